@@ -1,0 +1,263 @@
+# shellcheck shell=bash
+# Sourced by run_experiments.sh and run_tests.sh. `ensure_venv PART...` makes the environment .venv
+# in the project's root where it is missing, incomplete or out of date, and otherwise does nothing,
+# quickly. Sets ROOT and VENV. The user may set PYTHON, pip's PIP_* and, for the disk space that is
+# insisted on, TFF_SUPERQUANTILE_MIN_DISK_MB.
+#
+# The parts, in the order in which they go in:
+#   packages        requirements.lock
+#   project         this project itself, in place
+#   dev             requirements-dev.lock, what the tests need
+#
+# Files of ours in .venv:
+#   .made-for       the project root it was made for; without it the environment is the user's own,
+#                   which is installed into, but never deleted
+#   .unfinished     there while something is being installed: after a kill nothing in it is to be
+#                   trusted, pip takes half a package for a whole one
+#   .stamp-*        checksum of what was installed from, written last
+#   install.log     what pip said
+
+ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
+VENV="$ROOT/.venv"
+
+_NEEDED="Python 3.9, 3.10 or 3.11"
+_SET_UP_FAILED=2
+# TensorFlow Federated 0.87 has one wheel, tagged manylinux_2_31_x86_64.
+_MIN_GLIBC_MINOR=31
+
+_die() {
+  printf 'Error: %s\n' "$*" >&2
+  exit "$_SET_UP_FAILED"
+}
+
+# _stamp_of PART: changes with what the part is installed from.
+_stamp_of() {
+  case "$1" in
+    packages) cat -- "$ROOT/requirements.lock" ;;
+    # In place: pip notes the path.
+    project) echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" ;;
+    dev) cat -- "$ROOT/requirements-dev.lock" ;;
+  esac | sha256sum | cut -d ' ' -f 1
+}
+
+# _is_current PART
+_is_current() {
+  local stamp="$VENV/.stamp-$1"
+  [[ -f "$stamp" && "$(<"$stamp")" == "$(_stamp_of "$1")" ]]
+}
+
+# _is_complete PART...: whether .venv has the parts, and belongs here. A copied or moved environment
+# still points to where it was.
+_is_complete() {
+  local part
+  [[ ! -e "$VENV/.unfinished" ]] || return 1
+  [[ ! -e "$VENV/.made-for" || "$(<"$VENV/.made-for")" == "$ROOT" ]] || return 1
+  for part in "$@"; do
+    _is_current "$part" || return 1
+  done
+  # Fails also where the system's Python was replaced by another version.
+  "$VENV/bin/python" -I -c 'import absl' >/dev/null 2>&1
+}
+
+_check_platform() {
+  local system machine libc minor
+  system="$(uname -s)"
+  machine="$(uname -m)"
+  if [[ "$system" != Linux || "$machine" != x86_64 ]]; then
+    _die "Found $system $machine, but TensorFlow Federated 0.87 has wheels for Linux x86_64 only:" \
+      "use such a machine or a container (on Windows, WSL 2)."
+  fi
+  libc="$(getconf GNU_LIBC_VERSION 2>/dev/null || true)"
+  if [[ "$libc" =~ ^glibc\ 2\.([0-9]+) ]]; then
+    minor="${BASH_REMATCH[1]}"
+    if ((minor < _MIN_GLIBC_MINOR)); then
+      _die "Found $libc, but TensorFlow Federated 0.87 needs glibc 2.$_MIN_GLIBC_MINOR or newer:" \
+        "use a newer Linux, such as Debian 11 or Ubuntu 20.04."
+    fi
+  elif [[ "$(ldd --version 2>&1 || true)" == *musl* ]]; then
+    _die "Found a Linux with musl (such as Alpine), but TensorFlow's wheels need glibc" \
+      "2.$_MIN_GLIBC_MINOR or newer: use Debian, Ubuntu or the like."
+  fi
+}
+
+# _probe COMMAND: prints implementation, version, and whether it can make an environment.
+_probe() {
+  "$1" -I -c '
+import sys, platform, importlib.util as util
+print(platform.python_implementation(), "%d.%d" % sys.version_info[:2],
+      "yes" if util.find_spec("venv") and util.find_spec("ensurepip") else "no")' 2>/dev/null
+}
+
+# Sets python to the first Python that will do.
+_find_python() {
+  local candidates candidate answer implementation version has_venv found="" without_venv=""
+  candidates=(python3.11 python3.10 python3.9 python3)
+  if [[ -n "${PYTHON:-}" ]]; then
+    candidates=("$PYTHON")
+  fi
+  for candidate in "${candidates[@]}"; do
+    command -v -- "$candidate" >/dev/null || continue
+    # A shim of a version manager can be there without its Python, so ask it.
+    answer="$(_probe "$candidate" || true)"
+    read -r implementation version has_venv <<<"$answer"
+    [[ -n "$has_venv" ]] || continue
+    if [[ "$implementation" != CPython || ! "$version" =~ ^3\.(9|10|11)$ ]]; then
+      found="${implementation/CPython/Python} $version ($(command -v -- "$candidate"))"
+    elif [[ "$has_venv" == yes ]]; then
+      python="$candidate"
+      return
+    elif [[ -z "$without_venv" ]]; then
+      without_venv="$version"
+    fi
+  done
+  if [[ -n "$without_venv" ]]; then
+    _die "Found Python $without_venv without the modules venv and ensurepip: install them" \
+      "(Debian and Ubuntu: apt install python$without_venv-venv) or set PYTHON to another Python."
+  elif [[ -n "$found" ]]; then
+    _die "Found $found, but TensorFlow Federated 0.87 needs $_NEEDED: install one of these" \
+      "or set PYTHON=/path/to/python3.11."
+  elif [[ -n "${PYTHON:-}" ]]; then
+    _die "Found PYTHON=$PYTHON, which is no Python that runs:" \
+      "set it to the path of $_NEEDED, or unset it."
+  fi
+  _die "Found no Python, but $_NEEDED is needed: install one, or set PYTHON=/path/to/python3.11."
+}
+
+_check_disk() {
+  local needed="${TFF_SUPERQUANTILE_MIN_DISK_MB:-4096}" free
+  free="$(df -k --output=avail -- "$ROOT" 2>/dev/null | tail -n 1 | tr -d ' ' || true)"
+  if [[ "$free" =~ ^[0-9]+$ ]] && ((free / 1024 < needed)); then
+    _die "Found $((free / 1024)) MB of free disk space for $VENV, but $needed MB are needed:" \
+      "make room, or move the project to a larger disk."
+  fi
+}
+
+# What pip's log shows when the index did not answer.
+_NETWORK_ERRORS='NewConnectionError|ConnectTimeout|Read timed out|name resolution|ProxyError'
+_NETWORK_ERRORS+='|SSLError|Connection (refused|reset|broken|aborted)|HTTP error (403|407|5..)'
+
+# _explain_pip_failure STATUS
+_explain_pip_failure() {
+  local reason
+  reason="$(grep -E '^ERROR:' "$_log" | tail -n 1 || true)"
+  if (($1 > 128)); then
+    reason="pip was killed"
+  elif grep -q 'No space left on device' "$_log"; then
+    reason="the disk is full (the project's, or that of temporary files, which TMPDIR sets)"
+  elif grep -qE "$_NETWORK_ERRORS" "$_log"; then
+    reason="no package index can be reached (check the network, or set PIP_INDEX_URL or PIP_PROXY)"
+    # pip downloads everything before it installs anything: .venv is as good as it was.
+    rm -f -- "$VENV/.unfinished"
+  fi
+  _die "Could not install the packages: ${reason:-pip failed}; see $_log for what pip said," \
+    "then run again."
+}
+
+# _install PART
+_install() {
+  local part="$1" stamp
+  if _is_current "$part"; then
+    return
+  fi
+  stamp="$(_stamp_of "$part")"
+  rm -f -- "$VENV/.stamp-$part"
+  local pip=("$VENV/bin/python" -I -m pip --no-input --disable-pip-version-check install --no-deps)
+  case "$part" in
+    # Without --only-binary a missing wheel would start an hour of compiling.
+    packages) pip+=(--only-binary :all: -r "$ROOT/requirements.lock") ;;
+    dev) pip+=(--only-binary :all: -r "$ROOT/requirements-dev.lock") ;;
+    # requirements.lock has the setuptools that builds it: nothing to download.
+    project) pip+=(--no-build-isolation -e "$ROOT") ;;
+  esac
+  "${pip[@]}" </dev/null >>"$_log" 2>&1 || _explain_pip_failure "$?"
+  printf '%s\n' "$stamp" >"$VENV/.stamp-$part"
+}
+
+# Removes an environment of ours that cannot be used. An update of one that is complete keeps it.
+_remove_unusable() {
+  [[ -e "$VENV" || -L "$VENV" ]] || return 0
+  if [[ -f "$VENV/.made-for" ]]; then
+    if [[ -e "$VENV/.unfinished" || "$(<"$VENV/.made-for")" != "$ROOT" ]] ||
+      ! "$VENV/bin/python" -I -m pip --version >/dev/null 2>&1; then
+      # Renamed first: half removed it would look like the user's own.
+      { rm -rf -- "$VENV.old" && mv -- "$VENV" "$VENV.old" && rm -rf -- "$VENV.old"; } ||
+        _die "Could not remove the unusable $VENV: remove it and run again."
+    fi
+  elif [[ ! "$(_probe "$VENV/bin/python" || true)" =~ ^CPython\ 3\.(9|10|11)\  ]]; then
+    _die "Found $VENV, which this script did not make and which has no $_NEEDED:" \
+      "move it away and run again."
+  fi
+}
+
+_make_venv() {
+  local python
+  _find_python
+  _check_disk
+  rm -rf -- "$VENV.new"
+  mkdir -- "$VENV.new"
+  printf '%s\n' "$ROOT" >"$VENV.new/.made-for"
+  : >"$VENV.new/.unfinished"
+  mv -T -- "$VENV.new" "$VENV"
+  if ! "$python" -I -m venv "$VENV" </dev/null >>"$_log" 2>&1; then
+    _die "Could not make an environment with $python; what it said is in $_log."
+  fi
+}
+
+# Says what takes a while.
+_announce() {
+  local part count locks=() minute=""
+  for part in "$@"; do
+    if _is_current "$part"; then
+      continue
+    fi
+    case "$part" in
+      packages) locks+=("$ROOT/requirements.lock") minute=", about a minute, once" ;;
+      dev) locks+=("$ROOT/requirements-dev.lock") ;;
+    esac
+  done
+  if ((${#locks[@]} > 0)); then
+    # Lines with a marker (;) are for old versions of Python.
+    count="$(cat -- "${locks[@]}" | grep -c '^[^#;]*$')"
+    echo "Installing $count packages into .venv$minute ..." >&2
+  fi
+}
+
+# ensure_venv PART...
+ensure_venv() {
+  local part
+  if _is_complete "$@"; then
+    return
+  fi
+  _check_platform
+  [[ -w "$ROOT" ]] || _die "Found no permission to write to $ROOT, where .venv is to be made."
+
+  # One at a time. The lock is outside of what is removed, and ends with the process.
+  if command -v flock >/dev/null; then
+    exec 9>>"$ROOT/.venv.lock"
+    if ! flock -n 9; then
+      echo "Waiting for another process that is installing into .venv ..." >&2
+      flock 9 || true
+    fi
+  fi
+  if ! _is_complete "$@"; then
+    trap 'echo "Interrupted: the next run starts the installation again." >&2; exit 130' INT
+    _log="$VENV/install.log"
+    _remove_unusable
+    if [[ -e "$VENV" ]]; then
+      : >"$VENV/.unfinished"
+      : >"$_log"
+    else
+      _make_venv
+    fi
+    _announce "$@"
+    for part in "$@"; do
+      _install "$part"
+    done
+    rm -f -- "$VENV/.unfinished"
+    trap - INT
+  fi
+  # Not to be inherited: an experiment would keep others waiting.
+  if command -v flock >/dev/null; then
+    exec 9>&-
+  fi
+}
