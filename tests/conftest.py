@@ -1,0 +1,40 @@
+"""What all tests share: quiet TensorFlow, the long ones on demand, the optional real data."""
+
+import os
+import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest  # noqa: E402  TensorFlow reads its log level when it is imported.
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+  parser.addoption("--run_slow", action="store_true", help="also run the long reproductions")
+
+
+def pytest_collection_modifyitems(config, items):
+  if config.getoption("--run_slow"):
+    return
+  skip = pytest.mark.skip(reason="a long reproduction; run it with --run_slow")
+  for item in items:
+    if "slow" in item.keywords:
+      item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> pathlib.Path:
+  """The folder of real data that some tests use; they are skipped where it is missing."""
+  path = pathlib.Path(os.environ.get("SUPERQUANTILE_SHARED", _ROOT.parent / "shared"))
+  if not (path / "data").is_dir():
+    pytest.skip(f"the real data is not at {path}; set SUPERQUANTILE_SHARED to use it")
+  return path
+
+
+@pytest.fixture(scope="session")
+def simulation_context():
+  """TFF's C++ runtime as the default context, one worker for the whole session."""
+  from tff_superquantile.simulation import context  # Not before a test needs TensorFlow.
+
+  context.set_simulation_context()

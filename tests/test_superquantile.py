@@ -1,0 +1,206 @@
+"""The mathematics against linear programming, convex conditions and closed forms."""
+
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from scipy import optimize
+
+from tff_superquantile import superquantile
+
+_LOSS = st.floats(-5, 5, allow_nan=False).map(lambda value: round(value, 3))
+_WEIGHT = st.floats(0.05, 20)
+
+
+@st.composite
+def _clients(draw, weighted=True):
+  losses = draw(st.lists(_LOSS, min_size=1, max_size=12))
+  weights = None
+  if weighted and draw(st.booleans()):
+    weights = draw(st.lists(_WEIGHT, min_size=len(losses), max_size=len(losses)))
+  theta = draw(st.one_of(st.floats(0.01, 1.0), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1.0])))
+  return np.array(losses), theta, None if weights is None else np.array(weights)
+
+
+def _alpha(losses, weights):
+  weights = np.ones(len(losses)) if weights is None else weights
+  return weights / weights.sum()
+
+
+def _solve_dual(losses, theta, weights):
+  alpha = _alpha(losses, weights)
+  solution = optimize.linprog(
+    -losses, A_eq=np.ones((1, len(losses))), b_eq=[1.0], bounds=[(0, a / theta) for a in alpha]
+  )
+  assert solution.success
+  return -solution.fun
+
+
+@hypothesis.given(_clients())
+def test_dual_weights_attain_the_linear_program(clients):
+  losses, theta, weights = clients
+  pi = superquantile.dual_weights(losses, theta, weights)
+  assert np.all(pi >= 0) and pi.sum() == pytest.approx(1.0)
+  assert np.all(pi <= _alpha(losses, weights) / theta * (1 + 1e-8))
+  assert pi @ losses == pytest.approx(_solve_dual(losses, theta, weights), abs=1e-8)
+  assert superquantile.superquantile(losses, theta, weights) == pytest.approx(pi @ losses)
+
+
+@hypothesis.given(_clients())
+def test_quantile_is_the_upper_one(clients):
+  losses, theta, weights = clients
+  alpha = _alpha(losses, weights)
+  eta = superquantile.quantile(losses, theta, weights)
+  assert eta in losses
+  assert alpha[losses > eta].sum() < theta * (1 + 1e-8)
+  assert alpha[losses >= eta].sum() >= theta * (1 - 1e-8)
+
+
+@hypothesis.given(st.integers(1, 300), st.integers(1, 100))
+def test_exactly_ceil_theta_n_untied_losses_pass(n, percent):
+  losses = np.random.default_rng(n).permutation(n).astype(float)
+  eta = superquantile.quantile(losses, percent / 100)
+  assert np.sum(losses >= eta) == -(-percent * n // 100)
+
+
+@hypothesis.given(_clients())
+def test_integer_weights_are_repeated_clients(clients):
+  losses, theta, _ = clients
+  counts = 1 + np.arange(len(losses)) % 4
+  repeated = np.repeat(losses, counts)
+  assert superquantile.quantile(losses, theta, counts) == superquantile.quantile(repeated, theta)
+  assert superquantile.superquantile(losses, theta, counts) == pytest.approx(
+    superquantile.superquantile(repeated, theta)
+  )
+
+
+def test_threshold_rule_equals_the_dual_when_theta_n_is_an_integer():
+  losses = np.random.default_rng(0).normal(size=40)
+  for k in range(1, 41):
+    np.testing.assert_allclose(
+      superquantile.tail_weights(losses, k / 40),
+      superquantile.dual_weights(losses, k / 40),
+      atol=1e-9,
+    )
+
+
+def test_threshold_rule_is_within_the_papers_bound():
+  # Proposition "quantile": 0 <= F_theta - hat F_theta <= B / (theta n) for losses in [0, B].
+  rng = np.random.default_rng(1)
+  for _ in range(200):
+    losses, theta = rng.uniform(0, 2, size=rng.integers(2, 30)), rng.uniform(0.05, 1)
+    gap = superquantile.superquantile(losses, theta) - (
+      superquantile.tail_weights(losses, theta) @ losses
+    )
+    assert -1e-9 <= gap <= 2 / (theta * len(losses)) + 1e-9
+
+
+@hypothesis.given(_clients(), st.floats(0.01, 50))
+def test_smoothed_weights_satisfy_the_optimality_conditions(clients, smoothing):
+  losses, theta, weights = clients
+  alpha = _alpha(losses, weights)
+  pi = superquantile.smoothed_dual_weights(losses, theta, smoothing, weights)
+  assert pi.sum() == pytest.approx(1.0)
+  assert np.all(pi <= alpha / theta * (1 + 1e-7))
+  # Gradient of the objective: one value on uncapped clients, no smaller on capped ones.
+  positive = pi > 1e-250
+  gradient = losses[positive] - smoothing * (np.log(pi[positive] / alpha[positive]) + 1)
+  capped = pi[positive] >= alpha[positive] / theta * (1 - 1e-7)
+  if np.any(~capped):
+    level = gradient[~capped]
+    assert np.ptp(level) < 1e-5 * max(1.0, smoothing)
+    if np.any(capped):
+      assert gradient[capped].min() >= level.max() - 1e-5 * max(1.0, smoothing)
+
+
+def test_smoothed_weights_against_a_numerical_solver():
+  rng = np.random.default_rng(2)
+  losses, alpha, theta, nu = rng.normal(size=6), rng.dirichlet(np.ones(6)), 0.4, 0.3
+
+  def negative(pi):
+    return -(pi @ losses - nu * np.sum(pi * np.log(np.maximum(pi, 1e-300) / alpha)))
+
+  solution = optimize.minimize(
+    negative,
+    alpha,
+    bounds=[(1e-12, a / theta) for a in alpha],
+    constraints={"type": "eq", "fun": lambda pi: pi.sum() - 1},
+    options={"ftol": 1e-14, "maxiter": 1000},
+  )
+  np.testing.assert_allclose(
+    superquantile.smoothed_dual_weights(losses, theta, nu, alpha), solution.x, atol=1e-5
+  )
+
+
+def test_smoothing_meets_both_limits_and_stays_finite():
+  losses = np.array([0.1, 1e4, 3.0, -1e4, 2.0])
+  np.testing.assert_allclose(
+    superquantile.smoothed_dual_weights(losses, 0.5, 1e-6),
+    superquantile.dual_weights(losses, 0.5),
+    atol=1e-9,
+  )
+  np.testing.assert_allclose(
+    superquantile.smoothed_dual_weights(losses, 0.5, 1e9), np.full(5, 0.2), atol=1e-4
+  )
+  np.testing.assert_allclose(
+    superquantile.smoothed_dual_weights(losses, 1.0, 0.5), np.full(5, 0.2), atol=1e-9
+  )
+
+
+def test_limits_in_theta():
+  losses = np.random.default_rng(3).normal(size=17)
+  assert superquantile.superquantile(losses, 1.0) == pytest.approx(losses.mean())
+  assert superquantile.superquantile(losses, 1e-6) == pytest.approx(losses.max())
+  thetas = np.linspace(0.01, 1, 50)
+  values = [superquantile.superquantile(losses, theta) for theta in thetas]
+  assert np.all(np.diff(values) <= 1e-12)
+
+
+def test_superquantile_is_the_average_of_the_quantiles_above():
+  # The paper's definition: (1 / theta) times the integral of Q_a over a in (0, theta).
+  losses, theta = np.random.default_rng(4).normal(size=9), 0.37
+  grid = (np.arange(100_000) + 0.5) / 100_000 * theta
+  order = np.sort(losses)[::-1]
+  integral = np.mean([order[math.ceil(a * 9) - 1] for a in grid])
+  assert superquantile.superquantile(losses, theta) == pytest.approx(integral, abs=1e-4)
+
+
+@hypothesis.given(st.lists(_LOSS, min_size=1, max_size=30), st.floats(0, 100))
+def test_percentile_with_equal_weights_is_numpys(values, q):
+  assert superquantile.percentile(values, q) == pytest.approx(np.percentile(values, q), abs=1e-9)
+  assert superquantile.percentile(values, q, np.full(len(values), 3.0)) == pytest.approx(
+    np.percentile(values, q), abs=1e-9
+  )
+
+
+def test_percentile_follows_the_weights():
+  assert superquantile.percentile([0.0, 1.0], 50, [1.0, 9.0]) == pytest.approx(0.5)
+  assert superquantile.percentile([0.0, 1.0, 2.0], 50, [1.0, 1.0, 98.0]) > 1.4
+  assert superquantile.percentile([0.0, 7.0], 30, [1.0, 0.0]) == 0.0
+
+
+@pytest.mark.parametrize("theta", [0, -0.1, 1.0001, float("nan"), float("inf")])
+def test_theta_outside_its_range_is_refused(theta):
+  with pytest.raises(ValueError, match=r"tail fraction must lie in \(0, 1\]"):
+    superquantile.quantile([1.0, 2.0], theta)
+
+
+@pytest.mark.parametrize(
+  "losses,weights,message",
+  [
+    ([], None, "one loss a client"),
+    ([[1.0]], None, "one loss a client"),
+    ([1.0, float("nan")], None, "not finite"),
+    ([1.0, 2.0], [1.0], "weights of shape"),
+    ([1.0, 2.0], [0.0, 0.0], "not all zero"),
+    ([1.0, 2.0], [-1.0, 2.0], "not negative"),
+  ],
+)
+def test_bad_losses_and_weights_are_refused(losses, weights, message):
+  for function in (superquantile.quantile, superquantile.dual_weights, superquantile.tail_weights):
+    with pytest.raises(ValueError, match=message):
+      function(losses, 0.5, weights)
+  with pytest.raises(ValueError, match="smoothing"):
+    superquantile.smoothed_dual_weights([1.0], 0.5, 0.0)

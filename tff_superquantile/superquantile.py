@@ -1,0 +1,215 @@
+"""Quantile, superquantile and the client weights that attain it, in numpy.
+
+The superquantile (conditional value at risk, CVaR) of n client losses at tail fraction theta is
+
+    SQ_theta(F) = max { sum_i pi_i F_i : pi in the simplex, pi_i <= alpha_i / theta },
+
+the paper's equation (dual form of the superquantile), for clients of weight alpha_i (1 / n each
+when unweighted). `dual_weights` is an argmax, `smoothed_dual_weights` the argmax with the entropic
+term of F_theta^nu, and `tail_weights` the paper's threshold rule, which equals the argmax whenever
+theta * n is an integer and no losses tie.
+
+theta is the tail fraction in (0, 1] everywhere: theta = 1 is the mean, theta -> 0 the maximum.
+"""
+
+from typing import Optional
+
+import numpy as np
+
+# theta * n is computed in floating point (0.1 * 30 > 3): sums within this relative distance of the
+# tail mass count as having reached it, so that exactly ceil(theta * n) untied clients pass.
+TAIL_MASS_TOLERANCE = 1e-9
+
+
+def check_theta(theta: float) -> float:
+  """Returns `theta` as a float.
+
+  Raises:
+    ValueError: If `theta` is not a tail fraction in (0, 1].
+  """
+  if not 0.0 < float(theta) <= 1.0:  # Also refuses NaN.
+    raise ValueError(
+      f"Found theta = {theta}; the tail fraction must lie in (0, 1]: 1 is the mean of all clients,"
+      " 0.1 the worst tenth."
+    )
+  return float(theta)
+
+
+def _check(losses, weights) -> tuple[np.ndarray, np.ndarray]:
+  """Returns float64 losses [n] and weights [n] that sum to one."""
+  losses = np.asarray(losses, np.float64)
+  if losses.ndim != 1 or losses.size == 0:
+    raise ValueError(
+      f"Found losses of shape {losses.shape}; expected one loss a client, shape [n]."
+    )
+  if not np.all(np.isfinite(losses)):
+    raise ValueError(
+      f"Found {np.sum(~np.isfinite(losses))} losses that are not finite; leave those clients out."
+    )
+  weights = np.ones_like(losses) if weights is None else np.asarray(weights, np.float64)
+  if weights.shape != losses.shape:
+    raise ValueError(f"Found weights of shape {weights.shape} for losses of shape {losses.shape}.")
+  if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.sum(weights) > 0):
+    raise ValueError("Client weights must be finite, not negative and not all zero.")
+  return losses, weights / np.sum(weights)
+
+
+def quantile(losses, theta: float, weights=None) -> float:
+  """The upper (1 - theta)-quantile: inf { eta : P(Z > eta) < theta }.
+
+  Z takes the value losses[i] with probability proportional to weights[i]. Without ties and weights
+  exactly ceil(theta * n) losses are at or above the result (the paper's infimum over <= theta is
+  the lower quantile, which lets floor(theta * n) + 1 pass).
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    One of the losses.
+
+  Raises:
+    ValueError: If theta is outside (0, 1], or losses or weights are not as described.
+  """
+  theta = check_theta(theta)
+  losses, weights = _check(losses, weights)
+  order = np.argsort(-losses, kind="stable")
+  mass = np.cumsum(weights[order])
+  # mass ends at 1 up to rounding, so the tail mass is always reached for theta <= 1.
+  first = np.searchsorted(mass, theta * (1.0 - TAIL_MASS_TOLERANCE), side="left")
+  return float(losses[order][min(first, losses.size - 1)])
+
+
+def tail_weights(losses, theta: float, weights=None) -> np.ndarray:
+  """The paper's threshold rule: weight of each client when only the tail is averaged.
+
+  pi_i is proportional to weights[i] * [losses[i] >= quantile], the line "reweigh" of the algorithm.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    [n] weights that sum to one.
+
+  Raises:
+    ValueError: As `quantile`.
+  """
+  threshold = quantile(losses, theta, weights)
+  losses, weights = _check(losses, weights)
+  tail = np.where(losses >= threshold, weights, 0.0)
+  return tail / np.sum(tail)
+
+
+def dual_weights(losses, theta: float, weights=None) -> np.ndarray:
+  """pi*: an argmax of sum_i pi_i losses[i] over the capped simplex, also for non-integer theta * n.
+
+  Clients above the quantile get the cap weights[i] / theta, those at the quantile share what is
+  left in proportion to their weights (every split among ties attains the maximum), the rest zero.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    [n] weights that sum to one.
+
+  Raises:
+    ValueError: As `quantile`.
+  """
+  threshold = quantile(losses, theta, weights)
+  losses, weights = _check(losses, weights)
+  above, at = losses > threshold, losses == threshold
+  share = (theta - np.sum(weights[above])) / np.sum(weights[at])
+  pi = weights * (above + at * np.clip(share, 0.0, 1.0))
+  return pi / np.sum(pi)
+
+
+def smoothed_dual_weights(losses, theta: float, smoothing: float, weights=None) -> np.ndarray:
+  """argmax of sum_i pi_i losses[i] - nu * KL(pi || alpha) over the capped simplex (F_theta^nu).
+
+  The optimality conditions give pi_i = alpha_i * min(1 / theta, exp((losses[i] - mu) / nu)) for the
+  mu that makes them sum to one. The k largest losses are at the cap for some k; mu is closed form
+  given k, and the smallest k under which nobody else exceeds the cap is the solution. Everything is
+  computed from differences to the largest loss in log space, so any nu > 0 is stable.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    smoothing: nu > 0, in units of the loss. nu -> 0 gives `dual_weights`, nu -> infinity `weights`.
+    weights: [n] client weights alpha, or None for equal ones.
+
+  Returns:
+    [n] weights that sum to one.
+
+  Raises:
+    ValueError: As `quantile`, or if smoothing is not positive and finite.
+  """
+  theta = check_theta(theta)
+  if not (smoothing > 0 and np.isfinite(smoothing)):
+    raise ValueError(f"Found smoothing = {smoothing}; it must be positive and finite.")
+  losses, weights = _check(losses, weights)
+  order = np.argsort(-losses, kind="stable")
+  alpha = weights[order]
+  scores = (losses[order] - losses[order[0]]) / smoothing  # <= 0, descending.
+  with np.errstate(divide="ignore"):
+    log_alpha = np.log(alpha)
+    # Mass left to the clients from k on when the k before them are at the cap.
+    free = np.log(np.maximum(1.0 - (np.cumsum(alpha) - alpha) / theta, 0.0))
+  log_sum = np.logaddexp.accumulate((log_alpha + scores)[::-1])[::-1]
+  # log of exp((F_k - mu) / nu) for the largest uncapped client k, against log(1 / theta).
+  top = scores + free - log_sum
+  feasible = np.flatnonzero(top <= -np.log(theta) + TAIL_MASS_TOLERANCE)
+  k = feasible[0] if feasible.size else losses.size - 1
+  log_ratio = np.minimum(scores + (free - log_sum)[k], -np.log(theta))
+  log_ratio[:k] = -np.log(theta)
+  pi = np.empty_like(losses)
+  pi[order] = alpha * np.exp(log_ratio)
+  return pi / np.sum(pi)
+
+
+def superquantile(losses, theta: float, weights=None) -> float:
+  """The mean of the worst theta fraction of the losses, SQ_theta of the paper.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    sum_i pi*_i losses[i], with pi* of `dual_weights`.
+
+  Raises:
+    ValueError: As `quantile`.
+  """
+  return float(np.dot(dual_weights(losses, theta, weights), np.asarray(losses, np.float64)))
+
+
+def percentile(values, q: float, weights: Optional[np.ndarray] = None) -> float:
+  """The q-th percentile with linear interpolation, for reporting distributions.
+
+  Values stand at the middles of their weights' steps; equal weights give `numpy.percentile`.
+
+  Args:
+    values: [n] finite values.
+    q: Percent, in [0, 100].
+    weights: [n] weights, or None for equal ones.
+
+  Returns:
+    The percentile, in the unit of the values.
+
+  Raises:
+    ValueError: If values or weights are not as described.
+  """
+  values, weights = _check(values, weights)
+  kept = np.flatnonzero(weights > 0)
+  order = kept[np.argsort(values[kept], kind="stable")]
+  steps = weights[order]
+  middles = np.cumsum(steps) - steps / 2
+  positions = middles - middles[0]
+  if positions[-1] <= 0:
+    return float(values[order][0])
+  return float(np.interp(q / 100.0 * positions[-1], positions, values[order]))
