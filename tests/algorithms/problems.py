@@ -1,0 +1,108 @@
+"""Small federated problems for the tests of algorithms, with independent numpy oracles."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+NUM_FEATURES, NUM_CLASSES = 5, 3
+_SPEC = (
+  tf.TensorSpec([None, NUM_FEATURES], tf.float32),
+  tf.TensorSpec([None], tf.int32),
+)
+
+
+def client_arrays(sizes=(12, 7, 20, 3, 9, 16), seed=0):
+  """Examples of clients that differ: [(x float32 [n, 5], y int32 [n])]."""
+  rng = np.random.default_rng(seed)
+  return [
+    (
+      (rng.normal(size=[n, NUM_FEATURES]) + rng.normal(size=NUM_FEATURES)).astype(np.float32),
+      rng.integers(0, NUM_CLASSES, n).astype(np.int32),
+    )
+    for n in sizes
+  ]
+
+
+def datasets(arrays, batch_size=4):
+  return [tf.data.Dataset.from_tensor_slices(a).batch(batch_size) for a in arrays]
+
+
+def mean_cross_entropy(output, label, sample_weight=None):
+  del sample_weight
+  return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, output))
+
+
+def linear_model():
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (w, b), _ = weights
+    return tf.matmul(x, w) + b
+
+  rng = np.random.default_rng(7)
+  initial = (
+    rng.normal(size=[NUM_FEATURES, NUM_CLASSES]).astype(np.float32),
+    np.zeros(NUM_CLASSES, np.float32),
+  )
+  metrics = tff.learning.metrics.create_functional_metric_fns(
+    lambda: collections.OrderedDict(accuracy=tf.keras.metrics.SparseCategoricalAccuracy())
+  )
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(initial, ()),
+    predict_on_batch_fn=predict,
+    loss_fn=mean_cross_entropy,
+    metrics_fns=metrics,
+    input_spec=_SPEC,
+  )
+
+
+def linear_model_fn():
+  """The same as a `VariableModel`."""
+  return tff.learning.models.model_from_functional(
+    linear_model(), [tf.keras.metrics.SparseCategoricalAccuracy]
+  )
+
+
+def keras_model_fn():
+  """A Keras model with non-trainable weights (batch normalisation)."""
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(NUM_FEATURES),
+      tf.keras.layers.Dense(4, "relu", kernel_initializer=tf.keras.initializers.GlorotUniform(1)),
+      tf.keras.layers.BatchNormalization(),
+      tf.keras.layers.Dense(NUM_CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)),
+    ]
+  )
+  return tff.learning.models.from_keras_model(
+    keras_model,
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=_SPEC,
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+def losses_and_gradient(weights, x, y):
+  """Mean cross entropy and its gradient, by hand, in float64."""
+  w, b = weights
+  logits = x.astype(np.float64) @ w + b
+  logits -= logits.max(axis=1, keepdims=True)
+  p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  rows = np.arange(len(y))
+  loss = -np.mean(np.log(p[rows, y]))
+  p[rows, y] -= 1
+  return loss, (x.T.astype(np.float64) @ p / len(y), p.mean(axis=0))
+
+
+def local_sgd(weights, x, y, *, learning_rate, batch_size, epochs=1, l2=0.0):
+  for _ in range(epochs):
+    for start in range(0, len(y), batch_size):
+      rows = slice(start, start + batch_size)
+      _, gradient = losses_and_gradient(weights, x[rows], y[rows])
+      weights = [w - learning_rate * (g + l2 * w) for w, g in zip(weights, gradient)]
+  return weights
+
+
+def initial_weights():
+  return [w.astype(np.float64) for w in linear_model().initial_weights[0]]

@@ -1,0 +1,429 @@
+"""Superquantile aggregation against numpy by hand, and against TFF's own FedAvg for theta = 1."""
+
+import collections
+import functools
+
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import models as task_models
+from tff_superquantile import algorithms
+from tff_superquantile import superquantile
+from tff_superquantile import threshold as threshold_lib
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
+_BY_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
+
+
+def _sgd(learning_rate=0.2):
+  return tff.learning.optimizers.build_sgdm(learning_rate)
+
+
+def _run(process, data, num_rounds=3, state=None):
+  state = process.initialize() if state is None else state
+  for _ in range(num_rounds):
+    output = process.next(state, data)
+    state = output.state
+  return state, output.metrics["client_work"]
+
+
+def _assert_same_weights(first, second, **tolerance):
+  for a, b in zip(
+    tf.nest.flatten(first.global_model_weights), tf.nest.flatten(second.global_model_weights)
+  ):
+    np.testing.assert_allclose(a, b, **tolerance)
+
+
+def _expected_rounds(arrays, theta, num_rounds, *, client_weights, weigh, **sgd):
+  """The paper's algorithm in numpy; `weigh` turns losses into the clients' weights."""
+  weights = problems.initial_weights()
+  for _ in range(num_rounds):
+    losses = np.array([problems.losses_and_gradient(weights, x, y)[0] for x, y in arrays])
+    pi = weigh(losses, theta, client_weights)
+    models = [problems.local_sgd(weights, x, y, **sgd) for x, y in arrays]
+    weights = [sum(p * model[i] for p, model in zip(pi, models)) for i in range(2)]
+  return weights, losses, pi
+
+
+@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
+@pytest.mark.parametrize("threshold", ["exact", "reweighting", "smoothed"])
+def test_rounds_against_numpy(threshold, weighting):
+  arrays, theta = problems.client_arrays(), 0.4
+  thresholds = {
+    "exact": ("exact", superquantile.tail_weights),
+    "reweighting": ("reweighting", superquantile.dual_weights),
+    "smoothed": (
+      functools.partial(threshold_lib.build_exact_reweighting, smoothing=0.3),
+      lambda losses, theta, w: superquantile.smoothed_dual_weights(losses, theta, 0.3, w),
+    ),
+  }
+  build_threshold, weigh = thresholds[threshold]
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(),
+    theta,
+    _sgd(),
+    threshold=build_threshold,
+    client_weighting=weighting,
+  )
+  state, metrics = _run(process, problems.datasets(arrays))
+  client_weights = None if weighting == _UNIFORM else np.array([len(y) for _, y in arrays])
+  expected, losses, pi = _expected_rounds(
+    arrays, theta, 3, client_weights=client_weights, weigh=weigh, learning_rate=0.2, batch_size=4
+  )
+  for got, want in zip(state.global_model_weights.trainable, expected):
+    np.testing.assert_allclose(got, want, atol=2e-6)
+  assert metrics["cohort"] == dict(cohort_size=6, tail_size=np.sum(pi > 0), num_excluded=0)
+  measured = metrics["threshold"]
+  assert measured["threshold"] == pytest.approx(
+    superquantile.quantile(losses, theta, client_weights), rel=1e-5
+  )
+  assert measured["loss_mean"] == pytest.approx(
+    np.average(losses, weights=client_weights), rel=1e-5
+  )
+  assert measured["loss_superquantile"] == pytest.approx(
+    superquantile.superquantile(losses, theta, client_weights), rel=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  "model", [problems.linear_model(), problems.linear_model_fn, problems.keras_model_fn]
+)
+def test_theta_1_is_tffs_fed_avg(model):
+  data = problems.datasets(problems.client_arrays())
+  ours, our_metrics = _run(algorithms.build_superquantile_fed_avg(model, 1.0, _sgd()), data)
+  fed_avg, fed_avg_metrics = _run(algorithms.build_fed_avg(model, _sgd()), data)
+  tffs, tff_metrics = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd()), data)
+  for state, metrics in ((ours, our_metrics), (fed_avg, fed_avg_metrics)):
+    _assert_same_weights(state, tffs, rtol=0, atol=1e-6)
+    tf.nest.map_structure(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+      dict(metrics["train"]),
+      dict(tff_metrics["train"]),
+    )
+
+
+def test_theta_1_is_tffs_fed_avg_with_momentum_and_server_adam():
+  data = problems.datasets(problems.client_arrays())
+  states = []
+  for build in (
+    functools.partial(algorithms.build_superquantile_fed_avg, problems.linear_model(), 1.0),
+    functools.partial(tff.learning.algorithms.build_weighted_fed_avg, problems.linear_model()),
+  ):
+    process = build(
+      tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+      tff.learning.optimizers.build_adam(0.01),
+      client_weighting=_UNIFORM,
+    )
+    states.append(_run(process, data)[0])
+  _assert_same_weights(*states, rtol=0, atol=1e-6)
+
+
+def test_keras_optimizers():
+  data = problems.datasets(problems.client_arrays())
+  keras_process = algorithms.build_superquantile_fed_avg(
+    problems.keras_model_fn,
+    0.5,
+    lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
+    lambda: tf.keras.optimizers.Adam(0.01),
+  )
+  tff_process = algorithms.build_superquantile_fed_avg(
+    problems.keras_model_fn,
+    0.5,
+    tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    tff.learning.optimizers.build_adam(0.01),
+  )
+  _assert_same_weights(_run(keras_process, data)[0], _run(tff_process, data)[0], rtol=0, atol=1e-6)
+
+
+def test_ragged_batches_are_followed_and_can_be_overridden():
+  arrays = problems.client_arrays([10, 6])
+
+  def in_batches(x, y, *sizes):
+    parts = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    parts = [tf.data.Dataset.from_tensor_slices((x[p], y[p])).batch(len(p)) for p in parts]
+    return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+  ragged = [in_batches(*arrays[0], 4, 1, 5), in_batches(*arrays[1], 1, 5)]
+  model = problems.linear_model()
+  ours = _run(algorithms.build_fed_avg(model, _sgd()), ragged)[0]
+  tffs = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd()), ragged)[0]
+  _assert_same_weights(ours, tffs, rtol=0, atol=1e-6)
+  rebatched = _run(algorithms.build_fed_avg(model, _sgd(), local_batch_size=3), ragged)[0]
+  batches_of_3 = _run(algorithms.build_fed_avg(model, _sgd()), problems.datasets(arrays, 3))[0]
+  _assert_same_weights(rebatched, batches_of_3, rtol=0, atol=0)
+
+
+def test_epochs_batches_and_l2_against_numpy():
+  arrays = problems.client_arrays()
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(),
+    0.5,
+    _sgd(),
+    client_weighting=_UNIFORM,
+    local_epochs=3,
+    local_batch_size=5,
+    l2=0.1,
+  )
+  state, _ = _run(process, problems.datasets(arrays), 2)
+  expected, *_ = _expected_rounds(
+    arrays,
+    0.5,
+    2,
+    client_weights=None,
+    weigh=superquantile.tail_weights,
+    learning_rate=0.2,
+    batch_size=5,
+    epochs=3,
+    l2=0.1,
+  )
+  for got, want in zip(state.global_model_weights.trainable, expected):
+    np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+def test_learning_rate_schedule_and_hparams():
+  arrays = problems.client_arrays()
+  data = problems.datasets(arrays, 100)
+  process = algorithms.build_fed_avg(
+    problems.linear_model(),
+    _sgd(123.0),
+    client_weighting=_UNIFORM,
+    client_learning_rate_fn=lambda round_num: tf.where(round_num < 2, 0.3, 0.05),
+  )
+  state, _ = _run(process, data, 3)
+  weights = problems.initial_weights()
+  for learning_rate in (0.3, 0.3, 0.05):
+    models = [
+      problems.local_sgd(weights, x, y, learning_rate=learning_rate, batch_size=100)
+      for x, y in arrays
+    ]
+    weights = [np.mean([model[i] for model in models], axis=0) for i in range(2)]
+  for got, want in zip(state.global_model_weights.trainable, weights):
+    np.testing.assert_allclose(got, want, atol=2e-6)
+
+  process = algorithms.build_fed_avg(problems.linear_model(), _sgd(0.2))
+  state = process.initialize()
+  hparams = process.get_hparams(state)
+  assert hparams["client_work"]["learning_rate"] == pytest.approx(0.2)
+  hparams["client_work"]["learning_rate"] = 0.0
+  frozen = process.set_hparams(state, hparams)
+  _assert_same_weights(_run(process, data, 1, frozen)[0], state, rtol=0, atol=0)
+
+
+def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted():
+  arrays = problems.client_arrays()
+  spoilt = [(x.copy(), y) for x, y in arrays]
+  spoilt[2][0][0, 0] = np.nan
+  spoilt[4][0][0, 0] = np.inf
+  healthy = [arrays[i] for i in (0, 1, 3, 5)]
+  for build in (
+    algorithms.build_fed_avg,
+    functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5),
+    functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5, threshold="reweighting"),
+  ):
+    for model in (problems.linear_model(), problems.linear_model_fn):
+      process = build(model_fn=model, client_optimizer_fn=_sgd())
+      with_spoilt, metrics = _run(process, problems.datasets(spoilt))
+      without, healthy_metrics = _run(process, problems.datasets(healthy))
+      _assert_same_weights(with_spoilt, without, rtol=0, atol=1e-7)
+      assert metrics["cohort"]["num_excluded"] == 2
+      assert metrics["cohort"]["cohort_size"] == 6
+      assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
+      tf.nest.map_structure(
+        np.testing.assert_allclose, dict(metrics["train"]), dict(healthy_metrics["train"])
+      )
+
+
+@pytest.mark.parametrize("model", [problems.linear_model(), problems.linear_model_fn])
+def test_a_client_without_examples_is_left_out_and_counted(model):
+  arrays = problems.client_arrays()
+  empty = (np.zeros([0, problems.NUM_FEATURES], np.float32), np.zeros([0], np.int32))
+  for weighting in (_UNIFORM, _BY_EXAMPLES):
+    process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd(), client_weighting=weighting)
+    with_empty, metrics = _run(process, problems.datasets([*arrays, empty]))
+    _assert_same_weights(with_empty, _run(process, problems.datasets(arrays))[0], rtol=0, atol=1e-7)
+    assert metrics["cohort"]["num_excluded"] == 1
+
+
+def test_with_nobody_in_the_tail_the_model_stays():
+  arrays = [(np.full_like(x, np.nan), y) for x, y in problems.client_arrays()]
+  process = algorithms.build_superquantile_fed_avg(problems.linear_model(), 0.5, _sgd())
+  state, metrics = _run(process, problems.datasets(arrays), 1)
+  _assert_same_weights(state, process.initialize(), rtol=0, atol=0)
+  assert metrics["cohort"] == dict(cohort_size=6, tail_size=0, num_excluded=6)
+
+
+def test_clients_below_the_threshold_do_not_train():
+  # Their local training would raise; the loss pass, which comes first, does not.
+  @tf.function
+  def predict(weights, x, training):
+    if training:
+      with tf.control_dependencies([tf.debugging.assert_greater(tf.reduce_max(x), 0.0)]):
+        x = tf.identity(x)
+    return weights[0][0] * x
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.float32(1.0),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output - label),
+    input_spec=(tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.float32)),
+  )
+  data = [
+    tf.data.Dataset.from_tensors(([np.float32(value)], [np.float32(0.0)]))
+    for value in (-3.0, -2.0, 1.0, 2.0)
+  ]
+  process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd(), client_weighting=_UNIFORM)
+  _, metrics = _run(process, data, 1)
+  assert metrics["cohort"]["tail_size"] == 2
+  everybody = algorithms.build_superquantile_fed_avg(model, 1.0, _sgd())
+  with pytest.raises(Exception, match="[Aa]ssert"):
+    everybody.next(everybody.initialize(), data)
+
+
+@pytest.mark.parametrize(
+  "factory",
+  [
+    tff.aggregators.MeanFactory(),
+    tff.aggregators.UnweightedMeanFactory(),
+    tff.learning.robust_aggregator(),
+    tff.learning.secure_aggregator(),
+    tff.learning.compression_aggregator(),
+    tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+      noise_multiplier=1e-6, clients_per_round=6, clip=1.0
+    ),
+    tff.aggregators.clipping_factory(0.01, tff.aggregators.SumFactory()),
+  ],
+  ids=["mean", "unweighted", "robust", "secure", "compression", "dp", "clipped_sum"],
+)
+def test_any_tff_aggregator(factory):
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, _sgd(), model_aggregator=factory
+  )
+  state, _ = _run(process, problems.datasets(problems.client_arrays()), 2)
+  moved = [
+    np.abs(a - b).max()
+    for a, b in zip(state.global_model_weights.trainable, problems.initial_weights())
+  ]
+  assert all(np.isfinite(moved)) and max(moved) > 1e-4
+
+
+def test_tffs_training_loop_and_dataset_computation():
+  arrays = problems.client_arrays()
+  sizes = np.array([len(y) for _, y in arrays], np.int32)
+
+  @tff.tensorflow.computation(np.int32)
+  def make_dataset(size):
+    x = tf.reshape(tf.range(tf.cast(size * 5, tf.float32)), [-1, 5]) / tf.cast(size, tf.float32)
+    y = tf.range(size) % problems.NUM_CLASSES
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+
+  process = algorithms.build_superquantile_fed_avg(problems.linear_model(), 0.5, _sgd())
+  composed = tff.simulation.compose_dataset_computation_with_learning_process(make_dataset, process)
+  state = tff.simulation.run_training_process(
+    composed, training_selection_fn=lambda round_num: list(sizes), total_rounds=2
+  )
+  data = [
+    tf.data.Dataset.from_tensor_slices(
+      (
+        np.arange(n * 5, dtype=np.float32).reshape(-1, 5) / np.float32(n),
+        (np.arange(n) % problems.NUM_CLASSES).astype(np.int32),
+      )
+    ).batch(4)
+    for n in sizes
+  ]
+  _assert_same_weights(state, _run(process, data, 2)[0], rtol=0, atol=1e-6)
+
+  @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+  def examples_fn(size):
+    x = tf.reshape(tf.range(tf.cast(size * 5, tf.float32)), [-1, 5]) / tf.cast(size, tf.float32)
+    return x, tf.range(size) % problems.NUM_CLASSES
+
+  by_size = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, _sgd(), local_batch_size=4, examples_fn=examples_fn
+  )
+  assert isinstance(by_size, tff.learning.templates.LearningProcess)
+  by_size_state, metrics = _run(by_size, list(sizes), 2)
+  _assert_same_weights(by_size_state, state, rtol=0, atol=1e-6)
+  weights = by_size.get_model_weights(by_size_state)
+  assert by_size.get_hparams(by_size_state)["client_work"]["learning_rate"] == pytest.approx(0.2)
+  restored = by_size.set_model_weights(by_size.initialize(), weights)
+  _assert_same_weights(restored, state, rtol=0, atol=1e-6)
+  hparams = by_size.get_hparams(by_size_state)
+  assert by_size.set_hparams(by_size_state, hparams) is not None
+  assert metrics["cohort"]["tail_size"] >= 1
+
+
+def test_dict_batches():
+  arrays = problems.client_arrays()
+  linear = problems.linear_model()
+  x_spec, y_spec = linear.input_spec
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=linear.initial_weights,
+    predict_on_batch_fn=linear.predict_on_batch,
+    loss_fn=problems.mean_cross_entropy,
+    input_spec=collections.OrderedDict(x=x_spec, y=y_spec),
+  )
+  data = [
+    tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y)).batch(4)
+    for x, y in arrays
+  ]
+  as_dicts = _run(algorithms.build_superquantile_fed_avg(model, 0.5, _sgd()), data)[0]
+  as_tuples = _run(
+    algorithms.build_superquantile_fed_avg(linear, 0.5, _sgd()), problems.datasets(arrays)
+  )[0]
+  _assert_same_weights(as_dicts, as_tuples, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+  "arguments,error,message",
+  [
+    (dict(theta=0.0), ValueError, "tail fraction"),
+    (dict(theta=1.5), ValueError, "tail fraction"),
+    (dict(theta=float("nan")), ValueError, "tail fraction"),
+    (dict(threshold="quantile"), ValueError, "threshold = 'quantile'"),
+    (dict(local_epochs=0), ValueError, "local_epochs = 0"),
+    (dict(local_batch_size=-1), ValueError, "local_batch_size = -1"),
+    (dict(l2=-0.1), ValueError, "l2 = -0.1"),
+    (dict(model_fn=3), TypeError, "model_fn"),
+    (dict(model_fn=lambda: 3), TypeError, "VariableModel"),
+    (dict(model_aggregator=3), TypeError, "model_aggregator"),
+    (dict(client_optimizer_fn=3), TypeError, "tff.learning.optimizers.Optimizer"),
+    (dict(examples_fn=lambda x: x, local_batch_size=1), TypeError, "input_signature"),
+    (dict(examples_fn=tf.function(lambda x: x)), ValueError, "without local_batch_size"),
+  ],
+)
+def test_bad_arguments(arguments, error, message):
+  defaults = dict(model_fn=problems.linear_model(), theta=0.5, client_optimizer_fn=_sgd())
+  with pytest.raises(error, match=message):
+    algorithms.build_superquantile_fed_avg(**{**defaults, **arguments})
+
+
+def test_an_examples_fn_of_another_type_is_refused():
+  examples_fn = tf.function(
+    lambda i: (tf.zeros([i, 4]), tf.zeros([i], tf.int32)),
+    input_signature=[tf.TensorSpec([], tf.int32)],
+  )
+  with pytest.raises(TypeError, match="the model takes"):
+    algorithms.build_fed_avg(
+      problems.linear_model(), _sgd(), local_batch_size=0, examples_fn=examples_fn
+    )
+
+
+def test_theta_1_is_tffs_fed_avg_for_a_convnet():
+  input_spec = (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32))
+  model = task_models.build_convnet(0, input_spec, 62)
+  rng = np.random.default_rng(0)
+  data = [
+    tf.data.Dataset.from_tensor_slices(
+      (rng.uniform(size=[n, 28, 28]).astype(np.float32), rng.integers(0, 62, n).astype(np.int32))
+    ).batch(4)
+    for n in (9, 4, 12)
+  ]
+  ours, metrics = _run(algorithms.build_superquantile_fed_avg(model, 1.0, _sgd(0.05)), data)
+  tffs, tff_metrics = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd(0.05)), data)
+  _assert_same_weights(ours, tffs, rtol=0, atol=1e-6)
+  assert metrics["train"]["loss"] == pytest.approx(tff_metrics["train"]["loss"], rel=1e-5)

@@ -1,0 +1,163 @@
+"""The computations that run at one client: the loss of its data, and training behind the gate."""
+
+import collections
+import dataclasses
+from typing import Any, Callable, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import local_update
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalWork:
+  """What the computations of a client have in common.
+
+  Attributes:
+    model_fn: The model, as in `build_superquantile_fed_avg`.
+    optimizer: Takes the local steps.
+    client_weighting: The weight of a client in the average and in the quantile.
+    epochs: Passes over the local data set.
+    batch_size: Examples in a local step; 0 for all, None for the data set's own batches.
+    l2: The l2 coefficient of the local objective.
+    data_type: What a client holds.
+    read: From a value of that type to the client's `local_update.Examples`, in TensorFlow.
+  """
+
+  model_fn: local_model.Model
+  optimizer: tff.learning.optimizers.Optimizer
+  client_weighting: tff.learning.ClientWeighting
+  epochs: int
+  batch_size: Optional[int]
+  l2: float
+  data_type: tff.Type
+  read: Callable[[Any], local_update.Examples]
+
+  @property
+  def weights_type(self) -> tff.Type:
+    return local_model.build_initial_weights_fn(self.model_fn).type_signature.result
+
+  def client_weight(self, num_examples: tf.Tensor) -> tf.Tensor:
+    """The weight of a client, float32 []; zero without examples."""
+    if self.client_weighting == tff.learning.ClientWeighting.UNIFORM:
+      return tf.where(num_examples > 0, 1.0, 0.0)
+    return tf.cast(num_examples, tf.float32)
+
+
+def _model_weights(weights) -> tff.learning.models.ModelWeights:
+  return tff.learning.models.ModelWeights(weights.trainable, weights.non_trainable)
+
+
+def build_loss_computation(work: LocalWork) -> tff.Computation:
+  """Builds (weights, client data) -> (loss, weight), both float32 [].
+
+  The loss is F_i(w), the mean over the client's whole local data set. The weight is that of the
+  client in the quantile: zero if the loss is not finite or there are no examples.
+  """
+
+  @tff.tensorflow.computation(work.weights_type, work.data_type)
+  def loss_computation(weights, client):
+    model = local_model.build_local_model(work.model_fn)
+
+    @tf.function
+    def evaluate(weights, client):
+      weights = _model_weights(weights)
+      model.load(weights)
+      loss, num_examples = local_update.mean_loss(model, weights, work.read(client).batch)
+      return loss, tf.where(tf.math.is_finite(loss), work.client_weight(num_examples), 0.0)
+
+    return evaluate(weights, client)
+
+  return loss_computation
+
+
+def _train_if(work: LocalWork, weights, client, hparams, share: tf.Tensor):
+  """Trains if share > 0 and does nothing otherwise.
+
+  Returns:
+    (ClientResult, unfinalized training metrics, counts). The result is a zero update of weight zero
+    if the client did not train, has no examples, or its update is not finite.
+  """
+  model = local_model.build_local_model(work.model_fn)
+
+  @tf.function  # A VariableModel's assignments need its ordering.
+  def gated(weights, client, hparams, share):
+    weights = _model_weights(weights)
+    model.load(weights)
+
+    def train():
+      return local_update.train(
+        model,
+        work.optimizer,
+        hparams,
+        weights,
+        work.read(client),
+        batch_size=work.batch_size,
+        epochs=work.epochs,
+        l2=work.l2,
+      )
+
+    def rest():
+      update = tf.nest.map_structure(tf.zeros_like, weights.trainable)
+      return local_update.TrainingResult(update, model.initial_metrics(), tf.constant(0, tf.int64))
+
+    update, metrics, num_examples = tf.cond(share > 0, train, rest)
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(update)])
+    update = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), update)
+    update_weight = tf.where(finite, share * work.client_weight(num_examples), 0.0)
+    in_tail = update_weight > 0
+    excluded = tf.logical_and(share > 0, tf.logical_not(in_tail))
+    counts = collections.OrderedDict(
+      cohort_size=1, tail_size=tf.cast(in_tail, tf.int32), num_excluded=tf.cast(excluded, tf.int32)
+    )
+    result = tff.learning.templates.ClientResult(update, update_weight)
+    return result, model.unfinalized_metrics(metrics, tf.logical_not(finite)), counts
+
+  return gated(weights, client, hparams, share)
+
+
+def build_train_computation(work: LocalWork, hparams_type: tff.Type) -> tff.Computation:
+  """Builds (weights, client data, hparams) -> (ClientResult, metrics, counts): everybody trains."""
+
+  @tff.tensorflow.computation(work.weights_type, work.data_type, hparams_type)
+  def train_computation(weights, client, hparams):
+    return _train_if(work, weights, client, hparams, tf.constant(1.0))
+
+  return train_computation
+
+
+def build_gated_train_computation(
+  work: LocalWork,
+  hparams_type: tff.Type,
+  tail_type: tff.Type,
+  share_fn: Callable[[tf.Tensor, Any], tf.Tensor],
+) -> tff.Computation:
+  """Builds (weights, client data, hparams, loss, weight, tail) -> (ClientResult, metrics, counts).
+
+  A gate, not a mask: a client whose share of the tail is zero does not train. Aggregators without
+  weights would undo a mask, and training for nothing costs 1 / theta of the time.
+
+  Args:
+    work: What the client does.
+    hparams_type: The type of the optimizer's hyperparameters.
+    tail_type: The type of the threshold process' result.
+    share_fn: The share of a client from its loss and that result.
+
+  Returns:
+    A `tff.Computation`; loss and weight are those of `build_loss_computation`.
+  """
+
+  @tff.tensorflow.computation(
+    work.weights_type, work.data_type, hparams_type, np.float32, np.float32, tail_type
+  )
+  def gated_train_computation(weights, client, hparams, loss, weight, tail):
+    counted = weight > 0
+    share = tf.where(counted, share_fn(loss, tail), 0.0)
+    result, metrics, counts = _train_if(work, weights, client, hparams, share)
+    counts["num_excluded"] += tf.cast(tf.logical_not(counted), tf.int32)
+    return result, metrics, counts
+
+  return gated_train_computation

@@ -1,0 +1,195 @@
+"""One view of TFF's two kinds of model: functions of the weights, inside a client's graph."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, Callable, Union
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Model = Union[Callable[[], tff.learning.models.VariableModel], tff.learning.models.FunctionalModel]
+
+
+def check_model(model_fn: Any) -> None:
+  """Raises TypeError unless `model_fn` is a `FunctionalModel` or a callable."""
+  if not isinstance(model_fn, tff.learning.models.FunctionalModel) and not callable(model_fn):
+    raise TypeError(
+      f"Found a {type(model_fn).__name__} for model_fn; expected a"
+      " tff.learning.models.FunctionalModel or a no-argument function that returns a"
+      " tff.learning.models.VariableModel."
+    )
+
+
+def leading_dimension(batch: Any) -> tf.Tensor:
+  """The number of examples in a batch, int32 []: the first dimension of its first tensor."""
+  return tf.shape(tf.nest.flatten(batch)[0])[0]
+
+
+class LocalModel(abc.ABC):
+  """A model in a client's graph. Weights are `tff.learning.models.ModelWeights` of tensors."""
+
+  @abc.abstractmethod
+  def load(self, weights: tff.learning.models.ModelWeights) -> None:
+    """Makes `weights` those of the model, before anything else is called."""
+
+  @abc.abstractmethod
+  def loss(self, weights: tff.learning.models.ModelWeights, batch: Any):
+    """Returns (mean loss float32 [], number of examples int64 []), as in evaluation."""
+
+  @abc.abstractmethod
+  def gradients(self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any):
+    """Returns (gradients like weights.trainable, metrics, number of examples int64 [])."""
+
+  @abc.abstractmethod
+  def initial_metrics(self) -> Any:
+    """Returns the state of the training metrics that `gradients` carries along."""
+
+  @abc.abstractmethod
+  def unfinalized_metrics(self, metrics: Any, discard: tf.Tensor) -> Any:
+    """Returns the metrics to be summed over clients, as if nothing was trained if `discard`."""
+
+
+class _FunctionalLocalModel(LocalModel):
+  """A `tff.learning.models.FunctionalModel`: everything is passed, nothing is kept."""
+
+  def __init__(self, model: tff.learning.models.FunctionalModel):
+    self._model = model
+
+  def load(self, weights):
+    del weights  # They are passed to every call.
+
+  def _predict(self, weights, batch, training):
+    x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
+    output = self._model.predict_on_batch(
+      (weights.trainable, weights.non_trainable), x, training=training
+    )
+    loss = self._model.loss(output=output, label=y)
+    num_examples = tf.shape(tf.nest.flatten(output)[0])[0]
+    return tff.learning.models.BatchOutput(loss, output, num_examples), y
+
+  def loss(self, weights, batch):
+    output, _ = self._predict(weights, batch, training=False)
+    return output.loss, tf.cast(output.num_examples, tf.int64)
+
+  def gradients(self, weights, metrics, batch):
+    with tf.GradientTape() as tape:
+      tape.watch(weights.trainable)
+      output, labels = self._predict(weights, batch, training=True)
+    gradients = tape.gradient(output.loss, weights.trainable)
+    metrics = self._model.update_metrics_state(metrics, batch_output=output, labels=labels)
+    return gradients, metrics, tf.cast(output.num_examples, tf.int64)
+
+  def initial_metrics(self):
+    return self._model.initialize_metrics_state()
+
+  def unfinalized_metrics(self, metrics, discard):
+    initial = self.initial_metrics()
+    return tf.nest.map_structure(lambda new, old: tf.where(discard, old, new), metrics, initial)
+
+
+class _VariableLocalModel(LocalModel):
+  """A `tff.learning.models.VariableModel`: its variables are assigned before each use.
+
+  Non-trainable variables are loaded once and then evolve as the model wishes, as in TFF's own loop.
+  """
+
+  def __init__(self, model: tff.learning.models.VariableModel):
+    self._model = model
+    self._variables = tff.learning.models.ModelWeights.from_model(model)
+
+  def load(self, weights):
+    tf.nest.map_structure(lambda v, w: v.assign(w), self._variables, weights)
+
+  def _assign_trainable(self, weights):
+    for variable, value in zip(
+      tf.nest.flatten(self._variables.trainable), tf.nest.flatten(weights.trainable)
+    ):
+      variable.assign(value)
+
+  def _num_examples(self, output):
+    if output.num_examples is None:
+      return tf.shape(output.predictions, out_type=tf.int64)[0]
+    return tf.cast(output.num_examples, tf.int64)
+
+  def loss(self, weights, batch):
+    self._assign_trainable(weights)
+    output = self._model.forward_pass(batch, training=False)
+    return output.loss, self._num_examples(output)
+
+  def gradients(self, weights, metrics, batch):
+    self._assign_trainable(weights)
+    with tf.GradientTape() as tape:
+      output = self._model.forward_pass(batch, training=True)
+    gradients = tape.gradient(output.loss, self._variables.trainable)
+    return tuple(tf.nest.flatten(gradients)), metrics, self._num_examples(output)
+
+  def initial_metrics(self):
+    return ()  # They live in the model's variables.
+
+  def unfinalized_metrics(self, metrics, discard):
+    del metrics
+    tf.cond(discard, lambda: (self._model.reset_metrics(), 0)[1], lambda: 0)
+    return self._model.report_local_unfinalized_metrics()
+
+
+def _construct(
+  model_fn: Callable[[], tff.learning.models.VariableModel],
+) -> tff.learning.models.VariableModel:
+  model = model_fn()
+  if not isinstance(model, tff.learning.models.VariableModel):
+    raise TypeError(
+      f"Found that model_fn returns a {type(model).__name__}; expected a"
+      " tff.learning.models.VariableModel."
+    )
+  return model
+
+
+def build_local_model(model_fn: Model) -> LocalModel:
+  """Returns the model's view in the graph that is being built.
+
+  Args:
+    model_fn: As in `build_superquantile_fed_avg`.
+
+  Returns:
+    A `LocalModel`. One made from a `VariableModel` owns variables of the current graph.
+  """
+  if isinstance(model_fn, tff.learning.models.FunctionalModel):
+    return _FunctionalLocalModel(model_fn)
+  return _VariableLocalModel(_construct(model_fn))
+
+
+def metric_finalizers(model_fn: Model) -> Any:
+  """What a TFF metrics aggregator takes: the model's finalizers."""
+  if isinstance(model_fn, tff.learning.models.FunctionalModel):
+    return model_fn.finalize_metrics
+  with tf.Graph().as_default():
+    return _construct(model_fn).metric_finalizers()
+
+
+def input_spec(model_fn: Model) -> Any:
+  """The model's structure of `tf.TensorSpec`s of one batch."""
+  if isinstance(model_fn, tff.learning.models.FunctionalModel):
+    return model_fn.input_spec
+  with tf.Graph().as_default():
+    return _construct(model_fn).input_spec
+
+
+def build_initial_weights_fn(model_fn: Model) -> tff.Computation:
+  """Returns the computation ( -> ModelWeights) of the model's initial weights."""
+  if isinstance(model_fn, tff.learning.models.FunctionalModel):
+
+    @tff.tensorflow.computation
+    def initial_weights():
+      trainable, non_trainable = model_fn.initial_weights
+      return tff.learning.models.ModelWeights(
+        tuple(tf.convert_to_tensor(w) for w in trainable),
+        tuple(tf.convert_to_tensor(w) for w in non_trainable),
+      )
+
+  else:
+
+    @tff.tensorflow.computation
+    def initial_weights():
+      return tff.learning.models.ModelWeights.from_model(_construct(model_fn))
+
+  return initial_weights

@@ -1,0 +1,162 @@
+"""Local training as pure functions of (weights, examples): no data set is iterated.
+
+Iterating a `tf.data.Dataset` inside a client's graph costs more than training a small model does,
+so a client's examples are turned into tensors once, and batches are slices of them.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.client_work import local_model
+
+# Examples in one forward pass of the loss: bounds the memory of a client with very many.
+_LOSS_BATCH_SIZE = 1024
+
+
+class Examples(NamedTuple):
+  """All examples of one client.
+
+  Attributes:
+    batch: A structure of tensors [n, ...] that matches the model's input_spec.
+    batch_sizes: int32 [n]; example i came in a batch of batch_sizes[i] examples. None if unknown.
+  """
+
+  batch: Any
+  batch_sizes: Optional[tf.Tensor]
+
+
+def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
+  """Turns a data set of batches, also an empty one, into tensors, in one pass.
+
+  Args:
+    dataset: Batches [b, ...]; b may differ between batches, other dimensions may not.
+
+  Returns:
+    The examples in their order, with the sizes of the batches that they came in.
+  """
+
+  def attach_size(*batch):
+    batch = batch if len(batch) > 1 else batch[0]
+    size = local_model.leading_dimension(batch)
+    return batch, tf.fill([size], size)
+
+  batches = dataset.map(attach_size)
+  nothing = tf.nest.map_structure(
+    lambda spec: tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype),
+    batches.element_spec,
+  )
+  whole = batches.unbatch().batch(tf.int32.max)
+  padded = whole.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1)
+  return Examples(*padded.get_single_element())
+
+
+def mean_loss(
+  model: local_model.LocalModel, weights: tff.learning.models.ModelWeights, batch: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """The loss of a client's whole local data set, F_i(w).
+
+  Args:
+    model: The model.
+    weights: Its weights w.
+    batch: A structure of tensors [n, ...].
+
+  Returns:
+    (mean loss float32 [], number of examples as the model counts them, int64 []); the loss of no
+    examples is NaN.
+  """
+  total = local_model.leading_dimension(batch)
+
+  def body(offset, loss_sum, num_examples):
+    part = tf.nest.map_structure(lambda t: t[offset : offset + _LOSS_BATCH_SIZE], batch)
+    loss, count = model.loss(weights, part)
+    loss_sum += tf.cast(loss, tf.float32) * tf.cast(count, tf.float32)
+    return offset + _LOSS_BATCH_SIZE, loss_sum, num_examples + count
+
+  _, loss_sum, num_examples = tf.while_loop(
+    lambda offset, *_: offset < total,
+    body,
+    (0, 0.0, tf.constant(0, tf.int64)),
+    parallel_iterations=1,
+  )
+  return loss_sum / tf.cast(num_examples, tf.float32), num_examples
+
+
+class TrainingResult(NamedTuple):
+  """What local training returns.
+
+  Attributes:
+    update: Initial minus final trainable weights, structured as the trainable weights.
+    metrics: The state of the model's training metrics.
+    num_examples: int64 [], examples trained on, over all epochs, as the model counts them.
+  """
+
+  update: Any
+  metrics: Any
+  num_examples: tf.Tensor
+
+
+def train(
+  model: local_model.LocalModel,
+  optimizer: tff.learning.optimizers.Optimizer,
+  hparams: Any,
+  weights: tff.learning.models.ModelWeights,
+  examples: Examples,
+  *,
+  batch_size: Optional[int],
+  epochs: int,
+  l2: float,
+) -> TrainingResult:
+  """tau steps of the optimizer on F_i(w) + l2 / 2 |w|^2, the inner loop of the paper's algorithm.
+
+  Args:
+    model: The model.
+    optimizer: Takes the local steps.
+    hparams: Its hyperparameters in this round.
+    weights: Where training starts.
+    examples: The client's examples; batches are consecutive slices of them.
+    batch_size: Examples in a step; 0 for all of them, None to follow `examples.batch_sizes`. An
+      epoch's last batch may be smaller.
+    epochs: Passes over the examples.
+    l2: The l2 coefficient lambda on the trainable weights.
+
+  Returns:
+    The `TrainingResult`.
+  """
+  trainable = tuple(tf.nest.flatten(weights.trainable))
+  total = local_model.leading_dimension(examples.batch)
+  optimizer_state = optimizer.initialize(tuple(tf.TensorSpec(w.shape, w.dtype) for w in trainable))
+  optimizer_state = optimizer.set_hparams(optimizer_state, hparams)
+
+  def body(epoch, offset, trainable, optimizer_state, metrics, num_examples):
+    if batch_size is None:
+      end = tf.minimum(offset + examples.batch_sizes[offset], total)
+    else:
+      end = tf.minimum(offset + (batch_size or total), total)
+    batch = tf.nest.map_structure(lambda t: t[offset:end], examples.batch)
+    current = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+    gradients, metrics, count = model.gradients(current, metrics, batch)
+    if l2:
+      gradients = tuple(l2 * w if g is None else g + l2 * w for w, g in zip(trainable, gradients))
+    optimizer_state, trainable = optimizer.next(optimizer_state, trainable, gradients)
+    finished = end >= total
+    return (
+      tf.where(finished, epoch + 1, epoch),
+      tf.where(finished, 0, end),
+      trainable,
+      optimizer_state,
+      metrics,
+      num_examples + count,
+    )
+
+  _, _, final, _, metrics, num_examples = tf.while_loop(
+    lambda epoch, *_: tf.logical_and(epoch < epochs, total > 0),
+    body,
+    (0, 0, trainable, optimizer_state, model.initial_metrics(), tf.constant(0, tf.int64)),
+    parallel_iterations=1,
+  )
+  update = tf.nest.pack_sequence_as(
+    weights.trainable, [old - new for old, new in zip(trainable, final)]
+  )
+  return TrainingResult(update, metrics, num_examples)

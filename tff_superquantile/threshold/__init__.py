@@ -1,0 +1,39 @@
+"""How a round learns its loss threshold: losses at the clients -> threshold at the server."""
+
+from typing import Callable, Union
+
+from tff_superquantile.threshold.exact import build_exact_quantile
+from tff_superquantile.threshold.exact import build_exact_reweighting
+from tff_superquantile.threshold.process import ThresholdProcess
+
+_BUILDERS = {"exact": build_exact_quantile, "reweighting": build_exact_reweighting}
+
+ThresholdFn = Callable[[float], ThresholdProcess]
+
+
+def build_threshold(threshold: Union[str, ThresholdFn], theta: float) -> ThresholdProcess:
+  """Builds the threshold process that `threshold` names.
+
+  Args:
+    threshold: "exact" (the server sees the losses and takes their quantile), "reweighting" (the
+      paper's exact reweighting), or a function of theta that returns a `ThresholdProcess`.
+    theta: The tail fraction, in (0, 1].
+
+  Returns:
+    A `ThresholdProcess`.
+
+  Raises:
+    ValueError: If the name is unknown or theta is outside (0, 1].
+    TypeError: If the function does not return a `ThresholdProcess`.
+  """
+  if isinstance(threshold, str):
+    if threshold not in _BUILDERS:
+      raise ValueError(
+        f"Found threshold = {threshold!r}; expected one of {sorted(_BUILDERS)} or a function of"
+        " theta that returns a ThresholdProcess."
+      )
+    threshold = _BUILDERS[threshold]
+  process = threshold(theta)
+  if not isinstance(process, ThresholdProcess):
+    raise TypeError(f"Found a {type(process).__name__} for a threshold; expected ThresholdProcess.")
+  return process

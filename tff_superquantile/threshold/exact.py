@@ -1,0 +1,205 @@
+"""Thresholds for which the server sees the cohort's losses: no privacy, the paper's experiments.
+
+The losses travel as one small matrix [n, 2] of (loss, weight) rows, built by `federated_aggregate`;
+the order in which clients report does not matter.
+
+Equality is `tf.equal` throughout: in the graphs that TFF builds, `==` compares tensors as objects.
+"""
+
+import collections
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import superquantile
+from tff_superquantile.threshold import process
+
+_ROWS_TYPE = tff.TensorType(np.float32, [None, 2])
+
+
+def _collect(losses: tff.Value, weights: tff.Value) -> tff.Value:
+  """{float32}@CLIENTS, {float32}@CLIENTS -> float32[n, 2]@SERVER."""
+
+  @tff.tensorflow.computation
+  def zero():
+    # The static shape of the accumulator must say that it grows.
+    return tf.compat.v1.placeholder_with_default(tf.zeros([0, 2]), [None, 2])
+
+  @tff.tensorflow.computation(_ROWS_TYPE, (np.float32, np.float32))
+  def accumulate(rows, loss_and_weight):
+    return tf.concat([rows, [tf.stack([loss_and_weight[0], loss_and_weight[1]])]], axis=0)
+
+  @tff.tensorflow.computation(_ROWS_TYPE, _ROWS_TYPE)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  @tff.tensorflow.computation(_ROWS_TYPE)
+  def report(rows):
+    return rows
+
+  return tff.federated_aggregate(
+    tff.federated_zip((losses, weights)), zero(), accumulate, merge, report
+  )
+
+
+def _sorted_tail(rows: tf.Tensor, theta: float):
+  """Counted losses in descending order, their normalised weights and the index of the threshold.
+
+  Args:
+    rows: float32 [n, 2] of (loss, weight); rows of weight 0 are left out.
+    theta: The tail fraction.
+
+  Returns:
+    (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). With
+    nothing to count, one loss of +inf, so that nobody is selected.
+  """
+  counted = tf.boolean_mask(tf.cast(rows, tf.float64), rows[:, 1] > 0)
+  nothing = tf.constant([[np.inf, 1.0]], tf.float64)
+  counted = tf.cond(tf.shape(counted)[0] > 0, lambda: counted, lambda: nothing)
+  order = tf.argsort(counted[:, 0], direction="DESCENDING", stable=True)
+  losses, weights = tf.gather(counted[:, 0], order), tf.gather(counted[:, 1], order)
+  weights = weights / tf.reduce_sum(weights)
+  reached = tf.cumsum(weights) >= theta * (1.0 - superquantile.TAIL_MASS_TOLERANCE)
+  # The last loss always reaches the tail mass, but for rounding.
+  reached = tf.concat([reached[:-1], [True]], axis=0)
+  return losses, weights, tf.cast(tf.argmax(reached), tf.int32)
+
+
+def _dual_share_at_threshold(losses, weights, index, theta: float) -> tf.Tensor:
+  """The share of the clients at the threshold in pi*: what the cap leaves to them, in [0, 1]."""
+  threshold = losses[index]
+  zeros = tf.zeros_like(weights)
+  above = tf.reduce_sum(tf.where(losses > threshold, weights, zeros))
+  at = tf.reduce_sum(tf.where(tf.equal(losses, threshold), weights, zeros))
+  return tf.clip_by_value((theta - above) / at, 0.0, 1.0)
+
+
+def _measure(losses, weights, index, theta: float) -> collections.OrderedDict[str, tf.Tensor]:
+  """What the server learns of the cohort: threshold, mean and superquantile of the losses."""
+  threshold = losses[index]
+  share = _dual_share_at_threshold(losses, weights, index, theta)
+  zeros = tf.zeros_like(losses)
+  # where, not a product: the placeholder loss of an empty cohort is infinite.
+  at_threshold = tf.where(tf.equal(losses, threshold), share * losses, zeros)
+  tail = tf.where(losses > threshold, losses, at_threshold)
+  return collections.OrderedDict(
+    threshold=tf.cast(threshold, tf.float32),
+    loss_mean=tf.cast(tf.reduce_sum(weights * losses), tf.float32),
+    loss_superquantile=tf.cast(tf.reduce_sum(weights * tail) / theta, tf.float32),
+  )
+
+
+def _build(
+  server_fn: Callable[[tf.Tensor], tuple[Any, collections.OrderedDict]],
+  share_fn: Callable[[tf.Tensor, Any], tf.Tensor],
+) -> process.ThresholdProcess:
+  """A stateless threshold process whose server maps the rows (loss, weight) to its result."""
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value((), tff.SERVER)
+
+  at_server = tff.tensorflow.computation(server_fn, _ROWS_TYPE)
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS),
+    tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS),
+  )
+  def next_fn(state, losses, weights):
+    result, measurements = tff.federated_map(at_server, _collect(losses, weights))
+    return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+  return process.ThresholdProcess(initialize, next_fn, share_fn)
+
+
+def build_exact_quantile(theta: float) -> process.ThresholdProcess:
+  """The exact upper (1 - theta)-quantile of the cohort's losses (Delta-FL, line "quantile").
+
+  Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal; with
+  unequal weights, the fewest worst clients that hold at least a theta fraction of the weight.
+
+  Args:
+    theta: The tail fraction, in (0, 1].
+
+  Returns:
+    A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
+    loss counts). Measurements: `threshold`, `loss_mean`, `loss_superquantile`, weighted as the
+    quantile is.
+
+  Raises:
+    ValueError: If theta is outside (0, 1].
+  """
+  theta = superquantile.check_theta(theta)
+
+  def server_fn(rows):
+    losses, weights, index = _sorted_tail(rows, theta)
+    return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
+
+  return _build(server_fn, lambda loss, threshold: tf.cast(loss >= threshold, tf.float32))
+
+
+def build_exact_reweighting(theta: float, smoothing: float = 0.0) -> process.ThresholdProcess:
+  """The paper's exact reweighting: clients enter the average with the dual weights pi*.
+
+  Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
+  capped simplex of sum_i pi_i F_i, and for smoothing > 0 the same with - nu * KL(pi || alpha), of
+  F_theta^nu. A client computes its pi_i from its own loss and two numbers of the server.
+
+  Args:
+    theta: The tail fraction, in (0, 1].
+    smoothing: nu >= 0, in units of the loss; 0 for none.
+
+  Returns:
+    A `ThresholdProcess` with the measurements of `build_exact_quantile`.
+
+  Raises:
+    ValueError: If theta is outside (0, 1] or smoothing is negative or not finite.
+  """
+  theta = superquantile.check_theta(theta)
+  if not 0.0 <= smoothing < np.inf:
+    raise ValueError(f"Found smoothing = {smoothing}; it must be finite and not negative.")
+  if smoothing == 0.0:
+
+    def server_fn(rows):
+      losses, weights, index = _sorted_tail(rows, theta)
+      result = collections.OrderedDict(
+        threshold=tf.cast(losses[index], tf.float32),
+        share_at_threshold=tf.cast(
+          _dual_share_at_threshold(losses, weights, index, theta), tf.float32
+        ),
+      )
+      return result, _measure(losses, weights, index, theta)
+
+    def share_fn(loss, result):
+      at_threshold = tf.equal(loss, result["threshold"])
+      at_threshold = tf.where(at_threshold, result["share_at_threshold"], 0.0)
+      return tf.where(loss > result["threshold"], 1.0, at_threshold)
+
+    return _build(server_fn, share_fn)
+
+  def smoothed_server_fn(rows):
+    # See `superquantile.smoothed_dual_weights`; here mu / nu is what the clients need.
+    losses, weights, index = _sorted_tail(rows, theta)
+    largest = losses[0]
+    # With nothing to count the placeholder is infinite, and inf - inf is not a number.
+    scores = tf.where(tf.math.is_finite(losses), losses - largest, 0.0) / smoothing
+    used = tf.cumsum(weights, exclusive=True) / theta
+    free = tf.math.log(tf.maximum(1.0 - used, 0.0))
+    log_sum = tf.math.cumulative_logsumexp(tf.math.log(weights) + scores, reverse=True)
+    feasible = scores + free - log_sum <= -np.log(theta) + superquantile.TAIL_MASS_TOLERANCE
+    feasible = tf.concat([feasible[:-1], [True]], axis=0)
+    first = tf.argmax(feasible)
+    result = collections.OrderedDict(
+      largest_loss=tf.cast(largest, tf.float32),
+      log_scale=tf.cast((free - log_sum)[first] + np.log(theta), tf.float32),
+    )
+    return result, _measure(losses, weights, index, theta)
+
+  def smoothed_share_fn(loss, result):
+    score = (loss - result["largest_loss"]) / tf.constant(smoothing, tf.float32)
+    return tf.exp(tf.minimum(score + result["log_scale"], 0.0))
+
+  return _build(smoothed_server_fn, smoothed_share_fn)
