@@ -1,0 +1,109 @@
+"""Per-client evaluation against a client at a time, and the distribution metrics against numpy."""
+
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import evaluation
+
+
+def _weights(model):
+  rng = np.random.default_rng(0)
+  trainable, non_trainable = model.initial_weights
+  return tff.learning.models.ModelWeights(
+    [rng.normal(size=w.shape).astype(np.float32) for w in trainable], list(non_trainable)
+  )
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 7), (1,), (600, 1, 500, 30, 513)])
+def test_every_client_exactly(sizes):
+  # More examples than a batch of the evaluation: clients are cut apart by it.
+  arrays = problems.client_arrays(sizes)
+  model = problems.linear_model()
+  weights = _weights(model)
+  examples = evaluation.examples_of_datasets(problems.datasets(arrays, 8))
+  metrics = evaluation.build_evaluator(model, examples)(weights)
+  for i, (x, y) in enumerate(arrays):
+    loss, _ = problems.losses_and_gradient(weights.trainable, x, y)
+    logits = x @ weights.trainable[0] + weights.trainable[1]
+    assert metrics.num_examples[i] == len(y)
+    assert metrics.loss[i] == pytest.approx(loss, rel=1e-5)
+    assert metrics.error[i] == pytest.approx(np.mean(logits.argmax(axis=1) != y))
+
+
+def test_decode_and_a_client_without_examples():
+  x = np.arange(20, dtype=np.uint8).reshape(4, 5)
+  y = np.array([0, 1, 2, 0], np.int32)
+  model = problems.linear_model()
+  weights = _weights(model)
+  stored = evaluation.ClientExamples(
+    ["a", "empty", "b"], x, y, np.array([0, 3, 3, 4]), lambda v: tf.cast(v, tf.float32) / 255
+  )
+  metrics = evaluation.build_evaluator(model, stored)(weights)
+  floats = stored._replace(x=x.astype(np.float32) / 255, decode=None)
+  expected = evaluation.build_evaluator(model, floats)(weights)
+  np.testing.assert_allclose(metrics.loss, expected.loss, rtol=1e-6)
+  assert np.isnan(metrics.loss[1]) and np.isnan(metrics.error[1])
+  assert list(metrics.num_examples) == [3, 0, 1]
+
+
+def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
+  from tff_superquantile import algorithms
+
+  arrays = problems.client_arrays()
+  model = problems.linear_model()
+  process = algorithms.build_superquantile_fed_avg(
+    model, 0.5, tff.learning.optimizers.build_sgdm(0.1)
+  )
+  state = process.initialize()
+  metrics = process.next(state, problems.datasets(arrays)).metrics["client_work"]["threshold"]
+  examples = evaluation.examples_of_datasets(problems.datasets(arrays))
+  of_clients = evaluation.build_evaluator(model, examples)(process.get_model_weights(state))
+  assert metrics["loss_mean"] == pytest.approx(
+    np.average(of_clients.loss, weights=of_clients.num_examples), rel=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  "output,labels,expected",
+  [
+    ([[0.1, 0.9], [0.8, 0.2]], [1, 1], [0, 1]),
+    ([[0.3], [-0.2]], [1, 1], [0, 1]),
+    ([0.3, -0.2], [0, 0], [1, 0]),
+    ([[0.3], [-0.2]], [[1], [0]], [0, 0]),
+  ],
+)
+def test_misclassified(output, labels, expected):
+  from tff_superquantile.evaluation import clients
+
+  got = clients.misclassified(tf.constant(output), tf.constant(labels))
+  np.testing.assert_array_equal(got, expected)
+
+
+def test_describe_without_weights_is_numpy():
+  values = np.random.default_rng(0).uniform(size=200)
+  described = evaluation.describe(values)
+  assert described["mean"] == pytest.approx(values.mean())
+  assert described["std"] == pytest.approx(values.std())
+  for q in (10, 20, 50, 60, 80, 90, 95):
+    assert described[f"p{q}"] == pytest.approx(np.percentile(values, q))
+  ordered = np.sort(values)
+  assert described["superquantile_90"] == pytest.approx(ordered[-20:].mean())
+  assert described["superquantile_95"] == pytest.approx(ordered[-10:].mean())
+  assert described["best_10"] == pytest.approx(ordered[:20].mean())
+
+
+def test_describe_with_integer_weights_is_like_repeating():
+  values = np.random.default_rng(1).normal(size=30)
+  weights = np.random.default_rng(2).integers(1, 200, size=30)
+  described = evaluation.describe(values, weights)
+  repeated = evaluation.describe(np.repeat(values, weights))
+  for name in ("mean", "std", "superquantile_90", "superquantile_95", "best_10"):
+    assert described[name] == pytest.approx(repeated[name]), name
+
+
+def test_describe_leaves_out_what_is_not_finite():
+  assert evaluation.describe([1.0, np.nan, 3.0, np.inf])["mean"] == 2.0
+  assert all(np.isnan(v) for v in evaluation.describe([np.nan]).values())

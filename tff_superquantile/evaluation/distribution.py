@@ -1,0 +1,42 @@
+"""How a quantity is distributed over the clients: the metrics of the paper's tables."""
+
+from typing import Optional
+
+import numpy as np
+
+from tff_superquantile import superquantile
+
+PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
+
+
+def describe(values, weights: Optional[np.ndarray] = None) -> dict[str, float]:
+  """Mean, spread, percentiles and tail means of a quantity over clients.
+
+  Clients whose value is not finite are left out; with none left every entry is NaN.
+
+  Args:
+    values: [n] a loss or an error a client.
+    weights: [n] client weights (the paper weights training clients by their number of examples), or
+      None for equal ones (as the paper treats test clients).
+
+  Returns:
+    `mean`, `std` (population), `p10` ... `p95` (percentiles, linearly interpolated),
+    `superquantile_90` and `superquantile_95` (means of the worst 10 % and 5 % of the weight) and
+    `best_10` (mean of the best 10 %), in the unit of the values.
+  """
+  values = np.asarray(values, np.float64)
+  weights = np.ones_like(values) if weights is None else np.asarray(weights, np.float64)
+  finite = np.isfinite(values) & (weights > 0)
+  values, weights = values[finite], weights[finite]
+  names = ("mean", "std", *(f"p{q}" for q in PERCENTILES), "superquantile_90", "superquantile_95")
+  if not values.size:
+    return dict.fromkeys((*names, "best_10"), float("nan"))
+  mean = np.average(values, weights=weights)
+  return {
+    "mean": float(mean),
+    "std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
+    **{f"p{q}": superquantile.percentile(values, q, weights) for q in PERCENTILES},
+    "superquantile_90": superquantile.superquantile(values, 0.10, weights),
+    "superquantile_95": superquantile.superquantile(values, 0.05, weights),
+    "best_10": -superquantile.superquantile(-values, 0.10, weights),
+  }
