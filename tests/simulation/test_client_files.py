@@ -1,0 +1,355 @@
+"""Client files: what is written is what a graph, a data set and `load` read back."""
+
+import collections
+import json
+import os
+import pathlib
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation import client_files
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+# Ids that would be other files, other directories or two names if they weren't quoted.
+_AWKWARD_IDS = ("a/b", "..", ".", "index.json", "é ü", "a%2Fb", "C:\\x", "f0001_12", " ", "日本")
+
+
+def make_clients(ids=("f1", "f2", "f3"), shape=(2, 3), dtype=np.uint8, seed=0):
+  rng = np.random.default_rng(seed)
+  clients = []
+  for i, client_id in enumerate(ids):
+    n = i + 1
+    x = rng.integers(0, 256, (n,) + shape).astype(dtype)
+    clients.append((client_id, x, rng.integers(0, 62, n).astype(np.int32)))
+  return clients
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_load_returns_what_was_written(tmp_path, dtype, shape):
+  clients = make_clients(shape=shape, dtype=dtype)
+  written = client_files.write_client_files(tmp_path / "c", iter(clients), x_scale=0.5)
+  opened = client_files.open_client_files(tmp_path / "c")
+  for files in (written, opened):
+    assert files.client_ids == ("f1", "f2", "f3")
+    assert files.num_examples.tolist() == [1, 2, 3]
+    assert files.num_examples.dtype == np.int64
+    x, y, offsets = files.load()
+    assert offsets.tolist() == [0, 1, 3, 6] and offsets.dtype == np.int64
+    np.testing.assert_array_equal(x, np.concatenate([c[1] for c in clients]))
+    np.testing.assert_array_equal(y, np.concatenate([c[2] for c in clients]))
+    assert x.dtype == dtype and y.dtype == np.int32
+    np.testing.assert_array_equal(files.decode(x), x.astype(np.float32) * np.float32(0.5))
+
+
+def test_load_keeps_the_order_asked_for(tmp_path):
+  clients = make_clients()
+  files = client_files.write_client_files(tmp_path / "c", clients)
+  x, _, offsets = files.load(["f3", "f1"])
+  assert offsets.tolist() == [0, 3, 4]
+  np.testing.assert_array_equal(x[:3], clients[2][1])
+  np.testing.assert_array_equal(x[3:], clients[0][1])
+
+
+def test_input_spec_is_the_models_not_the_stored_one(tmp_path):
+  files = client_files.write_client_files(tmp_path / "c", make_clients())
+  x_spec, y_spec = files.input_spec
+  assert x_spec == tf.TensorSpec([None, 2, 3], tf.float32)
+  assert y_spec == tf.TensorSpec([None], tf.int32)
+
+
+def test_subset(tmp_path):
+  files = client_files.write_client_files(tmp_path / "c", make_clients())
+  part = files.subset(["f3", "f1"])
+  assert part.client_ids == ("f3", "f1")
+  assert part.num_examples.tolist() == [3, 1]
+  assert len(part.load()[1]) == 4
+  with pytest.raises(ValueError, match="'f2'"):
+    part.load(["f2"])
+  with pytest.raises(ValueError, match="'f2'"):
+    part.handle("f2", (0, 0))
+  with pytest.raises(ValueError, match="twice"):
+    files.subset(["f1", "f1"])
+
+
+def test_awkward_ids_stay_inside_the_directory(tmp_path):
+  clients = make_clients(_AWKWARD_IDS)
+  files = client_files.write_client_files(tmp_path / "c", clients)
+  assert client_files.open_client_files(tmp_path / "c").client_ids == _AWKWARD_IDS
+  assert os.listdir(tmp_path) == ["c"]
+  assert len(os.listdir(tmp_path / "c")) == len(_AWKWARD_IDS) + 1
+  read = client_files.build_examples_fn(files, shuffle=False)
+  for client_id, _, y in clients:
+    np.testing.assert_array_equal(read(files.handle(client_id, (0, 0)))[1], y)
+
+
+@settings(max_examples=50, deadline=None)
+@given(ids=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5, unique=True))
+def test_any_text_is_an_id(tmp_path_factory, ids):
+  ids = [i for i in ids if not any(0xD800 <= ord(c) <= 0xDFFF for c in i)] or ["x"]
+  directory = tmp_path_factory.mktemp("ids") / "c"
+  clients = make_clients(ids, shape=(1,))
+  files = client_files.write_client_files(directory, clients)
+  assert files.client_ids == tuple(ids)
+  np.testing.assert_array_equal(files.load()[1], np.concatenate([c[2] for c in clients]))
+
+
+@pytest.mark.parametrize("dtype,scale", [(np.uint8, 1 / 255), (np.float32, 1.0)])
+def test_graph_and_decode_give_identical_floats(tmp_path, dtype, scale):
+  clients = make_clients(dtype=dtype)
+  files = client_files.write_client_files(tmp_path / "c", clients, x_scale=scale)
+  read = client_files.build_examples_fn(files, shuffle=False)
+  outputs = read.get_concrete_function().structured_outputs
+  assert tuple(tf.TensorSpec(t.shape, t.dtype) for t in outputs) == files.input_spec
+  for client_id, x, y in clients:
+    got_x, got_y = read(files.handle(client_id, (1, 2)))
+    np.testing.assert_array_equal(got_x, files.decode(x).numpy())
+    np.testing.assert_array_equal(got_y, y)
+
+
+def test_shuffle_depends_on_the_seed_alone_and_keeps_pairs(tmp_path):
+  n = 50
+  x = np.arange(n, dtype=np.uint8)[:, np.newaxis]
+  clients = [(i, x, np.arange(n, dtype=np.int32)) for i in ("a", "b")]
+  files = client_files.write_client_files(tmp_path / "c", clients)
+  read = client_files.build_examples_fn(files, shuffle=True)
+  orders = {}
+  for seed in [(0, 0), (0, 1), (1, 0), (0, 0)]:
+    got_x, got_y = (t.numpy() for t in read(files.handle("a", seed)))
+    np.testing.assert_array_equal(got_x[:, 0], got_y)
+    assert sorted(got_y) == list(range(n))
+    assert orders.setdefault(seed, tuple(got_y)) == tuple(got_y)
+  assert len(set(orders.values())) == 3
+  np.testing.assert_array_equal(read(files.handle("b", (0, 0)))[1], orders[0, 0])
+
+
+@pytest.mark.parametrize("batch_size,sizes", [(None, [3]), (0, [3]), (2, [2, 1]), (5, [3])])
+def test_dataset_computation(tmp_path, batch_size, sizes):
+  clients = make_clients()
+  files = client_files.write_client_files(tmp_path / "c", clients)
+  make = client_files.build_dataset_computation(files, batch_size=batch_size, shuffle=False)
+  assert isinstance(make.type_signature.result, tff.SequenceType)
+  batches = list(make(files.handle("f3", (0, 0))))
+  assert [len(y) for _, y in batches] == sizes
+  np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), clients[2][1])
+  np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), clients[2][2])
+
+
+def test_dataset_computation_composes_with_tffs_own_process(tmp_path):
+  clients = make_clients(shape=(4,))
+  files = client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return tf.matmul(x, weights[0][0])
+
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
+    )
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros((4, 62), np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=files.input_spec,
+  )
+  process = tff.simulation.compose_dataset_computation_with_learning_process(
+    client_files.build_dataset_computation(files, batch_size=2, shuffle=True),
+    tff.learning.algorithms.build_weighted_fed_avg(
+      model, tff.learning.optimizers.build_sgdm(learning_rate=0.1)
+    ),
+  )
+  state = process.initialize()
+  output = process.next(state, [files.handle(i, (0, 1)) for i in files.client_ids])
+  weights = process.get_model_weights(output.state).trainable[0]
+  assert np.all(np.isfinite(weights)) and np.any(weights != 0)
+
+
+def test_data_is_not_embedded_in_the_graph(tmp_path):
+  clients = [(f"c{i}", np.zeros((500, 2, 3), np.uint8), np.zeros(500, np.int32)) for i in range(50)]
+  sizes = []
+  for name, some in (("a", clients[:1]), ("b", clients)):
+    files = client_files.write_client_files(tmp_path / name, some)
+    read = client_files.build_examples_fn(files, shuffle=True)
+    sizes.append(read.get_concrete_function().graph.as_graph_def().ByteSize())
+  assert sizes[0] == sizes[1]
+
+
+def test_reads_inside_a_tff_computation(tmp_path):
+  clients = make_clients(dtype=np.uint8)
+  files = client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
+  read = client_files.build_examples_fn(files, shuffle=False)
+
+  @tff.tensorflow.computation(client_files.HANDLE_TYPE)
+  def computation(handle):
+    return read(handle)
+
+  assert str(computation.type_signature) == (
+    "(<client_id=str,seed=int64[2]> -> <float32[?,2,3],int32[?]>)"
+  )
+  for client_id, x, y in clients:
+    got_x, got_y = computation(files.handle(client_id, (0, 0)))
+    np.testing.assert_array_equal(got_x, files.decode(x).numpy())
+    np.testing.assert_array_equal(got_y, y)
+
+
+_LABEL = np.zeros(1, np.int32)
+
+
+@pytest.mark.parametrize(
+  "clients,message",
+  [
+    ([], "no clients"),
+    ([("a", np.zeros((0, 2), np.uint8), np.zeros(0, np.int32))], "at least one example"),
+    ([("a", np.zeros((1, 2), np.uint8), np.zeros(2, np.int32))], "one label for each"),
+    ([("a", np.uint8(1), np.int32(1))], "at least one example"),
+    ([("a", np.zeros((1, 2), np.float64), _LABEL)], "float64"),
+    ([("a", np.zeros((1, 2), np.uint8), np.zeros(1, np.int64))], "int64"),
+    ([("a", np.full((1, 2), np.nan, np.float32), _LABEL)], "not finite"),
+    ([("a", np.full((1, 2), np.inf, np.float32), _LABEL)], "not finite"),
+    ([("", np.zeros((1, 2), np.uint8), _LABEL)], "empty or too long"),
+    ([("a" * 300, np.zeros((1, 2), np.uint8), _LABEL)], "empty or too long"),
+    ([("a", np.zeros((1, 2), np.uint8), _LABEL)] * 2, "'a' twice"),
+    (
+      [("a", np.zeros((1, 2), np.uint8), _LABEL), ("b", np.zeros((1, 3), np.uint8), _LABEL)],
+      "'b'.*alike",
+    ),
+    (
+      [("a", np.zeros((1, 2), np.uint8), _LABEL), ("b", np.zeros((1, 2), np.float32), _LABEL)],
+      "'b'.*alike",
+    ),
+  ],
+)
+def test_clients_that_cannot_be_written_leave_nothing(tmp_path, clients, message):
+  with pytest.raises(ValueError, match=message):
+    client_files.write_client_files(tmp_path / "c", iter(clients))
+  assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("x_scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_x_scale_must_be_positive(tmp_path, x_scale):
+  with pytest.raises(ValueError, match="x_scale"):
+    client_files.write_client_files(tmp_path / "c", make_clients(), x_scale=x_scale)
+
+
+def test_an_existing_directory_is_not_written_over(tmp_path):
+  client_files.write_client_files(tmp_path / "c", make_clients())
+  with pytest.raises(ValueError, match="already there"):
+    client_files.write_client_files(tmp_path / "c", make_clients())
+
+
+def test_a_cache_under_a_file_is_refused(tmp_path):
+  (tmp_path / "f").write_text("x")
+  with pytest.raises(ValueError, match="can be written"):
+    client_files.write_client_files(tmp_path / "f" / "c", make_clients())
+
+
+def test_open_or_write_converts_once(tmp_path):
+  calls = []
+
+  def make():
+    calls.append(1)
+    return make_clients()
+
+  for _ in range(2):
+    files = client_files.open_or_write_client_files(tmp_path / "c", make, x_scale=0.25)
+    assert files.x_scale == 0.25
+  assert len(calls) == 1
+
+
+def test_whoever_converts_first_wins(tmp_path):
+  def interrupted():
+    yield "late", np.ones((1, 2), np.uint8), _LABEL
+    client_files.write_client_files(tmp_path / "c", [("early", np.ones((1, 2), np.uint8), _LABEL)])
+
+  files = client_files.write_client_files(tmp_path / "c", interrupted())
+  assert files.client_ids == ("early",)
+  assert os.listdir(tmp_path) == ["c"]
+
+
+def test_nothing_shows_before_the_last_client_is_written(tmp_path):
+  def watched():
+    for client in make_clients():
+      assert not (tmp_path / "c").exists()
+      yield client
+
+  client_files.write_client_files(tmp_path / "c", watched())
+  assert sorted(os.listdir(tmp_path / "c")) == ["f1.bin", "f2.bin", "f3.bin", "index.json"]
+
+
+def _truncate(path: pathlib.Path):
+  path.write_bytes(path.read_bytes()[:-1])
+
+
+def _set(key, value):
+  def damage(directory: pathlib.Path):
+    index = json.loads((directory / "index.json").read_text())
+    index[key] = value
+    (directory / "index.json").write_text(json.dumps(index))
+
+  return damage
+
+
+@pytest.mark.parametrize(
+  "damage,message",
+  [
+    (lambda d: _truncate(d / "f2.bin"), r"f2\.bin has 19 bytes, expected 20"),
+    (lambda d: (d / "f2.bin").unlink(), r"f2\.bin is missing"),
+    (lambda d: (d / "index.json").unlink(), "no index.json"),
+    (lambda d: _truncate(d / "index.json"), "damaged index"),
+    (lambda d: (d / "index.json").write_text("[]"), "damaged index"),
+    (lambda d: (d / "index.json").write_text("{}"), "damaged index"),
+    (_set("format_version", 99), "version 99"),
+    (_set("num_examples", [1]), "not as many counts"),
+    (_set("x_dtype", "nonsense"), "nonsense"),
+  ],
+)
+def test_damage_is_found_on_opening(tmp_path, damage, message):
+  client_files.write_client_files(tmp_path / "c", make_clients())
+  damage(tmp_path / "c")
+  with pytest.raises(ValueError, match=message) as error:
+    client_files.open_client_files(tmp_path / "c")
+  assert f"delete the directory {tmp_path / 'c'}" in str(error.value)
+
+
+def test_a_missing_directory_is_named(tmp_path):
+  with pytest.raises(ValueError, match=str(tmp_path / "none")):
+    client_files.open_client_files(tmp_path / "none")
+
+
+@pytest.mark.parametrize("seed", [1, (1,), (1.0, 2.0), (1, 2, 3)])
+def test_a_seed_is_two_integers(tmp_path, seed):
+  files = client_files.write_client_files(tmp_path / "c", make_clients())
+  with pytest.raises(ValueError, match="two integers"):
+    files.handle("f1", seed)
+
+
+def test_decode_refuses_what_load_does_not_return(tmp_path):
+  files = client_files.write_client_files(tmp_path / "c", make_clients(), x_scale=1 / 255)
+  with pytest.raises(ValueError, match="float32"):
+    files.decode(np.zeros((1, 2, 3), np.float32))
+
+
+def test_negative_batch_size(tmp_path):
+  files = client_files.write_client_files(tmp_path / "c", make_clients())
+  with pytest.raises(ValueError, match="batch_size = -1"):
+    client_files.build_dataset_computation(files, batch_size=-1, shuffle=False)
+
+
+def test_handle_matches_its_type(tmp_path):
+  files = client_files.write_client_files(tmp_path / "c", make_clients(["a b"]))
+  handle = files.handle("a b", np.array([1, 2], np.int32))
+  assert isinstance(handle, collections.OrderedDict) and list(handle) == ["client_id", "seed"]
+  assert handle["client_id"] == "a%20b"
+  make = client_files.build_dataset_computation(files, batch_size=1, shuffle=True)
+  assert make.type_signature.parameter == client_files.HANDLE_TYPE

@@ -1,0 +1,1 @@
+"""Running federated computations on one machine: context, cohorts, the training loop."""

@@ -1,0 +1,429 @@
+"""One small file per client, read inside the graph that a round runs on that client.
+
+A simulated round is handed client ids, not data: the client's own graph reads its examples from the
+client's file (one read, two decodes), so nothing is embedded in a graph or sent between processes.
+The file is the client's `x` followed by its `y`, raw and little-endian; what the bytes mean is the
+same for all clients of a directory and stands in its `index.json`.
+
+`write_client_files` makes such a directory, `open_client_files` opens it, and two builders turn it
+into what TFF takes: `build_examples_fn` (tensors, the fast way) and
+`build_dataset_computation` (a `tf.data.Dataset`, for TFF's own processes).
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import functools
+import json
+import math
+import os
+import shutil
+from typing import Optional, Union
+import urllib.parse
+import uuid
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+FORMAT_VERSION = 1
+_INDEX_NAME = "index.json"
+# The suffix keeps the ids "index.json", "." and ".." from being files of their own meaning.
+_SUFFIX = ".bin"
+_MAX_NAME_BYTES = 250  # File systems allow 255.
+_X_DTYPES = ("uint8", "float32")
+_Y_BYTES = 4  # int32
+
+# What a client is handed in a round: which file is its own, and the seed of its shuffle.
+HANDLE_TYPE = tff.to_type(
+  collections.OrderedDict(client_id=np.str_, seed=tff.TensorType(np.int64, (2,)))
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientFiles:
+  """The examples of some clients, on disk.
+
+  Attributes:
+    directory: Absolute path of the directory that holds the files.
+    client_ids: The clients, in the order in which they were written or chosen.
+    num_examples: int64 [clients], examples of each client, aligned with `client_ids`.
+    x_shape: Shape of one example, without the batch dimension.
+    x_dtype: How x is stored, "uint8" or "float32".
+    x_scale: What a stored x is multiplied by to be the model's input (1 / 255 for pixels).
+  """
+
+  directory: str
+  client_ids: tuple[str, ...]
+  num_examples: np.ndarray
+  x_shape: tuple[int, ...]
+  x_dtype: str
+  x_scale: float
+
+  @property
+  def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    """What a model reads: (x float32 [None, ...], y int32 [None])."""
+    return (
+      tf.TensorSpec((None,) + self.x_shape, tf.float32),
+      tf.TensorSpec((None,), tf.int32),
+    )
+
+  @functools.cached_property
+  def _positions(self) -> dict[str, int]:
+    return {client_id: i for i, client_id in enumerate(self.client_ids)}
+
+  @property
+  def _x_bytes(self) -> int:
+    """Bytes of one example's x."""
+    return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
+
+  def _indices(self, client_ids: Sequence[str]) -> list[int]:
+    unknown = [client_id for client_id in client_ids if client_id not in self._positions]
+    if unknown:
+      raise ValueError(
+        f"Found {len(unknown)} client ids that {self.directory} does not hold among these clients,"
+        f" first {unknown[0]!r}; use ids of `client_ids`."
+      )
+    return [self._positions[client_id] for client_id in client_ids]
+
+  def subset(self, client_ids: Sequence[str]) -> "ClientFiles":
+    """The same files seen as these clients only, in this order.
+
+    Raises:
+      ValueError: If an id is unknown or given twice.
+    """
+    indices = self._indices(client_ids)
+    if len(set(indices)) != len(indices):
+      raise ValueError(f"Found a client id given twice for a subset of {self.directory}.")
+    return dataclasses.replace(
+      self, client_ids=tuple(client_ids), num_examples=self.num_examples[indices]
+    )
+
+  def handle(self, client_id: str, seed: Sequence[int]) -> collections.OrderedDict:
+    """What to hand this client's graph, a value of `HANDLE_TYPE`.
+
+    Args:
+      client_id: One of `client_ids`.
+      seed: Two integers, the seed of the client's shuffle.
+
+    Returns:
+      An `OrderedDict` of the client's file name (without its suffix) and the seed, int64 [2].
+
+    Raises:
+      ValueError: If the client is unknown or the seed isn't two integers.
+    """
+    self._indices([client_id])
+    seed = np.asarray(seed)
+    if seed.shape != (2,) or seed.dtype.kind not in "iu":
+      raise ValueError(
+        f"Found a seed of shape {seed.shape} and type {seed.dtype}; expected two integers."
+      )
+    return collections.OrderedDict(client_id=_file_stem(client_id), seed=seed.astype(np.int64))
+
+  def decode(self, x) -> tf.Tensor:
+    """From stored x (as `load` returns it) to the model's float32 x; scaled nowhere else."""
+    x = tf.convert_to_tensor(x)
+    if x.dtype.name != self.x_dtype:
+      raise ValueError(
+        f"Found x of type {x.dtype.name}; expected {self.x_dtype}, as it is stored in"
+        f" {self.directory}."
+      )
+    x = tf.cast(x, tf.float32)
+    return x if self.x_scale == 1.0 else x * tf.constant(self.x_scale, tf.float32)
+
+  def load(
+    self, client_ids: Optional[Sequence[str]] = None
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reads clients into memory, as they are stored.
+
+    Args:
+      client_ids: Which clients; all of them if `None`.
+
+    Returns:
+      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y int32 [n], and offsets
+      int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
+
+    Raises:
+      ValueError: If a client is unknown.
+    """
+    client_ids = self.client_ids if client_ids is None else client_ids
+    counts = self.num_examples[self._indices(client_ids)]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    x = np.empty((offsets[-1],) + self.x_shape, self.x_dtype)
+    y = np.empty(offsets[-1], np.int32)
+    stored_x_dtype = np.dtype(self.x_dtype).newbyteorder("<")
+    for i, client_id in enumerate(client_ids):
+      rows = slice(offsets[i], offsets[i + 1])
+      raw = np.fromfile(_client_path(self.directory, client_id), np.uint8)
+      cut = int(counts[i]) * self._x_bytes
+      x[rows] = raw[:cut].view(stored_x_dtype).reshape((-1,) + self.x_shape)
+      y[rows] = raw[cut:].view("<i4")
+    return x, y, offsets
+
+
+def _file_stem(client_id: str) -> str:
+  return urllib.parse.quote(client_id, safe="")
+
+
+def _client_path(directory: str, client_id: str) -> str:
+  return os.path.join(directory, _file_stem(client_id) + _SUFFIX)
+
+
+def _check_client(directory: str, client_id: str, x, y, x_spec: Optional[tuple]) -> None:
+  """Raises a `ValueError` unless this client can be stored; `x_spec` is the first's shape, type."""
+  where = f"Client {client_id!r}, on its way to {directory},"
+  if not client_id or len(_file_stem(client_id)) + len(_SUFFIX) > _MAX_NAME_BYTES:
+    raise ValueError(f"{where} has an id that is empty or too long to name a file; shorten it.")
+  if x.dtype.name not in _X_DTYPES or y.dtype != np.int32:
+    raise ValueError(
+      f"{where} has x of type {x.dtype} and y of type {y.dtype}; expected uint8 or float32, and"
+      " int32."
+    )
+  if x.ndim < 1 or y.shape != x.shape[:1] or not len(y):
+    raise ValueError(
+      f"{where} has x of shape {x.shape} and y of shape {y.shape}; expected at least one example"
+      " and one label for each."
+    )
+  if x_spec is not None and (x.shape[1:], x.dtype.name) != x_spec:
+    raise ValueError(
+      f"{where} has examples of shape {x.shape[1:]} and type {x.dtype}, the clients before it of"
+      f" shape {x_spec[0]} and type {x_spec[1]}; all must be alike."
+    )
+  if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+    raise ValueError(f"{where} has values of x that are not finite; mend or drop those examples.")
+
+
+def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) -> None:
+  """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
+  client_ids, num_examples, x_spec = [], [], None
+  for client_id, x, y in clients:
+    x, y = np.asarray(x), np.asarray(y)
+    _check_client(target, client_id, x, y, x_spec)
+    x_spec = (x.shape[1:], x.dtype.name)
+    try:
+      # "x" refuses ids given twice, also those that a file system takes for the same name.
+      with open(_client_path(directory, client_id), "xb") as f:
+        f.write(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes())
+        f.write(y.astype("<i4", copy=False).tobytes())
+    except FileExistsError:
+      raise ValueError(
+        f"Found client id {client_id!r} twice on its way to {target}; a client's examples must come"
+        " all at once, under an id of its own."
+      ) from None
+    client_ids.append(client_id)
+    num_examples.append(len(y))
+  if not client_ids:
+    raise ValueError(f"Found no clients to write to {target}; expected at least one.")
+  index = {
+    "format_version": FORMAT_VERSION,
+    "x_shape": list(x_spec[0]),
+    "x_dtype": x_spec[1],
+    "x_scale": x_scale,
+    "client_ids": client_ids,
+    "num_examples": num_examples,
+  }
+  with open(os.path.join(directory, _INDEX_NAME), "w", encoding="utf-8") as f:
+    json.dump(index, f)
+    f.flush()
+    os.fsync(f.fileno())
+
+
+def _write_and_open(directory: str, clients: Iterable, x_scale: float) -> ClientFiles:
+  if not (math.isfinite(x_scale) and x_scale > 0):
+    raise ValueError(f"Found x_scale = {x_scale}; expected a positive number.")
+  temporary = f"{directory}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+  try:
+    os.makedirs(temporary)
+  except OSError as e:
+    raise ValueError(
+      f"Cannot make a cache in {os.path.dirname(directory)} ({e.strerror}); name a cache directory"
+      " that can be written to."
+    ) from e
+  try:
+    _write_into(temporary, directory, clients, x_scale)
+    try:
+      os.rename(temporary, directory)
+    except OSError:
+      # Another process converted the same clients meanwhile: its directory is as good as ours.
+      if not os.path.exists(os.path.join(directory, _INDEX_NAME)):
+        raise
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+  return open_client_files(directory)
+
+
+def write_client_files(
+  directory: Union[str, os.PathLike],
+  clients: Iterable[tuple[str, np.ndarray, np.ndarray]],
+  *,
+  x_scale: float = 1.0,
+) -> ClientFiles:
+  """Writes one file per client and an index, all or nothing.
+
+  The files appear under `directory` at once, by a rename, when the last client is written; if a
+  second process made the directory meanwhile, its files are used and these are dropped.
+
+  Args:
+    directory: The directory to make.
+    clients: (client id, x [n, ...] uint8 or float32, y [n] int32) of each client, with the same
+      type and trailing shape for all; taken one at a time, so that a generator needs no memory.
+    x_scale: What a stored x is multiplied by to be the model's input.
+
+  Returns:
+    The opened files.
+
+  Raises:
+    ValueError: If the directory exists already, there are no clients, or a client has no examples,
+      an id that was there before, an x unlike the others', or values that are not finite.
+  """
+  directory = os.path.abspath(directory)
+  if os.path.exists(directory):
+    raise ValueError(f"Found {directory} already there; open it, or delete it to write it anew.")
+  return _write_and_open(directory, clients, x_scale)
+
+
+def open_or_write_client_files(
+  directory: Union[str, os.PathLike],
+  make_clients: Callable[[], Iterable[tuple[str, np.ndarray, np.ndarray]]],
+  *,
+  x_scale: float = 1.0,
+) -> ClientFiles:
+  """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
+
+  Args:
+    directory: The directory to open or make.
+    make_clients: No arguments; returns what `write_client_files` takes as `clients`.
+    x_scale: As in `write_client_files`; a directory that is there keeps its own.
+
+  Returns:
+    The opened files.
+
+  Raises:
+    ValueError: As `open_client_files` and `write_client_files` do.
+  """
+  directory = os.path.abspath(directory)
+  if os.path.exists(directory):
+    return open_client_files(directory)
+  return _write_and_open(directory, make_clients(), x_scale)
+
+
+def open_client_files(directory: Union[str, os.PathLike]) -> ClientFiles:
+  """Opens what `write_client_files` wrote, after checking that every file has its size.
+
+  Raises:
+    ValueError: If the directory or its index is missing, of another format, or damaged, or a
+      client's file is missing or of the wrong size.
+  """
+  directory = os.path.abspath(directory)
+  path = os.path.join(directory, _INDEX_NAME)
+  remedy = f"delete the directory {directory} to have it made anew"
+  try:
+    with open(path, encoding="utf-8") as f:
+      index = json.load(f)
+    version = index["format_version"]
+    if version != FORMAT_VERSION:
+      raise ValueError(f"format version {version}, expected {FORMAT_VERSION}")
+    client_files = ClientFiles(
+      directory=directory,
+      client_ids=tuple(index["client_ids"]),
+      num_examples=np.asarray(index["num_examples"], np.int64),
+      x_shape=tuple(index["x_shape"]),
+      x_dtype=index["x_dtype"],
+      x_scale=float(index["x_scale"]),
+    )
+    if len(client_files.client_ids) != len(client_files.num_examples):
+      raise ValueError("not as many counts as client ids")
+    if client_files.x_dtype not in _X_DTYPES:
+      raise ValueError(f"x of type {client_files.x_dtype}")
+  except FileNotFoundError:
+    raise ValueError(
+      f"Found no {_INDEX_NAME} in {directory}; expected a directory of client files: write one, or"
+      f" {remedy}."
+    ) from None
+  except (ValueError, KeyError, TypeError, OSError) as e:
+    raise ValueError(f"Found a damaged index {path} ({e!r}); {remedy}.") from e
+  record = client_files._x_bytes + _Y_BYTES
+  for client_id, n in zip(client_files.client_ids, client_files.num_examples):
+    path = _client_path(directory, client_id)
+    size = os.stat(path).st_size if os.path.exists(path) else None
+    if size != n * record:
+      found = "is missing" if size is None else f"has {size} bytes"
+      raise ValueError(
+        f"The file {path} {found}, expected {n * record} bytes ({n} examples); {remedy}."
+      )
+  return client_files
+
+
+def _read_examples(client_files: ClientFiles, handle, shuffle: bool):
+  """In a graph: (x float32 [n, ...], y int32 [n]) of the client that `handle` names."""
+  x_bytes = client_files._x_bytes
+  path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], _SUFFIX])
+  raw = tf.io.read_file(path)
+  # From the size, not from the index: an index in the graph would grow with the number of clients.
+  n = tf.strings.length(raw) // (x_bytes + _Y_BYTES)
+  x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
+  x = tf.reshape(x, tf.concat([[n], np.asarray(client_files.x_shape, np.int32)], axis=0))
+  y = tf.io.decode_raw(tf.strings.substr(raw, n * x_bytes, n * _Y_BYTES), tf.int32)
+  if shuffle:
+    # `index_shuffle` takes three times as long (measured: 0.9 ms against 0.3 for 117 examples).
+    order = tf.random.experimental.stateless_shuffle(tf.range(n), handle["seed"])
+    # Gathered as stored: a quarter of the bytes if x is uint8.
+    x, y = tf.gather(x, order), tf.gather(y, order)
+  x_spec, y_spec = client_files.input_spec
+  return tf.ensure_shape(client_files.decode(x), x_spec.shape), tf.ensure_shape(y, y_spec.shape)
+
+
+def build_examples_fn(
+  client_files: ClientFiles, *, shuffle: bool
+) -> tf.types.experimental.GenericFunction:
+  """Builds the TensorFlow function that reads a client's examples as tensors.
+
+  Args:
+    client_files: Where the examples are; `client_files.handle` makes the parameter.
+    shuffle: Whether the examples come in an order drawn from the seed, or as stored.
+
+  Returns:
+    A `tf.function` of one argument of `HANDLE_TYPE` that returns all the client's examples, n of
+    them: (x float32 [n, ...], y int32 [n]).
+  """
+  handle_spec = collections.OrderedDict(
+    client_id=tf.TensorSpec([], tf.string), seed=tf.TensorSpec([2], tf.int64)
+  )
+
+  @tf.function(input_signature=[handle_spec])
+  def read_examples(handle):
+    return _read_examples(client_files, handle, shuffle)
+
+  return read_examples
+
+
+def build_dataset_computation(
+  client_files: ClientFiles, *, batch_size: Optional[int], shuffle: bool
+) -> tff.Computation:
+  """Builds the computation that reads a client's examples as a `tf.data.Dataset` of batches.
+
+  Its type is (<client_id=str, seed=int64[2]> -> <float32[?, ...], int32[?]>*), for
+  `tff.simulation.compose_dataset_computation_with_learning_process`.
+
+  Args:
+    client_files: Where the examples are; `client_files.handle` makes the parameter.
+    batch_size: Examples a batch, the last one may be smaller; `None` or 0 for one batch of all.
+    shuffle: Whether the examples come in an order drawn from the seed, or as stored.
+
+  Returns:
+    A `tff.tensorflow.computation`.
+
+  Raises:
+    ValueError: If `batch_size` is negative.
+  """
+  if batch_size is not None and batch_size < 0:
+    raise ValueError(f"Found batch_size = {batch_size}; expected a positive number, or 0 for all.")
+
+  @tff.tensorflow.computation(HANDLE_TYPE)
+  def read_dataset(handle):
+    examples = _read_examples(client_files, handle, shuffle)
+    if not batch_size:
+      return tf.data.Dataset.from_tensors(examples)
+    return tf.data.Dataset.from_tensor_slices(examples).batch(batch_size)
+
+  return read_dataset

@@ -1,0 +1,78 @@
+"""TFF's C++ runtime with simulated secure aggregation, and without processes left behind.
+
+TFF executes computations in a child process, `worker_binary`. Left alone, it outlives a Python that
+dies by a signal, holds the terminal's output open, and dies too early on Ctrl-C, before Python can
+save anything. Here it lives exactly as long as the process that started it.
+
+Secure intrinsics are simulated: TFF's test context rewrites them to plain sums, and runs everything
+else as the native one does.
+"""
+
+import atexit
+import gc
+import os
+import subprocess
+import types
+from typing import Optional
+import weakref
+
+import tensorflow_federated as tff
+
+# Private to TFF: the module that starts the worker. Nothing public reaches the child process.
+from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
+
+from tff_superquantile.simulation import dependent_process
+
+_workers: "weakref.WeakSet[_Worker]" = weakref.WeakSet()
+
+
+class _Worker(dependent_process.DependentProcess):
+  """TFF's worker, silent."""
+
+  def __init__(self, args, **kwargs):
+    kwargs.update(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    super().__init__(args, **kwargs)
+    _workers.add(self)
+
+
+def num_cores() -> int:
+  """The number of processor cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
+def set_simulation_context(max_concurrent_computation_calls: Optional[int] = None) -> None:
+  """Makes TFF's C++ runtime with simulated secure aggregation the default context.
+
+  Args:
+    max_concurrent_computation_calls: How many clients compute at once; None for the number of
+      cores.
+
+  Raises:
+    ValueError: If the number is not positive.
+  """
+  concurrency = max_concurrent_computation_calls
+  if concurrency is not None and concurrency < 1:
+    raise ValueError(
+      f"Found max_concurrent_computation_calls = {concurrency}; expected at least 1."
+    )
+  executor_factory.subprocess = types.SimpleNamespace(Popen=_Worker)
+  tff.backends.test.set_sync_test_cpp_execution_context(
+    max_concurrent_computation_calls=concurrency or num_cores()
+  )
+
+
+@atexit.register
+def close() -> None:
+  """Ends the worker and restores TFF's own default context. Called when Python exits."""
+  if not _workers:
+    return
+  tff.backends.native.set_sync_local_cpp_execution_context()
+  gc.collect()  # TFF ends its worker when the context is collected ...
+  for worker in list(_workers):  # ... unless something, like a traceback, still holds it.
+    if worker.poll() is None:
+      worker.kill()
+
+
+def worker_ids() -> list[int]:
+  """Process ids of the workers that are running."""
+  return [worker.pid for worker in _workers if worker.poll() is None]
