@@ -1,0 +1,45 @@
+"""Tasks: client data, a model and an experiment's defaults under one name.
+
+A task is one file of this package; `task` says how to add one. This package finds them by itself.
+"""
+
+import difflib
+import importlib
+import pkgutil
+
+from tasks import task as _task
+
+
+def _find_tasks() -> dict[str, _task.Task]:
+  """Every task of every module of this package that defines `TASKS`, by name."""
+  found = {}
+  for module_info in pkgutil.iter_modules(__path__):
+    module = importlib.import_module(f"{__name__}.{module_info.name}")
+    for one in getattr(module, "TASKS", ()):
+      if one.name in found:
+        raise ValueError(
+          f"Found two tasks named {one.name!r}, the second in {module.__name__}; rename one."
+        )
+      found[one.name] = one
+  return found
+
+
+def task_names() -> tuple[str, ...]:
+  """The names of all tasks, sorted."""
+  return tuple(sorted(_find_tasks()))
+
+
+def get_task(name: str) -> _task.Task:
+  """Returns the task of that name.
+
+  Raises:
+    ValueError: If there is none; names those that there are and the most similar one.
+  """
+  found = _find_tasks()
+  if name not in found:
+    close = difflib.get_close_matches(name, found, n=1, cutoff=0.0)
+    raise ValueError(
+      f"Found no task {name!r}; the tasks are {', '.join(sorted(found))}"
+      + (f" (did you mean {close[0]!r}?)." if close else ".")
+    )
+  return found[name]

@@ -1,0 +1,191 @@
+"""The paper's synthetic task: label shift across clients, worst at test time.
+
+Section "End-to-end Differential Privacy" and its appendix: 500,000 points of 10 Gaussian classes in
+20 dimensions (scikit-learn's `make_classification`), dealt to clients of 100 examples each by
+label counts that differ between clients: their class distributions are Dirichlet(0.5) for the 2500
+training clients and Dirichlet(0.01), mostly one class, for 500 validation and 500 test clients.
+The pool is always the same; the seed draws the class distributions and deals the examples.
+"""
+
+from collections.abc import Iterator, Mapping
+import os
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from tasks import models
+from tasks import task
+from tff_superquantile.simulation import client_files
+
+_VERSION = "v1"  # Of the recipe below: whoever changes what it draws changes this too.
+_NUM_CLASSES = 10
+_NUM_FEATURES = 20
+_EXAMPLES_PER_CLIENT = 100
+# Split: (number of clients, parameter of the Dirichlet distribution, for each class).
+_SPLITS = {"train": (2500, 0.5), "validation": (500, 0.01), "test": (500, 0.01)}
+_INPUT_SPEC = (tf.TensorSpec([None, _NUM_FEATURES], tf.float32), tf.TensorSpec([None], tf.int32))
+
+
+def make_pool() -> tuple[np.ndarray, np.ndarray]:
+  """The pool that all splits are dealt from, with the paper's arguments.
+
+  Returns:
+    x float32 [500000, 20], raw features, and y int32 [500000].
+  """
+  # Not before it is used: importing it takes half a second, and a cached split doesn't need it.
+  from sklearn import datasets
+
+  x, y = datasets.make_classification(
+    n_samples=int(5e5),
+    n_features=_NUM_FEATURES,
+    n_informative=15,
+    n_redundant=2,
+    n_repeated=0,
+    n_classes=_NUM_CLASSES,
+    n_clusters_per_class=1,
+    class_sep=5.0,
+    hypercube=False,
+    random_state=2345,
+  )
+  return x.astype(np.float32), y.astype(np.int32)
+
+
+def draw_class_distributions(
+  rng: np.random.Generator, num_clients: int, concentration: float
+) -> np.ndarray:
+  """Draws q_i ~ Dirichlet(concentration, ..., concentration) for each client.
+
+  In log space: with parameter 0.01 a plain gamma variate often underflows to zero, and where all
+  do, there is nothing to normalise. If G ~ Gamma(a + 1) and U is uniform, G U^(1/a) ~ Gamma(a).
+
+  Args:
+    rng: The generator to draw from.
+    num_clients: Number of distributions.
+    concentration: The parameter of each class, not divided by the number of classes.
+
+  Returns:
+    float64 [num_clients, 10], rows sum to one.
+  """
+  shape = (num_clients, _NUM_CLASSES)
+  log_gamma = np.log(rng.standard_gamma(concentration + 1.0, shape))
+  log_gamma += np.log1p(-rng.random(shape)) / concentration  # 1 - [0, 1) is never zero.
+  q = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
+  return q / q.sum(axis=1, keepdims=True)
+
+
+def deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+  """Deals examples from one shuffled stack per class, without replacement.
+
+  Args:
+    rng: The generator that shuffles the stacks and each client's hand.
+    labels: int [pool], the class of each example of the pool.
+    counts: int [clients, classes], how many of each class a client gets; rows have equal sums.
+
+  Returns:
+    int64 [clients, examples per client], rows of the pool.
+
+  Raises:
+    ValueError: If a stack runs out.
+  """
+  num_clients, num_classes = counts.shape
+  rows, owners = [], []
+  for c in range(num_classes):
+    stack = rng.permutation(np.flatnonzero(labels == c))
+    wanted = int(counts[:, c].sum())
+    if wanted > len(stack):
+      raise ValueError(
+        f"Class {c} has {len(stack)} examples in the pool but this split deals {wanted}; use"
+        " another seed."
+      )
+    rows.append(stack[:wanted])
+    owners.append(np.repeat(np.arange(num_clients), counts[:, c]))
+  by_owner = np.argsort(np.concatenate(owners), kind="stable")
+  hands = np.concatenate(rows)[by_owner].reshape(num_clients, -1)
+  return rng.permuted(hands, axis=1)  # Else a client's examples would come class by class.
+
+
+def _make_clients(seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+  """Yields (client id, x float32 [100, 20], y int32 [100]) of all splits."""
+  logging.info("Making the synthetic split of seed %d, once; this takes a few seconds.", seed)
+  x, y = make_pool()
+  rng = np.random.default_rng(seed)
+  q = np.concatenate([draw_class_distributions(rng, n, a) for n, a in _SPLITS.values()])
+  hands = deal(rng, y, rng.multinomial(_EXAMPLES_PER_CLIENT, q))
+  client_ids = [f"{split}_{i:04d}" for split, (n, _) in _SPLITS.items() for i in range(n)]
+  for client_id, rows in zip(client_ids, hands):
+    yield client_id, x[rows], y[rows]
+
+
+def load_clients(
+  *,
+  data_dir: str,
+  cache_dir: str,
+  seed: int,
+  num_train_clients: int,
+  num_test_clients: int,
+  validation_fraction: float,
+) -> Mapping[str, client_files.ClientFiles]:
+  """Loads the split of a seed; makes it if `cache_dir` doesn't hold it yet.
+
+  Args:
+    data_dir: Not used; the task makes its own data.
+    cache_dir: Where the split is kept, 30 MB a seed.
+    seed: Of the class distributions and of dealing; not negative.
+    num_train_clients: At most 2500; 0 for all.
+    num_test_clients: At most 500; 0 for all.
+    validation_fraction: Must be 0: the recipe has 500 validation clients of its own.
+
+  Returns:
+    "train", "validation" and "test".
+
+  Raises:
+    ValueError: If an argument is out of range or the cache is damaged.
+  """
+  del data_dir
+  task.check_arguments(
+    seed=seed,
+    num_train_clients=num_train_clients,
+    num_test_clients=num_test_clients,
+    validation_fraction=validation_fraction,
+  )
+  if validation_fraction:
+    raise ValueError(
+      f"Found validation_fraction = {validation_fraction}; leave it at 0, since the synthetic task"
+      " has 500 validation clients of its own."
+    )
+  wanted = {"train": num_train_clients, "validation": 0, "test": num_test_clients}
+  taken = {
+    split: task.take_clients([f"{split}_{i:04d}" for i in range(n)], wanted[split], n, split)
+    for split, (n, _) in _SPLITS.items()
+  }
+  files = client_files.open_or_write_client_files(
+    os.path.join(cache_dir, f"synthetic_{_VERSION}_seed_{seed}"), lambda: _make_clients(seed)
+  )
+  return {split: files.subset(client_ids) for split, client_ids in taken.items()}
+
+
+def _build_model(seed: int):
+  del seed  # The objective is convex: the paper starts from zero.
+  return models.build_linear_classifier(_INPUT_SPEC, _NUM_CLASSES, intercept=True)
+
+
+TASKS = (
+  task.Task(
+    name="synthetic",
+    build_model=_build_model,
+    load_clients=load_clients,
+    defaults=dict(
+      num_rounds=1000,
+      clients_per_round=100,
+      client_learning_rate=0.1,
+      batch_size=0,
+      local_epochs=1,
+      l2=0.0,
+      client_weighting="uniform",
+      learning_rate_decay=1.0,
+      rounds_per_decay=1,
+      rounds_per_evaluation=50,
+    ),
+  ),
+)

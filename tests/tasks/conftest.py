@@ -1,0 +1,6 @@
+"""Lets the tests of this folder import `emnist_fixtures`, however they are run."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))

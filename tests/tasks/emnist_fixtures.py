@@ -1,0 +1,94 @@
+"""Small files in EMNIST's two formats, and what its tests assert of errors."""
+
+import contextlib
+import json
+import re
+import sqlite3
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import emnist
+
+
+def make_writers(counts, seed=0, prefix="f"):
+  """{writer: (levels uint8 [n, 784], labels int [n])}."""
+  rng = np.random.default_rng(seed)
+  return {
+    f"{prefix}{i:04d}": (
+      rng.integers(0, 256, (n, 784)).astype(np.uint8),
+      rng.integers(0, 62, n).astype(np.int64),
+    )
+    for i, n in enumerate(counts)
+  }
+
+
+def leaf_data(writers):
+  return {
+    "users": list(writers),
+    "num_samples": [len(y) for _, y in writers.values()],
+    "user_data": {
+      writer: {"x": np.round(levels / 255.0, 4).tolist(), "y": y.tolist()}
+      for writer, (levels, y) in writers.items()
+    },
+  }
+
+
+def write_leaf(directory, train, test):
+  for split, writers in (("train", train), ("test", test)):
+    (directory / split).mkdir(parents=True, exist_ok=True)
+    (directory / split / f"all_data_{split}.json").write_text(json.dumps(leaf_data(writers)))
+  return directory
+
+
+def serialized_example(levels, number, **changes):
+  pixels = np.asarray(levels, np.float32) / np.float32(255.0)
+  features = {
+    "pixels": tf.train.Feature(float_list=tf.train.FloatList(value=pixels)),
+    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
+    **changes,
+  }
+  features = {name: feature for name, feature in features.items() if feature is not None}
+  example = tf.train.Example(features=tf.train.Features(feature=features))
+  return example.SerializeToString()
+
+
+def write_sqlite(path, writers, index=True, splits=("all_train", "all_test")):
+  """TFF's database: nine tenths of each writer's examples in the first split."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with contextlib.closing(sqlite3.connect(path)) as connection:
+    connection.execute(
+      "CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT NULL,"
+      " serialized_example_proto BLOB NOT NULL)"
+    )
+    if index:
+      connection.execute("CREATE INDEX i ON examples (split_name, client_id)")
+    rows = []
+    for writer, (levels, labels) in writers.items():
+      cut = int(0.9 * len(labels))
+      for i, (x, y) in enumerate(zip(levels, labels)):
+        rows.append((splits[i >= cut], writer, serialized_example(x, int(y))))
+    # TFF's file need not hold a writer's examples together.
+    rows.sort(key=lambda row: row[0])
+    connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
+    connection.execute(
+      "INSERT INTO examples VALUES ('digits_only_train', 'nobody', ?)", (b"never read",)
+    )
+    connection.commit()
+  return path
+
+
+def load(data_dir, cache_dir, **changes):
+  """The task's splits, with everything but the two directories as it is by default."""
+  arguments = dict(seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0)
+  return emnist.load_clients(
+    data_dir=str(data_dir), cache_dir=str(cache_dir), **{**arguments, **changes}
+  )
+
+
+def assert_one_sentence(error, *parts):
+  message = str(error.value)
+  assert message.endswith(".") and "\n" not in message
+  assert not re.search(r"\.\s+[A-Z]", message), message
+  for part in parts:
+    assert part in message, message

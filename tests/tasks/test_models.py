@@ -1,0 +1,170 @@
+"""Models against independent implementations: numpy for the linear one, Keras for the ConvNet."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tasks import models
+
+_IMAGES = (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32))
+_VECTORS = (tf.TensorSpec([None, 20], tf.float32), tf.TensorSpec([None], tf.int32))
+
+
+def loss_and_gradients(model, weights, x, y):
+  weights = [tf.constant(w) for w in weights]
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    loss = model.loss(model.predict_on_batch((tuple(weights), ()), x), y)
+  return loss.numpy(), [g.numpy() for g in tape.gradient(loss, weights)]
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_linear_classifier_is_softmax_regression(intercept):
+  rng = np.random.default_rng(0)
+  model = models.build_linear_classifier(_VECTORS, 10, intercept=intercept)
+  shapes = [w.shape for w in model.initial_weights[0]]
+  assert shapes == ([(20, 10), (10,)] if intercept else [(20, 10)])
+  assert not any(w.any() for w in model.initial_weights[0])
+  weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+  x = rng.normal(size=(7, 20)).astype(np.float32)
+  y = rng.integers(0, 10, 7).astype(np.int32)
+
+  logits = x.astype(np.float64) @ weights[0] + (weights[1] if intercept else 0.0)
+  p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  loss, gradients = loss_and_gradients(model, weights, x, y)
+  np.testing.assert_allclose(loss, -np.log(p[np.arange(7), y]).mean(), rtol=1e-5)
+  residuals = (p - np.eye(10)[y]) / 7
+  expected = [x.T @ residuals, residuals.sum(axis=0)][: len(weights)]
+  for got, want in zip(gradients, expected):
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_images_are_flattened():
+  model = models.build_linear_classifier(_IMAGES, 62, intercept=False)
+  x = np.random.default_rng(0).random((3, 28, 28), np.float32)
+  w = np.random.default_rng(1).normal(size=(784, 62)).astype(np.float32)
+  got = model.predict_on_batch(((w,), ()), x)
+  np.testing.assert_allclose(got, x.reshape(3, 784) @ w, rtol=1e-3, atol=1e-3)
+
+
+def test_sample_weights_weigh_the_mean():
+  model = models.build_linear_classifier(_VECTORS, 10, intercept=True)
+  logits = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
+  y = np.array([1, 2, 3], np.int32)
+  each = [float(model.loss(logits[i : i + 1], y[i : i + 1])) for i in range(3)]
+  weighted = model.loss(logits, y, np.array([1.0, 0.0, 3.0], np.float32))
+  np.testing.assert_allclose(weighted, (each[0] + 3 * each[2]) / 4, rtol=1e-5)
+  np.testing.assert_allclose(model.loss(logits, y), np.mean(each), rtol=1e-5)
+
+
+def test_loss_of_large_logits_is_finite():
+  model = models.build_linear_classifier(_VECTORS, 2, intercept=True)
+  loss = model.loss(np.array([[1e30, 0.0]], np.float32), np.array([0], np.int32))
+  assert float(loss) == 0.0
+
+
+def test_convnet_equals_keras():
+  model = models.build_convnet(3, _IMAGES, 62)
+  weights = model.initial_weights[0]
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.Reshape((28, 28, 1), input_shape=(28, 28)),
+      tf.keras.layers.Conv2D(32, 5, activation="relu"),
+      tf.keras.layers.MaxPooling2D(2),
+      tf.keras.layers.Conv2D(64, 5, activation="relu"),
+      tf.keras.layers.MaxPooling2D(2),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(62),
+    ]
+  )
+  assert [w.shape for w in weights] == [tuple(v.shape) for v in keras_model.trainable_variables]
+  assert sum(w.size for w in weights) == 115_646
+  rng = np.random.default_rng(0)
+  weights = [w + 0.01 * rng.normal(size=w.shape).astype(np.float32) for w in weights]
+  keras_model.set_weights(weights)
+  x = rng.random((5, 28, 28)).astype(np.float32)
+  y = rng.integers(0, 62, 5).astype(np.int32)
+  with tf.GradientTape() as tape:
+    expected = tf.reduce_mean(
+      tf.keras.losses.sparse_categorical_crossentropy(y, keras_model(x), from_logits=True)
+    )
+  expected_gradients = tape.gradient(expected, keras_model.trainable_variables)
+  loss, gradients = loss_and_gradients(model, weights, x, y)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  for got, want in zip(gradients, expected_gradients):
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_convnet_weights_follow_from_the_seed():
+  first, again, other = (models.build_convnet(s, _IMAGES, 62).initial_weights[0] for s in (0, 0, 1))
+  for i, (a, b, c) in enumerate(zip(first, again, other)):
+    np.testing.assert_array_equal(a, b)
+    assert a.dtype == np.float32
+    if i % 2:
+      assert not a.any()  # A bias.
+    else:
+      assert not np.array_equal(a, c)
+      fan = np.prod(a.shape[:-2]) * (a.shape[-2] + a.shape[-1])
+      limit = np.sqrt(6 / fan)
+      assert np.abs(a).max() <= limit
+      np.testing.assert_allclose(a.std(), limit / np.sqrt(3), rtol=0.1)
+
+
+@pytest.mark.parametrize("classes", [10, 62])
+def test_convnet_takes_other_sizes(classes):
+  spec = (tf.TensorSpec([None, 32, 20], tf.float32), tf.TensorSpec([None], tf.int32))
+  model = models.build_convnet(0, spec, classes)
+  logits = model.predict_on_batch(model.initial_weights, np.zeros((2, 32, 20), np.float32))
+  assert logits.shape == (2, classes)
+
+
+def test_wrong_shapes_are_named():
+  small = (tf.TensorSpec([None, 12, 12], tf.float32), tf.TensorSpec([None], tf.int32))
+  with pytest.raises(ValueError, match="12 x 12"):
+    models.build_convnet(0, small, 62)
+  unknown = (tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([None], tf.int32))
+  with pytest.raises(ValueError, match="first dimension"):
+    models.build_linear_classifier(unknown, 62, intercept=True)
+  with pytest.raises(ValueError, match="seed = -1"):
+    models.build_convnet(-1, _IMAGES, 62)
+
+
+def test_metrics_are_sums_over_batches():
+  model = models.build_linear_classifier(_VECTORS, 10, intercept=True)
+  state = model.initialize_metrics_state()
+  empty = model.finalize_metrics(state)
+  assert float(empty["loss"]) == 0.0 and int(empty["num_examples"]) == 0
+  for loss, n in ((1.0, 3), (4.0, 1)):
+    output = tff.learning.models.BatchOutput(loss=loss, predictions=None, num_examples=n)
+    state = model.update_metrics_state(state, labels=None, batch_output=output)
+  metrics = model.finalize_metrics(state)
+  assert isinstance(metrics, collections.OrderedDict)
+  assert float(metrics["loss"]) == 7.0 / 4 and int(metrics["num_examples"]) == 4
+
+
+def test_tffs_own_algorithms_take_the_models(simulation_context):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(8, 20)).astype(np.float32)
+  y = rng.integers(0, 10, 8).astype(np.int32)
+  model = tasks.get_task("synthetic").build_model(0)
+  evaluate = tff.learning.algorithms.build_fed_eval(model)
+  state = evaluate.set_model_weights(
+    evaluate.initialize(), tff.learning.models.ModelWeights(*model.initial_weights)
+  )
+  batches = [tf.data.Dataset.from_tensor_slices((x, y)).batch(n) for n in (3, 8)]
+  metrics = evaluate.next(state, batches).metrics["client_work"]["eval"]["current_round_metrics"]
+  np.testing.assert_allclose(metrics["loss"], np.log(10), rtol=1e-5)
+  assert metrics["num_examples"] == 16
+
+
+@pytest.mark.parametrize("name", ["synthetic", "emnist_linear", "emnist_convnet"])
+def test_task_models_predict_what_they_declare(name):
+  model = tasks.get_task(name).build_model(0)
+  x_spec, y_spec = model.input_spec
+  assert x_spec.dtype == tf.float32 and y_spec == tf.TensorSpec([None], tf.int32)
+  x = np.zeros([4] + x_spec.shape.as_list()[1:], np.float32)
+  assert model.predict_on_batch(model.initial_weights, x).shape == (4, 10 if "syn" in name else 62)
