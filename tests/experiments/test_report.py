@@ -1,0 +1,399 @@
+"""Tests of the report on fabricated run folders, and of reading and writing such folders."""
+
+import base64
+import csv
+import html.parser
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tff_superquantile.experiments import plots
+from tff_superquantile.experiments import report
+from tff_superquantile.experiments import run_folder
+
+_ROOT = pathlib.Path(run_folder.__file__).parents[2]
+_SUPERQUANTILE = "superquantile_theta_0.5"
+_HOSTILE = "<script>alert(1)</script>".replace("/", "|") + "$x_{$ **bold** [a](b) \"'&"
+_EVALUATED = (
+  "test_error_mean",
+  "test_error_p90",
+  "test_error_superquantile_90",
+  "test_loss_mean",
+  "test_loss_superquantile_90",
+)
+
+
+def _statistics(values):
+  ordered = np.sort(values)
+  tenth = len(values) // 10
+  return {
+    "mean": np.mean(values),
+    "std": np.std(values),
+    "best_10": ordered[:tenth].mean(),
+    "superquantile_90": ordered[-tenth:].mean(),
+    **{f"p{p}": np.percentile(values, p) for p in (10, 50, 90, 95)},
+  }
+
+
+def _fabricate(
+  root, method, seed, *, task="synthetic", shift=0.0, sizes=True, finished=True, num_rounds=40
+):
+  """Writes a run folder; `shift` is taken off every client's error. Returns the test errors.
+
+  Without rounds (`num_rounds` None) there are fewer figures to draw, so the test is quicker.
+  """
+  folder = pathlib.Path(root) / task / method / f"seed_{seed}"
+  folder.mkdir(parents=True)
+  rng = np.random.default_rng(seed)
+  errors = np.clip(rng.beta(2, 6, 60) - shift, 0, 1)
+  theta = run_folder.theta_of(method)
+  training = {"train_loss": 0.5, "tail_size": 50, "cohort_size": 100}
+  rows = [
+    {
+      "round": number,
+      **(training if number else {}),
+      **({"threshold": rng.normal()} if number and theta else {}),
+      **({name: rng.random() for name in _EVALUATED} if number % 10 == 0 else {}),
+    }
+    for number in range(0 if num_rounds is None else num_rounds + 1)
+  ]
+  columns = [
+    "round",
+    *(["threshold"] if theta else []),
+    "tail_size",
+    "cohort_size",
+    "train_loss",
+    *_EVALUATED,
+  ]
+  if rows:
+    with open(folder / "rounds.csv", "w", newline="") as stream:
+      writer = csv.DictWriter(stream, columns, restval="")
+      writer.writeheader()
+      writer.writerows(rows)
+  (folder / "flags.txt").write_text(
+    f"--seed={seed}\n--theta={theta or 1}\n--learning_rate=0.1\n--noverbose\n"
+  )
+  run_folder.write_json_atomically(
+    folder / "manifest.json",
+    {
+      "versions": {"numpy": "1.25.2"},
+      "started": f"2024-01-0{seed + 1}",
+      "seconds_per_round": 0.5 + seed,
+    },
+  )
+  with open(folder / "test_clients.csv", "w") as stream:
+    stream.write("client_id,num_examples,loss,error\n")
+    for index, error in enumerate(errors):
+      stream.write(f"client_{index},{100 + (7 * index if sizes else 0)},{2 * error},{error}\n")
+  if finished:
+    run_folder.write_json_atomically(
+      folder / "metrics.json",
+      {
+        "test": {"error": _statistics(errors), "loss": _statistics(2 * errors)},
+        "train": {"loss": {"mean": 0.7 + 0.01 * seed}},
+      },
+    )
+  return errors
+
+
+def _csv_rows(paths):
+  with open(paths["csv"], newline="", encoding="utf-8") as stream:
+    return {(row["method"], row["metric"]): row for row in csv.DictReader(stream)}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+  """Three methods, three seeds, of which one run is unfinished: (folder, errors, paths)."""
+  root = tmp_path_factory.mktemp("sweep")
+  errors = {
+    (method, seed): _fabricate(
+      root, method, seed, shift=shift, finished=(method, seed) != ("q_ffl_1", 2)
+    )
+    for method, shift in (("q_ffl_1", -0.03), (_SUPERQUANTILE, 0.05), ("fed_avg", 0.0))
+    for seed in range(3)
+  }
+  return root, errors, report.write_report(root, "synthetic")
+
+
+class _Page(html.parser.HTMLParser):
+  """Collects elements, and pieces of text with single spaces."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.elements, self.texts = [], []
+    self.feed(text)
+
+  def handle_starttag(self, tag, attrs):
+    self.elements.append((tag, dict(attrs)))
+
+  def handle_data(self, data):
+    if data.strip():
+      self.texts.append(" ".join(data.split()))
+
+
+def test_csv_has_mean_and_sample_sd_over_seeds(sweep):
+  _, errors, paths = sweep
+  rows = _csv_rows(paths)
+  p90 = [np.percentile(errors["fed_avg", seed], 90) for seed in range(3)]
+  row = rows["fed_avg", "test.error.p90"]
+  assert row["task"] == "synthetic"
+  assert float(row["mean"]) == pytest.approx(np.mean(p90), abs=1e-12)
+  assert float(row["sd"]) == pytest.approx(np.std(p90, ddof=1), abs=1e-12)
+  assert row["num_seeds"] == "3"
+  assert float(rows["fed_avg", "seconds_per_round"]["mean"]) == pytest.approx(1.5)
+  # The unfinished run does not count.
+  row = rows["q_ffl_1", "test.loss.mean"]
+  assert row["num_seeds"] == "2"
+  assert float(row["mean"]) == pytest.approx(
+    np.mean([2 * errors["q_ffl_1", seed].mean() for seed in range(2)])
+  )
+
+
+def test_markdown_has_the_same_numbers_in_percent_and_marks_the_best(sweep):
+  _, errors, paths = sweep
+  lines = paths["markdown"].read_text(encoding="utf-8").splitlines()
+  table = [
+    [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")
+  ]
+  assert [row[0] for row in table[2:]] == ["FedAvg", "Superquantile θ = 0.5", "q_ffl_1"]
+  column = table[0].index("p90")
+  for method, row in zip(("fed_avg", _SUPERQUANTILE), table[2:4]):
+    p90 = [100 * np.percentile(errors[method, seed], 90) for seed in range(3)]
+    expected = f"{np.mean(p90):.1f} ± {np.std(p90, ddof=1):.1f}"
+    assert row[column] == (f"**{expected}**" if method == _SUPERQUANTILE else expected)
+  assert [row[table[0].index("seeds")] for row in table[2:]] == ["3", "3", "2"]
+  # Columns are aligned, and equal training losses are all the best.
+  assert len({len(line) for line in lines if line.startswith("|")}) == 1
+  column = table[0].index("train loss")
+  assert table[2][column] == table[3][column] == "0.710 ± 0.010"
+  assert table[4][column].startswith("**0.705")
+
+
+def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
+  _, errors, paths = sweep
+  before, after = (
+    [100 * np.percentile(errors[method, seed], 90) for seed in range(3)]
+    for method in ("fed_avg", _SUPERQUANTILE)
+  )
+  change = np.array(after) - np.array(before)
+  text = paths["markdown"].read_text(encoding="utf-8")
+  assert (
+    f"Of 2 methods compared with FedAvg, Superquantile θ = 0.5 does best by the worst-off "
+    f"clients: it lowers the 90th percentile of the test clients’ error by "
+    f"{-change.mean():.1f} ± {change.std(ddof=1):.1f} points "
+    f"({np.mean(before):.1f} % → {np.mean(after):.1f} %)"
+  ) in text
+  assert "over 3 seeds" in text
+
+
+@pytest.mark.parametrize(
+  "shift, expected",
+  [
+    (-0.04, "raises the 90th percentile of the test clients’ error by 4.0 ± 0.0 points"),
+    (0.0, "leaves the 90th percentile of the test clients’ error as it is"),
+  ],
+)
+def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected):
+  for seed in range(2):
+    _fabricate(tmp_path, "fed_avg", seed)
+    _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
+  assert expected in report.summary(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+
+
+def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_path):
+  for seed, shift in ((0, 0.05), (1, -0.04)):
+    _fabricate(tmp_path, "fed_avg", seed)
+    _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
+  runs = run_folder.find_runs(tmp_path)
+  assert "no larger than its standard deviation" in report.summary(run_folder.group_by_method(runs))
+  apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
+  assert "share no seed" in report.summary(run_folder.group_by_method(apart))
+  alone = [run for run in runs if run.method == "fed_avg"]
+  assert "no result of another" in report.summary(run_folder.group_by_method(alone))
+
+
+def test_page_is_self_contained(sweep):
+  _, _, paths = sweep
+  page = _Page(paths["html"].read_text(encoding="utf-8"))
+  tags = [tag for tag, _ in page.elements]
+  assert tags.count("figure") == tags.count("img") == tags.count("source") == 5
+  assert not {"script", "link", "iframe"} & set(tags)
+  assert "url(" not in paths["html"].read_text(encoding="utf-8")
+  prefix = "data:image/svg+xml;base64,"
+  for tag, attributes in page.elements:
+    for value in (attributes.get(name) for name in ("src", "srcset", "href")):
+      if value is not None:
+        assert tag in ("img", "source") and value.startswith(prefix)
+        svg = base64.b64decode(value[len(prefix) :]).decode()
+        # Bitmaps in a figure are in it, too; an image in an img element may fetch nothing.
+        assert all(link.startswith(("#", "data:")) for link in re.findall(r'href="([^"]*)', svg))
+  assert all(attributes.get("alt") for tag, attributes in page.elements if tag == "img")
+
+
+def test_page_says_how_it_was_run(sweep):
+  _, _, paths = sweep
+  text = " ".join(_Page(paths["html"].read_text(encoding="utf-8")).texts)
+  assert (
+    "Flags that differ between methods flag FedAvg Superquantile θ = 0.5 q_ffl_1 --theta 1 0.5 1"
+  ) in text
+  assert "Flags that all runs share (2) --learning_rate 0.1 --noverbose true" in text
+  assert "seeds of FedAvg 0–2" in text and "seeds of q_ffl_1 0, 1" in text
+  assert "numpy 1.25.2" in text and "started 2024-01-01 to 2024-01-03" in text
+  assert "q_ffl_1, seed 2: stopped or still running after round 40" in text
+  assert "The methods ran with different seeds" in text
+
+
+def test_terminal_text_is_narrow_and_names_the_files(sweep):
+  root, _, paths = sweep
+  text = report.terminal_text(root, "synthetic", paths)
+  table = [line for line in text.splitlines() if line.startswith("|")]
+  assert len(table) == 5 and {len(line) for line in table} == {len(table[0])}
+  assert len(table[0]) < 80
+  assert all(str(path) in text for path in paths.values())
+  assert "Not counted: 1 unfinished run." in text
+
+
+def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
+  for method in ("fed_avg", _HOSTILE):
+    _fabricate(tmp_path, method, 0)
+  paths = report.write_report(tmp_path, "synthetic")
+  source = paths["html"].read_text(encoding="utf-8")
+  assert "<script" not in source
+  assert _HOSTILE in _Page(source).texts
+  markdown = paths["markdown"].read_text(encoding="utf-8")
+  assert "<script" not in markdown and r"\*\*bold\*\*" in markdown and r"\[a\]" in markdown
+  # An unescaped bar would start another cell.
+  cells = {
+    len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("|")
+  }
+  assert len(cells) == 1
+  assert (_HOSTILE, "test.error.p90") in _csv_rows(paths)
+  assert "\x1b" not in run_folder.display_name("a\x1b[2J")
+
+
+def test_one_seed_has_no_spread(tmp_path):
+  for method in ("fed_avg", _SUPERQUANTILE):
+    _fabricate(tmp_path, method, 0, sizes=False, num_rounds=None)
+  paths = report.write_report(tmp_path, "synthetic")
+  markdown = paths["markdown"].read_text(encoding="utf-8")
+  assert not re.search(r"± \d", markdown)
+  assert "This is one seed" in markdown
+  assert _csv_rows(paths)["fed_avg", "test.error.mean"]["sd"] == ""
+  assert "every test client holds 100." in paths["html"].read_text(encoding="utf-8")
+
+
+def test_missing_files_and_columns_leave_figures_out(tmp_path):
+  for method in ("fed_avg", "private"):
+    _fabricate(tmp_path, method, 0)
+    folder = tmp_path / "synthetic" / method / "seed_0"
+    (folder / "rounds.csv").write_text("round,test_error_p90\n0,0.9\n10,0.5\n")
+    for name in ("test_clients.csv", "flags.txt", "manifest.json"):
+      (folder / name).unlink()
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  figures, omitted = plots.draw_all(groups)
+  assert [figure.name for figure in figures] == ["error-by-round"]
+  assert len(omitted) == 4
+  assert report.write_report(tmp_path, "synthetic")["html"].exists()
+
+
+def test_diverged_run_is_reported_as_such(tmp_path):
+  for method in ("fed_avg", "q_ffl_10"):
+    _fabricate(tmp_path, method, 0, num_rounds=None)
+  (tmp_path / "synthetic" / "q_ffl_10" / "seed_0" / "metrics.json").write_text(
+    '{"test": {"error": {"mean": 0.9, "p90": NaN}}, "train": {"loss": {"mean": NaN}}}'
+  )
+  markdown = report.write_report(tmp_path, "synthetic")["markdown"].read_text(encoding="utf-8")
+  assert " NaN |" in markdown and "**NaN" not in markdown
+  assert "A run diverged (its training loss is not a number): q_ffl_10." in markdown
+  assert "no result of another method" in markdown
+
+
+def test_reading_tolerates_a_run_in_progress(tmp_path):
+  _fabricate(tmp_path, _SUPERQUANTILE, 4, finished=False, num_rounds=3)
+  (run,) = run_folder.find_runs(tmp_path)
+  assert (run.task, run.method, run.seed, run.finished) == ("synthetic", _SUPERQUANTILE, 4, False)
+  rounds = run.path / "rounds.csv"
+  # A torn row in the middle, a round again after resuming, and a last line that is not complete.
+  lines = rounds.read_text().splitlines()
+  blanks = "," * (lines[0].count(",") - 1)
+  lines += ["4,0.1", f"3,7.5{blanks}", f"4,0.2{blanks}0.1"]
+  rounds.write_text("\n".join(lines))
+  (run.path / "metrics.json").write_text('{"test": {"err')
+  (run,) = run_folder.find_runs(tmp_path)
+  assert not run.finished and run.last_round == 3
+  assert run.rounds["round"].tolist() == [0, 1, 2, 3]
+  assert run.rounds["threshold"][3] == 7.5
+  assert np.isnan(run.rounds["threshold"][0]) and np.isnan(run.rounds["train_loss"][3])
+  assert run.clients("train") == {}
+  assert run.test_clients["client_id"][1] == "client_1"
+
+
+def test_empty_and_foreign_folders_are_no_runs(tmp_path):
+  assert run_folder.find_runs(tmp_path / "nowhere") == []
+  (tmp_path / "task" / "method" / "seed_x").mkdir(parents=True)
+  (tmp_path / "task" / ".cache" / "seed_1").mkdir(parents=True)
+  assert run_folder.find_runs(tmp_path) == []
+  (tmp_path / "task" / "method" / "seed_12").mkdir()
+  (run,) = run_folder.find_runs(tmp_path)
+  assert run.rounds == {} and run.flags == {} and run.last_round is None and not run.finished
+
+
+def test_methods_are_ordered_and_named():
+  methods = ["tilted", "superquantile_theta_0.2", "fed_avg", "superquantile_theta_1"]
+  assert [
+    run_folder.display_name(method) for method in sorted(methods, key=run_folder.method_order)
+  ] == ["FedAvg", "Superquantile θ = 1", "Superquantile θ = 0.2", "tilted"]
+  looks = plots.palette([f"method_{index}" for index in range(20)])
+  assert len({(look.colors, look.dash) for look in looks.values()}) == 20
+
+
+def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
+  path = tmp_path / "metrics.json"
+  run_folder.write_json_atomically(path, {"a": np.float64(0.5), "b": np.arange(2)})
+  assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1]}
+  with pytest.raises(TypeError, match="Found"):
+    run_folder.write_json_atomically(path, {"a": object()})
+  assert json.loads(path.read_text())["a"] == 0.5
+  with pytest.raises(OSError):
+    run_folder.write_atomically(tmp_path / "nowhere" / "file", "text")
+  assert os.listdir(tmp_path) == ["metrics.json"]
+
+
+def _run_module(output_dir):
+  return subprocess.run(
+    [sys.executable, "-m", "tff_superquantile.experiments.report", f"--output_dir={output_dir}"],
+    capture_output=True,
+    encoding="utf-8",
+    check=False,
+    timeout=60,
+    env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONIOENCODING": "utf-8"},
+  )
+
+
+def test_command_without_finished_runs_exits_with_one_sentence(tmp_path):
+  _fabricate(tmp_path, "fed_avg", 0, finished=False)
+  result = _run_module(tmp_path)
+  assert result.returncode == 2
+  assert result.stderr == (
+    f"no finished run found in {tmp_path} (1 unfinished run there): run "
+    "./run_experiments.sh first or pass --output_dir\n"
+  )
+  with pytest.raises(ValueError, match="Found 1 unfinished"):
+    report.write_report(tmp_path, "synthetic")
+
+
+def test_command_reports_every_task(tmp_path):
+  for task in ("synthetic", "emnist"):
+    _fabricate(tmp_path, "fed_avg", 0, task=task, num_rounds=None)
+  result = _run_module(tmp_path)
+  assert result.returncode == 0, result.stderr
+  for task in ("synthetic", "emnist"):
+    for ending in ("html", "md", "csv"):
+      assert str(tmp_path / task / f"report.{ending}") in result.stdout
+      assert (tmp_path / task / f"report.{ending}").stat().st_size > 0

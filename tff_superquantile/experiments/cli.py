@@ -1,0 +1,48 @@
+"""How commands end: one sentence for a mistake, an exit code that means something."""
+
+import os
+import signal
+import sys
+from typing import Callable, NoReturn
+
+from absl import app
+from absl import flags
+from absl import logging
+
+USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
+FAILED = 1
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def fail(message: str, code: int) -> NoReturn:
+  print(f"Error: {message}", file=sys.stderr, flush=True)
+  sys.exit(code)
+
+
+def run(main: Callable[[], None]) -> None:
+  """Runs a command: parses its flags, quietens TensorFlow and turns signals into orderly ends.
+
+  Args:
+    main: The command. A `ValueError` is the user's mistake: its message is shown, not a traceback.
+  """
+  # Before anything imports TensorFlow, here or in a child process.
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+  def terminate(signum, frame):
+    del frame
+    sys.exit(128 + signum)  # Unwinds, so that what was computed is saved.
+
+  def guarded(argv):
+    if len(argv) > 1:
+      fail(f"Found {argv[1]!r} among the flags; expected --name=value.", USAGE_ERROR)
+    if not flags.FLAGS["verbosity"].present:
+      logging.set_verbosity(logging.WARNING)
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+      main()
+    except ValueError as error:
+      fail(str(error), USAGE_ERROR)
+    except KeyboardInterrupt:
+      fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
+
+  app.run(guarded)

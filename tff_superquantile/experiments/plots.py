@@ -1,0 +1,537 @@
+"""Figures that compare the finished runs of a task, method against method.
+
+Every figure is a function of the runs and a theme that returns an SVG, drawn on a transparent
+ground so that a page can show the light or the dark one. Thousands of points are embedded in it
+as a bitmap, text and axes stay crisp. A method has one colour in all figures (`palette`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import io
+import math
+
+import matplotlib
+from matplotlib import axes as mpl_axes
+from matplotlib import figure as mpl_figure
+from matplotlib import lines as mpl_lines
+from matplotlib import ticker
+import numpy as np
+
+from tff_superquantile.experiments import run_folder
+
+# Runs by method, as `run_folder.group_by_method` makes them.
+Groups = Mapping[str, Sequence[run_folder.Run]]
+# Rounds, mean and sd over seeds (NaN for one seed), each of shape [number of points].
+_Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+# The colours of Okabe and Ito, which stay apart for colour-blind readers, as (light, dark) theme.
+_FED_AVG_COLOR = ("#4a4a4a", "#c9c9c9")
+_COLORS = (
+  ("#0072b2", "#56a8e8"),
+  ("#d55e00", "#ff8a3d"),
+  ("#009e73", "#2fc79a"),
+  ("#c05f98", "#e79ac6"),
+  ("#c88a00", "#f0b93a"),
+  ("#56b4e9", "#a6dcfa"),
+)
+# From the seventh method on colours repeat, with another dash.
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+_INK = ("#22262b", "#e4e7ea")
+_FAINT = ("#d9dce0", "#3a4048")
+_WIDTH = 9.2  # Inches; a page shows this at its full text width.
+
+
+class NothingToDraw(ValueError):
+  """The runs lack what a figure shows; the message is a sentence that says what."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A drawn figure.
+
+  Attributes:
+    name: Identifier, fit for an HTML id or a file name.
+    title: Heading.
+    caption: What is drawn and what to look for, plain text.
+    light: The SVG for a light background.
+    dark: The SVG for a dark background.
+  """
+
+  name: str
+  title: str
+  caption: str
+  light: bytes
+  dark: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """How a method is drawn: (light, dark) colours and a line style."""
+
+  colors: tuple[str, str]
+  dash: str | tuple[int, tuple[float, ...]]
+
+
+def palette(methods: Sequence[str]) -> dict[str, Look]:
+  """Gives each method its look.
+
+  Args:
+    methods: Folder names in the order of `run_folder.method_order`.
+
+  Returns:
+    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
+  """
+  looks = {}
+  others = [method for method in methods if method != run_folder.FED_AVG]
+  for index, method in enumerate(others):
+    dash = _DASHES[index // len(_COLORS) % len(_DASHES)]
+    looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
+  return {method: looks.get(method, Look(_FED_AVG_COLOR, "-")) for method in methods}
+
+
+def draw_all(groups: Groups) -> tuple[list[Figure], list[str]]:
+  """Draws every figure that the runs have the data for.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    The figures, and for each that is left out a sentence that says why.
+  """
+  figures, omitted = [], []
+  for draw, title, caption in _FIGURES:
+    try:
+      light, dark = draw(groups, False), draw(groups, True)
+    except NothingToDraw as reason:
+      omitted.append(str(reason))
+    else:
+      name = draw.__name__.strip("_").replace("_", "-")
+      figures.append(Figure(name, title, caption, light, dark))
+  return figures, omitted
+
+
+def _error_histogram(groups: Groups, dark: bool) -> bytes:
+  """Draws the distribution of the test clients' errors, the clients of all seeds together.
+
+  Above the histogram stand each method's mean and 90th percentile as its runs report them.
+  """
+  errors = {method: _pooled(runs, "error") * 100 for method, runs in groups.items()}
+  errors = {method: values for method, values in errors.items() if values.size}
+  if not errors:
+    raise NothingToDraw("No histogram of errors: the runs have no errors of test clients.")
+  largest = max(values.max() for values in errors.values())
+  width = next(step for step in (0.1, 0.2, 0.5, 1, 2, 4, 5) if largest <= 25 * step or step == 5)
+  edges = np.arange(0, largest + 1.5 * width, width)
+  filled = next(iter(errors))
+  looks = palette(list(groups))
+  with _theme(dark):
+    figure = mpl_figure.Figure((_WIDTH, 3.7 + 0.22 * len(errors)), layout="constrained")
+    strip, axes = figure.subplots(2, sharex=True, height_ratios=[0.22 * len(errors) + 0.1, 3.1])
+    for row, (method, values) in enumerate(errors.items()):
+      color = looks[method].colors[dark]
+      # Weights in the unit of the axis; rounding keeps 28.999999 out of the bin below 29.
+      histogram = {
+        "x": np.round(values, 6),
+        "bins": edges,
+        "color": color,
+        "weights": np.full(values.shape, 100 / values.size),
+      }
+      if method == filled:
+        axes.hist(**histogram, alpha=0.18)
+      axes.hist(
+        **histogram,
+        histtype="step",
+        linestyle=looks[method].dash,
+        linewidth=1.8 if len(errors) <= 4 else 1.2,
+      )
+      mean, p90 = (
+        _reported(groups[method], name, fallback) * 100
+        for name, fallback in (
+          ("test.error.mean", np.mean),
+          ("test.error.p90", lambda error: np.percentile(error, 90)),
+        )
+      )
+      strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
+      for value, marker, name, side in ((mean, "o", "mean", -1), (p90, "D", "p90", 1)):
+        strip.plot(value, row, marker=marker, color=color, markersize=5)
+        strip.annotate(
+          f"{name} {value:.1f} %",
+          (value, row),
+          (side * 8, 0),
+          va="center",
+          ha="left" if side > 0 else "right",
+          color=color,
+          fontsize=9,
+          textcoords="offset points",
+          annotation_clip=False,
+        )
+      if len(errors) <= 4:
+        axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
+    strip.set_ylim(len(errors) - 0.4, -0.6)
+    strip.axis("off")
+    axes.set_xlim(0, edges[-1])
+    axes.set_xlabel("Error of a test client (%)")
+    axes.set_ylabel("Test clients (%)")
+    _add_legend(figure, looks, list(errors), dark)
+    return _to_svg(figure)
+
+
+def _error_against_size(groups: Groups, dark: bool) -> bytes:
+  """Draws each test client's error against its number of examples, a panel for each method.
+
+  Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
+  """
+  points = {
+    method: (_pooled(runs, "num_examples", "error"), _pooled(runs, "error", "num_examples"))
+    for method, runs in groups.items()
+  }
+  points = {method: pair for method, pair in points.items() if pair[0].size}
+  if not points:
+    raise NothingToDraw("No figure of error against examples: the runs have no such data.")
+  sizes = np.concatenate([pair[0] for pair in points.values()])
+  if np.ptp(sizes) == 0:
+    raise NothingToDraw(
+      f"No figure of error against the number of examples: every test client holds {sizes[0]:.0f}."
+    )
+  num_columns = min(3, len(points))
+  num_rows = math.ceil(len(points) / num_columns)
+  with _theme(dark) as ink:
+    figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.7 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
+    for index, (axes, (method, (size, error))) in enumerate(zip(grid.flat, points.items())):
+      color = palette(list(groups))[method].colors[dark]
+      axes.scatter(
+        size,
+        error * 100,
+        s=7,
+        color=color,
+        alpha=min(0.5, 30 / math.sqrt(size.size)),
+        linewidths=0,
+        rasterized=True,
+      )
+      bins = np.array_split(np.argsort(size, kind="stable"), min(10, max(1, size.size // 20)))
+      centers = [np.median(size[members]) for members in bins]
+      for percentile, style in ((50, "-"), (90, (0, (3, 1.5)))):
+        axes.plot(
+          centers,
+          [np.percentile(error[members] * 100, percentile) for members in bins],
+          color=ink,
+          linewidth=1.5,
+          linestyle=style,
+        )
+      axes.set_title(_label(method, 28), color=color)
+      if sizes.min() > 0 and sizes.max() > 8 * sizes.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+      axes.set_ylim(bottom=0)
+      axes.tick_params(labelbottom=index + num_columns >= len(points))
+    for axes in grid.flat[len(points) :]:
+      axes.remove()
+    figure.supxlabel("Examples of the test client", fontsize="medium")
+    figure.supylabel("Error (%)", fontsize="medium")
+    figure.legend(
+      [mpl_lines.Line2D([], [], color=ink, linestyle=style) for style in ("-", (0, (3, 1.5)))],
+      ["median of clients of similar size", "90th percentile"],
+      loc="outside upper left",
+      ncols=2,
+    )
+    return _to_svg(figure)
+
+
+def _error_by_round(groups: Groups, dark: bool) -> bytes:
+  """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
+  return _panels(
+    groups,
+    dark,
+    "error against rounds",
+    (
+      ("test_error_mean", "Mean error (%)", 100, False),
+      ("test_error_p90", "90th percentile of error (%)", 100, False),
+      ("test_error_superquantile_90", "Error of worst 10 % (%)", 100, False),
+    ),
+  )
+
+
+def _selection_by_round(groups: Groups, dark: bool) -> bytes:
+  """Draws how many clients trained, and from which loss on, against rounds, averaged over seeds."""
+  return _panels(
+    groups,
+    dark,
+    "selected clients against rounds",
+    (
+      ("tail_size", "Clients that trained", 1, True),
+      ("threshold", "Threshold (loss, nats)", 1, True),
+    ),
+  )
+
+
+def _loss_by_round(groups: Groups, dark: bool) -> bytes:
+  """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
+  return _panels(
+    groups,
+    dark,
+    "loss against rounds",
+    (
+      ("train_loss", "Training clients, mean loss", 1, True),
+      ("cohort_loss_superquantile", "Cohort, superquantile of loss", 1, True),
+      ("test_loss_mean", "Test clients, mean loss", 1, False),
+      ("test_loss_superquantile_90", "Worst 10 % of test clients, loss", 1, False),
+    ),
+  )
+
+
+_FIGURES: tuple[tuple[Callable[..., bytes], str, str], ...] = (
+  (
+    _error_histogram,
+    "Who is served badly",
+    "Share of the test clients at each error, the clients of all seeds together. Above, a dot "
+    "marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the "
+    "right end: a method that serves the worst-off clients has less there, and pays for it, if "
+    "at all, by having less at the left end.",
+  ),
+  (
+    _error_against_size,
+    "Error against the number of examples",
+    "Each point is a test client, the clients of all seeds together. Look at the left end of the "
+    "dashed line: it shows whether clients with few examples are the ones served badly.",
+  ),
+  (
+    _error_by_round,
+    "Error against rounds",
+    "Test clients, mean over seeds; the band is one standard deviation over seeds on either "
+    "side. The first rounds may lie above the axis. Look whether the tail falls further than "
+    "FedAvg’s while the mean stays close, and whether the curves are level at the end: a gap "
+    "between curves that still fall may yet change.",
+  ),
+  (
+    _selection_by_round,
+    "Selected clients and threshold",
+    "How many clients of the cohort were at or above the threshold and trained, and the "
+    "threshold itself; moving means over a fiftieth of the rounds, band as above. Look for a "
+    "number of clients near θ times the cohort (dotted, where θ is known) and a threshold that "
+    "settles; a private threshold is noisier.",
+  ),
+  (
+    _loss_by_round,
+    "Loss against rounds",
+    "Cross-entropy in nats, mean over seeds, band as above; training and cohort losses are "
+    "moving means over a fiftieth of the rounds. Look for a loss that still falls (train longer) "
+    "or that rises (a smaller learning rate).",
+  ),
+)
+
+
+def _panels(
+  groups: Groups, dark: bool, what: str, panels: Sequence[tuple[str, str, float, bool]]
+) -> bytes:
+  """Draws columns of `rounds.csv` against rounds, one panel a column that has data.
+
+  Args:
+    groups: Finished runs by method.
+    dark: Whether for a dark background.
+    what: What the figure is of, for the error.
+    panels: (column, title, factor to the unit of the title, whether to take moving means).
+
+  Returns:
+    An SVG.
+
+  Raises:
+    NothingToDraw: If no column has data.
+  """
+  looks = palette(list(groups))
+  drawn = []
+  for column, title, factor, smooth in panels:
+    curves = {method: _over_seeds(runs, column, factor, smooth) for method, runs in groups.items()}
+    curves = {method: curve for method, curve in curves.items() if curve[0].size}
+    if curves:
+      drawn.append((column, title, curves))
+  if not drawn:
+    raise NothingToDraw(f"No figure of {what}: the runs have no such columns.")
+  num_columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
+  num_rows = math.ceil(len(drawn) / num_columns)
+  with _theme(dark) as ink:
+    figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.6 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    for axes, (column, title, curves) in zip(grid.flat, drawn):
+      for method, (rounds, mean, deviation) in curves.items():
+        look = looks[method]
+        axes.plot(rounds, mean, color=look.colors[dark], linestyle=look.dash, linewidth=1.7)
+        if np.isfinite(deviation).any():
+          axes.fill_between(
+            rounds,
+            mean - deviation,
+            mean + deviation,
+            color=look.colors[dark],
+            alpha=0.16 if len(curves) <= 4 else 0.08,
+            linewidth=0,
+          )
+        if column == "tail_size":
+          _mark_expected_size(axes, groups[method], method, look.colors[dark])
+      axes.set_title(title, color=ink)
+      axes.set_xlabel("Round")
+      axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+      axes.set_xlim(0, max(curve[0][-1] for curve in curves.values()) or 1)
+      axes.set_ylim(*_limits(curves.values(), from_zero=column == "tail_size"))
+    for axes in grid.flat[len(drawn) :]:
+      axes.remove()
+    shown = [method for method in groups if any(method in curves for _, _, curves in drawn)]
+    _add_legend(figure, looks, shown, dark)
+    return _to_svg(figure)
+
+
+def _add_legend(
+  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str], dark: bool
+) -> None:
+  """Names the methods above the panels, where no data can be covered."""
+  lines = [
+    mpl_lines.Line2D(
+      [], [], color=looks[method].colors[dark], linewidth=2, linestyle=looks[method].dash
+    )
+    for method in methods
+  ]
+  figure.legend(
+    lines,
+    [_label(method) for method in methods],
+    loc="outside upper left",
+    ncols=min(4, len(methods)),
+  )
+
+
+def _over_seeds(runs: Sequence[run_folder.Run], column: str, factor: float, smooth: bool) -> _Curve:
+  """Returns a column's curve; empty if no run has the column."""
+  curves = []
+  for run in runs:
+    values = run.rounds.get(column, np.empty(0)) * factor
+    keep = np.isfinite(values)
+    if keep.any():
+      rounds, values = run.rounds["round"][keep], values[keep]
+      curves.append((rounds, _moving_mean(values) if smooth else values))
+  if not curves:
+    return np.empty(0), np.empty(0), np.empty(0)
+  # Seeds may lack different rounds (a round without a tail has no threshold), so align them.
+  rounds = np.unique(np.concatenate([curve[0] for curve in curves]))
+  table = np.full((len(curves), rounds.size), np.nan)
+  for row, (own_rounds, values) in zip(table, curves):
+    row[np.searchsorted(rounds, own_rounds)] = values
+  # More points than pixels only make the page heavy.
+  kept = np.unique(np.append(np.arange(0, rounds.size, 1 + rounds.size // 400), rounds.size - 1))
+  table, rounds = table[:, kept], rounds[kept]
+  count = np.isfinite(table).sum(axis=0)
+  keep = count > 0
+  table, rounds, count = table[:, keep], rounds[keep], count[keep]
+  mean = np.nansum(table, axis=0) / count
+  squares = np.nansum((table - mean) ** 2, axis=0)
+  return rounds, mean, np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.nan)
+
+
+def _moving_mean(values: np.ndarray) -> np.ndarray:
+  """Averages over a centred window of a fiftieth of the points, shorter at the ends."""
+  window = np.ones(2 * (values.size // 100) + 1)
+  return np.convolve(values, window, "same") / np.convolve(np.ones(values.size), window, "same")
+
+
+def _limits(curves: Iterable[_Curve], from_zero: bool) -> tuple[float, float]:
+  """Chooses the vertical range by the curves after their first tenth.
+
+  An untrained model's error would otherwise squeeze the differences of interest into a line.
+
+  Args:
+    curves: The curves of the methods in one panel.
+    from_zero: Whether the range starts at zero.
+
+  Returns:
+    Lower and upper limit.
+  """
+  settled = []
+  for rounds, mean, deviation in curves:
+    late = rounds >= 0.1 * rounds[-1]
+    settled += [(mean - np.nan_to_num(deviation))[late], (mean + np.nan_to_num(deviation))[late]]
+  values = np.concatenate(settled)
+  low, high = (0.0 if from_zero else values.min()), values.max()
+  margin = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+  return (0.0 if from_zero else low - margin), high + margin
+
+
+def _mark_expected_size(
+  axes: mpl_axes.Axes, runs: Sequence[run_folder.Run], method: str, color: str
+) -> None:
+  """Draws a dotted line at theta times the mean cohort size."""
+  theta = run_folder.theta_of(method)
+  sizes = np.concatenate([run.rounds.get("cohort_size", np.empty(0)) for run in runs])
+  if theta is not None and np.isfinite(sizes).any():
+    axes.axhline(theta * np.nanmean(sizes), color=color, linestyle=(0, (1, 2)), linewidth=1.2)
+
+
+def _pooled(runs: Sequence[run_folder.Run], column: str, other: str | None = None) -> np.ndarray:
+  """Joins a column of the test clients of several runs, finite in it and in the other column."""
+  parts = [np.empty(0)]
+  for run in runs:
+    clients = run.test_clients
+    if column in clients and (other is None or other in clients):
+      keep = np.isfinite(clients[column]) & np.isfinite(clients[other or column])
+      parts.append(clients[column][keep])
+  return np.concatenate(parts)
+
+
+def _reported(
+  runs: Sequence[run_folder.Run], name: str, fallback: Callable[[np.ndarray], float]
+) -> float:
+  """A metric of the test error as the table has it, or else computed from all clients."""
+  aggregates = run_folder.aggregate(runs)
+  return aggregates[name].mean if name in aggregates else fallback(_pooled(runs, "error"))
+
+
+def _label(method: str, longest: int = 36) -> str:
+  """The display name, fit for a figure."""
+  name = run_folder.display_name(method)
+  name = name if len(name) <= longest else name[: longest - 1] + "…"
+  # A pair of dollars would start a formula, a leading underscore hides a legend's entry.
+  return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
+@contextlib.contextmanager
+def _theme(dark: bool) -> Iterator[str]:
+  """Context in which figures get the project's style; yields the colour of text."""
+  ink, faint = _INK[dark], _FAINT[dark]
+  style = {
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": faint,
+    "axes.grid": True,
+    "grid.color": faint,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "text.color": ink,
+    "axes.labelcolor": ink,
+    "figure.constrained_layout.w_pad": 0.08,
+    "figure.constrained_layout.h_pad": 0.07,
+    "xtick.color": faint,
+    "ytick.color": faint,
+    "xtick.labelcolor": ink,
+    "ytick.labelcolor": ink,
+    "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    # Text as paths looks the same on every machine, and a fixed salt makes equal files of equal
+    # data.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "tff_superquantile",
+  }
+  with matplotlib.rc_context(style):
+    yield ink
+
+
+def _to_svg(figure: mpl_figure.Figure) -> bytes:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
+  return buffer.getvalue()

@@ -1,0 +1,337 @@
+"""One run: from resolved flags to a folder with everything that it leaves."""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import csv
+import dataclasses
+import datetime
+import fcntl
+import functools
+import importlib.metadata
+import io
+import pathlib
+import platform
+import subprocess
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tff_superquantile import algorithms
+from tff_superquantile import evaluation
+from tff_superquantile import superquantile
+from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments import train_flags
+from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation import cohorts
+from tff_superquantile.simulation import context
+from tff_superquantile.simulation import progress
+from tff_superquantile.simulation import seeds
+from tff_superquantile.simulation import training_loop
+
+_VERSIONS_OF = (
+  "tensorflow",
+  "tensorflow-federated",
+  "tensorflow-privacy",
+  "dp-accounting",
+  "numpy",
+)
+# What the rows of rounds.csv hold of the test clients, for plots against rounds.
+_RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
+
+
+class RunError(ValueError):
+  """A run that cannot start as asked for; the message says why and what to do."""
+
+
+def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
+  """Fills what was not given with the task's defaults and checks the rest.
+
+  Raises:
+    ValueError: If a value is out of its range.
+  """
+  resolved = {
+    name: task.defaults.get(name) if value is None else value for name, value in config.items()
+  }
+  if resolved["algorithm"] == "superquantile":
+    superquantile.check_theta(resolved["theta"])
+  for name in ("client_learning_rate", "learning_rate_decay"):
+    if not 0.0 < resolved[name] < np.inf:
+      raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
+  return resolved
+
+
+def _learning_rate_fn(config: Mapping[str, Any]):
+  """gamma_t = gamma_0 c^floor(t / t_0), the paper's step decay; None for a constant rate."""
+  if config["learning_rate_decay"] == 1.0:
+    return None
+
+  def learning_rate(round_num):
+    decays = tf.cast(round_num // config["rounds_per_decay"], tf.float32)
+    return config["client_learning_rate"] * tf.pow(config["learning_rate_decay"], decays)
+
+  return learning_rate
+
+
+def build_process(
+  config: Mapping[str, Any],
+  model: tff.learning.models.FunctionalModel,
+  examples_fn: tf.types.experimental.GenericFunction,
+) -> tff.learning.templates.LearningProcess:
+  """Builds the learning process that resolved flags ask for.
+
+  Args:
+    config: Values of the flags of `train_flags`.
+    model: The task's model.
+    examples_fn: From what a client holds to its examples.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`.
+  """
+  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
+  common = dict(
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(config["client_learning_rate"]),
+    client_weighting=weighting,
+    client_learning_rate_fn=_learning_rate_fn(config),
+    local_epochs=config["local_epochs"],
+    local_batch_size=config["batch_size"],
+    l2=config["l2"],
+    examples_fn=examples_fn,
+  )
+  if config["algorithm"] == "fed_avg":
+    return algorithms.build_fed_avg(model, **common)
+  threshold = config["threshold"]
+  if threshold == "reweighting":
+    threshold = functools.partial(
+      threshold_lib.build_exact_reweighting, smoothing=config["smoothing"]
+    )
+  return algorithms.build_superquantile_fed_avg(
+    model, config["theta"], threshold=threshold, **common
+  )
+
+
+def _select_clients(files: client_files.ClientFiles, config: Mapping[str, Any]):
+  """Cohort of a round, each client with the seed of its batches in that round."""
+  sample = cohorts.build_fixed_size_sampler(
+    files.client_ids, config["clients_per_round"], config["seed"]
+  )
+
+  def select(round_num: int):
+    cohort = sample(round_num)
+    rng = seeds.generator(config["seed"], "batches", round_num)
+    client_seeds = rng.integers(2**31, size=[len(cohort), 2])
+    return [files.handle(client_id, seed) for client_id, seed in zip(cohort, client_seeds)]
+
+  return select
+
+
+def _read_metrics(metrics) -> dict[str, Any]:
+  """The flat names of rounds.csv from the metrics of a round."""
+  client_work = metrics["client_work"]
+  threshold = client_work.get("threshold", {})
+  named = {
+    "threshold": threshold.get("threshold"),
+    **client_work["cohort"],
+    "cohort_loss_mean": threshold.get("loss_mean"),
+    "cohort_loss_superquantile": threshold.get("loss_superquantile"),
+    "train_loss": client_work["train"].get("loss"),
+  }
+  return {name: value for name, value in named.items() if value is not None}
+
+
+def _build_evaluator(model, files: client_files.ClientFiles):
+  x, y, offsets = files.load()
+  return evaluation.build_evaluator(
+    model, evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  )
+
+
+def _write_clients(path: pathlib.Path, metrics: evaluation.ClientMetrics) -> None:
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator="\n")
+  writer.writerow(["client_id", "num_examples", "loss", "error"])
+  writer.writerows(zip(*(np.asarray(column).tolist() for column in metrics)))
+  run_folder.write_atomically(path, text.getvalue())
+
+
+def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
+  weights = metrics.num_examples if weighted else None
+  return {
+    "loss": evaluation.describe(metrics.loss, weights),
+    "error": evaluation.describe(metrics.error, weights),
+  }
+
+
+def _git_revision() -> str:
+  source = pathlib.Path(__file__).resolve().parent
+  command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40"]
+  try:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return ""  # Installed without git, or not from a checkout.
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
+  return {
+    "seed": config["seed"],
+    "python": platform.python_version(),
+    "versions": {name: importlib.metadata.version(name) for name in _VERSIONS_OF},
+    "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",
+    "git_revision": _git_revision(),
+    "started": _now(),
+  }
+
+
+@contextlib.contextmanager
+def _lock(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps a second process out of the folder."""
+  with open(folder / "lock", "w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      raise RunError(f"Found that another process is at work in {folder}; wait for it.") from error
+    yield
+
+
+def _open_folder(config: Mapping[str, Any]) -> pathlib.Path:
+  """Makes the run's folder.
+
+  Raises:
+    RunError: If that is not possible.
+  """
+  method = train_flags.method_name(config)
+  folder = pathlib.Path(config["output_dir"], config["task"], method, f"seed_{config['seed']}")
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lock").touch()
+  except OSError as error:
+    raise RunError(
+      f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
+    ) from error
+  return folder
+
+
+def _check_same_flags(folder: pathlib.Path, config: Mapping[str, Any], found: Mapping[str, str]):
+  """Refuses to continue a run that had other flags."""
+  wanted = {name: str(value) for name, value in config.items() if value is not None}
+  different = [
+    f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
+    for name in sorted(set(found) | set(wanted))
+    if found.get(name) != wanted.get(name) and name not in train_flags.INCIDENTAL
+  ]
+  if different:
+    raise RunError(
+      f"Found a run with other flags in {folder} ({'; '.join(different)}); choose another"
+      " --output_dir or --run_name, or remove that folder."
+    )
+
+
+def run(config: Mapping[str, Any]) -> pathlib.Path:
+  """Carries out a run, or what is left of it.
+
+  Args:
+    config: Values of the flags of `train_flags`; None where the task decides.
+
+  Returns:
+    The run's folder.
+
+  Raises:
+    ValueError: If something was asked for that cannot be done; nothing has been computed then.
+    training_loop.DivergedError: If training diverged.
+  """
+  task = tasks.get_task(config["task"])
+  config = resolve(config, task)
+  folder = _open_folder(config)
+  with _lock(folder):
+    earlier = run_folder.Run(config["task"], folder.parent.name, config["seed"], folder)
+    if earlier.flags:
+      _check_same_flags(folder, config, earlier.flags)
+      if earlier.finished and int(earlier.flags["num_rounds"]) == config["num_rounds"]:
+        print(f"Finished before: {folder}")
+        return folder
+    _train(config, task, folder, earlier)
+  return folder
+
+
+def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_folder.Run) -> None:
+  """The rounds and the final evaluation."""
+  splits = task.load_clients(
+    data_dir=config["data_dir"],
+    cache_dir=config["cache_dir"],
+    seed=config["seed"],
+    num_train_clients=config["num_train_clients"],
+    num_test_clients=config["num_test_clients"],
+    validation_fraction=config["validation_fraction"],
+  )
+  select_clients = _select_clients(splits["train"], config)
+  model = task.build_model(config["seed"])
+  context.set_simulation_context()
+  examples_fn = client_files.build_examples_fn(
+    splits["train"],
+    shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
+  )
+  process = build_process(config, model, examples_fn)
+  evaluators = {split: _build_evaluator(model, files) for split, files in splits.items()}
+
+  # Only now, as nothing above has failed: from here on the folder is this run's.
+  manifest = _manifest(config)
+  manifest["started"] = earlier.manifest.get("started", manifest["started"])
+  run_folder.write_atomically(
+    folder / "flags.txt", "\n".join(train_flags.to_arguments(config)) + "\n"
+  )
+  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  (folder / "metrics.json").unlink(missing_ok=True)
+
+  def evaluate(weights, round_num: int):
+    del round_num
+    described = _describe(evaluators["test"](weights), weighted=False)
+    return {
+      f"test_{quantity}_{name}": described[quantity][name]
+      for quantity in ("error", "loss")
+      for name in _RELEASED_STATISTICS
+    }
+
+  bar = progress.ProgressReleaseManager(
+    f"{config['task']} {folder.parent.name} {folder.name}", config["num_rounds"]
+  )
+  loop = training_loop.Loop(
+    process=process,
+    select_clients=select_clients,
+    num_rounds=config["num_rounds"],
+    read_metrics=_read_metrics,
+    evaluate=evaluate,
+    rounds_per_evaluation=config["rounds_per_evaluation"],
+    release_managers=[
+      tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
+      tff.program.TensorBoardReleaseManager(str(folder / "tensorboard")),
+      bar,
+    ],
+    state_manager=tff.program.FileProgramStateManager(
+      str(folder / "checkpoints"), keep_total=2, keep_first=False
+    ),
+    seconds_per_checkpoint=config["seconds_per_checkpoint"],
+  )
+  try:
+    state = training_loop.run(loop)
+  finally:
+    bar.close()
+
+  weights = process.get_model_weights(state)
+  metrics = {}
+  for split, evaluator in evaluators.items():
+    of_clients = evaluator(weights)
+    _write_clients(folder / f"{split}_clients.csv", of_clients)
+    metrics[split] = _describe(of_clients, weighted=split == "train")
+  seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
+  manifest.update(finished=_now(), seconds_per_round=float(np.nanmedian(seconds)))
+  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  # Last, as its presence says that the run is finished.
+  run_folder.write_json_atomically(folder / "metrics.json", metrics)
+  print(f"Finished: {folder}")

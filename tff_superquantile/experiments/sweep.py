@@ -1,0 +1,210 @@
+"""Runs an experiment: every method of a preset with every seed, then the report.
+
+    python -m tff_superquantile.experiments.sweep --experiment=default [flags of train]
+
+Runs are processes, several at once when there are cores for them. What is finished is skipped, what
+was interrupted continues. A failed run does not stop the others.
+"""
+
+from collections.abc import Sequence
+import itertools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Optional
+
+from absl import flags
+import tqdm
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import presets
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments import train_flags
+from tff_superquantile.simulation import dependent_process
+
+_EXPERIMENT = flags.DEFINE_enum(
+  "experiment", "default", sorted(presets.PRESETS), "What to run; see run_experiments.sh --help."
+)
+_QUICK = flags.DEFINE_bool("quick", False, "Few rounds and one seed, to see that all works.")
+_SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.")
+_THETAS = flags.DEFINE_list(
+  "thetas", None, "Tail fractions to compare with FedAvg; None for the experiment's own."
+)
+_NUM_WORKERS = flags.DEFINE_integer(
+  "num_workers", None, "Runs at once; None for the number of cores.", lower_bound=1
+)
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+# What tells the runs of an experiment apart is the experiment's to say.
+_NOT_OF_A_SWEEP = {
+  "theta": "--thetas",
+  "seed": "--seeds",
+  "algorithm": "--experiment",
+  "run_name": "",
+}
+
+
+def _parse(values: Sequence[str], kind: type, flag: str) -> list:
+  try:
+    return [kind(value) for value in values]
+  except ValueError:
+    raise ValueError(
+      f"Found --{flag}={','.join(values)}; expected numbers separated by commas."
+    ) from None
+
+
+def plan() -> list[dict[str, Any]]:
+  """Returns the flags of every run: the preset's, then those given on the command line."""
+  preset = presets.PRESETS[_EXPERIMENT.value]
+  for name, instead in _NOT_OF_A_SWEEP.items():
+    if flags.FLAGS[name].present:
+      hint = f"use {instead}, or " if instead else ""
+      raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
+  methods = preset.methods()
+  if _THETAS.value is not None:
+    methods = presets.methods(_parse(_THETAS.value, float, "thetas"))
+  seeds = preset.seeds
+  if _SEEDS.value is not None:
+    seeds = _parse(_SEEDS.value, int, "seeds")
+  elif _QUICK.value:
+    seeds = seeds[:1]
+  given = {name: value for name, value in train_flags.values().items() if flags.FLAGS[name].present}
+  common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
+  defaults = train_flags.values()
+  return [
+    {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
+    for seed, method in itertools.product(seeds, methods)
+  ]
+
+
+class _ActiveRun:
+  """A run in a process of its own, with its output in the run's folder."""
+
+  def __init__(self, config: dict[str, Any], cores: Sequence[int]):
+    self.config = config
+    self.cores = cores
+    method = train_flags.method_name(config)
+    self.folder = run_folder.Run(
+      config["task"],
+      method,
+      config["seed"],
+      pathlib.Path(config["output_dir"], config["task"], method, f"seed_{config['seed']}"),
+    )
+    self.name = f"{config['task']}/{method}/seed_{config['seed']}"
+    self._log_path = self.folder.path / "log.txt"
+    try:
+      self.folder.path.mkdir(parents=True, exist_ok=True)
+      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
+    except OSError as error:
+      raise ValueError(
+        f"Found that {self.folder.path} cannot be written ({error.strerror}); choose another"
+        " --output_dir."
+      ) from error
+    with log:
+      self.process = dependent_process.DependentProcess(
+        [
+          sys.executable,
+          "-m",
+          "tff_superquantile.experiments.train",
+          *train_flags.to_arguments(config),
+        ],
+        cores=cores,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+      )
+
+  def rounds_done(self) -> int:
+    try:
+      with open(self.folder.path / "rounds.csv", "rb") as file:
+        file.seek(max(0, os.path.getsize(file.name) - 4096))
+        return int(file.read().splitlines()[-1].split(b",")[0])
+    except (OSError, ValueError, IndexError):
+      return 0  # Not there yet, or only its header.
+
+  def complaint(self) -> str:
+    """The last line that the run printed."""
+    lines = self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _stop(active: Sequence[_ActiveRun]) -> None:
+  """Lets the runs save their state and end."""
+  for run in active:
+    if run.process.poll() is None:
+      run.process.send_signal(signal.SIGINT)
+  for run in active:
+    run.process.wait()
+
+
+def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
+  """Carries out runs, `num_workers` at a time, each on its share of the cores.
+
+  Args:
+    configs: The flags of the runs.
+    num_workers: Runs at once.
+
+  Returns:
+    Names of the runs that failed.
+
+  Raises:
+    ValueError: If a run found its flags or its data wrong; the others are stopped.
+  """
+  cores = sorted(os.sched_getaffinity(0))
+  num_workers = min(num_workers, len(configs), len(cores))
+  free = [cores[i::num_workers] for i in range(num_workers)]
+  waiting = list(configs)
+  active: list[_ActiveRun] = []
+  failed = []
+  expected_rounds = [config["num_rounds"] for config in configs]
+  bar = tqdm.tqdm(
+    desc="0 runs done",
+    total=sum(expected_rounds) if None not in expected_rounds else None,
+    unit="round",
+    mininterval=0.5 if sys.stderr.isatty() else 20,
+  )
+  rounds_of_ended, num_ended = 0, 0
+  try:
+    while waiting or active:
+      while waiting and free:
+        active.append(_ActiveRun(waiting.pop(0), free.pop()))
+      time.sleep(_SECONDS_BETWEEN_LOOKS)
+      for run in [run for run in active if run.process.poll() is not None]:
+        active.remove(run)
+        free.append(run.cores)
+        rounds_of_ended += run.rounds_done()
+        num_ended += 1
+        if run.process.returncode == cli.USAGE_ERROR:
+          raise ValueError(run.complaint().removeprefix("Error: "))
+        if run.process.returncode != 0:
+          failed.append(run.name)
+          bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
+      bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
+      bar.set_postfix_str(", ".join(run.name for run in active), refresh=False)
+      bar.update(rounds_of_ended + sum(run.rounds_done() for run in active) - bar.n)
+  finally:
+    _stop(active)
+    bar.close()
+  return failed
+
+
+def main() -> None:
+  configs = plan()
+  task, output_dir = configs[0]["task"], configs[0]["output_dir"]
+  print(f"{len(configs)} runs of {task} into {os.path.join(output_dir, task)}", flush=True)
+  num_workers: Optional[int] = _NUM_WORKERS.value
+  failed = run_all(configs, num_workers or len(os.sched_getaffinity(0)))
+
+  from tff_superquantile.experiments import report  # Draws: not before it is needed.
+
+  if any(run.finished for run in run_folder.find_runs(output_dir) if run.task == task):
+    print(report.terminal_text(output_dir, task, report.write_report(output_dir, task)))
+  if failed:
+    cli.fail(f"{len(failed)} of {len(configs)} runs failed: {', '.join(failed)}.", cli.FAILED)
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,25 @@
+"""Trains one model: one task, one algorithm, one seed.
+
+    python -m tff_superquantile.experiments.train --task=synthetic --theta=0.5
+
+Leaves everything in OUTPUT_DIR/TASK/METHOD/seed_S/. Run it again to continue a run that was
+interrupted; a finished one is not run again. `--flagfile=.../flags.txt` repeats a run.
+"""
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import train_flags
+
+
+def main() -> None:
+  config = train_flags.values()
+  from tff_superquantile.experiments import runner  # Starts TensorFlow: not for --help.
+  from tff_superquantile.simulation import training_loop
+
+  try:
+    runner.run(config)
+  except training_loop.DivergedError as error:
+    cli.fail(str(error), cli.FAILED)
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,111 @@
+"""The flags of a run. Importing this module starts no TensorFlow, so `--help` answers at once."""
+
+from collections.abc import Mapping
+import os
+from typing import Any
+
+from absl import flags
+
+_TASK_DEFAULT = "None for the task's own"
+
+flags.DEFINE_string("task", "synthetic", "What to learn: synthetic, emnist_linear, emnist_convnet.")
+flags.DEFINE_enum("algorithm", "superquantile", ["fed_avg", "superquantile"], "How to learn it.")
+flags.DEFINE_float(
+  "theta", 0.5, "Tail fraction in (0, 1], for superquantile: 1 averages everybody."
+)
+flags.DEFINE_enum(
+  "threshold",
+  "exact",
+  ["exact", "reweighting"],
+  "How superquantile weighs the clients: by the exact quantile of the cohort's losses, or by the"
+  " paper's exact reweighting.",
+)
+flags.DEFINE_float("smoothing", 0.0, "nu of the entropic smoothing of --threshold=reweighting.")
+flags.DEFINE_integer("num_rounds", None, f"Rounds; {_TASK_DEFAULT}.", lower_bound=1)
+flags.DEFINE_integer("clients_per_round", None, f"Cohort size; {_TASK_DEFAULT}.", lower_bound=1)
+flags.DEFINE_float("client_learning_rate", None, f"Of the local SGD; {_TASK_DEFAULT}.")
+flags.DEFINE_float(
+  "learning_rate_decay",
+  None,
+  f"Factor on the learning rate every --rounds_per_decay; {_TASK_DEFAULT}.",
+)
+flags.DEFINE_integer("rounds_per_decay", None, f"See there; {_TASK_DEFAULT}.", lower_bound=1)
+flags.DEFINE_integer(
+  "local_epochs", None, f"Passes over local data; {_TASK_DEFAULT}.", lower_bound=1
+)
+flags.DEFINE_integer(
+  "batch_size", None, f"Local batch size, 0 for all examples; {_TASK_DEFAULT}.", lower_bound=0
+)
+flags.DEFINE_float("l2", None, f"lambda of lambda / 2 |w|^2; {_TASK_DEFAULT}.", lower_bound=0.0)
+flags.DEFINE_enum(
+  "client_weighting",
+  None,
+  ["num_examples", "uniform"],
+  f"Weight of a client in the average and in the quantile; {_TASK_DEFAULT}.",
+)
+flags.DEFINE_integer("seed", 0, "Of clients, cohorts, batches and initial weights.", lower_bound=0)
+flags.DEFINE_string(
+  "data_dir",
+  "",
+  "EMNIST: LEAF's directory with train/ and test/, or TFF's emnist_all.sqlite or .sqlite.lzma;"
+  " empty to let TFF download it.",
+)
+flags.DEFINE_integer(
+  "num_train_clients", 0, "Training clients; 0 for the task's own.", lower_bound=0
+)
+flags.DEFINE_integer("num_test_clients", 0, "Test clients; 0 for the task's own.", lower_bound=0)
+flags.DEFINE_float(
+  "validation_fraction",
+  0.0,
+  "Fraction of the training clients that is held out for tuning.",
+  lower_bound=0.0,
+)
+flags.DEFINE_integer(
+  "rounds_per_evaluation",
+  None,
+  f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
+  lower_bound=1,
+)
+flags.DEFINE_string("run_name", "", "Folder of the method; empty to name it by its flags.")
+flags.DEFINE_string("output_dir", "results", "Where OUTPUT_DIR/TASK/METHOD/seed_S/ is written.")
+flags.DEFINE_string(
+  "cache_dir",
+  os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"),
+    "tff_superquantile",
+  ),
+  "Where converted data is kept for the next run.",
+)
+flags.DEFINE_float(
+  "seconds_per_checkpoint", 30.0, "Least time between two checkpoints.", lower_bound=0.0
+)
+
+# Not a part of what a run computes: a run continues under other values of these.
+INCIDENTAL = ("output_dir", "cache_dir", "seconds_per_checkpoint", "num_rounds")
+
+
+def names() -> list[str]:
+  """The names of the flags of a run."""
+  return [flag.name for flag in flags.FLAGS.flags_by_module_dict()[__name__]]
+
+
+def values() -> dict[str, Any]:
+  """The values of the flags of a run, by name."""
+  return {name: flags.FLAGS[name].value for name in names()}
+
+
+def to_arguments(config: Mapping[str, Any]) -> list[str]:
+  """Command-line arguments that give these values."""
+  return [f"--{name}={value}" for name, value in config.items() if value is not None]
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+  """The folder of a run's method."""
+  if config["run_name"]:
+    return config["run_name"]
+  if config["algorithm"] != "superquantile":
+    return config["algorithm"]
+  name = f"superquantile_theta_{config['theta']:g}"
+  if config["threshold"] != "exact":
+    name += f"_{config['threshold']}"
+  return name + (f"_smoothing_{config['smoothing']:g}" if config["smoothing"] else "")
