@@ -169,7 +169,8 @@ _install() {
     # requirements.lock has the setuptools that builds it: nothing to download.
     project) pip+=(--no-build-isolation -e "$ROOT") ;;
   esac
-  "${pip[@]}" </dev/null >>"$_log" 2>&1 || _explain_pip_failure "$?"
+  # In braces the log also gets what bash says of a killed command.
+  { "${pip[@]}" </dev/null; } >>"$_log" 2>&1 || _explain_pip_failure "$?"
   printf '%s\n' "$stamp" >"$VENV/.stamp-$part"
 }
 
@@ -211,7 +212,7 @@ _announce() {
       continue
     fi
     case "$part" in
-      packages) locks+=("$ROOT/requirements.lock") minute=", about a minute, once" ;;
+      packages) locks+=("$ROOT/requirements.lock") minute=", a minute or two, once" ;;
       dev) locks+=("$ROOT/requirements-dev.lock") ;;
     esac
   done

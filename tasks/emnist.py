@@ -237,7 +237,9 @@ TASKS = (
     defaults=dict(
       num_rounds=3000,
       clients_per_round=100,
-      client_learning_rate=1.0,
+      # The authors' 1.0 is for pixels divided by their mean. On pixels as they are, of 0.003, 0.01,
+      # 0.03, 0.1 and 0.3 it leaves FedAvg the least training loss (the paper's criterion).
+      client_learning_rate=0.03,
       batch_size=10,
       local_epochs=1,
       l2=1e-7,
@@ -254,7 +256,8 @@ TASKS = (
     defaults=dict(
       num_rounds=1000,
       clients_per_round=100,
-      client_learning_rate=0.32,
+      # The authors' 0.32 is for pixels divided by their mean; on pixels as they are it gets stuck.
+      client_learning_rate=0.1,
       batch_size=16,
       local_epochs=1,
       l2=0.0,

@@ -6,6 +6,7 @@ from typing import Optional, Union
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_superquantile.algorithms import mean
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.client_work import tail_client_work
@@ -30,9 +31,9 @@ def build_learning_process(
     server_optimizer_fn: Applies the aggregated update; None for SGD with learning rate 1, which
       replaces the model by the average.
     model_distributor: Sends the weights; None to broadcast them.
-    model_aggregator: Aggregates the updates; None for the weighted mean, which is zero when all
-      weights are. An unweighted factory ignores the weights, so that clients below the threshold
-      enter with zero updates.
+    model_aggregator: Aggregates the updates; None for the weighted mean, which leaves the model as
+      it is when all weights are zero. An unweighted factory ignores the weights, so that clients
+      below the threshold enter with zero updates.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. Its clients hold data sets, or what the
@@ -48,8 +49,7 @@ def build_learning_process(
   if model_distributor is None:
     model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
   if model_aggregator is None:
-    # TFF's default divides by zero when nobody is in the tail.
-    model_aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
+    model_aggregator = mean.MeanFactory()
   if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
     model_aggregator = tff.aggregators.as_weighted_aggregator(model_aggregator)
   if not isinstance(model_aggregator, tff.aggregators.WeightedAggregationFactory):

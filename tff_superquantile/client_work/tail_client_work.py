@@ -92,6 +92,33 @@ def _build_state_computations(
   return initial_state, hparams_of_round, next_state
 
 
+def _aggregate_metrics(
+  model_fn: local_model.Model,
+  metrics_aggregator: Optional[Callable[[Any], tff.Computation]],
+  metrics: tff.Value,
+  counts: tff.Value,
+) -> collections.OrderedDict[str, tff.Value]:
+  """Returns the training metrics and the counts of the cohort, at the server."""
+  finalizers = local_model.metric_finalizers(model_fn)
+  if metrics_aggregator is not None:
+    train = metrics_aggregator(finalizers)(metrics)
+    return collections.OrderedDict(train=train, cohort=tff.federated_sum(counts))
+
+  def finalize(summed):
+    if callable(finalizers):
+      train = finalizers(summed["train"])
+    else:
+      train = collections.OrderedDict(
+        (name, f(summed["train"][name])) for name, f in finalizers.items()
+      )
+    return collections.OrderedDict(train=train, cohort=summed["cohort"])
+
+  # One sum for both: each sum over the clients costs as much as a small client's training.
+  both = tff.federated_zip(collections.OrderedDict(train=metrics, cohort=counts))
+  result = tff.learning.metrics.sum_then_finalize(finalize)(both)
+  return collections.OrderedDict(train=result["train"], cohort=result["cohort"])
+
+
 def build_client_work(
   model_fn: local_model.Model,
   optimizer: tff.learning.optimizers.Optimizer,
@@ -149,8 +176,6 @@ def build_client_work(
     raise ValueError(f"Found l2 = {l2}; expected a finite number that is not negative.")
   if examples_fn is not None and local_batch_size is None:
     raise ValueError("Found an examples_fn without local_batch_size; give one (0: all).")
-  if metrics_aggregator is None:
-    metrics_aggregator = tff.learning.metrics.sum_then_finalize
 
   data_type, read = _build_reader(model_fn, examples_fn)
   work = client_computations.LocalWork(
@@ -195,9 +220,7 @@ def build_client_work(
       measurements["threshold"] = output.measurements
       arguments += (losses, loss_weights, tff.federated_broadcast(output.result))
     client_result, metrics, counts = tff.federated_map(train_computation, arguments)
-    finalize = metrics_aggregator(local_model.metric_finalizers(model_fn))
-    measurements["train"] = finalize(metrics)
-    measurements["cohort"] = tff.federated_sum(counts)
+    measurements.update(_aggregate_metrics(model_fn, metrics_aggregator, metrics, counts))
     return tff.templates.MeasuredProcessOutput(
       tff.federated_zip(new_state), client_result, tff.federated_zip(measurements)
     )

@@ -45,4 +45,12 @@ def run(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
       fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
 
-  app.run(guarded)
+  def parse(argv):
+    try:
+      return flags.FLAGS(argv)
+    except flags.Error as error:
+      fail(f"{' '.join(str(error).split())} (--help lists the flags)", USAGE_ERROR)
+    except SystemExit:
+      sys.exit(0)  # After --help, which absl ends as a failure.
+
+  app.run(guarded, flags_parser=parse)

@@ -9,6 +9,7 @@ import fcntl
 import functools
 import importlib.metadata
 import io
+import os
 import pathlib
 import platform
 import subprocess
@@ -58,6 +59,13 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   }
   if resolved["algorithm"] == "superquantile":
     superquantile.check_theta(resolved["theta"])
+    if resolved["smoothing"] and resolved["threshold"] != "reweighting":
+      raise ValueError(
+        f"Found --smoothing={resolved['smoothing']} with --threshold={resolved['threshold']}; only"
+        " reweighting is smoothed."
+      )
+  if resolved["data_dir"]:
+    resolved["data_dir"] = os.path.abspath(resolved["data_dir"])  # flags.txt holds anywhere.
   for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < resolved[name] < np.inf:
       raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
@@ -113,7 +121,7 @@ def build_process(
   )
 
 
-def _select_clients(files: client_files.ClientFiles, config: Mapping[str, Any]):
+def build_selection(files: client_files.ClientFiles, config: Mapping[str, Any]):
   """Cohort of a round, each client with the seed of its batches in that round."""
   sample = cohorts.build_fixed_size_sampler(
     files.client_ids, config["clients_per_round"], config["seed"]
@@ -270,7 +278,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     num_test_clients=config["num_test_clients"],
     validation_fraction=config["validation_fraction"],
   )
-  select_clients = _select_clients(splits["train"], config)
+  select_clients = build_selection(splits["train"], config)
   model = task.build_model(config["seed"])
   context.set_simulation_context()
   examples_fn = client_files.build_examples_fn(

@@ -25,6 +25,7 @@ from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import dependent_process
 
+flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_enum(
   "experiment", "default", sorted(presets.PRESETS), "What to run; see run_experiments.sh --help."
 )

@@ -6,8 +6,12 @@ Leaves everything in OUTPUT_DIR/TASK/METHOD/seed_S/. Run it again to continue a 
 interrupted; a finished one is not run again. `--flagfile=.../flags.txt` repeats a run.
 """
 
+from absl import flags
+
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
+
+flags.adopt_module_key_flags(train_flags)
 
 
 def main() -> None:

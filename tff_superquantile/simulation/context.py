@@ -66,11 +66,13 @@ def close() -> None:
   """Ends the worker and restores TFF's own default context. Called when Python exits."""
   if not _workers:
     return
-  tff.backends.native.set_sync_local_cpp_execution_context()
-  gc.collect()  # TFF ends its worker when the context is collected ...
-  for worker in list(_workers):  # ... unless something, like a traceback, still holds it.
-    if worker.poll() is None:
+  # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
+  # never if something like a traceback still holds it.
+  for worker in _workers:
+    if worker.returncode is None:
       worker.kill()
+  tff.backends.native.set_sync_local_cpp_execution_context()
+  gc.collect()
 
 
 def worker_ids() -> list[int]:

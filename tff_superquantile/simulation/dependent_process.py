@@ -8,11 +8,15 @@ from typing import Optional
 
 _PR_SET_PDEATHSIG = 1
 
-# Runs in the child before the program: asks the kernel to kill it when its parent ends. Done by a
-# wrapper, as `preexec_fn` is not safe in a process with threads.
+# Runs in the child before the program: asks the kernel to kill it when its parent ends, and has
+# signals do what they usually do (a shell starts background jobs with SIGINT ignored, and who waits
+# for a process that ignores it waits for ever). Done by a wrapper, as `preexec_fn` is not safe in a
+# process with threads.
 _EXEC_AS_DEPENDENT = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+for name in ("SIGINT", "SIGTERM", "SIGPIPE"):
+  signal.signal(getattr(signal, name), signal.SIG_DFL)
 parent, cores, *command = sys.argv[1:]
 if os.getppid() != int(parent):
   sys.exit("the parent has ended")
