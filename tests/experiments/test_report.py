@@ -13,6 +13,8 @@ import sys
 import numpy as np
 import pytest
 
+from tff_superquantile.experiments import comparison
+from tff_superquantile.experiments import plot_style
 from tff_superquantile.experiments import plots
 from tff_superquantile.experiments import report
 from tff_superquantile.experiments import run_folder
@@ -203,7 +205,7 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   for seed in range(2):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
-  assert expected in report.summary(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert expected in comparison.summary(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
 
 
 def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_path):
@@ -211,11 +213,13 @@ def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
-  assert "no larger than its standard deviation" in report.summary(run_folder.group_by_method(runs))
+  assert "no larger than its standard deviation" in comparison.summary(
+    run_folder.group_by_method(runs)
+  )
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
-  assert "share no seed" in report.summary(run_folder.group_by_method(apart))
+  assert "share no seed" in comparison.summary(run_folder.group_by_method(apart))
   alone = [run for run in runs if run.method == "fed_avg"]
-  assert "no result of another" in report.summary(run_folder.group_by_method(alone))
+  assert "no result of another" in comparison.summary(run_folder.group_by_method(alone))
 
 
 def test_page_is_self_contained(sweep):
@@ -349,7 +353,7 @@ def test_methods_are_ordered_and_named():
   assert [
     run_folder.display_name(method) for method in sorted(methods, key=run_folder.method_order)
   ] == ["FedAvg", "Superquantile θ = 1", "Superquantile θ = 0.2", "tilted"]
-  looks = plots.palette([f"method_{index}" for index in range(20)])
+  looks = plot_style.palette([f"method_{index}" for index in range(20)])
   assert len({(look.colors, look.dash) for look in looks.values()}) == 20
 
 
@@ -381,8 +385,8 @@ def test_command_without_finished_runs_exits_with_one_sentence(tmp_path):
   result = _run_module(tmp_path)
   assert result.returncode == 2
   assert result.stderr == (
-    f"no finished run found in {tmp_path} (1 unfinished run there): run "
-    "./run_experiments.sh first or pass --output_dir\n"
+    f"Error: Found no finished run in {tmp_path} but 1 unfinished one; run ./run_experiments.sh"
+    " first or pass --output_dir.\n"
   )
   with pytest.raises(ValueError, match="Found 1 unfinished"):
     report.write_report(tmp_path, "synthetic")

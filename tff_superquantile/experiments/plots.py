@@ -2,45 +2,27 @@
 
 Every figure is a function of the runs and a theme that returns an SVG, drawn on a transparent
 ground so that a page can show the light or the dark one. Thousands of points are embedded in it
-as a bitmap, text and axes stay crisp. A method has one colour in all figures (`palette`).
+as a bitmap, text and axes stay crisp. A method has one colour in all figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
-import io
 import math
 
-import matplotlib
 from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 import numpy as np
 
+from tff_superquantile.experiments import plot_style
 from tff_superquantile.experiments import run_folder
 
-# Runs by method, as `run_folder.group_by_method` makes them.
-Groups = Mapping[str, Sequence[run_folder.Run]]
 # Rounds, mean and sd over seeds (NaN for one seed), each of shape [number of points].
 _Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-# The colours of Okabe and Ito, which stay apart for colour-blind readers, as (light, dark) theme.
-_FED_AVG_COLOR = ("#4a4a4a", "#c9c9c9")
-_COLORS = (
-  ("#0072b2", "#56a8e8"),
-  ("#d55e00", "#ff8a3d"),
-  ("#009e73", "#2fc79a"),
-  ("#c05f98", "#e79ac6"),
-  ("#c88a00", "#f0b93a"),
-  ("#56b4e9", "#a6dcfa"),
-)
-# From the seventh method on colours repeat, with another dash.
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-_INK = ("#22262b", "#e4e7ea")
-_FAINT = ("#d9dce0", "#3a4048")
 _WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
 
@@ -67,32 +49,7 @@ class Figure:
   dark: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
-  """How a method is drawn: (light, dark) colours and a line style."""
-
-  colors: tuple[str, str]
-  dash: str | tuple[int, tuple[float, ...]]
-
-
-def palette(methods: Sequence[str]) -> dict[str, Look]:
-  """Gives each method its look.
-
-  Args:
-    methods: Folder names in the order of `run_folder.method_order`.
-
-  Returns:
-    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
-  """
-  looks = {}
-  others = [method for method in methods if method != run_folder.FED_AVG]
-  for index, method in enumerate(others):
-    dash = _DASHES[index // len(_COLORS) % len(_DASHES)]
-    looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
-  return {method: looks.get(method, Look(_FED_AVG_COLOR, "-")) for method in methods}
-
-
-def draw_all(groups: Groups) -> tuple[list[Figure], list[str]]:
+def draw_all(groups: run_folder.Groups) -> tuple[list[Figure], list[str]]:
   """Draws every figure that the runs have the data for.
 
   Args:
@@ -113,7 +70,7 @@ def draw_all(groups: Groups) -> tuple[list[Figure], list[str]]:
   return figures, omitted
 
 
-def _error_histogram(groups: Groups, dark: bool) -> bytes:
+def _error_histogram(groups: run_folder.Groups, dark: bool) -> bytes:
   """Draws the distribution of the test clients' errors, the clients of all seeds together.
 
   Above the histogram stand each method's mean and 90th percentile as its runs report them.
@@ -126,8 +83,8 @@ def _error_histogram(groups: Groups, dark: bool) -> bytes:
   width = next(step for step in (0.1, 0.2, 0.5, 1, 2, 4, 5) if largest <= 25 * step or step == 5)
   edges = np.arange(0, largest + 1.5 * width, width)
   filled = next(iter(errors))
-  looks = palette(list(groups))
-  with _theme(dark):
+  looks = plot_style.palette(list(groups))
+  with plot_style.theme(dark):
     figure = mpl_figure.Figure((_WIDTH, 3.7 + 0.22 * len(errors)), layout="constrained")
     strip, axes = figure.subplots(2, sharex=True, height_ratios=[0.22 * len(errors) + 0.1, 3.1])
     for row, (method, values) in enumerate(errors.items()):
@@ -175,11 +132,11 @@ def _error_histogram(groups: Groups, dark: bool) -> bytes:
     axes.set_xlim(0, edges[-1])
     axes.set_xlabel("Error of a test client (%)")
     axes.set_ylabel("Test clients (%)")
-    _add_legend(figure, looks, list(errors), dark)
-    return _to_svg(figure)
+    plot_style.add_legend(figure, looks, list(errors), dark)
+    return plot_style.to_svg(figure)
 
 
-def _error_against_size(groups: Groups, dark: bool) -> bytes:
+def _error_against_size(groups: run_folder.Groups, dark: bool) -> bytes:
   """Draws each test client's error against its number of examples, a panel for each method.
 
   Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
@@ -198,11 +155,11 @@ def _error_against_size(groups: Groups, dark: bool) -> bytes:
     )
   num_columns = min(3, len(points))
   num_rows = math.ceil(len(points) / num_columns)
-  with _theme(dark) as ink:
+  with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.7 * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
     for index, (axes, (method, (size, error))) in enumerate(zip(grid.flat, points.items())):
-      color = palette(list(groups))[method].colors[dark]
+      color = plot_style.palette(list(groups))[method].colors[dark]
       axes.scatter(
         size,
         error * 100,
@@ -222,7 +179,7 @@ def _error_against_size(groups: Groups, dark: bool) -> bytes:
           linewidth=1.5,
           linestyle=style,
         )
-      axes.set_title(_label(method, 28), color=color)
+      axes.set_title(plot_style.label(method, 28), color=color)
       if sizes.min() > 0 and sizes.max() > 8 * sizes.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -240,10 +197,10 @@ def _error_against_size(groups: Groups, dark: bool) -> bytes:
       loc="outside upper left",
       ncols=2,
     )
-    return _to_svg(figure)
+    return plot_style.to_svg(figure)
 
 
-def _error_by_round(groups: Groups, dark: bool) -> bytes:
+def _error_by_round(groups: run_folder.Groups, dark: bool) -> bytes:
   """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
   return _panels(
     groups,
@@ -257,7 +214,7 @@ def _error_by_round(groups: Groups, dark: bool) -> bytes:
   )
 
 
-def _selection_by_round(groups: Groups, dark: bool) -> bytes:
+def _selection_by_round(groups: run_folder.Groups, dark: bool) -> bytes:
   """Draws how many clients trained, and from which loss on, against rounds, averaged over seeds."""
   return _panels(
     groups,
@@ -270,7 +227,7 @@ def _selection_by_round(groups: Groups, dark: bool) -> bytes:
   )
 
 
-def _loss_by_round(groups: Groups, dark: bool) -> bytes:
+def _loss_by_round(groups: run_folder.Groups, dark: bool) -> bytes:
   """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
   return _panels(
     groups,
@@ -327,7 +284,7 @@ _FIGURES: tuple[tuple[Callable[..., bytes], str, str], ...] = (
 
 
 def _panels(
-  groups: Groups, dark: bool, what: str, panels: Sequence[tuple[str, str, float, bool]]
+  groups: run_folder.Groups, dark: bool, what: str, panels: Sequence[tuple[str, str, float, bool]]
 ) -> bytes:
   """Draws columns of `rounds.csv` against rounds, one panel a column that has data.
 
@@ -343,7 +300,7 @@ def _panels(
   Raises:
     NothingToDraw: If no column has data.
   """
-  looks = palette(list(groups))
+  looks = plot_style.palette(list(groups))
   drawn = []
   for column, title, factor, smooth in panels:
     curves = {method: _over_seeds(runs, column, factor, smooth) for method, runs in groups.items()}
@@ -354,7 +311,7 @@ def _panels(
     raise NothingToDraw(f"No figure of {what}: the runs have no such columns.")
   num_columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
   num_rows = math.ceil(len(drawn) / num_columns)
-  with _theme(dark) as ink:
+  with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.6 * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, squeeze=False)
     for axes, (column, title, curves) in zip(grid.flat, drawn):
@@ -380,26 +337,8 @@ def _panels(
     for axes in grid.flat[len(drawn) :]:
       axes.remove()
     shown = [method for method in groups if any(method in curves for _, _, curves in drawn)]
-    _add_legend(figure, looks, shown, dark)
-    return _to_svg(figure)
-
-
-def _add_legend(
-  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str], dark: bool
-) -> None:
-  """Names the methods above the panels, where no data can be covered."""
-  lines = [
-    mpl_lines.Line2D(
-      [], [], color=looks[method].colors[dark], linewidth=2, linestyle=looks[method].dash
-    )
-    for method in methods
-  ]
-  figure.legend(
-    lines,
-    [_label(method) for method in methods],
-    loc="outside upper left",
-    ncols=min(4, len(methods)),
-  )
+    plot_style.add_legend(figure, looks, shown, dark)
+    return plot_style.to_svg(figure)
 
 
 def _over_seeds(runs: Sequence[run_folder.Run], column: str, factor: float, smooth: bool) -> _Curve:
@@ -484,54 +423,3 @@ def _reported(
   """A metric of the test error as the table has it, or else computed from all clients."""
   aggregates = run_folder.aggregate(runs)
   return aggregates[name].mean if name in aggregates else fallback(_pooled(runs, "error"))
-
-
-def _label(method: str, longest: int = 36) -> str:
-  """The display name, fit for a figure."""
-  name = run_folder.display_name(method)
-  name = name if len(name) <= longest else name[: longest - 1] + "…"
-  # A pair of dollars would start a formula, a leading underscore hides a legend's entry.
-  return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
-
-
-@contextlib.contextmanager
-def _theme(dark: bool) -> Iterator[str]:
-  """Context in which figures get the project's style; yields the colour of text."""
-  ink, faint = _INK[dark], _FAINT[dark]
-  style = {
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9.5,
-    "legend.fontsize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": faint,
-    "axes.grid": True,
-    "grid.color": faint,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "text.color": ink,
-    "axes.labelcolor": ink,
-    "figure.constrained_layout.w_pad": 0.08,
-    "figure.constrained_layout.h_pad": 0.07,
-    "xtick.color": faint,
-    "ytick.color": faint,
-    "xtick.labelcolor": ink,
-    "ytick.labelcolor": ink,
-    "legend.frameon": False,
-    "legend.borderaxespad": 0,
-    # Text as paths looks the same on every machine, and a fixed salt makes equal files of equal
-    # data.
-    "svg.fonttype": "path",
-    "svg.hashsalt": "tff_superquantile",
-  }
-  with matplotlib.rc_context(style):
-    yield ink
-
-
-def _to_svg(figure: mpl_figure.Figure) -> bytes:
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
-  return buffer.getvalue()

@@ -147,6 +147,10 @@ class Run:
     return columns
 
 
+# Runs by method, as `group_by_method` makes them.
+Groups = Mapping[str, Sequence[Run]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Aggregate:
   """A metric over the seeds of a method, in the unit of the runs' files.

@@ -44,6 +44,16 @@ _VERSIONS_OF = (
 _RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
 
+class _ShowOnBar(tff.program.ReleaseManager):
+  """Shows on a bar what is released, and nothing else."""
+
+  def __init__(self, bar: progress.ProgressBar):
+    self._bar = bar
+
+  async def release(self, value, key: int) -> None:
+    self._bar.show(value, key)
+
+
 class RunError(ValueError):
   """A run that cannot start as asked for; the message says why and what to do."""
 
@@ -306,7 +316,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
       for name in _RELEASED_STATISTICS
     }
 
-  bar = progress.ProgressReleaseManager(
+  bar = progress.ProgressBar(
     f"{config['task']} {folder.parent.name} {folder.name}", config["num_rounds"]
   )
   loop = training_loop.Loop(
@@ -319,7 +329,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     release_managers=[
       tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
       tff.program.TensorBoardReleaseManager(str(folder / "tensorboard")),
-      bar,
+      _ShowOnBar(bar),
     ],
     state_manager=tff.program.FileProgramStateManager(
       str(folder / "checkpoints"), keep_total=2, keep_first=False

@@ -7,6 +7,7 @@ was interrupted continues. A failed run does not stop the others.
 """
 
 from collections.abc import Sequence
+import csv
 import itertools
 import os
 import pathlib
@@ -24,6 +25,7 @@ from tff_superquantile.experiments import presets
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import progress
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_enum(
@@ -84,9 +86,9 @@ def plan() -> list[dict[str, Any]]:
 class _ActiveRun:
   """A run in a process of its own, with its output in the run's folder."""
 
-  def __init__(self, config: dict[str, Any], cores: Sequence[int]):
-    self.config = config
+  def __init__(self, config: dict[str, Any], cores: Sequence[int], position: int):
     self.cores = cores
+    self.position = position
     method = train_flags.method_name(config)
     self.folder = run_folder.Run(
       config["task"],
@@ -95,6 +97,7 @@ class _ActiveRun:
       pathlib.Path(config["output_dir"], config["task"], method, f"seed_{config['seed']}"),
     )
     self.name = f"{config['task']}/{method}/seed_{config['seed']}"
+    self.bar = progress.ProgressBar(self.name, config["num_rounds"], position)
     self._log_path = self.folder.path / "log.txt"
     try:
       self.folder.path.mkdir(parents=True, exist_ok=True)
@@ -118,13 +121,26 @@ class _ActiveRun:
         stderr=subprocess.STDOUT,
       )
 
-  def rounds_done(self) -> int:
+  def last_round(self) -> tuple[int, dict[str, float]]:
+    """Returns how many rounds are done and what the last one released."""
     try:
       with open(self.folder.path / "rounds.csv", "rb") as file:
+        header = file.readline()
+        # Only the end, as this is looked at twice a second.
         file.seek(max(0, os.path.getsize(file.name) - 4096))
-        return int(file.read().splitlines()[-1].split(b",")[0])
-    except (OSError, ValueError, IndexError):
-      return 0  # Not there yet, or only its header.
+        last_line = file.read().split(b"\n")[-2]  # What follows it is still being written.
+      names, values = csv.reader([header.decode(), last_line.decode()])
+      row = {name: float(value) for name, value in zip(names, values) if value}
+      return int(row.pop("round")), row
+    except (OSError, ValueError, LookupError):
+      return 0, {}  # Not there yet.
+
+  def show_progress(self) -> int:
+    """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
+    done, values = self.last_round()
+    if done and sys.stderr.isatty():
+      self.bar.show(values, done)
+    return done
 
   def complaint(self) -> str:
     """The last line that the run printed."""
@@ -156,27 +172,32 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
   """
   cores = sorted(os.sched_getaffinity(0))
   num_workers = min(num_workers, len(configs), len(cores))
-  free = [cores[i::num_workers] for i in range(num_workers)]
+  # Cores, and a line of the terminal.
+  free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
   expected_rounds = [config["num_rounds"] for config in configs]
+  total = None if None in expected_rounds else sum(expected_rounds)
   bar = tqdm.tqdm(
-    desc="0 runs done",
-    total=sum(expected_rounds) if None not in expected_rounds else None,
+    desc=f"0 of {len(configs)} runs done",
+    total=total,
     unit="round",
+    position=0,
     mininterval=0.5 if sys.stderr.isatty() else 20,
+    dynamic_ncols=sys.stderr.isatty(),
   )
   rounds_of_ended, num_ended = 0, 0
   try:
     while waiting or active:
       while waiting and free:
-        active.append(_ActiveRun(waiting.pop(0), free.pop()))
+        active.append(_ActiveRun(waiting.pop(0), *free.pop()))
       time.sleep(_SECONDS_BETWEEN_LOOKS)
       for run in [run for run in active if run.process.poll() is not None]:
+        run.bar.close()
         active.remove(run)
-        free.append(run.cores)
-        rounds_of_ended += run.rounds_done()
+        free.append((run.cores, run.position))
+        rounds_of_ended += run.last_round()[0]
         num_ended += 1
         if run.process.returncode == cli.USAGE_ERROR:
           raise ValueError(run.complaint().removeprefix("Error: "))
@@ -184,11 +205,12 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
           failed.append(run.name)
           bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
       bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
-      bar.set_postfix_str(", ".join(run.name for run in active), refresh=False)
-      bar.update(rounds_of_ended + sum(run.rounds_done() for run in active) - bar.n)
+      bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)
   finally:
-    _stop(active)
+    for run in active:
+      run.bar.close()
     bar.close()
+    _stop(active)
   return failed
 
 

@@ -1,35 +1,41 @@
-"""A progress bar as a release manager: it shows what a round releases, and nothing else."""
+"""A progress bar of a run: time left, and of what a round released, the values that matter."""
 
+from collections.abc import Mapping
 import sys
-from typing import Optional
+from typing import Any, Optional
 
-import tensorflow_federated as tff
 import tqdm
 
 # What is shown of a round, by the name under which it is released.
 _SHOWN = {
+  "train_loss": ("loss", "{:.3f}"),  # Of those who trained; the cohort's, if known, instead.
+  "cohort_loss_mean": ("loss", "{:.3f}"),
   "threshold": ("threshold", "{:.3f}"),
   "tail_size": ("tail", "{:.0f}"),
   "num_excluded": ("left out", "{:.0f}"),
-  "cohort_loss_mean": ("loss", "{:.3f}"),
-  "train_loss": ("training loss", "{:.3f}"),
   "test_error_mean": ("test error", "{:.1%}"),
   "test_error_p90": ("p90", "{:.1%}"),
+  "seconds": ("s/round", "{:.2f}"),
 }
 
 
-class ProgressReleaseManager(tff.program.ReleaseManager):
-  """Shows rounds, time left, seconds a round, and the latest of the values that matter."""
+class ProgressBar:
+  """Shows rounds, time left and the latest of the values that matter.
 
-  def __init__(self, name: str, num_rounds: int):
-    """Prepares the bar, which appears with the first release.
+  It appears with the first round, so that rounds of an earlier process do not count for its speed.
+  """
+
+  def __init__(self, name: str, num_rounds: Optional[int], position: Optional[int] = None):
+    """Prepares the bar.
 
     Args:
       name: What is being run.
-      num_rounds: Rounds in total.
+      num_rounds: Rounds in total; None if not known.
+      position: The line of the terminal, for several bars; None for a bar of its own.
     """
     self._name = name
     self._num_rounds = num_rounds
+    self._position = position
     self._bar: Optional[tqdm.tqdm] = None
     self._shown: dict[str, str] = {}
 
@@ -38,20 +44,23 @@ class ProgressReleaseManager(tff.program.ReleaseManager):
     return tqdm.tqdm(
       desc=self._name,
       total=self._num_rounds,
-      initial=done,  # Rounds of an earlier process say nothing about the time that is left.
+      initial=done,
       unit="round",
+      position=self._position,
+      leave=self._position is None,
       mininterval=0.2 if terminal else 20,
       dynamic_ncols=terminal,
     )
 
-  async def release(self, value, key: int) -> None:
+  def show(self, values: Mapping[str, Any], round_num: int) -> None:
+    """Shows that a round is done, with the values that it released."""
     if self._bar is None:
-      self._bar = self._open(max(key - 1, 0))
+      self._bar = self._open(max(round_num - 1, 0))
     for released, (name, form) in _SHOWN.items():
-      if released in value and (value[released] or released != "num_excluded"):
-        self._shown[name] = form.format(value[released])
+      if released in values and (values[released] or released != "num_excluded"):
+        self._shown[name] = form.format(values[released])
     self._bar.set_postfix(self._shown, refresh=False)
-    self._bar.update(key - self._bar.n)
+    self._bar.update(round_num - self._bar.n)
 
   def close(self) -> None:
     if self._bar is not None:

@@ -1,0 +1,47 @@
+"""What the README shows must work as it stands there."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import problems
+import pytest
+import tensorflow_federated as tff
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_BLOCKS = re.findall(r"```python\n(.*?)```", _README, flags=re.DOTALL)
+
+
+def test_library_example(capsys):
+  cohort = problems.datasets(problems.client_arrays())
+  exec(_BLOCKS[0], dict(model_fn=problems.linear_model(), cohorts=[cohort, cohort], tff=tff))
+  assert capsys.readouterr().out.count("tail_size") == 2
+
+
+def test_task_example_is_found_and_trains(tmp_path):
+  tasks = tmp_path / "tasks"
+  tasks.mkdir()
+  for path in (_ROOT / "tasks").glob("*.py"):
+    (tasks / path.name).symlink_to(path)
+  (tasks / "weather.py").write_text(_BLOCKS[1], encoding="utf-8")
+  command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", _README)[1].split()
+  flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
+  result = subprocess.run(
+    [sys.executable, *command, *flags],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{_ROOT}"},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  assert (tmp_path / "out/weather/superquantile_theta_0.5/seed_0/metrics.json").exists()
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", _README))
+def test_links(link):
+  assert (_ROOT / link).exists()

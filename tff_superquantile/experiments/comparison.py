@@ -1,0 +1,229 @@
+"""What the finished runs of a task show, in words and in a table: method against method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+from tff_superquantile.experiments import run_folder
+
+_MEAN = "test.error.mean"
+# The paper's measure of the tail, by which methods are compared.
+P90 = "test.error.p90"
+_TAIL = "the 90th percentile of the test clients’ error"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """A column of the table; `decimals` None stands for three significant digits."""
+
+  metric: str
+  title: str
+  factor: float = 100.0
+  decimals: int | None = 1
+  contest: bool = True  # Whether the lowest entry is marked.
+  brief: bool = False  # Whether a terminal shows the column too.
+
+
+_COLUMNS = (
+  Column(_MEAN, "mean", brief=True),
+  Column("test.error.std", "sd"),
+  Column("test.error.p10", "p10"),
+  Column("test.error.p50", "p50"),
+  Column(P90, "p90", brief=True),
+  Column("test.error.p95", "p95"),
+  Column("test.error.superquantile_90", "worst 10 %", brief=True),
+  Column("test.error.best_10", "best 10 %"),
+  Column("train.loss.mean", "train loss", factor=1.0, decimals=3),
+  # Time depends on the machine and what else it does, so nobody wins.
+  Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """An entry of the table as text; `spread` is "± sd" or empty."""
+
+  value: str
+  spread: str = ""
+  best: bool = False
+
+  def __str__(self) -> str:
+    return f"{self.value} {self.spread}".strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A method's row of the table."""
+
+  method: str
+  name: str
+  num_seeds: int
+  cells: list[Cell]
+
+
+def summary(groups: run_folder.Groups) -> str:
+  """Says in a few sentences what the runs show.
+
+  FedAvg is compared with the method that has the lowest 90th percentile of the test error, seed by
+  seed over the seeds that both have.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    Plain text, errors in % and differences in percentage points.
+  """
+  tails = {
+    method: run_folder.aggregate(runs)[P90].mean
+    for method, runs in groups.items()
+    if P90 in run_folder.aggregate(runs)
+  }
+  tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
+  if not tails:
+    return f"No method reports {_TAIL}."
+  rivals = [method for method in tails if method != run_folder.FED_AVG]
+  best = min(rivals or tails, key=tails.get)
+  name = run_folder.display_name(best)
+  if run_folder.FED_AVG not in tails or not rivals:
+    return (
+      f"With {name}, {_TAIL} is {_percent(tails[best])}; there is no result of "
+      f"{'FedAvg' if rivals else 'another method'} to compare with."
+    )
+
+  seeds, tail, tail_sd, levels = _compare(groups[run_folder.FED_AVG], groups[best], P90)
+  spread = "" if math.isnan(tail_sd) else f" ± {tail_sd:.1f}"
+  if f"{tail:.1f}".strip("-") == "0.0":
+    effect = f"leaves {_TAIL} as it is ({levels})"
+  else:
+    effect = (
+      f"{'lowers' if tail < 0 else 'raises'} {_TAIL} by {abs(tail):.1f}{spread} points ({levels})"
+    )
+  if all(_MEAN in run_folder.aggregate(groups[method]) for method in (run_folder.FED_AVG, best)):
+    mean = _compare(groups[run_folder.FED_AVG], groups[best], _MEAN)[1]
+    effect += f" and changes the mean by {_signed(mean)} points"
+  text = (
+    f"Against FedAvg, {name} {effect}"
+    if len(rivals) == 1
+    else f"Of {len(rivals)} methods compared with FedAvg, {name} does best by the worst-off "
+    f"clients: it {effect}"
+  )
+  if seeds == 0:
+    return f"{text}; the two share no seed, so part of the difference may be the seeds’."
+  if seeds == 1:
+    return f"{text}. This is one seed, which cannot tell an effect from chance."
+  caution = (
+    " The change of the percentile is no larger than its standard deviation over seeds."
+    if abs(tail) <= tail_sd
+    else ""
+  )
+  return f"{text}, over {seeds} seeds.{caution}"
+
+
+def _compare(
+  before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
+) -> tuple[int, float, float, str]:
+  """Compares a fraction between two methods, seed by seed where they share seeds.
+
+  Args:
+    before: Runs of a method, of which at least one has the metric.
+    after: Runs of another method, likewise.
+    metric: A name in `Run.numbers`.
+
+  Returns:
+    The number of shared seeds, mean and sd over them (NaN below two) of the change in percentage
+    points, and the two levels as text.
+  """
+  first, second = (
+    {run.seed: 100 * run.numbers[metric] for run in runs if metric in run.numbers}
+    for runs in (before, after)
+  )
+  shared = sorted(first.keys() & second.keys())
+  old = np.mean([first[seed] for seed in shared or first])
+  new = np.mean([second[seed] for seed in shared or second])
+  changes = [second[seed] - first[seed] for seed in shared] or [new - old]
+  change = run_folder.Aggregate.of(changes)
+  return len(shared), change.mean, change.sd, f"{_percent(old / 100)} → {_percent(new / 100)}"
+
+
+def table(groups: run_folder.Groups, brief: bool = False) -> tuple[list[Column], list[Row]]:
+  """Returns the columns that some method has, and a row for each method."""
+  aggregates = {method: run_folder.aggregate(runs) for method, runs in groups.items()}
+  columns = [
+    column
+    for column in _COLUMNS
+    if (column.brief or not brief)
+    and any(column.metric in aggregate for aggregate in aggregates.values())
+  ]
+  cells: dict[str, list[Cell]] = {method: [] for method in groups}
+  for column in columns:
+    entries = {
+      method: aggregate[column.metric]
+      for method, aggregate in aggregates.items()
+      if column.metric in aggregate
+    }
+    if column.decimals is None:
+      sizes = [entry.mean for entry in entries.values() if 0 < entry.mean < math.inf]
+      decimals = min(4, max(0, 2 - math.floor(math.log10(min(sizes, default=1)))))
+      column = dataclasses.replace(column, decimals=decimals)
+    texts = {method: _number(entry.mean, column) for method, entry in entries.items()}
+    finite = {method: entry.mean for method, entry in entries.items() if math.isfinite(entry.mean)}
+    # What reads the same as the best is as good, so the text decides and not the 15th digit.
+    best = texts[min(finite, key=finite.get)] if len(groups) > 1 and finite else None
+    for method, row in cells.items():
+      if method not in entries:
+        row.append(Cell("–"))
+        continue
+      sd = entries[method].sd
+      spread = "" if math.isnan(sd) else f"± {_number(sd, column)}"
+      row.append(Cell(texts[method], spread, column.contest and texts[method] == best))
+  return columns, [
+    Row(method, run_folder.display_name(method), len(groups[method]), row)
+    for method, row in cells.items()
+  ]
+
+
+def _number(value: float, column: Column) -> str:
+  """Formats a value in the column's unit."""
+  value *= column.factor
+  if not math.isfinite(value):
+    return "NaN" if math.isnan(value) else "∞"
+  return f"{value:.{column.decimals}f}"
+
+
+def _percent(fraction: float) -> str:
+  return f"{100 * fraction:.1f} %"
+
+
+def _signed(points: float) -> str:
+  text = f"{points:+.1f}"
+  return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def markdown_table(columns: Sequence[Column], rows: Sequence[Row], mark: bool = True) -> str:
+  """Lays the table out in Markdown with aligned columns, the best entries bold if `mark`."""
+  lines = [["method", "seeds", *[column.title for column in columns]]]
+  for row in rows:
+    lines.append(
+      [
+        escape_markdown(row.name),
+        str(row.num_seeds),
+        *[f"**{cell}**" if mark and cell.best else str(cell) for cell in row.cells],
+      ]
+    )
+  widths = [max(4, *map(len, column)) for column in zip(*lines)]
+  text = [
+    " | ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines
+  ]
+  rule = "|".join(["-" * (widths[0] + 2), *["-" * (width + 1) + ":" for width in widths[1:]]])
+  return "\n".join([f"| {text[0]} |", f"|{rule}|", *[f"| {line} |" for line in text[1:]]])
+
+
+def escape_markdown(text: str) -> str:
+  """Escapes what Markdown would read as markup; underscores within words are none."""
+  text = text.replace("&", "&amp;").replace("<", "&lt;")
+  return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)

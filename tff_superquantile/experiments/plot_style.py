@@ -1,0 +1,123 @@
+"""How figures look: one colour a method, light and dark themes, SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import io
+
+import matplotlib
+from matplotlib import figure as mpl_figure
+from matplotlib import lines as mpl_lines
+
+from tff_superquantile.experiments import run_folder
+
+# The colours of Okabe and Ito, which stay apart for colour-blind readers, as (light, dark) theme.
+_FED_AVG_COLOR = ("#4a4a4a", "#c9c9c9")
+_COLORS = (
+  ("#0072b2", "#56a8e8"),
+  ("#d55e00", "#ff8a3d"),
+  ("#009e73", "#2fc79a"),
+  ("#c05f98", "#e79ac6"),
+  ("#c88a00", "#f0b93a"),
+  ("#56b4e9", "#a6dcfa"),
+)
+# From the seventh method on colours repeat, with another dash.
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+_INK = ("#22262b", "#e4e7ea")
+_FAINT = ("#d9dce0", "#3a4048")
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """How a method is drawn: (light, dark) colours and a line style."""
+
+  colors: tuple[str, str]
+  dash: str | tuple[int, tuple[float, ...]]
+
+
+def palette(methods: Sequence[str]) -> dict[str, Look]:
+  """Gives each method its look.
+
+  Args:
+    methods: Folder names in the order of `run_folder.method_order`.
+
+  Returns:
+    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
+  """
+  looks = {}
+  others = [method for method in methods if method != run_folder.FED_AVG]
+  for index, method in enumerate(others):
+    dash = _DASHES[index // len(_COLORS) % len(_DASHES)]
+    looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
+  return {method: looks.get(method, Look(_FED_AVG_COLOR, "-")) for method in methods}
+
+
+def add_legend(
+  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str], dark: bool
+) -> None:
+  """Names the methods above the panels, where no data can be covered."""
+  lines = [
+    mpl_lines.Line2D(
+      [], [], color=looks[method].colors[dark], linewidth=2, linestyle=looks[method].dash
+    )
+    for method in methods
+  ]
+  figure.legend(
+    lines,
+    [label(method) for method in methods],
+    loc="outside upper left",
+    ncols=min(4, len(methods)),
+  )
+
+
+def label(method: str, longest: int = 36) -> str:
+  """The display name, fit for a figure."""
+  name = run_folder.display_name(method)
+  name = name if len(name) <= longest else name[: longest - 1] + "…"
+  # A pair of dollars would start a formula, a leading underscore hides a legend's entry.
+  return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
+@contextlib.contextmanager
+def theme(dark: bool) -> Iterator[str]:
+  """Context in which figures get the project's style; yields the colour of text."""
+  ink, faint = _INK[dark], _FAINT[dark]
+  style = {
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": faint,
+    "axes.grid": True,
+    "grid.color": faint,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "text.color": ink,
+    "axes.labelcolor": ink,
+    "figure.constrained_layout.w_pad": 0.08,
+    "figure.constrained_layout.h_pad": 0.07,
+    "xtick.color": faint,
+    "ytick.color": faint,
+    "xtick.labelcolor": ink,
+    "ytick.labelcolor": ink,
+    "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    # Text as paths looks the same on every machine, and a fixed salt makes equal files of equal
+    # data.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "tff_superquantile",
+  }
+  with matplotlib.rc_context(style):
+    yield ink
+
+
+def to_svg(figure: mpl_figure.Figure) -> bytes:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
+  return buffer.getvalue()
