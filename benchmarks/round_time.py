@@ -18,16 +18,16 @@ from absl import flags
 import numpy as np
 
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import train_flags
+
+# Of these it uses data_dir, cache_dir, theta and clients_per_round.
+flags.adopt_module_key_flags(train_flags)
 
 _TASKS = flags.DEFINE_list(
   "tasks", ["synthetic", "emnist_linear", "emnist_convnet"], "What to time."
 )
-_NUM_ROUNDS = flags.DEFINE_integer("num_rounds", 10, "Timed rounds a method.", lower_bound=1)
+_TIMED_ROUNDS = flags.DEFINE_integer("timed_rounds", 10, "Timed rounds a method.", lower_bound=1)
 _WARM_UP = flags.DEFINE_integer("warm_up", 2, "Rounds before, not counted.", lower_bound=1)
-_CLIENTS = flags.DEFINE_integer("clients_per_round", 100, "Cohort size.", lower_bound=1)
-_THETA = flags.DEFINE_float("theta", 0.5, "Tail fraction of the superquantile rounds.")
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "EMNIST's source, as for the experiments.")
-_CACHE_DIR = flags.DEFINE_string("cache_dir", "", "Where data is kept; empty for nowhere.")
 _JSON = flags.DEFINE_bool("json", False, "Print the numbers as JSON.")
 
 _STOCK = "TFF build_weighted_fed_avg"
@@ -52,12 +52,12 @@ def _generated_images(directory: str):
   )
 
 
-def _load(task, cache_dir: str):
-  if task.name.startswith("emnist") and not _DATA_DIR.value:
-    return _generated_images(os.path.join(cache_dir, task.name))
+def _load(task, temporary: str):
+  if task.name.startswith("emnist") and not flags.FLAGS.data_dir:
+    return _generated_images(os.path.join(temporary, task.name))
   splits = task.load_clients(
-    data_dir=_DATA_DIR.value,
-    cache_dir=cache_dir,
+    data_dir=flags.FLAGS.data_dir,
+    cache_dir=flags.FLAGS.cache_dir,
     seed=0,
     num_train_clients=0,
     num_test_clients=0,
@@ -95,20 +95,20 @@ def _build_processes(task, model, files, config):
   }
 
 
-def _time_task(name: str, cache_dir: str) -> dict:
+def _time_task(name: str, temporary: str) -> dict:
   """Runs the methods in turns; returns their seconds and how far FedAvg's weights are apart."""
   import tasks
   from tff_superquantile.experiments import runner
 
   task = tasks.get_task(name)
-  files = _load(task, cache_dir)
+  files = _load(task, temporary)
   config = dict(
     task.defaults,
-    theta=_THETA.value,
+    theta=flags.FLAGS.theta,
     threshold="exact",
     smoothing=0.0,
     seed=0,
-    clients_per_round=_CLIENTS.value,
+    clients_per_round=flags.FLAGS.clients_per_round or task.defaults["clients_per_round"],
     l2=0.0,  # TFF's process has none.
     learning_rate_decay=1.0,
   )
@@ -117,7 +117,7 @@ def _time_task(name: str, cache_dir: str) -> dict:
   names = list(processes)
   states = {method: process.initialize() for method, process in processes.items()}
   seconds = {method: [] for method in names}
-  for round_num in range(1, _WARM_UP.value + _NUM_ROUNDS.value + 1):
+  for round_num in range(1, _WARM_UP.value + _TIMED_ROUNDS.value + 1):
     cohort = select_clients(round_num)
     for turn in range(len(names)):
       method = names[(turn + round_num) % len(names)]
@@ -127,12 +127,20 @@ def _time_task(name: str, cache_dir: str) -> dict:
         seconds[method].append(time.perf_counter() - start)
   stock, ours = (states[method].global_model_weights.trainable for method in names[:2])
   apart = max(float(np.max(np.abs(a - b))) for a, b in zip(stock, ours))
-  return dict(task=name, seconds=seconds, largest_weight_difference=apart)
+  return dict(
+    task=name,
+    clients_per_round=config["clients_per_round"],
+    seconds=seconds,
+    largest_weight_difference=apart,
+  )
 
 
 def _print_table(result: dict) -> None:
   stock = np.median(result["seconds"][_STOCK])
-  print(f"\n{result['task']}: {_CLIENTS.value} clients a round, {_NUM_ROUNDS.value} rounds")
+  print(
+    f"\n{result['task']}: {result['clients_per_round']} clients a round,"
+    f" {_TIMED_ROUNDS.value} rounds"
+  )
   print(f"  {'':28}  median s  (min to max)          of TFF's")
   for method, values in result["seconds"].items():
     ratios = np.array(values) / np.array(result["seconds"][_STOCK])
@@ -151,7 +159,7 @@ def main() -> None:
   context.set_simulation_context()
   print(f"{platform.machine()}, {context.num_cores()} cores")
   with tempfile.TemporaryDirectory() as temporary:
-    results = [_time_task(name, _CACHE_DIR.value or temporary) for name in _TASKS.value]
+    results = [_time_task(name, temporary) for name in _TASKS.value]
   for result in results:
     _print_table(result)
   if _JSON.value:
