@@ -42,6 +42,13 @@ def test_task_example_is_found_and_trains(tmp_path):
   assert (tmp_path / "out/weather/superquantile_theta_0.5/seed_0/metrics.json").exists()
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", _README))
-def test_links(link):
-  assert (_ROOT / link).exists()
+def _links():
+  for page in [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"""\]\((?!http)([^)#]+)\)|src(?:set)?="(?!http)([^"]+)""", text):
+      yield page.parent, "".join(link)
+
+
+@pytest.mark.parametrize("folder,link", _links())
+def test_links(folder, link):
+  assert (folder / link).exists()

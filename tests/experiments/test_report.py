@@ -392,6 +392,15 @@ def test_command_without_finished_runs_exits_with_one_sentence(tmp_path):
     report.write_report(tmp_path, "synthetic")
 
 
+def test_figures_as_files(tmp_path):
+  for method in ("fed_avg", _SUPERQUANTILE):
+    _fabricate(tmp_path, method, 0)
+  paths = report.write_figures(tmp_path, "synthetic", tmp_path / "figures")
+  names = {path.name for path in paths}
+  assert {"synthetic-error-histogram-light.svg", "synthetic-error-histogram-dark.svg"} <= names
+  assert all(path.read_text(encoding="utf-8").startswith("<?xml") for path in paths)
+
+
 def test_command_reports_every_task(tmp_path):
   for task in ("synthetic", "emnist"):
     _fabricate(tmp_path, "fed_avg", 0, task=task, num_rounds=None)

@@ -102,7 +102,16 @@ def build_evaluator(
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
     return tf.cast(model.loss(output=output, label=label), tf.float32)
 
-  @tf.function(reduce_retracing=True)
+  def rows_spec(rows):
+    return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
+
+  weights_spec = tf.nest.map_structure(
+    lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
+  )
+
+  @tf.function(
+    input_signature=[weights_spec, rows_spec(examples.x), rows_spec(examples.y), rows_spec(owner)]
+  )
   def batch_sums(weights, x, y, owner):
     x = x if examples.decode is None else examples.decode(x)
     output = model.predict_on_batch(weights, x, training=False)

@@ -234,7 +234,7 @@ def _loss_by_round(groups: run_folder.Groups, dark: bool) -> bytes:
     dark,
     "loss against rounds",
     (
-      ("train_loss", "Training clients, mean loss", 1, True),
+      ("train_loss", "Clients that trained, mean loss", 1, True),
       ("cohort_loss_superquantile", "Cohort, superquantile of loss", 1, True),
       ("test_loss_mean", "Test clients, mean loss", 1, False),
       ("test_loss_superquantile_90", "Worst 10 % of test clients, loss", 1, False),

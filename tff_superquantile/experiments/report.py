@@ -13,7 +13,8 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
         mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
         num_seeds      the number n of runs that have the metric
 
-Unfinished runs are listed and otherwise left out. Needs no TensorFlow.
+Unfinished runs are listed and otherwise left out. `--figures_dir=DIR` writes the figures as files
+too. Needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -110,6 +111,32 @@ def write_report(output_dir: str | os.PathLike, task: str) -> dict[str, pathlib.
   run_folder.write_atomically(paths["html"], page)
   run_folder.write_atomically(paths["markdown"], markdown)
   run_folder.write_atomically(paths["csv"], _csv(task, runs.groups))
+  return paths
+
+
+def write_figures(
+  output_dir: str | os.PathLike, task: str, figures_dir: str | os.PathLike
+) -> list[pathlib.Path]:
+  """Writes the figures of a task as SVG files, each for a light and for a dark background.
+
+  Args:
+    output_dir: As given to `write_report`.
+    task: As given to `write_report`.
+    figures_dir: Where to write TASK-FIGURE-light.svg and TASK-FIGURE-dark.svg; made if missing.
+
+  Returns:
+    The files written.
+
+  Raises:
+    ValueError: If the task has no finished run.
+  """
+  folder = pathlib.Path(figures_dir)
+  folder.mkdir(parents=True, exist_ok=True)
+  paths = []
+  for figure in plots.draw_all(_runs_of_task(output_dir, task).groups)[0]:
+    for theme, svg in (("light", figure.light), ("dark", figure.dark)):
+      paths.append(folder / f"{task}-{figure.name}-{theme}.svg")
+      run_folder.write_atomically(paths[-1], svg.decode("utf-8"))
   return paths
 
 
@@ -272,10 +299,14 @@ def main() -> None:
       " --output_dir."
     )
   for task in tasks:
-    print(terminal_text(output_dir, task, write_report(output_dir, task)), end="\n\n")
+    print(terminal_text(output_dir, task, write_report(output_dir, task)))
+    if flags.FLAGS.figures_dir:
+      print("Figures:", *write_figures(output_dir, task, flags.FLAGS.figures_dir), sep="\n  ")
+    print()
 
 
 if __name__ == "__main__":
   # Defined here and not on import: the sweep imports this module and has an --output_dir too.
   flags.DEFINE_string("output_dir", "results", "Directory with the runs, TASK/METHOD/seed_S/.")
+  flags.DEFINE_string("figures_dir", "", "Where to write the figures as SVG files; empty for not.")
   cli.run(main)

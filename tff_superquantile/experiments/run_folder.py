@@ -303,6 +303,19 @@ def write_json_atomically(path: str | os.PathLike, value: Any) -> None:
   write_atomically(path, json.dumps(value, indent=2, default=_to_builtin) + "\n")
 
 
+def drop_torn_line(path: str | os.PathLike) -> None:
+  """Cuts off what a killed writer left of a text file's last line, so that lines can be appended.
+
+  Args:
+    path: The file; it need not exist.
+  """
+  try:
+    with open(path, "rb+") as stream:
+      stream.truncate(stream.read().rfind(b"\n") + 1)
+  except FileNotFoundError:
+    pass
+
+
 def _to_builtin(value: Any) -> Any:
   if isinstance(value, (np.ndarray, np.generic)):
     return value.tolist()

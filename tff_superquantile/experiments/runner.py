@@ -54,10 +54,6 @@ class _ShowOnBar(tff.program.ReleaseManager):
     self._bar.show(value, key)
 
 
-class RunError(ValueError):
-  """A run that cannot start as asked for; the message says why and what to do."""
-
-
 def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   """Fills what was not given with the task's defaults and checks the rest.
 
@@ -214,7 +210,9 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-      raise RunError(f"Found that another process is at work in {folder}; wait for it.") from error
+      raise ValueError(
+        f"Found that another process is at work in {folder}; wait for it."
+      ) from error
     yield
 
 
@@ -222,7 +220,7 @@ def _open_folder(config: Mapping[str, Any]) -> pathlib.Path:
   """Makes the run's folder.
 
   Raises:
-    RunError: If that is not possible.
+    ValueError: If that is not possible.
   """
   method = train_flags.method_name(config)
   folder = pathlib.Path(config["output_dir"], config["task"], method, f"seed_{config['seed']}")
@@ -230,7 +228,7 @@ def _open_folder(config: Mapping[str, Any]) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lock").touch()
   except OSError as error:
-    raise RunError(
+    raise ValueError(
       f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
     ) from error
   return folder
@@ -245,7 +243,7 @@ def _check_same_flags(folder: pathlib.Path, config: Mapping[str, Any], found: Ma
     if found.get(name) != wanted.get(name) and name not in train_flags.INCIDENTAL
   ]
   if different:
-    raise RunError(
+    raise ValueError(
       f"Found a run with other flags in {folder} ({'; '.join(different)}); choose another"
       " --output_dir or --run_name, or remove that folder."
     )
@@ -274,6 +272,11 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
       if earlier.finished and int(earlier.flags["num_rounds"]) == config["num_rounds"]:
         print(f"Finished before: {folder}")
         return folder
+      if (earlier.last_round or 0) > config["num_rounds"]:
+        raise ValueError(
+          f"Found {earlier.last_round} rounds done in {folder}, more than"
+          f" --num_rounds={config['num_rounds']}; ask for at least as many, or remove that folder."
+        )
     _train(config, task, folder, earlier)
   return folder
 
@@ -306,6 +309,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
   )
   run_folder.write_json_atomically(folder / "manifest.json", manifest)
   (folder / "metrics.json").unlink(missing_ok=True)
+  run_folder.drop_torn_line(folder / "rounds.csv")
 
   def evaluate(weights, round_num: int):
     del round_num
