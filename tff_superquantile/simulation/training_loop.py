@@ -6,11 +6,15 @@ a run that was killed continues from its last checkpoint to the same weights.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
+import signal
+import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
+from absl import logging
 import numpy as np
 import tensorflow_federated as tff
 
@@ -53,6 +57,10 @@ class Loop:
 def run(loop: Loop) -> Any:
   """Runs the rounds that are not done yet.
 
+  A round counts as done when it is released; a signal that arrives while files are being written
+  takes effect when they are whole. So whatever ends a run in an orderly way, the saved state is
+  that of the last round that was released.
+
   Args:
     loop: What to run.
 
@@ -60,50 +68,92 @@ def run(loop: Loop) -> Any:
     The state after the last round.
 
   Raises:
-    DivergedError: If a whole cohort had no finite loss. The state of the round before is saved.
+    DivergedError: If nobody's loss or update was finite. The state of the round before is saved.
     ValueError: If the saved state is beyond `num_rounds`.
   """
-  return asyncio.run(_run(loop))
+  # Not asyncio.run, which would handle Ctrl-C by itself, at the next pause of a coroutine.
+  event_loop = asyncio.new_event_loop()
+  try:
+    return _run(loop, event_loop.run_until_complete)
+  finally:
+    event_loop.close()
 
 
-async def _load(loop: Loop) -> tuple[Any, int]:
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+  """Delivers SIGINT and SIGTERM after the block. Only Python's main thread gets them anyway."""
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  arrived = []
+  handlers = {
+    signum: signal.signal(signum, lambda number, frame: arrived.append((number, frame)))
+    for signum in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for signum, handler in handlers.items():
+      signal.signal(signum, handler)
+    for number, _ in arrived[:1]:
+      signal.raise_signal(number)
+
+
+def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int]:
   """Returns the latest readable state and its round; the initial state is that of round 0."""
   initial_state = loop.process.initialize()
-  for round_num in reversed(await loop.state_manager.get_versions() or []):
+  for round_num in reversed(wait(loop.state_manager.get_versions()) or []):
     if round_num > loop.num_rounds:
       raise ValueError(
         f"Found a checkpoint of round {round_num}, past num_rounds = {loop.num_rounds}; ask for at"
         f" least {round_num} rounds or remove the run's folder."
       )
-    return await loop.state_manager.load(round_num, initial_state), round_num
+    try:
+      return wait(loop.state_manager.load(round_num, initial_state)), round_num
+    except Exception as error:  # Whatever a full disk or a loss of power left there.
+      logging.warning("The checkpoint of round %d cannot be read: %s", round_num, error)
   return initial_state, 0
 
 
-async def _run(loop: Loop) -> Any:
-  state, done = await _load(loop)
+def _check_progress(values: Metrics, round_num: int) -> None:
+  """Raises `DivergedError` if clients were left out and nobody else was left to train."""
+  excluded = values.get("num_excluded", 0)
+  cohort = values.get("cohort_size", 0)
+  if excluded and values.get("tail_size", cohort - excluded) <= 0:
+    raise DivergedError(
+      f"Found no finite loss and update among the {cohort} clients of round {round_num}; the model"
+      " has diverged, or the data are not finite: lower the learning rate."
+    )
+
+
+def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
+  state, done = _load(loop, wait)
   saved = done
 
-  async def release(values: Metrics, round_num: int) -> None:
-    # All numbers, in one order: what a release manager gets is what it writes.
-    values = {name: np.asarray(value).item() for name, value in values.items()}
-    for manager in loop.release_managers:
-      await manager.release(values, key=round_num)
-
-  async def save(round_num: int) -> None:
-    nonlocal saved
-    if round_num > saved:
-      await loop.state_manager.save(state, round_num)
-      saved = round_num
-
-  def evaluate(round_num: int) -> Metrics:
+  def evaluate(state: Any, round_num: int) -> Metrics:
     if loop.evaluate is None:
       return {}
     return loop.evaluate(loop.process.get_model_weights(state), round_num)
 
+  def release(values: Metrics, round_num: int) -> None:
+    # Plain numbers: what a release manager gets is what it writes.
+    values = {name: np.asarray(value).item() for name, value in values.items()}
+    for manager in loop.release_managers:
+      wait(manager.release(values, key=round_num))
+
+  def save() -> None:
+    nonlocal saved
+    if done > saved:
+      # There already only if it could not be read; the next one will be.
+      with contextlib.suppress(tff.program.ProgramStateExistsError):
+        wait(loop.state_manager.save(state, done))
+      saved = done
+
   if done == 0:
-    initial = evaluate(0)
+    initial = evaluate(state, 0)
     if initial:
-      await release(initial, 0)
+      with _deferred_signals():
+        release(initial, 0)
   last_saved_time = time.monotonic()
   try:
     for round_num in range(done + 1, loop.num_rounds + 1):
@@ -111,19 +161,16 @@ async def _run(loop: Loop) -> Any:
       output = loop.process.next(state, loop.select_clients(round_num))
       values = dict(loop.read_metrics(output.metrics))
       values["seconds"] = time.monotonic() - start
-      if values.get("num_excluded", 0) == values.get("cohort_size", np.inf):
-        raise DivergedError(
-          f"Found no finite loss among the {values['cohort_size']} clients of round {round_num};"
-          " the model has diverged, or the data are not finite: lower the learning rate."
-        )
-      # Both at once, so that an interrupt leaves a state and its number.
-      state, done = output.state, round_num
+      _check_progress(values, round_num)
       if round_num % loop.rounds_per_evaluation == 0 or round_num == loop.num_rounds:
-        values.update(evaluate(round_num))
-      await release(values, round_num)
-      if time.monotonic() - last_saved_time >= loop.seconds_per_checkpoint:
-        await save(round_num)
-        last_saved_time = time.monotonic()
+        values.update(evaluate(output.state, round_num))
+      with _deferred_signals():
+        release(values, round_num)
+        state, done = output.state, round_num
+        if time.monotonic() - last_saved_time >= loop.seconds_per_checkpoint:
+          save()
+          last_saved_time = time.monotonic()
   finally:
-    await save(done)
+    with _deferred_signals():
+      save()
   return state

@@ -1,0 +1,88 @@
+"""Cohorts: uniform, without replacement, the same for the same seed and round, and no others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from tff_superquantile.simulation import cohorts
+from tff_superquantile.simulation import seeds
+
+_CLIENTS = tuple(f"client_{i}" for i in range(20))
+
+
+@given(
+  num_clients=st.integers(1, 50),
+  data=st.data(),
+  seed=st.integers(0, 2**63),
+  round_num=st.integers(0, 10**6),
+)
+def test_cohort_holds_that_many_different_clients(num_clients, data, seed, round_num):
+  clients = [f"c{i}" for i in range(num_clients)]
+  size = data.draw(st.integers(1, num_clients))
+  cohort = cohorts.build_fixed_size_sampler(clients, size, seed)(round_num)
+  assert isinstance(cohort, list) and len(cohort) == size
+  assert len(set(cohort)) == size and set(cohort) <= set(clients)
+
+
+def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking():
+  first = cohorts.build_fixed_size_sampler(_CLIENTS, 5, seed=3)
+  second = cohorts.build_fixed_size_sampler(list(_CLIENTS), 5, seed=3)
+  forwards = [first(round_num) for round_num in range(1, 30)]
+  backwards = [second(round_num) for round_num in reversed(range(1, 30))][::-1]
+  assert forwards == backwards
+  assert forwards == [first(round_num) for round_num in range(1, 30)]
+
+
+def test_global_random_state_neither_matters_nor_changes():
+  sample = cohorts.build_fixed_size_sampler(_CLIENTS, 5, seed=0)
+  np.random.seed(1)
+  before = sample(1)
+  state = np.random.get_state()[1].tolist()
+  np.random.seed(1)
+  assert np.random.get_state()[1].tolist() == state
+  np.random.seed(2)
+  assert sample(1) == before
+
+
+def test_rounds_and_seeds_differ():
+  samples = [cohorts.build_fixed_size_sampler(_CLIENTS, 10, seed) for seed in range(10)]
+  drawn = {tuple(sample(round_num)) for sample in samples for round_num in range(10)}
+  assert len(drawn) == 100
+  # Nor is one seed's history another's, shifted by some rounds.
+  assert samples[0](1) != samples[1](0)
+
+
+def test_every_client_and_every_pair_is_equally_likely():
+  num_rounds, size, n = 20_000, 3, 6
+  sample = cohorts.build_fixed_size_sampler(range(n), size, seed=0)
+  together = np.zeros([n, n])
+  for round_num in range(num_rounds):
+    member = np.zeros(n)
+    member[sample(round_num)] = 1
+    together += np.outer(member, member)
+  together /= num_rounds
+  # Probabilities of a uniform subset; the tolerance is five standard deviations.
+  alone, pair = size / n, size * (size - 1) / (n * (n - 1))
+  tolerance = 5 * np.sqrt(0.25 / num_rounds)
+  np.testing.assert_allclose(np.diag(together), alone, atol=tolerance)
+  np.testing.assert_allclose(together[~np.eye(n, dtype=bool)], pair, atol=tolerance)
+
+
+def test_everybody_may_take_part():
+  cohort = cohorts.build_fixed_size_sampler(_CLIENTS, len(_CLIENTS), seed=0)(1)
+  assert sorted(cohort) == sorted(_CLIENTS)
+
+
+@pytest.mark.parametrize("size", [0, -1, 21, 10_000])
+def test_impossible_size_is_refused(size):
+  with pytest.raises(ValueError, match=rf"clients_per_round = {size} with 20 .* from 1 to 20"):
+    cohorts.build_fixed_size_sampler(_CLIENTS, size, seed=0)
+
+
+def test_purposes_rounds_and_seeds_have_streams_of_their_own():
+  keys = [(s, p, r) for s in (0, 1, 256) for p in ("cohort", "batches") for r in (0, 1, 256)]
+  draws = {key: tuple(seeds.generator(*key).integers(2**31, size=4)) for key in keys}
+  assert len(set(draws.values())) == len(keys)
+  assert draws == {key: tuple(seeds.generator(*key).integers(2**31, size=4)) for key in keys}
+  assert draws[0, "cohort", 0] == tuple(seeds.generator(0, "cohort").integers(2**31, size=4))

@@ -1,0 +1,375 @@
+"""The loop on a process of a few numbers: what it does, and what an interrupt anywhere leaves."""
+
+import asyncio
+import collections
+import csv
+import os
+import signal
+import types
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation import training_loop
+
+_NUM_ROUNDS = 6
+
+
+class Process:
+  """Its state is a hash of every cohort so far: a round lost, repeated or swapped changes it."""
+
+  def __init__(self):
+    self.rounds = 0
+
+  def initialize(self):
+    return collections.OrderedDict(weights=np.array([1.0, 0.5]), steps=np.int32(0))
+
+  def next(self, state, clients):
+    self.rounds += 1
+    weights = np.sin(1e3 * state["weights"] + sum(clients))
+    metrics = dict(train_loss=np.float32(weights[0]), cohort_size=len(clients), num_excluded=0)
+    state = collections.OrderedDict(weights=weights, steps=np.int32(state["steps"] + 1))
+    return types.SimpleNamespace(state=state, metrics=metrics)
+
+  def get_model_weights(self, state):
+    return state["weights"]
+
+
+class Recorder(tff.program.ReleaseManager):
+  """Remembers what it gets."""
+
+  def __init__(self):
+    self.released = []
+
+  async def release(self, value, key):
+    self.released.append((key, value))
+
+  @property
+  def keys(self):
+    return [key for key, _ in self.released]
+
+
+class Bed:
+  """A folder and what it takes to run in it, as often as need be."""
+
+  def __init__(self, folder):
+    self.folder = folder
+    self.process = Process()
+    self.recorder = Recorder()
+    self.evaluated = []
+
+  def state_manager(self):
+    return tff.program.FileProgramStateManager(str(self.folder / "checkpoints"), keep_total=0)
+
+  def evaluate(self, weights, round_num):
+    self.evaluated.append(round_num)
+    return {"test_error_mean": float(weights[1])}
+
+  def loop(self, **changes):
+    arguments = dict(
+      process=self.process,
+      select_clients=lambda round_num: [round_num, round_num + 1],
+      num_rounds=_NUM_ROUNDS,
+      read_metrics=lambda metrics: metrics,
+      evaluate=self.evaluate,
+      rounds_per_evaluation=4,
+      release_managers=[
+        tff.program.CSVFileReleaseManager(self.folder / "rounds.csv", key_fieldname="round"),
+        self.recorder,
+      ],
+      state_manager=self.state_manager(),
+      seconds_per_checkpoint=1000.0,
+    )
+    return training_loop.Loop(**{**arguments, **changes})
+
+  def run(self, **changes):
+    return training_loop.run(self.loop(**changes))
+
+  def versions(self):
+    return asyncio.run(self.state_manager().get_versions()) or []
+
+  def rows(self):
+    """The rows of the CSV file, without what a clock measured."""
+    with open(self.folder / "rounds.csv", newline="") as file:
+      rows = list(csv.DictReader(file))
+    return [{name: text for name, text in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.fixture
+def bed(tmp_path):
+  return Bed(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+  """(final state, rows) of a run that nothing disturbed."""
+  bed = Bed(tmp_path_factory.mktemp("uninterrupted"))
+  return bed.run(), bed.rows()
+
+
+def assert_equal_states(state, other):
+  np.testing.assert_array_equal(state["weights"], other["weights"])
+  assert state["steps"] == other["steps"]
+
+
+def test_each_round_is_released_once_and_in_order(bed):
+  state = bed.run()
+  assert state["steps"] == _NUM_ROUNDS
+  assert bed.recorder.keys == list(range(_NUM_ROUNDS + 1))
+  assert [row["round"] for row in bed.rows()] == [str(i) for i in range(_NUM_ROUNDS + 1)]
+  for key, value in bed.recorder.released[1:]:
+    assert {"train_loss", "cohort_size", "num_excluded", "seconds"} <= set(value), key
+    assert value["seconds"] >= 0
+    # Plain numbers: whatever a manager writes is readable.
+    assert all(type(number) in (int, float) for number in value.values())
+
+
+def test_evaluates_first_last_and_every_few_rounds(bed):
+  bed.run(num_rounds=10)
+  assert bed.evaluated == [0, 4, 8, 10]
+  assert [key for key, value in bed.recorder.released if "test_error_mean" in value] == [
+    *(0, 4, 8, 10)
+  ]
+
+
+def test_evaluates_the_weights_after_the_round(bed):
+  state = bed.run()
+  assert bed.recorder.released[0][1] == {"test_error_mean": 0.5}
+  assert bed.recorder.released[-1][1]["test_error_mean"] == state["weights"][1]
+
+
+def test_evaluation_is_optional(bed):
+  bed.run(evaluate=None)
+  assert bed.recorder.keys == list(range(1, _NUM_ROUNDS + 1))
+
+
+def test_saves_every_round_when_asked_to_and_the_last_one_in_any_case(bed):
+  bed.run(num_rounds=3, seconds_per_checkpoint=0.0)
+  assert bed.versions() == [1, 2, 3]
+  bed.run(num_rounds=5)
+  assert bed.versions() == [1, 2, 3, 5]
+
+
+def test_saves_after_the_seconds_that_were_asked_for(bed, monkeypatch):
+  clock = types.SimpleNamespace(now=0.0)
+  monkeypatch.setattr(training_loop.time, "monotonic", lambda: clock.now)
+
+  def select(round_num):
+    clock.now += 10.0
+    return [round_num]
+
+  bed.run(num_rounds=7, select_clients=select, seconds_per_checkpoint=30.0)
+  assert bed.versions() == [3, 6, 7]
+
+
+def test_continues_to_where_a_longer_run_gets(bed, uninterrupted):
+  bed.run(num_rounds=4)
+  resumed = Bed(bed.folder)
+  state = resumed.run()
+  assert_equal_states(state, uninterrupted[0])
+  assert resumed.process.rounds == _NUM_ROUNDS - 4
+  assert resumed.recorder.keys == [5, 6]
+  assert bed.rows() == uninterrupted[1]
+
+
+def test_repeats_what_was_released_after_the_last_checkpoint(bed, uninterrupted):
+  """As after SIGKILL: rows beyond the checkpoint, and perhaps other ones than now."""
+  bed.run(num_rounds=4)
+
+  async def add_rows():
+    manager = tff.program.CSVFileReleaseManager(bed.folder / "rounds.csv", key_fieldname="round")
+    for round_num in (5, 6):
+      await manager.release({"train_loss": -1.0, "seconds": 0.0}, round_num)
+
+  asyncio.run(add_rows())
+  state = Bed(bed.folder).run()
+  assert_equal_states(state, uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
+
+
+def test_does_nothing_when_all_is_done(bed):
+  state = bed.run()
+  rows = bed.rows()
+  again = Bed(bed.folder)
+  assert_equal_states(again.run(), state)
+  assert again.process.rounds == 0 and again.recorder.keys == [] and again.evaluated == []
+  assert bed.rows() == rows and bed.versions() == [_NUM_ROUNDS]
+
+
+def test_checkpoint_beyond_the_rounds_is_refused(bed):
+  bed.run()
+  rows = bed.rows()
+  again = Bed(bed.folder)
+  with pytest.raises(ValueError, match="Found a checkpoint of round 6, past num_rounds = 3"):
+    again.run(num_rounds=3)
+  assert again.process.rounds == 0 and again.recorder.keys == []
+  assert bed.rows() == rows and bed.versions() == [_NUM_ROUNDS]
+
+
+def test_unreadable_checkpoint_is_passed_over(bed, uninterrupted):
+  """What a full disk or a loss of power leaves."""
+  bed.run(num_rounds=4, seconds_per_checkpoint=0.0)
+  (bed.folder / "checkpoints" / "program_state_4" / "saved_model.pb").write_bytes(b"torn")
+  state = Bed(bed.folder).run()
+  assert_equal_states(state, uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
+
+
+def _diverge_in_round(number, **counts):
+  def read_metrics(metrics):
+    read_metrics.round += 1
+    return {**metrics, **(counts if read_metrics.round >= number else {})}
+
+  read_metrics.round = 0
+  return read_metrics
+
+
+def test_diverged_run_ends_and_keeps_its_last_good_state(bed):
+  read_metrics = _diverge_in_round(4, cohort_size=2, num_excluded=2)
+  with pytest.raises(training_loop.DivergedError, match="2 clients of round 4.*learning rate"):
+    bed.run(read_metrics=read_metrics)
+  assert bed.versions() == [3]
+  assert bed.recorder.keys == [0, 1, 2, 3]
+
+
+def test_tail_that_diverges_ends_the_run_too(bed):
+  """Half of the clients are not in the tail: they are not left out, and don't train either."""
+  read_metrics = _diverge_in_round(4, cohort_size=2, num_excluded=1, tail_size=0)
+  with pytest.raises(training_loop.DivergedError):
+    bed.run(read_metrics=read_metrics)
+  assert bed.versions() == [3]
+
+
+def test_some_clients_left_out_is_no_divergence(bed):
+  bed.run(read_metrics=_diverge_in_round(1, cohort_size=2, num_excluded=1, tail_size=1))
+  assert bed.recorder.keys[-1] == _NUM_ROUNDS
+
+
+def test_nobody_in_the_tail_is_no_divergence(bed):
+  """A noisy threshold can lie above every loss."""
+  bed.run(read_metrics=_diverge_in_round(3, cohort_size=2, num_excluded=0, tail_size=0))
+  assert bed.recorder.keys[-1] == _NUM_ROUNDS
+
+
+class Interrupt:
+  """Sends this process a signal at one place of one round, once."""
+
+  def __init__(self, place, signum, round_num=4):
+    self.place, self.signum, self.round_num = place, signum, round_num
+    self.sent = False
+
+  def __call__(self, place, round_num):
+    if (place, round_num) == (self.place, self.round_num) and not self.sent:
+      self.sent = True
+      os.kill(os.getpid(), self.signum)
+
+
+class InterruptedRecorder(Recorder):
+  def __init__(self, interrupt):
+    super().__init__()
+    self._interrupt = interrupt
+
+  async def release(self, value, key):
+    self._interrupt("before release", key)
+    # As the managers that write files do: other things may happen meanwhile.
+    await asyncio.sleep(0.001)
+    await super().release(value, key)
+    self._interrupt("after release", key)
+
+
+class InterruptedStateManager(tff.program.FileProgramStateManager):
+  def __init__(self, interrupt, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self._interrupt = interrupt
+
+  async def save(self, program_state, version):
+    self._interrupt("before save", version)
+    if self._interrupt.place == "during save":
+      # Once the thread that writes has begun.
+      asyncio.get_running_loop().call_later(0.002, self._interrupt, "during save", version)
+    await super().save(program_state, version)
+    self._interrupt("after save", version)
+
+
+@pytest.fixture
+def signals_as_in_a_command():
+  """Ctrl-C raises KeyboardInterrupt, SIGTERM raises SystemExit."""
+
+  def terminate(signum, frame):
+    del frame
+    raise SystemExit(128 + signum)
+
+  handlers = {signal.SIGTERM: terminate, signal.SIGINT: signal.default_int_handler}
+  old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+  yield
+  for signum, handler in old.items():
+    signal.signal(signum, handler)
+
+
+@pytest.mark.usefixtures("signals_as_in_a_command")
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+  "place",
+  [
+    "select",
+    "next",
+    "evaluate",
+    "before release",
+    "after release",
+    "before save",
+    "during save",
+    "after save",
+  ],
+)
+def test_interrupt_anywhere_loses_nothing(bed, uninterrupted, place, signal_name):
+  interrupt = Interrupt(place, getattr(signal, signal_name))
+
+  def select(round_num):
+    interrupt("select", round_num)
+    return [round_num, round_num + 1]
+
+  def evaluate(weights, round_num):
+    interrupt("evaluate", round_num)
+    return bed.evaluate(weights, round_num)
+
+  class InterruptedProcess(Process):
+    def next(self, state, clients):
+      interrupt("next", state["steps"] + 1)
+      return super().next(state, clients)
+
+  loop = bed.loop(
+    process=InterruptedProcess(),
+    select_clients=select,
+    evaluate=evaluate,
+    state_manager=InterruptedStateManager(interrupt, str(bed.folder / "checkpoints"), keep_total=0),
+    seconds_per_checkpoint=0.0 if "save" in place else 1000.0,
+  )
+  loop.release_managers.append(InterruptedRecorder(interrupt))
+  expected = KeyboardInterrupt if signal_name == "SIGINT" else SystemExit
+  with pytest.raises(expected) as raised:
+    training_loop.run(loop)
+  assert interrupt.sent
+  if signal_name == "SIGTERM":
+    assert raised.value.code == 143
+  # What was computed is saved: at most the interrupted round is computed again.
+  assert bed.versions()[-1] in (3, 4, 5)
+  names = os.listdir(bed.folder / "checkpoints")
+  assert not [name for name in names if "temp" in name], "left half a checkpoint"
+
+  resumed = Bed(bed.folder)
+  assert_equal_states(resumed.run(), uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
+
+
+def test_failure_of_a_round_saves_the_one_before(bed, uninterrupted):
+  def select(round_num):
+    if round_num == 5:
+      raise OSError("no such client")
+    return [round_num, round_num + 1]
+
+  with pytest.raises(OSError, match="no such client"):
+    bed.run(select_clients=select)
+  assert bed.versions() == [4]
+  assert_equal_states(Bed(bed.folder).run(), uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
