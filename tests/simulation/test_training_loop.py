@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import csv
+import gc
 import os
 import signal
 import types
@@ -207,13 +208,20 @@ def test_checkpoint_beyond_the_rounds_is_refused(bed):
   assert bed.rows() == rows and bed.versions() == [_NUM_ROUNDS]
 
 
-def test_unreadable_checkpoint_is_passed_over(bed, uninterrupted):
+@pytest.mark.parametrize("round_num", [4, _NUM_ROUNDS])
+def test_unreadable_checkpoint_is_passed_over(bed, uninterrupted, round_num):
   """What a full disk or a loss of power leaves."""
-  bed.run(num_rounds=4, seconds_per_checkpoint=0.0)
-  (bed.folder / "checkpoints" / "program_state_4" / "saved_model.pb").write_bytes(b"torn")
+  bed.run(num_rounds=round_num, seconds_per_checkpoint=0.0)
+  (bed.folder / "checkpoints" / f"program_state_{round_num}" / "saved_model.pb").write_bytes(
+    b"torn"
+  )
   state = Bed(bed.folder).run()
   assert_equal_states(state, uninterrupted[0])
   assert bed.rows() == uninterrupted[1]
+  # And is replaced: the last round's state is always saved.
+  again = Bed(bed.folder)
+  assert_equal_states(again.run(), uninterrupted[0])
+  assert again.process.rounds == 0
 
 
 def _diverge_in_round(number, **counts):
@@ -282,6 +290,11 @@ class InterruptedStateManager(tff.program.FileProgramStateManager):
   def __init__(self, interrupt, *args, **kwargs):
     super().__init__(*args, **kwargs)
     self._interrupt = interrupt
+
+  async def load(self, version, structure):
+    if self._interrupt.place == "during load":
+      asyncio.get_running_loop().call_later(0.002, self._interrupt, "during load", 4)
+    return await super().load(version, structure)
 
   async def save(self, program_state, version):
     self._interrupt("before save", version)
@@ -359,6 +372,21 @@ def test_interrupt_anywhere_loses_nothing(bed, uninterrupted, place, signal_name
 
   resumed = Bed(bed.folder)
   assert_equal_states(resumed.run(), uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
+
+
+@pytest.mark.usefixtures("signals_as_in_a_command")
+def test_interrupt_of_loading_is_silent(bed, uninterrupted, capfd, caplog):
+  """Nothing is half done then, and an event loop must not complain of what it did not finish."""
+  bed.run(num_rounds=4)
+  interrupt = Interrupt("during load", signal.SIGINT)
+  checkpoints = str(bed.folder / "checkpoints")
+  with pytest.raises(KeyboardInterrupt):
+    bed.run(state_manager=InterruptedStateManager(interrupt, checkpoints, keep_total=0))
+  gc.collect()
+  assert capfd.readouterr().err == ""
+  assert not [record for record in caplog.records if record.name == "asyncio"]
+  assert_equal_states(Bed(bed.folder).run(), uninterrupted[0])
   assert bed.rows() == uninterrupted[1]
 
 

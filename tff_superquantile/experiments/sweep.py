@@ -20,6 +20,7 @@ from typing import Any, Optional
 from absl import flags
 import tqdm
 
+from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import presets
 from tff_superquantile.experiments import run_folder
@@ -51,12 +52,15 @@ _NOT_OF_A_SWEEP = {
 
 
 def _parse(values: Sequence[str], kind: type, flag: str) -> list:
+  """The values of a list flag as numbers, none of them twice."""
+  found = f"Found --{flag}={','.join(values)}; expected"
   try:
-    return [kind(value) for value in values]
+    numbers = [kind(value) for value in values]
   except ValueError:
-    raise ValueError(
-      f"Found --{flag}={','.join(values)}; expected numbers separated by commas."
-    ) from None
+    raise ValueError(f"{found} numbers separated by commas.") from None
+  if not numbers or len(set(numbers)) != len(numbers):
+    raise ValueError(f"{found} at least one number, and none twice.")
+  return numbers
 
 
 def plan() -> list[dict[str, Any]]:
@@ -68,10 +72,13 @@ def plan() -> list[dict[str, Any]]:
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
   methods = preset.methods()
   if _THETAS.value is not None:
-    methods = presets.methods(_parse(_THETAS.value, float, "thetas"))
+    thetas = _parse(_THETAS.value, float, "thetas")
+    methods = presets.methods([superquantile.check_theta(theta) for theta in thetas])
   seeds = preset.seeds
   if _SEEDS.value is not None:
     seeds = _parse(_SEEDS.value, int, "seeds")
+    if min(seeds) < 0:
+      raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
   elif _QUICK.value:
     seeds = seeds[:1]
   given = {name: value for name, value in train_flags.values().items() if flags.FLAGS[name].present}

@@ -1,0 +1,231 @@
+"""Commands as users start them: processes of their own, in a folder that has nothing of ours."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SECONDS = 400  # Of patience with a command, not what one takes.
+_SECONDS_BETWEEN_LOOKS = 0.3
+_SMALL = ("--num_train_clients=30", "--num_test_clients=15", "--clients_per_round=8")
+METHOD = "synthetic/superquantile_theta_0.5"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """How a command ended."""
+
+  code: int
+  out: str
+  err: str
+
+  def errors(self):
+    return [line for line in self.err.splitlines() if line.startswith("Error:")]
+
+  def assert_fails_with_a_sentence(self, code, *parts):
+    """One line that begins with "Error:" and holds `parts`; no traceback."""
+    assert self.code == code, self.err
+    assert "Traceback" not in self.err
+    (line,) = self.errors()
+    for part in parts:
+      assert part in line
+
+  def assert_refused(self, *parts):
+    """Exit code 2 and a sentence, which is all that it says."""
+    self.assert_fails_with_a_sentence(2, *parts)
+    assert self.out == ""
+    assert len(self.err.splitlines()) == 1, self.err
+
+
+def _stat(pid):
+  """(parent's id, start time) of a process that has not ended; None if it has."""
+  try:
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+  except (FileNotFoundError, ProcessLookupError):
+    return None
+  return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
+
+
+def _processes_below(pid):
+  """The process, and all that it or they started: {(process id, start time)}."""
+  stats = {int(path.name): _stat(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")}
+  below, found = {pid}, True
+  while found:
+    found = {p for p, s in stats.items() if s and s[0] in below} - below
+    below |= found
+  return {(p, stats[p][1]) for p in below if stats.get(p)}
+
+
+def _environment():
+  path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+  return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class Command:
+  """A started command, and the processes that it was seen to start."""
+
+  def __init__(self, arguments, folder, name):
+    self._files = {kind: folder / f"{name}.{kind}" for kind in ("out", "err")}
+    with open(self._files["out"], "w") as out, open(self._files["err"], "w") as err:
+      self.process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        cwd=folder,
+        env=_environment(),
+      )
+    self._seen = set()
+
+  def look(self):
+    """Remembers the processes that are there now."""
+    self._seen |= _processes_below(self.process.pid)
+
+  def wait_until(self, condition):
+    """Waits until there is something to see, or the command has ended."""
+    end = time.monotonic() + _SECONDS
+    while self.process.poll() is None and not condition():
+      assert time.monotonic() < end, "nothing happens"
+      time.sleep(0.02)
+    self.look()
+
+  def wait(self):
+    """Returns how it ended."""
+    while True:
+      try:
+        self.process.wait(_SECONDS_BETWEEN_LOOKS)
+        break
+      except subprocess.TimeoutExpired:
+        self.look()
+    return Result(self.process.returncode, *(f.read_text() for f in self._files.values()))
+
+  def end_by(self, signum):
+    """Sends the command a signal and waits for its end."""
+    self.look()
+    assert self.process.poll() is None, "it ended before it could be interrupted"
+    self.process.send_signal(signum)
+    return self.wait()
+
+  def left_behind(self, seconds=10.0):
+    """The ids of processes that it started, and that are still there some seconds later."""
+    end = time.monotonic() + seconds
+    while True:
+      left = [pid for pid, start in self._seen if (_stat(pid) or (0, 0))[1] == start]
+      if not left or time.monotonic() > end:
+        return left
+      time.sleep(0.1)
+
+  def kill(self):
+    self.look()
+    for pid in self.left_behind(0.0):
+      os.kill(pid, signal.SIGKILL)
+
+
+# Importing TensorFlow takes seconds: commands that end before they use it can share that.
+_FORKS = """
+import json, os, signal, sys
+from absl import flags
+from tff_superquantile.experiments import cli, runner, train
+codes = []
+for i, arguments in enumerate(json.loads(sys.argv[1])):
+  if os.fork() == 0:
+    signal.alarm(60)
+    for number, kind in ((1, "out"), (2, "err")):
+      os.dup2(os.open(f"fork_{i}.{kind}", os.O_CREAT | os.O_WRONLY), number)
+    sys.argv[1:] = arguments
+    cli.run(train.main)
+  codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+print(json.dumps(codes))
+"""
+
+
+class Lab:
+  """A folder in which commands run."""
+
+  def __init__(self, folder, cache_dir):
+    self.folder, self.cache_dir = folder, cache_dir
+    self._commands = []
+
+  def python(self, *arguments):
+    """Starts Python."""
+    self._commands.append(Command(arguments, self.folder, f"command_{len(self._commands)}"))
+    return self._commands[-1]
+
+  def bare(self, module, *arguments):
+    """Starts a command."""
+    return self.python("-m", f"tff_superquantile.experiments.{module}", *arguments)
+
+  def _small(self, arguments):
+    return [*_SMALL, f"--cache_dir={self.cache_dir}", *arguments]
+
+  def start(self, module, *arguments):
+    """Starts a command with the flags of a small task, which `arguments` override."""
+    return self.bare(module, *self._small(arguments))
+
+  def train(self, *arguments):
+    return self.start("train", *arguments).wait()
+
+  def sweep(self, *arguments):
+    return self.start("sweep", *arguments).wait()
+
+  def train_without_tensorflow(self, lists):
+    """Carries out commands that end before they use TensorFlow, each in a process of its own.
+
+    Args:
+      lists: Their arguments.
+
+    Returns:
+      A `Result` for each.
+    """
+    done = self.python("-c", _FORKS, json.dumps([self._small(a) for a in lists])).wait()
+    assert done.code == 0, done.err
+    files = [
+      [self.folder / f"fork_{i}.{kind}" for kind in ("out", "err")] for i in range(len(lists))
+    ]
+    return [
+      Result(code, *(file.read_text() for file in pair))
+      for code, pair in zip(json.loads(done.out), files)
+    ]
+
+  def close(self):
+    for command in self._commands:
+      command.kill()
+
+
+def rows(run):
+  """The rows of a run's rounds.csv, without what a clock measured."""
+  with open(run / "rounds.csv", newline="") as file:
+    return [
+      {name: text for name, text in row.items() if name != "seconds"}
+      for row in csv.DictReader(file)
+    ]
+
+
+def num_rows(run):
+  """How many whole lines a rounds.csv in the making has, but for its header."""
+  try:
+    return max(0, (run / "rounds.csv").read_text().count("\n") - 1)
+  except FileNotFoundError:
+    return 0
+
+
+def contents(folder, names=None):
+  """What a folder holds: {path: bytes}."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in sorted(folder.rglob("*"))
+    if path.is_file() and (names is None or path.name in names)
+  }
+
+
+def assert_same_results(run, other):
+  """Both runs computed the same, and said the same of it."""
+  assert rows(run) == rows(other)
+  names = ("metrics.json", "train_clients.csv", "validation_clients.csv", "test_clients.csv")
+  assert contents(run, names) == contents(other, names)

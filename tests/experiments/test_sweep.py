@@ -1,0 +1,234 @@
+"""The sweep command: which runs it plans, what it leaves, and that nothing of it stays behind."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+
+import commands
+import pytest
+
+_METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
+_QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
+_PLAN = """
+import json, sys
+from absl import flags
+from tff_superquantile.experiments import sweep, train_flags
+flags.FLAGS(sys.argv)
+print(json.dumps([[train_flags.method_name(c), c["seed"], c] for c in sweep.plan()]))
+"""
+
+
+def _plan(lab, *arguments):
+  """[(method, seed, flags)] of every run that these arguments ask for."""
+  result = lab.python("-c", _PLAN, *arguments).wait()
+  assert result.code == 0, result.err
+  return json.loads(result.out)
+
+
+def _results(folder):
+  """The files of the runs, but for those that say how a command went."""
+  return {
+    path: data
+    for path, data in commands.contents(folder).items()
+    if pathlib.Path(path).name not in ("log.txt", "lock") and "/seed_" in path
+  }
+
+
+# What is planned.
+
+
+def test_preset_is_planned(lab):
+  plan = _plan(lab)
+  assert [(method, seed) for method, seed, _ in plan] == [(method, 0) for method in _METHODS]
+  for _, _, config in plan:
+    assert config["task"] == "synthetic" and config["num_rounds"] == 500
+    assert config["clients_per_round"] is None  # The task decides.
+
+
+def test_quick_is_one_seed_of_few_rounds(lab):
+  (five, quick) = (_plan(lab, "--experiment=synthetic", *more) for more in ((), ("--quick",)))
+  assert len(five) == 15 and {seed for _, seed, _ in five} == {0, 1, 2, 3, 4}
+  assert len(quick) == 3 and {seed for _, seed, _ in quick} == {0}
+  assert {config["num_rounds"] for _, _, config in quick} == {100}
+
+
+def test_command_line_has_the_last_word(lab):
+  plan = _plan(
+    lab,
+    *("--experiment=emnist_linear", "--quick", "--seeds=3,4", "--thetas=0.5,1"),
+    *("--num_rounds=7", "--batch_size=0"),
+  )
+  methods = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_1")
+  assert {(method, seed) for method, seed, _ in plan} == {(m, s) for m in methods for s in (3, 4)}
+  for _, _, config in plan:
+    assert config["num_rounds"] == 7 and config["batch_size"] == 0
+    assert config["task"] == "emnist_linear" and config["rounds_per_evaluation"] == 20
+
+
+_REFUSED = {
+  "--theta=0.5": ("--theta", "--thetas"),
+  "--seed=1": ("--seed", "--seeds"),
+  "--algorithm=fed_avg": ("--algorithm", "--experiment"),
+  "--run_name=mine": ("--run_name",),
+  "--seeds=a": ("--seeds=a", "numbers"),
+  "--seeds=0.5": ("--seeds=0.5",),
+  "--seeds=": ("seeds",),
+  "--seeds=-1": ("-1",),
+  "--seeds=0,1,0": ("seeds",),
+  "--thetas=0.5,half": ("--thetas=0.5,half", "numbers"),
+  "--thetas=0.5,0": ("theta", "(0, 1]"),
+  "--thetas=0.5,0.5": ("thetas",),
+  "--thetas=nan": ("theta", "(0, 1]"),
+  "--experiment=defualt": ("experiment", "default"),
+  "--num_workers=0": ("num_workers",),
+  "default": ("'default'", "--name=value"),
+}
+
+
+@pytest.mark.parametrize("arguments", _REFUSED)
+def test_bad_flags_are_refused_before_anything_starts(lab, arguments):
+  output_dir = f"refused_{list(_REFUSED).index(arguments)}"
+  result = lab.sweep(f"--output_dir={output_dir}", "--num_rounds=1", *arguments.split())
+  result.assert_refused(*_REFUSED[arguments])
+  assert not (lab.folder / output_dir).exists()
+
+
+def test_folder_that_cannot_be_written_is_refused(lab):
+  (lab.folder / "a_file").touch()
+  result = lab.sweep(*_QUICK, "--output_dir=a_file")
+  result.assert_fails_with_a_sentence(2, "a_file", "--output_dir")
+
+
+# What is left.
+
+
+@pytest.fixture(scope="module")
+def quick(lab):
+  return lab.sweep(*_QUICK, "--output_dir=quick")
+
+
+def test_every_method_is_run(lab, quick):
+  assert quick.code == 0, quick.err
+  found = sorted(path.parent.name for path in (lab.folder / "quick").glob("synthetic/*/seed_0"))
+  assert found == sorted(_METHODS)
+  for method in _METHODS:
+    run = lab.folder / "quick" / "synthetic" / method / "seed_0"
+    assert json.loads((run / "metrics.json").read_text()).keys() >= {"train", "test"}
+    assert commands.num_rows(run) == 4
+    assert "Finished: " in (run / "log.txt").read_text()
+
+
+def test_report_is_written_and_named(lab, quick):
+  folder = lab.folder / "quick" / "synthetic"
+  for name in ("report.html", "report.md", "report.csv"):
+    assert (folder / name).stat().st_size > 0
+  assert "quick/synthetic/report.html" in quick.out
+  assert "FedAvg" in quick.out and "0.25" in quick.out
+
+
+def test_sweep_shows_progress_and_nothing_else(quick):
+  lines = [line for line in quick.err.replace("\r", "\n").split("\n") if line.strip()]
+  assert lines and "3 of 3 runs done" in lines[-1] and "9/9" in lines[-1]
+  assert not [line for line in lines if "runs done" not in line]
+
+
+def test_finished_runs_are_skipped(lab, quick):
+  assert quick.code == 0
+  before = _results(lab.folder / "quick")
+  times = {path: (lab.folder / "quick" / path).stat().st_mtime_ns for path in before}
+  again = lab.sweep(*_QUICK, "--output_dir=quick")
+  assert again.code == 0 and "quick/synthetic/report.html" in again.out
+  assert _results(lab.folder / "quick") == before
+  assert {path: (lab.folder / "quick" / path).stat().st_mtime_ns for path in before} == times
+
+
+def test_failed_run_does_not_stop_the_others(lab, quick):
+  assert quick.code == 0
+  shutil.copytree(lab.folder / "quick", lab.folder / "failing")
+  folder = lab.folder / "failing" / "synthetic"
+  expected = commands.contents(folder / _METHODS[2], ("metrics.json",))
+  for method in _METHODS[1:]:
+    shutil.rmtree(folder / method)
+  (folder / _METHODS[1] / "seed_0").mkdir(parents=True)
+  (folder / _METHODS[1] / "seed_0" / "checkpoints").touch()  # No folder: the run trips over it.
+  for name in ("report.html", "report.md", "report.csv"):
+    (folder / name).unlink()
+
+  result = lab.sweep(*_QUICK, "--output_dir=failing")
+  result.assert_fails_with_a_sentence(1, "1 of 3", f"{_METHODS[1]}/seed_0")
+  assert "Traceback" in (folder / _METHODS[1] / "seed_0" / "log.txt").read_text()
+  assert commands.contents(folder / _METHODS[2], ("metrics.json",)) == expected
+  assert "failing/synthetic/report.html" in result.out and (folder / "report.html").exists()
+
+
+def test_bad_input_ends_all_runs_with_one_sentence(lab):
+  command = lab.start("sweep", *_QUICK, "--output_dir=bad", "--clients_per_round=10000")
+  result = command.wait()
+  result.assert_fails_with_a_sentence(2, "10000", "30 training clients")
+  assert not command.left_behind()
+
+
+# How it ends.
+
+_SEEDS = ("--experiment=default", "--seeds=0,1", "--thetas=0.5", "--output_dir=seeds")
+
+
+def _num_rows(lab):
+  return sum(commands.num_rows(run) for run in (lab.folder / "seeds").glob("synthetic/*/seed_*"))
+
+
+@pytest.fixture(scope="module")
+def interrupted(lab, base):
+  """{signal: (result, processes left behind)} of one sweep, ended again and again; its last end."""
+  flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
+  ends = {}
+
+  def start_and_end(signum, condition):
+    command = lab.start("sweep", *flags)
+    command.wait_until(condition)
+    result = command.end_by(signum)
+    ends[signum] = (result, command.left_behind())
+
+  # Shells start the background jobs of a script with SIGINT ignored: only SIGTERM ends these. Its
+  # runs are there, but have not got to their rounds.
+  old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    logs = (lab.folder / "seeds").glob
+    start_and_end(signal.SIGTERM, lambda: list(logs("synthetic/*/seed_0/log.txt")))
+  finally:
+    signal.signal(signal.SIGINT, old)
+  for signum in (signal.SIGINT, signal.SIGKILL):
+    before = _num_rows(lab)
+    start_and_end(signum, lambda: _num_rows(lab) > before + 2)  # noqa: B023
+  return ends, lab.sweep(*flags)
+
+
+@pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
+def test_interrupted_sweep_leaves_no_process(interrupted, name, code):
+  result, left_behind = interrupted[0][getattr(signal, name)]
+  assert result.code == code
+  assert "Traceback" not in result.err
+  assert len(result.errors()) == (1 if name == "SIGINT" else 0)
+  assert not left_behind
+
+
+def test_interrupted_sweep_ends_where_an_uninterrupted_run_does(lab, base, interrupted):
+  result = interrupted[1]
+  assert result.code == 0 and "seeds/synthetic/report.html" in result.out
+  folder = lab.folder / "seeds"
+  # One core or all of them: the numbers are the same.
+  commands.assert_same_results(folder / commands.METHOD / "seed_0", base.path)
+  found = sorted(str(path.relative_to(folder / "synthetic")) for path in folder.glob("*/*/seed_*"))
+  assert found == [f"{method}/seed_{seed}" for method in _METHODS[:2] for seed in (0, 1)]
+
+
+def test_seeds_and_methods_differ(lab, interrupted):
+  assert interrupted[1].code == 0
+  found = {}
+  for path in (lab.folder / "seeds").glob("*/*/seed_*"):
+    metrics = json.loads((path / "metrics.json").read_text())
+    assert f"seed_{json.loads((path / 'manifest.json').read_text())['seed']}" == path.name
+    found[os.path.join(path.parent.name, path.name)] = metrics["test"]["loss"]["mean"]
+  assert len(found) == len(set(found.values())) == 4

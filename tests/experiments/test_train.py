@@ -1,0 +1,473 @@
+"""The train command: what a run leaves, repeats, continues and refuses."""
+
+import concurrent.futures
+import csv
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import tensorflow as tf
+
+_RUN = f"{commands.METHOD}/seed_0"
+_QUANTITIES = ("loss", "error")
+_PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
+
+
+def _tail_mean(values, weights, fraction):
+  """Mean over the `fraction` of the weight with the largest values."""
+  order = np.argsort(-values)
+  share = weights[order] / np.sum(weights)
+  before = np.cumsum(share) - share
+  return np.sum(values[order] * np.clip(fraction - before, 0, share)) / fraction
+
+
+def _clients(path):
+  with open(path, newline="") as file:
+    table = list(csv.DictReader(file))
+  assert list(table[0]) == ["client_id", "num_examples", "loss", "error"]
+  return table, {
+    name: np.array([float(row[name]) for row in table]) for name in ("num_examples", *_QUANTITIES)
+  }
+
+
+def _weights(run):
+  """The arrays of the latest checkpoint, by name, without bookkeeping."""
+  # A process that is killed while it saves leaves a folder with another kind of name.
+  names = [re.fullmatch(r"program_state_(\d+)", name) for name in os.listdir(run / "checkpoints")]
+  latest = run / "checkpoints" / max(filter(None, names), key=lambda match: int(match[1]))[0]
+  prefix = str(latest / "variables" / "variables")
+  names = [name for name, _ in tf.train.list_variables(prefix) if "OBJECT_GRAPH" not in name]
+  return latest.name, {name: tf.train.load_variable(prefix, name) for name in names}
+
+
+def _assert_same_checkpoints(run, other):
+  (name, arrays), (other_name, other_arrays) = _weights(run), _weights(other)
+  assert name == other_name and arrays.keys() == other_arrays.keys() and len(arrays) > 1
+  for key, array in arrays.items():
+    np.testing.assert_array_equal(array, other_arrays[key])
+
+
+# What a run leaves.
+
+
+def test_run_says_where_it_is_and_shows_progress_and_nothing_else(base):
+  assert base.result.out == f"Finished: base/{_RUN}\n"
+  lines = [line for line in re.split(r"[\r\n]+", base.result.err) if line.strip()]
+  assert lines and re.search(r"30/30 .*test error=\d", lines[-1])
+  other = [
+    line for line in lines if not line.startswith("synthetic superquantile_theta_0.5 seed_0")
+  ]
+  assert not other
+
+
+def test_run_leaves_its_files_in_one_folder(base):
+  assert {path.name for path in base.path.iterdir()} >= {
+    *("flags.txt", "manifest.json", "rounds.csv", "metrics.json", "checkpoints", "tensorboard"),
+    *("train_clients.csv", "validation_clients.csv", "test_clients.csv"),
+  }
+  left = [name for name in commands.contents(base.path) if "temp" in name or "tmp" in name]
+  assert not left
+  assert (base.path / "checkpoints" / "program_state_30").is_dir()
+  assert {path.name for path in (base.lab.folder / "base" / "synthetic").iterdir()} == {
+    "superquantile_theta_0.5"
+  }
+
+
+def test_flags_are_resolved(base):
+  lines = (base.path / "flags.txt").read_text().splitlines()
+  assert all(re.fullmatch(r"--\w+=.*", line) for line in lines)
+  flags = dict(line[2:].split("=", 1) for line in lines)
+  given = dict(flag[2:].split("=", 1) for flag in base.flags)
+  assert {name: flags[name] for name in given} == given
+  # The task's own, where nothing was given.
+  assert flags["client_learning_rate"] == "0.1" and flags["client_weighting"] == "uniform"
+  assert "None" not in flags.values()
+
+
+def test_manifest_says_what_it_was_made_with_but_not_where(base):
+  text = (base.path / "manifest.json").read_text()
+  manifest = json.loads(text)
+  assert manifest["seed"] == 0
+  assert manifest["python"] == ".".join(map(str, sys.version_info[:3]))
+  assert manifest["versions"]["tensorflow"] == tf.__version__
+  assert manifest["versions"].keys() >= {"tensorflow-federated", "numpy"}
+  assert f"{len(os.sched_getaffinity(0))} cores" in manifest["machine"]
+  assert manifest["started"] <= manifest["finished"]
+  assert 0 < manifest["seconds_per_round"] < 60
+  assert socket.gethostname() not in re.split(r"[^\w.-]+", text)
+  git = ["git", "-C", os.path.dirname(__file__), "rev-parse", "HEAD"]
+  head = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+  assert head[:40] in manifest["git_revision"]
+
+
+def test_rounds_are_a_table_with_one_row_a_round(base):
+  rows = commands.rows(base.path)
+  assert [int(row["round"]) for row in rows] == list(range(31))
+  assert [int(row["round"]) for row in rows if row["test_error_mean"]] == [0, 10, 20, 30]
+  for row in rows[1:]:
+    assert row["cohort_size"] == "8" and row["num_excluded"] == "0"
+    assert 4 <= int(row["tail_size"]) <= 8
+    assert float(row["cohort_loss_superquantile"]) >= float(row["cohort_loss_mean"]) > 0
+    assert float(row["threshold"]) > 0 and float(row["train_loss"]) > 0
+  # From a model that guesses one of ten classes to one that has learned something.
+  assert float(rows[0]["test_error_mean"]) > 0.85 and float(rows[0]["test_loss_mean"]) > 2.3
+  assert float(rows[-1]["test_error_mean"]) < 0.5
+
+
+def test_last_row_and_metrics_agree(base):
+  metrics = json.loads((base.path / "metrics.json").read_text())
+  last = commands.rows(base.path)[-1]
+  for quantity in _QUANTITIES:
+    for name in ("mean", "p90", "superquantile_90"):
+      assert float(last[f"test_{quantity}_{name}"]) == metrics["test"][quantity][name]
+
+
+def test_events_hold_the_columns_of_the_table(base):
+  (path,) = (base.path / "tensorboard").iterdir()
+  steps = {}
+  for event in tf.compat.v1.train.summary_iterator(str(path)):
+    for value in event.summary.value:
+      steps.setdefault(value.tag, []).append(event.step)
+  assert steps["test_error_mean"] == [0, 10, 20, 30]
+  assert steps["train_loss"] == steps["threshold"] == list(range(1, 31))
+
+
+def _assert_metrics_are_those_of_the_clients(run, split, count, weighted):
+  metrics = json.loads((run / "metrics.json").read_text())[split]
+  table, columns = _clients(run / f"{split}_clients.csv")
+  assert len({row["client_id"] for row in table}) == len(table) == count
+  assert np.all((0 <= columns["error"]) & (columns["error"] <= 1))
+  # Fractions of that many examples.
+  wrong = columns["error"] * columns["num_examples"]
+  np.testing.assert_allclose(wrong, np.round(wrong), atol=1e-6)
+  weights = columns["num_examples"] if weighted else np.ones(count)
+  for quantity in _QUANTITIES:
+    values = columns[quantity]
+    mean = np.average(values, weights=weights)
+    expected = {
+      "mean": mean,
+      "std": np.sqrt(np.average((values - mean) ** 2, weights=weights)),
+      "superquantile_90": _tail_mean(values, weights, 0.1),
+      "superquantile_95": _tail_mean(values, weights, 0.05),
+      "best_10": -_tail_mean(-values, weights, 0.1),
+    }
+    if np.ptp(weights) == 0:
+      expected.update((f"p{q}", np.percentile(values, q)) for q in _PERCENTILES)
+    found = metrics[quantity]
+    assert found.keys() == {*expected, *(f"p{q}" for q in _PERCENTILES)}
+    np.testing.assert_allclose([found[name] for name in expected], list(expected.values()))
+
+
+@pytest.mark.parametrize("split, count", [("test", 15), ("train", 30), ("validation", 500)])
+def test_metrics_are_those_of_the_clients(base, split, count):
+  _assert_metrics_are_those_of_the_clients(base.path, split, count, weighted=split == "train")
+
+
+# Further runs. A process takes seconds to start, and there is more than one core.
+
+
+class _Steps:
+  """Carries out steps on all cores in the background; a step that is asked for goes first."""
+
+  def __init__(self, argument, steps):
+    self._pool = concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    self._argument, self._steps = argument, steps
+    self._futures = {name: self._pool.submit(step, argument) for name, step in steps.items()}
+
+  def __getitem__(self, name):
+    future = self._futures[name]
+    if future.cancel():  # It waits for its turn.
+      self._futures[name] = future = concurrent.futures.Future()
+      try:
+        future.set_result(self._steps[name](self._argument))
+      except Exception as error:
+        future.set_exception(error)
+    return future.result()
+
+  def close(self):
+    self._pool.shutdown(cancel_futures=True)
+
+
+_STEPS = {}
+
+
+def _step(function):
+  _STEPS[function.__name__] = function
+  return function
+
+
+class _Bench:
+  """The lab, and the ordinary run to compare with and to spoil copies of."""
+
+  def __init__(self, lab, base):
+    self.lab, self.base = lab, base
+    self.train, self.folder = lab.train, lab.folder
+
+  def copy(self, output_dir):
+    """Copies the ordinary run there; its folder."""
+    run = self.folder / output_dir / _RUN
+    shutil.copytree(self.base.path, run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def steps(lab, base):
+  steps = _Steps(_Bench(lab, base), _STEPS)
+  yield steps
+  steps.close()
+
+
+@_step
+def interrupted_run(bench):
+  """One run, ended by each signal in turn and then left in peace."""
+  flags = ("--output_dir=interrupted", "--seconds_per_checkpoint=0", *bench.base.flags)
+  run = bench.folder / "interrupted" / _RUN
+  ends = {}
+  for signum, num_rows in ((signal.SIGTERM, 2), (signal.SIGINT, 8), (signal.SIGKILL, 14)):
+    command = bench.lab.start("train", *flags)
+    command.wait_until(lambda: commands.num_rows(run) > num_rows)  # noqa: B023
+    versions = [path.name for path in (run / "checkpoints").iterdir()]
+    result = command.end_by(signum)
+    ends[signum] = (result, command.left_behind(), versions, commands.num_rows(run))
+  # As if it had been killed while it wrote the first digit of the next row, or the power was lost.
+  with open(run / "rounds.csv", "a") as file:
+    file.write(commands.rows(run)[-1]["round"][:1])
+  return run, ends, bench.train(*flags)
+
+
+@_step
+def repeated_run(bench):
+  flags = shutil.copy(bench.base.path / "flags.txt", bench.folder / "repeat_these.txt")
+  return bench.lab.bare("train", f"--flagfile={flags}", "--output_dir=repeated").wait()
+
+
+@_step
+def longer_run(bench):
+  flags = ("--output_dir=longer", *bench.base.flags)
+  return bench.train(*flags, "--num_rounds=20"), bench.train(*flags)
+
+
+@_step
+def shorter_run(bench):
+  """(result, files before, files after) of fewer rounds than the copy already has."""
+  run = bench.copy("shorter")
+  before = commands.contents(run)
+  result = bench.train("--output_dir=shorter", *bench.base.flags, "--num_rounds=10")
+  return result, before, commands.contents(run)
+
+
+def _write_leaf(folder):
+  """EMNIST by writer as LEAF writes it, with writers of different sizes."""
+  rng = np.random.default_rng(0)
+  for split, counts in (("train", (100, 150, 260, 110, 190)), ("test", (100, 130, 170))):
+    writers = {f"{split}_{i}": n for i, n in enumerate(counts)}
+    data = {
+      writer: {
+        "x": (rng.integers(0, 256, [n, 784]) / 255.0).round(4).tolist(),
+        "y": rng.integers(0, 62, n).tolist(),
+      }
+      for writer, n in writers.items()
+    }
+    (folder / split).mkdir(parents=True)
+    (folder / split / "all_data.json").write_text(
+      json.dumps({"users": list(data), "num_samples": list(counts), "user_data": data})
+    )
+
+
+@_step
+def emnist_run(bench):
+  _write_leaf(bench.folder / "leaf")
+  command = bench.lab.bare(
+    "train",
+    *("--task=emnist_linear", "--algorithm=fed_avg", "--num_rounds=2", "--clients_per_round=3"),
+    *("--data_dir=leaf", f"--cache_dir={bench.lab.cache_dir}", "--output_dir=emnist"),
+    "--run_name=mine",
+  )
+  return command.wait()
+
+
+@_step
+def diverged_run(bench):
+  """Good rounds, then a step that no float32 can hold."""
+  return bench.train(
+    *("--output_dir=diverged", "--num_rounds=9"),
+    *("--client_learning_rate=100", "--learning_rate_decay=1e38", "--rounds_per_decay=4"),
+  )
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_interrupted_run_saves_and_leaves_nobody(steps, signum, code):
+  _, ends, _ = steps["interrupted_run"]
+  result, left_behind, _, _ = ends[signum]
+  assert result.code == code and "Traceback" not in result.err
+  assert not left_behind
+  if signum == signal.SIGINT:
+    (line,) = result.errors()
+    assert "same command continues" in line
+
+
+def test_killed_run_leaves_checkpoints_and_nobody(steps):
+  _, ends, _ = steps["interrupted_run"]
+  result, left_behind, versions, num_rows = ends[signal.SIGKILL]
+  assert result.code == -signal.SIGKILL and num_rows < 31
+  assert not left_behind
+  assert any(re.fullmatch(r"program_state_\d+", name) for name in versions)
+
+
+def test_interrupted_run_ends_where_an_uninterrupted_one_does(steps, base):
+  run, _, last = steps["interrupted_run"]
+  assert (last.code, last.out) == (0, f"Finished: interrupted/{_RUN}\n"), last.err
+  commands.assert_same_results(run, base.path)
+  _assert_same_checkpoints(run, base.path)
+
+
+def test_flagfile_repeats_a_run(steps, base, lab):
+  result = steps["repeated_run"]
+  assert (result.code, result.out) == (0, f"Finished: repeated/{_RUN}\n"), result.err
+  repeated = lab.folder / "repeated" / _RUN
+  commands.assert_same_results(repeated, base.path)
+  _assert_same_checkpoints(repeated, base.path)
+
+
+def test_more_rounds_continue_a_finished_run(steps, base, lab):
+  short, longer = steps["longer_run"]
+  assert (short.code, longer.code) == (0, 0), longer.err
+  assert re.search(r"20/30 .*30/30", longer.err.replace("\r", " ").replace("\n", " "))
+  run = lab.folder / "longer" / _RUN
+  commands.assert_same_results(run, base.path)
+  _assert_same_checkpoints(run, base.path)
+  assert "--num_rounds=30" in (run / "flags.txt").read_text().splitlines()
+
+
+def test_fewer_rounds_are_refused_and_harm_nothing(steps):
+  result, before, after = steps["shorter_run"]
+  result.assert_refused("30", "10")
+  assert after == before
+
+
+def test_emnist_run_weights_training_clients_by_their_examples(steps, lab):
+  result = steps["emnist_run"]
+  assert result.code == 0, result.err
+  run = lab.folder / "emnist" / "emnist_linear" / "mine" / "seed_0"
+  assert result.out == "Finished: emnist/emnist_linear/mine/seed_0\n"
+  _assert_metrics_are_those_of_the_clients(run, "train", 5, weighted=True)
+  _assert_metrics_are_those_of_the_clients(run, "test", 3, weighted=False)
+  sizes = _clients(run / "train_clients.csv")[1]["num_examples"]
+  assert sorted(sizes) == [100, 110, 150, 190, 260]
+
+
+def test_divergence_is_a_failure_with_a_sentence(steps, lab):
+  steps["diverged_run"].assert_fails_with_a_sentence(1, "diverged", "learning rate", "round 5")
+  run = lab.folder / "diverged" / _RUN
+  assert not (run / "metrics.json").exists()
+  name, arrays = _weights(run)
+  assert name == "program_state_4"
+  assert all(np.all(np.isfinite(array)) for array in arrays.values())
+  assert [int(row["round"]) for row in commands.rows(run)] == [0, 1, 2, 3, 4]
+
+
+# What ends before it computes anything.
+
+_COPIES = ("finished", "flags", "named", "occupied")
+# Arguments besides those of the ordinary run, and what the sentence holds.
+_REFUSED = {
+  "--theta=0": ("theta = 0", "(0, 1]"),
+  "--theta=-1": ("theta = -1", "(0, 1]"),
+  "--theta=1.5": ("theta = 1.5", "(0, 1]"),
+  "--theta=nan": ("theta = nan", "(0, 1]"),
+  "--clients_per_round=31": ("31", "30 training clients"),
+  "--num_train_clients=3000": ("3000", "2500"),
+  "--task=emnist_liner": ("'emnist_liner'", "did you mean 'emnist_linear'"),
+  "--client_learning_rate=-0.1": ("client_learning_rate=-0.1", "positive"),
+  "--client_learning_rate=nan": ("client_learning_rate=nan", "positive"),
+  "--output_dir=a_file": ("a_file", "--output_dir"),
+  "--output_dir=a_file/below": ("a_file/below", "--output_dir"),
+  "--cache_dir=a_file": ("a_file",),
+  "--task=emnist_linear --data_dir=nowhere": ("nowhere", "--data_dir"),
+  "--task=emnist_linear --data_dir=empty": ("empty", "train"),
+  "--output_dir=flags --client_learning_rate=0.2": (
+    *("--client_learning_rate=0.1", "0.2", "--run_name"),
+  ),
+  "--output_dir=named --run_name=superquantile_theta_0.5 --theta=0.25": ("--theta=0.5", "0.25"),
+  "--output_dir=occupied --num_rounds=40": ("another process", f"occupied/{_RUN}"),
+}
+# Whatever is wrong with the flags themselves is seen before TensorFlow starts.
+_REFUSED_AT_ONCE = {
+  "synthetic": ("'synthetic'", "--name=value"),
+  "--algorithm=fedavg": ("algorithm", "fed_avg"),
+  "--num_rounds=0": ("num_rounds",),
+  "--num_rounds=many": ("num_rounds", "many"),
+  "--seed=-1": ("seed",),
+  "--no_such_flag=1": ("no_such_flag",),
+  "--flagfile=no_such_file": ("no_such_file",),
+}
+
+
+@_step
+def quick_ends(bench):
+  """{arguments: result}, and what the copies of the ordinary run held before."""
+  (bench.folder / "a_file").touch()
+  (bench.folder / "empty").mkdir()
+  runs = {name: bench.copy(name) for name in _COPIES}
+  before = {name: commands.contents(run) for name, run in runs.items()}
+  arguments = ("--output_dir=finished", *_REFUSED)
+  with open(runs["occupied"] / "lock", "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    results = bench.lab.train_without_tensorflow(
+      [["--output_dir=refused", *bench.base.flags, *one.split()] for one in arguments]
+    )
+  return dict(zip(arguments, results)), before
+
+
+def test_finished_run_is_not_run_again(steps):
+  result = steps["quick_ends"][0]["--output_dir=finished"]
+  assert result == commands.Result(0, f"Finished before: finished/{_RUN}\n", "")
+
+
+@pytest.mark.parametrize("arguments", _REFUSED)
+def test_bad_input_is_refused(steps, arguments):
+  steps["quick_ends"][0][arguments].assert_refused(*_REFUSED[arguments])
+
+
+@pytest.mark.parametrize("name", _COPIES)
+def test_what_is_not_run_is_left_as_it_is(steps, lab, name):
+  _, before = steps["quick_ends"]
+  assert commands.contents(lab.folder / name / _RUN) == before[name]
+
+
+def test_command_of_its_own_refuses_bad_input(lab):
+  lab.train("--theta=0").assert_refused(*_REFUSED["--theta=0"])
+
+
+@pytest.mark.parametrize("arguments", _REFUSED_AT_ONCE)
+def test_bad_flags_are_refused(lab, arguments):
+  lab.train(*arguments.split()).assert_refused(*_REFUSED_AT_ONCE[arguments])
+
+
+# Help.
+
+
+@pytest.mark.parametrize("module", ["train", "sweep"])
+@pytest.mark.parametrize("flag", ["--help", "--helpfull"])
+def test_help_lists_the_flags(lab, module, flag):
+  result = lab.bare(module, flag).wait()
+  assert (result.code, result.err) == (0, "")
+  for name in ("theta", "clients_per_round", "num_rounds", "output_dir", "data_dir"):
+    assert f"--{name}" in result.out
+
+
+def test_modules_of_the_commands_start_no_tensorflow(lab):
+  script = (
+    "import sys; from tff_superquantile.experiments import train, sweep;"
+    "print(sorted({'tensorflow', 'tensorflow_federated', 'jax'} & sys.modules.keys()))"
+  )
+  assert lab.python("-c", script).wait() == commands.Result(0, "[]\n", "")
