@@ -73,8 +73,3 @@ def close() -> None:
       worker.kill()
   tff.backends.native.set_sync_local_cpp_execution_context()
   gc.collect()
-
-
-def worker_ids() -> list[int]:
-  """Process ids of the workers that are running."""
-  return [worker.pid for worker in _workers if worker.poll() is None]

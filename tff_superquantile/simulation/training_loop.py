@@ -112,6 +112,9 @@ def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int]:
       return wait(loop.state_manager.load(round_num, initial_state)), round_num
     except Exception as error:  # Whatever a full disk or a loss of power left there.
       logging.warning("The checkpoint of round %d cannot be read: %s", round_num, error)
+      # Or it would be in the way when that round is saved again. Private to TFF: nothing public
+      # removes one version.
+      wait(loop.state_manager._remove(round_num))
   return initial_state, 0
 
 
@@ -144,9 +147,7 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   def save() -> None:
     nonlocal saved
     if done > saved:
-      # There already only if it could not be read; the next one will be.
-      with contextlib.suppress(tff.program.ProgramStateExistsError):
-        wait(loop.state_manager.save(state, done))
+      wait(loop.state_manager.save(state, done))
       saved = done
 
   if done == 0:
