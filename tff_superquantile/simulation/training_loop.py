@@ -99,9 +99,10 @@ def _deferred_signals() -> Iterator[None]:
       signal.raise_signal(number)
 
 
-def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int]:
-  """Returns the latest readable state and its round; the initial state is that of round 0."""
+def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int, set[int]]:
+  """Returns the latest readable state, its round (0: the initial one) and the unreadable rounds."""
   initial_state = loop.process.initialize()
+  unreadable = set()
   for round_num in reversed(wait(loop.state_manager.get_versions()) or []):
     if round_num > loop.num_rounds:
       raise ValueError(
@@ -109,13 +110,11 @@ def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int]:
         f" least {round_num} rounds or remove the run's folder."
       )
     try:
-      return wait(loop.state_manager.load(round_num, initial_state)), round_num
+      return wait(loop.state_manager.load(round_num, initial_state)), round_num, unreadable
     except Exception as error:  # Whatever a full disk or a loss of power left there.
       logging.warning("The checkpoint of round %d cannot be read: %s", round_num, error)
-      # Or it would be in the way when that round is saved again. Private to TFF: nothing public
-      # removes one version.
-      wait(loop.state_manager._remove(round_num))
-  return initial_state, 0
+      unreadable.add(round_num)
+  return initial_state, 0, unreadable
 
 
 def _check_progress(values: Metrics, round_num: int) -> None:
@@ -130,7 +129,7 @@ def _check_progress(values: Metrics, round_num: int) -> None:
 
 
 def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
-  state, done = _load(loop, wait)
+  state, done, unreadable = _load(loop, wait)
   saved = done
 
   def evaluate(state: Any, round_num: int) -> Metrics:
@@ -147,6 +146,9 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   def save() -> None:
     nonlocal saved
     if done > saved:
+      if done in unreadable:
+        # Not before there is a better one. Private to TFF: nothing public removes one version.
+        wait(loop.state_manager._remove(done))
       wait(loop.state_manager.save(state, done))
       saved = done
 
