@@ -17,8 +17,8 @@ from tff_superquantile.simulation import context
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 120  # For a process to start; of patience, not of duration.
 
-_SCRIPT = """
-import os, signal, sys, time
+_SCRIPT = '''
+import os, sys, time
 import numpy as np
 import tensorflow_federated as tff
 from tff_superquantile.simulation import context
@@ -35,9 +35,21 @@ def start():
   context.set_simulation_context()
   assert total([1, 2, 3]) == 12
 
+def workers():
+  """The ids of this process' children that have not ended."""
+  found = []
+  for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+      state, parent = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[:2]
+    except OSError:
+      continue  # Ended meanwhile.
+    if parent == str(os.getpid()) and state != "Z":
+      found.append(pid)
+  return found
+
 start()
-print(*context.worker_ids(), flush=True)
-"""
+print(*workers(), flush=True)
+'''
 
 
 @pytest.fixture(autouse=True)
@@ -75,16 +87,19 @@ class Script:
       [sys.executable, "-c", _SCRIPT + lines],
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
-      text=True,
+      bufsize=0,  # What `readline` reads ahead, `communicate` would not see.
       cwd=folder,
       env={**os.environ, "PYTHONPATH": path},
       start_new_session=True,
     )
 
+  def read_line(self):
+    return self.process.stdout.readline().decode()
+
   @functools.cached_property
   def worker(self):
     """The worker's process id, once there is one."""
-    (pid,) = self.process.stdout.readline().split()
+    (pid,) = self.read_line().split()
     return int(pid)
 
   def end(self):
@@ -94,7 +109,7 @@ class Script:
     finally:
       if self.process.poll() is None:
         self.process.kill()
-    return self.process.returncode, out, err
+    return self.process.returncode, out.decode(), err.decode()
 
 
 def assert_ends(pid):
@@ -136,18 +151,18 @@ def test_ctrl_c_leaves_the_worker_to_its_parent(tmp_path):
   interrupted = Script(
     tmp_path,
     "try:\n  print('ready', flush=True); time.sleep(1000)\n"
-    "except KeyboardInterrupt:\n  print(total([4]), *context.worker_ids()); sys.exit(3)",
+    "except KeyboardInterrupt:\n  print(total([4]), *workers()); sys.exit(3)",
   )
   # Shells start the background jobs of a script with SIGINT ignored; TFF ends a worker by SIGINT
   # when another context takes its place, and waits for it.
   old = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    ignoring = Script(tmp_path, "start(); start(); print(*context.worker_ids())")
+    ignoring = Script(tmp_path, "start(); start(); print(*workers())")
   finally:
     signal.signal(signal.SIGINT, old)
 
   worker = interrupted.worker
-  assert interrupted.process.stdout.readline() == "ready\n"
+  assert interrupted.read_line() == "ready\n"
   os.killpg(interrupted.process.pid, signal.SIGINT)
   assert interrupted.end() == (3, f"8 {worker}\n", "")
   assert_ends(worker)
