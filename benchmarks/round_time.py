@@ -69,7 +69,7 @@ def _load(task, temporary: str):
 def _build_processes(task, model, files, config):
   import tensorflow_federated as tff
 
-  from tff_superquantile.experiments import runner
+  from tff_superquantile.experiments import methods
   from tff_superquantile.simulation import client_files
 
   shuffle = config["batch_size"] > 0
@@ -82,16 +82,25 @@ def _build_processes(task, model, files, config):
     files, batch_size=config["batch_size"], shuffle=shuffle
   )
   ours = functools.partial(
-    runner.build_process,
+    methods.build_process,
     model=model,
     examples_fn=client_files.build_examples_fn(files, shuffle=shuffle),
   )
+  superquantile = dict(config, algorithm="superquantile")
+  name = f"superquantile, theta = {config['theta']:g}"
+  trees = {
+    f"{name}, tree of {num_bins}": ours(
+      dict(superquantile, threshold="tree", num_bins=num_bins, threshold_noise_multiplier=1.0)
+    )
+    for num_bins in (64, 1024)
+  }
   return {
     _STOCK: tff.simulation.compose_dataset_computation_with_learning_process(
       dataset_computation, stock
     ),
     "FedAvg": ours({**config, "algorithm": "fed_avg"}),
-    f"superquantile, theta = {config['theta']:g}": ours({**config, "algorithm": "superquantile"}),
+    name: ours(superquantile),
+    **trees,
   }
 
 
@@ -106,6 +115,8 @@ def _time_task(name: str, temporary: str) -> dict:
     task.defaults,
     theta=flags.FLAGS.theta,
     threshold="exact",
+    threshold_noise_multiplier=None,
+    secure_sum="modular",
     smoothing=0.0,
     seed=0,
     clients_per_round=flags.FLAGS.clients_per_round or task.defaults["clients_per_round"],

@@ -247,6 +247,7 @@ TASKS = (
       learning_rate_decay=1.0,
       rounds_per_decay=1,
       rounds_per_evaluation=50,
+      max_loss=4.0,
     ),
   ),
   task.Task(
@@ -265,6 +266,7 @@ TASKS = (
       learning_rate_decay=0.5,
       rounds_per_decay=400,
       rounds_per_evaluation=10,
+      max_loss=4.0,
     ),
   ),
 )

@@ -186,6 +186,7 @@ TASKS = (
       learning_rate_decay=1.0,
       rounds_per_decay=1,
       rounds_per_evaluation=50,
+      max_loss=1.5,
     ),
   ),
 )

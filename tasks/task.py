@@ -45,6 +45,7 @@ DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
     "learning_rate_decay": (float, 0.0),  # Factor; 1.0 for a constant rate.
     "rounds_per_decay": (int, 1),
     "rounds_per_evaluation": (int, 1),
+    "max_loss": (float, 0.0),  # B: private thresholds tell losses apart up to here.
   }
 )
 

@@ -18,6 +18,7 @@ _GOOD = dict(
   learning_rate_decay=1.0,
   rounds_per_decay=1,
   rounds_per_evaluation=5,
+  max_loss=2.0,
 )
 
 

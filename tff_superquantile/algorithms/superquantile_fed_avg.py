@@ -28,6 +28,7 @@ def build_superquantile_fed_avg(
   local_batch_size: Optional[int] = None,
   l2: float = 0.0,
   examples_fn: Optional[tf.types.experimental.GenericFunction] = None,
+  seed_fn: Optional[Callable[[Any], tf.Tensor]] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds a learning process that minimises the superquantile of the clients' losses.
 
@@ -54,8 +55,11 @@ def build_superquantile_fed_avg(
       the model by the average of the tail's.
     threshold: "exact", the exact quantile (the server sees the losses), "reweighting", the paper's
       exact reweighting by the dual weights pi*, or a function of theta that returns a
-      `tff_superquantile.threshold.ThresholdProcess`.
-    client_weighting: The weight of a client in the average and in the quantile.
+      `tff_superquantile.threshold.ThresholdProcess`, such as
+      `functools.partial(threshold.build_tree_quantile, mechanism=..., max_loss=...)`, for which the
+      server sees no loss.
+    client_weighting: The weight of a client in the average and in the quantile. In a private
+      quantile, each client counts once.
     model_distributor: A `tff.learning.templates.DistributionProcess`; None to broadcast.
     model_aggregator: A factory of `tff.aggregators`; None for the weighted mean of the tail. An
       unweighted factory averages over the whole cohort: clients below the threshold count as zero.
@@ -73,6 +77,9 @@ def build_superquantile_fed_avg(
       a round is faster than with
       `tff.simulation.compose_dataset_computation_with_learning_process`, because the examples are
       read in the graph that uses them, and only by the clients that train.
+    seed_fn: A TensorFlow function from what a client holds to the seed of its noise in the round,
+      an integer tensor [2], for thresholds built with `seeded=True`. Without seeds each client
+      draws its noise from its own source of entropy, and a run can't be repeated exactly.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
@@ -92,6 +99,7 @@ def build_superquantile_fed_avg(
     local_batch_size=local_batch_size,
     l2=l2,
     examples_fn=examples_fn,
+    seed_fn=seed_fn,
   )
   return composition.build_learning_process(
     model_fn, client_work, server_optimizer_fn, model_distributor, model_aggregator

@@ -8,8 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
+
+_NOISE_STREAM = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,8 @@ class LocalWork:
     l2: The l2 coefficient of the local objective.
     data_type: What a client holds.
     read: From a value of that type to the client's `local_update.Examples`, in TensorFlow.
+    seed_fn: From a value of that type to the seed of the client's draws in the round, an integer
+      tensor [2]; None if there is none.
   """
 
   model_fn: local_model.Model
@@ -35,6 +40,7 @@ class LocalWork:
   l2: float
   data_type: tff.Type
   read: Callable[[Any], local_update.Examples]
+  seed_fn: Optional[Callable[[Any], tf.Tensor]] = None
 
   @property
   def weights_type(self) -> tff.Type:
@@ -51,11 +57,13 @@ def _model_weights(weights) -> tff.learning.models.ModelWeights:
   return tff.learning.models.ModelWeights(weights.trainable, weights.non_trainable)
 
 
-def build_loss_computation(work: LocalWork) -> tff.Computation:
-  """Builds (weights, client data) -> (loss, weight), both float32 [].
+def build_loss_computation(
+  work: LocalWork, threshold: threshold_lib.ThresholdProcess
+) -> tff.Computation:
+  """Builds (weights, client data) -> (loss, report).
 
-  The loss is F_i(w), the mean over the client's whole local data set. The weight is that of the
-  client in the quantile: zero if the loss is not finite or there are no examples.
+  The loss, float32 [], is F_i(w), the mean over the client's whole local data set; NaN if it is not
+  finite or there are no examples. The report is what the threshold asks of the client.
   """
 
   @tff.tensorflow.computation(work.weights_type, work.data_type)
@@ -67,7 +75,13 @@ def build_loss_computation(work: LocalWork) -> tff.Computation:
       weights = _model_weights(weights)
       model.load(weights)
       loss, num_examples = local_update.mean_loss(model, weights, work.read(client).batch)
-      return loss, tf.where(tf.math.is_finite(loss), work.client_weight(num_examples), 0.0)
+      counted = tf.logical_and(tf.math.is_finite(loss), num_examples > 0)
+      loss = tf.where(counted, loss, np.nan)
+      seed = None
+      if threshold.takes_seeds:
+        # A stream of its own: the seed may be that of the order of the examples, too.
+        seed = tf.random.experimental.stateless_fold_in(work.seed_fn(client), _NOISE_STREAM)
+      return loss, threshold.report_fn(loss, work.client_weight(num_examples), seed)
 
     return evaluate(weights, client)
 
@@ -135,7 +149,7 @@ def build_gated_train_computation(
   tail_type: tff.Type,
   share_fn: Callable[[tf.Tensor, Any], tf.Tensor],
 ) -> tff.Computation:
-  """Builds (weights, client data, hparams, loss, weight, tail) -> (ClientResult, metrics, counts).
+  """Builds (weights, client data, hparams, loss, tail) -> (ClientResult, metrics, counts).
 
   A gate, not a mask: a client whose share of the tail is zero does not train. Aggregators without
   weights would undo a mask, and training for nothing costs 1 / theta of the time.
@@ -147,17 +161,17 @@ def build_gated_train_computation(
     share_fn: The share of a client from its loss and that result.
 
   Returns:
-    A `tff.Computation`; loss and weight are those of `build_loss_computation`.
+    A `tff.Computation`; the loss is that of `build_loss_computation`.
   """
 
   @tff.tensorflow.computation(
-    work.weights_type, work.data_type, hparams_type, np.float32, np.float32, tail_type
+    work.weights_type, work.data_type, hparams_type, np.float32, tail_type
   )
-  def gated_train_computation(weights, client, hparams, loss, weight, tail):
-    counted = weight > 0
-    share = tf.where(counted, share_fn(loss, tail), 0.0)
+  def gated_train_computation(weights, client, hparams, loss, tail):
+    uncounted = tf.math.is_nan(loss)
+    share = tf.where(uncounted, 0.0, share_fn(loss, tail))
     result, metrics, counts = _train_if(work, weights, client, hparams, share)
-    counts["num_excluded"] += tf.cast(tf.logical_not(counted), tf.int32)
+    counts["num_excluded"] += tf.cast(uncounted, tf.int32)
     return result, metrics, counts
 
   return gated_train_computation

@@ -131,6 +131,7 @@ def build_client_work(
   local_batch_size: Optional[int] = None,
   l2: float = 0.0,
   examples_fn: Optional[tf.types.experimental.GenericFunction] = None,
+  seed_fn: Optional[Callable[[Any], tf.Tensor]] = None,
 ) -> Union[tff.learning.templates.ClientWorkProcess, ClientWork]:
   """Builds the client work of FedAvg, or with `threshold` that of superquantile aggregation.
 
@@ -159,13 +160,15 @@ def build_client_work(
       (for example its id) to all its examples, one batch that matches the model's input_spec. It
       runs inside the client's graph; data sets that cross from one computation to another are
       slower. None if clients hold data sets of batches.
+    seed_fn: A TensorFlow function from what a client holds to the seed of its noise in the round,
+      an integer tensor [2]; for thresholds that take seeds.
 
   Returns:
     A `tff.learning.templates.ClientWorkProcess`, or with `examples_fn` a `ClientWork`.
 
   Raises:
     ValueError: If a number is out of its range, or `local_batch_size` is missing beside an
-      `examples_fn`.
+      `examples_fn`, or `seed_fn` beside a threshold that takes seeds.
     TypeError: If `examples_fn` does not return what the model takes, or the learning rate of an
       optimizer without one is to be scheduled.
   """
@@ -176,10 +179,23 @@ def build_client_work(
     raise ValueError(f"Found l2 = {l2}; expected a finite number that is not negative.")
   if examples_fn is not None and local_batch_size is None:
     raise ValueError("Found an examples_fn without local_batch_size; give one (0: all).")
+  if threshold is not None and threshold.takes_seeds and seed_fn is None:
+    raise ValueError(
+      "Found a threshold that takes seeds of noise but no seed_fn; give one, or build the threshold"
+      " without seeds, so that each client uses its own source of entropy."
+    )
 
   data_type, read = _build_reader(model_fn, examples_fn)
   work = client_computations.LocalWork(
-    model_fn, optimizer, client_weighting, local_epochs, local_batch_size, l2, data_type, read
+    model_fn,
+    optimizer,
+    client_weighting,
+    local_epochs,
+    local_batch_size,
+    l2,
+    data_type,
+    read,
+    seed_fn,
   )
   initial_state, hparams_of_round, next_state = _build_state_computations(
     optimizer, client_learning_rate_fn
@@ -188,7 +204,7 @@ def build_client_work(
   if threshold is None:
     train_computation = client_computations.build_train_computation(work, hparams_type)
   else:
-    loss_computation = client_computations.build_loss_computation(work)
+    loss_computation = client_computations.build_loss_computation(work, threshold)
     train_computation = client_computations.build_gated_train_computation(
       work,
       hparams_type,
@@ -214,11 +230,11 @@ def build_client_work(
     arguments = (weights, clients, hparams)
     measurements = collections.OrderedDict()
     if threshold is not None:
-      losses, loss_weights = tff.federated_map(loss_computation, (weights, clients))
-      output = threshold.next(state["threshold"], losses, loss_weights)
+      losses, reports = tff.federated_map(loss_computation, (weights, clients))
+      output = threshold.next_of_reports(state["threshold"], reports)
       new_state["threshold"] = output.state
       measurements["threshold"] = output.measurements
-      arguments += (losses, loss_weights, tff.federated_broadcast(output.result))
+      arguments += (losses, tff.federated_broadcast(output.result))
     client_result, metrics, counts = tff.federated_map(train_computation, arguments)
     measurements.update(_aggregate_metrics(model_fn, metrics_aggregator, metrics, counts))
     return tff.templates.MeasuredProcessOutput(

@@ -6,24 +6,19 @@ import csv
 import dataclasses
 import datetime
 import fcntl
-import functools
 import importlib.metadata
 import io
-import os
 import pathlib
 import platform
 import subprocess
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
-from tff_superquantile import algorithms
 from tff_superquantile import evaluation
-from tff_superquantile import superquantile
-from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
@@ -40,6 +35,8 @@ _VERSIONS_OF = (
   "dp-accounting",
   "numpy",
 )
+# Names in rounds.csv of what a threshold measures, where they differ.
+_COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
 # What the rows of rounds.csv hold of the test clients, for plots against rounds.
 _RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
@@ -52,79 +49,6 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
   async def release(self, value, key: int) -> None:
     self._bar.show(value, key)
-
-
-def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
-  """Fills what was not given with the task's defaults and checks the rest.
-
-  Raises:
-    ValueError: If a value is out of its range.
-  """
-  resolved = {
-    name: task.defaults.get(name) if value is None else value for name, value in config.items()
-  }
-  if resolved["algorithm"] == "superquantile":
-    superquantile.check_theta(resolved["theta"])
-    if resolved["smoothing"] and resolved["threshold"] != "reweighting":
-      raise ValueError(
-        f"Found --smoothing={resolved['smoothing']} with --threshold={resolved['threshold']}; only"
-        " reweighting is smoothed."
-      )
-  if resolved["data_dir"]:
-    resolved["data_dir"] = os.path.abspath(resolved["data_dir"])  # flags.txt holds anywhere.
-  for name in ("client_learning_rate", "learning_rate_decay"):
-    if not 0.0 < resolved[name] < np.inf:
-      raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
-  return resolved
-
-
-def _learning_rate_fn(config: Mapping[str, Any]):
-  """gamma_t = gamma_0 c^floor(t / t_0), the paper's step decay; None for a constant rate."""
-  if config["learning_rate_decay"] == 1.0:
-    return None
-
-  def learning_rate(round_num):
-    decays = tf.cast(round_num // config["rounds_per_decay"], tf.float32)
-    return config["client_learning_rate"] * tf.pow(config["learning_rate_decay"], decays)
-
-  return learning_rate
-
-
-def build_process(
-  config: Mapping[str, Any],
-  model: tff.learning.models.FunctionalModel,
-  examples_fn: tf.types.experimental.GenericFunction,
-) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process that resolved flags ask for.
-
-  Args:
-    config: Values of the flags of `train_flags`.
-    model: The task's model.
-    examples_fn: From what a client holds to its examples.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
-  """
-  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
-  common = dict(
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(config["client_learning_rate"]),
-    client_weighting=weighting,
-    client_learning_rate_fn=_learning_rate_fn(config),
-    local_epochs=config["local_epochs"],
-    local_batch_size=config["batch_size"],
-    l2=config["l2"],
-    examples_fn=examples_fn,
-  )
-  if config["algorithm"] == "fed_avg":
-    return algorithms.build_fed_avg(model, **common)
-  threshold = config["threshold"]
-  if threshold == "reweighting":
-    threshold = functools.partial(
-      threshold_lib.build_exact_reweighting, smoothing=config["smoothing"]
-    )
-  return algorithms.build_superquantile_fed_avg(
-    model, config["theta"], threshold=threshold, **common
-  )
 
 
 def build_selection(files: client_files.ClientFiles, config: Mapping[str, Any]):
@@ -149,8 +73,7 @@ def _read_metrics(metrics) -> dict[str, Any]:
   named = {
     "threshold": threshold.get("threshold"),
     **client_work["cohort"],
-    "cohort_loss_mean": threshold.get("loss_mean"),
-    "cohort_loss_superquantile": threshold.get("loss_superquantile"),
+    **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
     "train_loss": client_work["train"].get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}
@@ -263,7 +186,7 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
     training_loop.DivergedError: If training diverged.
   """
   task = tasks.get_task(config["task"])
-  config = resolve(config, task)
+  config = methods.resolve(config, task)
   folder = _open_folder(config)
   with _lock(folder):
     earlier = run_folder.Run(config["task"], folder.parent.name, config["seed"], folder)
@@ -298,7 +221,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     splits["train"],
     shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
   )
-  process = build_process(config, model, examples_fn)
+  process = methods.build_process(config, model, examples_fn)
   evaluators = {split: _build_evaluator(model, files) for split, files in splits.items()}
 
   # Only now, as nothing above has failed: from here on the folder is this run's.

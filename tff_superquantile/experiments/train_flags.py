@@ -6,6 +6,8 @@ from typing import Any
 
 from absl import flags
 
+PRIVATE_THRESHOLDS = ("tree", "geometric")
+
 _TASK_DEFAULT = "None for the task's own"
 
 flags.DEFINE_string("task", "synthetic", "What to learn: synthetic, emnist_linear, emnist_convnet.")
@@ -16,9 +18,28 @@ flags.DEFINE_float(
 flags.DEFINE_enum(
   "threshold",
   "exact",
-  ["exact", "reweighting"],
-  "How superquantile weighs the clients: by the exact quantile of the cohort's losses, or by the"
-  " paper's exact reweighting.",
+  ["exact", "reweighting", *PRIVATE_THRESHOLDS],
+  "How superquantile weighs the clients: by the exact quantile of the cohort's losses; by the"
+  " paper's exact reweighting; by the quantile of a private histogram (tree), or by one that is"
+  " tracked by a private bit a client (geometric).",
+)
+flags.DEFINE_float(
+  "threshold_noise_multiplier",
+  None,
+  "Noise of a private threshold: its standard deviation over the sensitivity.",
+)
+flags.DEFINE_integer("num_bins", 64, "Bins of --threshold=tree, a power of two.")
+flags.DEFINE_float(
+  "max_loss",
+  None,
+  "B, above which --threshold=tree does not tell losses apart, and with which geometric starts;"
+  f" {_TASK_DEFAULT}.",
+)
+flags.DEFINE_enum(
+  "secure_sum",
+  "modular",
+  ["modular", "integer"],
+  "How --threshold=tree sums: modulo M, or integers that never wrap.",
 )
 flags.DEFINE_float("smoothing", 0.0, "nu of the entropic smoothing of --threshold=reweighting.")
 flags.DEFINE_integer("num_rounds", None, f"Rounds; {_TASK_DEFAULT}.", lower_bound=1)
@@ -108,4 +129,6 @@ def method_name(config: Mapping[str, Any]) -> str:
   name = f"superquantile_theta_{config['theta']:g}"
   if config["threshold"] != "exact":
     name += f"_{config['threshold']}"
+  if config["threshold_noise_multiplier"] is not None:
+    name += f"_z_{config['threshold_noise_multiplier']:g}"
   return name + (f"_smoothing_{config['smoothing']:g}" if config["smoothing"] else "")

@@ -4,7 +4,21 @@ from typing import Callable, Union
 
 from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
+from tff_superquantile.threshold.geometric import build_geometric_quantile
+from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
 from tff_superquantile.threshold.process import ThresholdProcess
+from tff_superquantile.threshold.tree import build_tree_quantile
+
+__all__ = (
+  "PrivateHistogramFactory",
+  "ThresholdFn",
+  "ThresholdProcess",
+  "build_exact_quantile",
+  "build_exact_reweighting",
+  "build_geometric_quantile",
+  "build_threshold",
+  "build_tree_quantile",
+)
 
 _BUILDERS = {"exact": build_exact_quantile, "reweighting": build_exact_reweighting}
 
@@ -16,7 +30,8 @@ def build_threshold(threshold: Union[str, ThresholdFn], theta: float) -> Thresho
 
   Args:
     threshold: "exact" (the server sees the losses and takes their quantile), "reweighting" (the
-      paper's exact reweighting), or a function of theta that returns a `ThresholdProcess`.
+      paper's exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as
+      a `functools.partial` of `build_tree_quantile` or `build_geometric_quantile`.
     theta: The tail fraction, in (0, 1].
 
   Returns:

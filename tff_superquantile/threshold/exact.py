@@ -16,20 +16,27 @@ import tensorflow_federated as tff
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import process
 
+_ROW_TYPE = tff.TensorType(np.float32, [2])
 _ROWS_TYPE = tff.TensorType(np.float32, [None, 2])
 
 
-def _collect(losses: tff.Value, weights: tff.Value) -> tff.Value:
-  """{float32}@CLIENTS, {float32}@CLIENTS -> float32[n, 2]@SERVER."""
+def _report(loss: tf.Tensor, weight: tf.Tensor, seed: None) -> tf.Tensor:
+  """What a client tells the server: its loss and weight, in the clear."""
+  del seed
+  return tf.stack([loss, weight])
+
+
+def _collect(reports: tff.Value) -> tff.Value:
+  """{float32[2]}@CLIENTS -> float32[n, 2]@SERVER."""
 
   @tff.tensorflow.computation
   def zero():
     # The static shape of the accumulator must say that it grows.
     return tf.compat.v1.placeholder_with_default(tf.zeros([0, 2]), [None, 2])
 
-  @tff.tensorflow.computation(_ROWS_TYPE, (np.float32, np.float32))
-  def accumulate(rows, loss_and_weight):
-    return tf.concat([rows, [tf.stack([loss_and_weight[0], loss_and_weight[1]])]], axis=0)
+  @tff.tensorflow.computation(_ROWS_TYPE, _ROW_TYPE)
+  def accumulate(rows, row):
+    return tf.concat([rows, [row]], axis=0)
 
   @tff.tensorflow.computation(_ROWS_TYPE, _ROWS_TYPE)
   def merge(first, second):
@@ -39,23 +46,22 @@ def _collect(losses: tff.Value, weights: tff.Value) -> tff.Value:
   def report(rows):
     return rows
 
-  return tff.federated_aggregate(
-    tff.federated_zip((losses, weights)), zero(), accumulate, merge, report
-  )
+  return tff.federated_aggregate(reports, zero(), accumulate, merge, report)
 
 
 def _sorted_tail(rows: tf.Tensor, theta: float):
   """Counted losses in descending order, their normalised weights and the index of the threshold.
 
   Args:
-    rows: float32 [n, 2] of (loss, weight); rows of weight 0 are left out.
+    rows: float32 [n, 2] of (loss, weight); rows of loss NaN or weight 0 are left out.
     theta: The tail fraction.
 
   Returns:
     (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). With
     nothing to count, one loss of +inf, so that nobody is selected.
   """
-  counted = tf.boolean_mask(tf.cast(rows, tf.float64), rows[:, 1] > 0)
+  counts = tf.logical_and(rows[:, 1] > 0, tf.logical_not(tf.math.is_nan(rows[:, 0])))
+  counted = tf.boolean_mask(tf.cast(rows, tf.float64), counts)
   nothing = tf.constant([[np.inf, 1.0]], tf.float64)
   counted = tf.cond(tf.shape(counted)[0] > 0, lambda: counted, lambda: nothing)
   order = tf.argsort(counted[:, 0], direction="DESCENDING", stable=True)
@@ -93,7 +99,7 @@ def _measure(losses, weights, index, theta: float) -> collections.OrderedDict[st
 
 def _build(
   server_fn: Callable[[tf.Tensor], tuple[Any, collections.OrderedDict]],
-  share_fn: Callable[[tf.Tensor, Any], tf.Tensor],
+  share_fn: process.ShareFn,
 ) -> process.ThresholdProcess:
   """A stateless threshold process whose server maps the rows (loss, weight) to its result."""
 
@@ -104,15 +110,13 @@ def _build(
   at_server = tff.tensorflow.computation(server_fn, _ROWS_TYPE)
 
   @tff.federated_computation(
-    initialize.type_signature.result,
-    tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS),
-    tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS),
+    initialize.type_signature.result, tff.FederatedType(_ROW_TYPE, tff.CLIENTS)
   )
-  def next_fn(state, losses, weights):
-    result, measurements = tff.federated_map(at_server, _collect(losses, weights))
+  def next_of_reports(state, reports):
+    result, measurements = tff.federated_map(at_server, _collect(reports))
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
-  return process.ThresholdProcess(initialize, next_fn, share_fn)
+  return process.ThresholdProcess(initialize, next_of_reports, _report, share_fn)
 
 
 def build_exact_quantile(theta: float) -> process.ThresholdProcess:

@@ -1,12 +1,16 @@
 """The narrow joint between the two aggregations of a round."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 LOSS_TYPE = tff.TensorType(np.float32)
+SEED_TYPE = tff.TensorType(np.int64, [2])
+
+ReportFn = Callable[[tf.Tensor, tf.Tensor, Optional[tf.Tensor]], Any]
+ShareFn = Callable[[tf.Tensor, Any], tf.Tensor]
 
 
 class ThresholdProcess(tff.templates.MeasuredProcess):
@@ -17,29 +21,68 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
       (<S@SERVER, float32@CLIENTS, float32@CLIENTS> ->
        <state=S@SERVER, result=T@SERVER, measurements=M@SERVER>)
 
-  The second argument holds the clients' losses, the third their weights in the quantile; weight 0
-  says that a client's loss is not to be counted (it is not finite, or the client has no examples).
-  The result T is broadcast; there each client computes its share from its own loss.
+  The second argument holds the clients' losses, NaN where a loss is not to be counted, the third
+  their weights in the quantile, which private thresholds ignore. A process that `takes_seeds` has a
+  fourth argument, int64[2]@CLIENTS: the seeds of the clients' noise.
+
+  A client's part in it is two TensorFlow functions: `report_fn`, what it sends, and `share_fn`,
+  what it concludes from the broadcast result T. `next` maps `report_fn` and calls
+  `next_of_reports`; in a round of training the graph in which a client computes its loss calls
+  `report_fn`, which saves a call a client.
   """
 
   def __init__(
     self,
     initialize_fn: tff.Computation,
-    next_fn: tff.Computation,
-    share_fn: Callable[[tf.Tensor, Any], tf.Tensor],
+    next_of_reports: tff.Computation,
+    report_fn: ReportFn,
+    share_fn: ShareFn,
+    takes_seeds: bool = False,
   ):
     """Initializes a `ThresholdProcess`.
 
     Args:
       initialize_fn: A `tff.Computation`, see above.
-      next_fn: A `tff.Computation`, see above.
+      next_of_reports: Like `next`, with the clients' reports for a second and last argument.
+      report_fn: A TensorFlow function of (loss float32 [], weight float32 [], seed int64 [2] or
+        None) that returns what the client reports.
       share_fn: A TensorFlow function of (loss float32 [], result T) that returns a float32 scalar
         in [0, 1]: the share of its weight with which a client of that loss enters the average. A
-        client whose share is 0 does not train.
+        client whose share is 0, or whose loss is NaN, does not train.
+      takes_seeds: Whether `report_fn` is called with a seed.
     """
-    super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
+    self._report_fn = report_fn
     self._share_fn = share_fn
+    self._next_of_reports = next_of_reports
+    self._takes_seeds = takes_seeds
+    seed_types = [SEED_TYPE] if takes_seeds else []
+    client_types = [LOSS_TYPE, LOSS_TYPE, *seed_types]
+
+    @tff.tensorflow.computation(client_types)
+    def report(arguments):
+      return report_fn(arguments[0], arguments[1], arguments[2] if takes_seeds else None)
+
+    @tff.federated_computation(
+      initialize_fn.type_signature.result,
+      *(tff.FederatedType(client_type, tff.CLIENTS) for client_type in client_types),
+    )
+    def next_fn(arguments):
+      return next_of_reports(arguments[0], tff.federated_map(report, tuple(arguments[1:])))
+
+    super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
 
   @property
-  def share_fn(self) -> Callable[[tf.Tensor, Any], tf.Tensor]:
+  def report_fn(self) -> ReportFn:
+    return self._report_fn
+
+  @property
+  def share_fn(self) -> ShareFn:
     return self._share_fn
+
+  @property
+  def next_of_reports(self) -> tff.Computation:
+    return self._next_of_reports
+
+  @property
+  def takes_seeds(self) -> bool:
+    return self._takes_seeds

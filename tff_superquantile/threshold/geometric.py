@@ -1,0 +1,141 @@
+"""A threshold with differential privacy that follows the losses from round to round."""
+
+import collections
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from privacy import tree_mechanism
+from tff_superquantile import seeded_gaussian_query
+from tff_superquantile import superquantile
+from tff_superquantile.threshold import process
+
+# A record is +-1/2, whether a loss is below the estimate: so much one client adds or removes.
+_SENSITIVITY = 0.5
+
+
+def build_geometric_quantile(
+  theta: float,
+  noise_multiplier: float,
+  expected_clients: float,
+  initial_estimate: float,
+  *,
+  learning_rate: float = 0.2,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  seed: Optional[int] = None,
+) -> process.ThresholdProcess:
+  """The (1 - theta)-quantile of the clients' losses, tracked by one private bit a client a round.
+
+  `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric updates: with
+  beta the noisy fraction of losses that are not above the estimate, the estimate is multiplied by
+  exp(-learning_rate (beta - (1 - theta))). In long runs the losses change little from round to
+  round, and one bit costs less privacy than a histogram anew.
+
+  Guarantee: the sum of the bits with Gaussian noise, and all that is computed from it, is a
+  Gaussian mechanism of noise multiplier `noise_multiplier` under zero-out adjacency and under
+  addition or removal of a client. The server that adds the noise is trusted with the sum.
+
+  Each client counts once, whatever its weight. NaN adds nothing to the sum and is never selected;
+  other losses, infinite and negative ones too, are what they are.
+
+  Args:
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate.
+    noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
+    expected_clients: By which the sum is divided, q n with Poisson sampling.
+    initial_estimate: In units of the loss, positive.
+    learning_rate: Of the estimate's logarithm.
+    sum_factory: Sums the bits, for example `tff.aggregators.SecureSumFactory(1.0)`; None for the
+      plain sum.
+    seed: Of the server's noise; None for noise of its own entropy.
+
+  Returns:
+    A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
+    Measurements: `threshold`.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  theta = superquantile.check_theta(theta)
+  stddev = _SENSITIVITY * tree_mechanism.check_noise_multiplier(
+    "noise_multiplier", noise_multiplier
+  )
+  for name, value in (
+    ("expected_clients", expected_clients),
+    ("initial_estimate", initial_estimate),
+    ("learning_rate", learning_rate),
+  ):
+    if not 0.0 < value < np.inf:
+      raise ValueError(f"Found {name} = {value}; expected a positive number.")
+  if seed is None:
+    noise = tfp.GaussianSumQuery(_SENSITIVITY, stddev)
+  else:
+    noise = seeded_gaussian_query.SeededGaussianSumQuery(_SENSITIVITY, stddev, seed)
+  # The tracker adds no noise of its own: `noise` has added it to the sum that the tracker gets.
+  tracker = tfp.QuantileEstimatorQuery(
+    initial_estimate=initial_estimate,
+    target_quantile=1.0 - theta,
+    learning_rate=learning_rate,
+    below_estimate_stddev=0.0,
+    expected_num_records=expected_clients,
+    geometric_update=True,
+  )
+
+  @tff.tensorflow.computation
+  def initial_state():
+    return collections.OrderedDict(
+      tracker=tracker.initial_global_state(), noise=noise.initial_global_state()
+    )
+
+  state_type = initial_state.type_signature.result
+
+  @tff.tensorflow.computation(state_type)
+  def sample_params(state):
+    return tracker.derive_sample_params(state["tracker"])
+
+  @tff.tensorflow.computation(sample_params.type_signature.result, process.LOSS_TYPE)
+  def record_at_client(params, loss):
+    record = tracker.preprocess_record(params, loss)
+    return tf.where(tf.math.is_nan(loss), 0.0, record)
+
+  sum_process = (sum_factory or tff.aggregators.SumFactory()).create(process.LOSS_TYPE)
+
+  @tff.tensorflow.computation(state_type, process.LOSS_TYPE)
+  def at_server(state, total):
+    noised, noise_state, _ = noise.get_noised_result(total, state["noise"])
+    estimate, tracker_state, _ = tracker.get_noised_result(noised, state["tracker"])
+    threshold = tf.constant(-np.inf, tf.float32) if theta == 1.0 else estimate
+    new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
+    return new_state, threshold, collections.OrderedDict(threshold=threshold)
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      collections.OrderedDict(
+        query=tff.federated_eval(initial_state, tff.SERVER), sum=sum_process.initialize()
+      )
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result, tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS)
+  )
+  def next_of_losses(state, losses):
+    params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
+    records = tff.federated_map(record_at_client, (params, losses))
+    output = sum_process.next(state["sum"], records)
+    new_query, threshold, measurements = tff.federated_map(
+      at_server, (state["query"], output.result)
+    )
+    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
+    return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
+
+  def report_fn(loss, weight, seed):
+    del weight, seed
+    return loss  # Turned into a bit at the client, which first learns the estimate.
+
+  def share_fn(loss, threshold):
+    return tf.cast(loss >= threshold, tf.float32)
+
+  return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn)

@@ -1,0 +1,133 @@
+"""A threshold with distributed differential privacy: the quantile of a private histogram."""
+
+import collections
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import tree_mechanism
+from tff_superquantile import superquantile
+from tff_superquantile.threshold import hierarchical_histogram
+from tff_superquantile.threshold import private_histogram
+from tff_superquantile.threshold import process
+
+# Up to this many bins their width is more of the error than the noise.
+_MAX_INTERPOLATED_BINS = 16
+
+
+def _interpolated_threshold(
+  cumulative: hierarchical_histogram.Cumulative, theta: float, edges: tf.Tensor
+) -> tf.Tensor:
+  """Where the linear interpolation of H crosses (1 - theta) n, for one monotone distribution."""
+  counts = tf.concat([cumulative.below, [tf.maximum(cumulative.total, cumulative.below[-1])]], 0)
+  target = (1.0 - theta) * cumulative.total
+  # The last bin that starts below the target; of the bins without values before it none.
+  bin_index = tf.searchsorted(cumulative.below[1:], [target], side="left")[0]
+  below, past = counts[bin_index], counts[bin_index + 1]
+  fraction = tf.clip_by_value(tf.math.divide_no_nan(target - below, past - below), 0.0, 1.0)
+  left, right = edges[bin_index], edges[bin_index + 1]
+  return left + tf.cast(fraction, tf.float32) * (right - left)
+
+
+def build_tree_quantile(
+  theta: float,
+  mechanism: tree_mechanism.TreeMechanism,
+  max_loss: float,
+  *,
+  interpolate: Optional[bool] = None,
+  decoder: str = "least_squares",
+  secure_sum: str = "modular",
+  seeded: bool = False,
+) -> process.ThresholdProcess:
+  """The (1 - theta)-quantile of the clients' losses by a private histogram, anew in each round.
+
+  The paper's "Quantile Computation with Distributed Differential Privacy", with the estimator of
+  `hierarchical_histogram.decode_least_squares`. For the guarantee see `PrivateHistogramFactory`:
+  all that a round releases is computed from one private histogram and the fact whether the number
+  of reports was in mechanism.min_clients..max_clients. If it was not, the last threshold stays
+  (before there is one: 0, so that everybody trains).
+
+  Each client counts once, whatever its weight; a loss that is NaN counts nowhere and is never
+  selected. Other losses are clipped to [0, max_loss]: negative ones count as 0, larger and
+  infinite ones as max_loss, and are then always selected.
+
+  Args:
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is 0, whatever the histogram says.
+    mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
+    max_loss: B, the upper end of the histogram, in units of the loss.
+    interpolate: Whether to place the threshold within a bin rather than on its left edge; None for
+      up to 16 bins.
+    decoder: See `PrivateHistogramFactory`.
+    secure_sum: See `PrivateHistogramFactory`.
+    seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
+      noise.
+
+  Returns:
+    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last one.
+    Measurements: `threshold`; `estimated_cohort_size` and `estimated_tail_size`, the latter at
+    least half of theta * expected_clients, so that it can be divided by (both 0 in an aborted
+    round); `aborted`, 1 or 0.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+  """
+  theta = superquantile.check_theta(theta)
+  factory = private_histogram.PrivateHistogramFactory(
+    mechanism, max_loss, decoder=decoder, secure_sum=secure_sum
+  )
+  if interpolate is None:
+    interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS and decoder != "dyadic"
+  if interpolate and decoder == "dyadic":
+    raise ValueError("Found interpolate with the dyadic decoder, whose counts are not monotone.")
+  edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
+
+  histogram = factory.create_of_reports()
+
+  @tff.tensorflow.computation(process.LOSS_TYPE, histogram.next.type_signature.result.result.member)
+  def at_server(last_threshold, result):
+    # A negative total has no quantile; all is noise then.
+    cumulative = hierarchical_histogram.Cumulative(
+      result["below"], tf.maximum(result["total"], 0.0)
+    )
+    if theta == 1.0:
+      threshold, tail_size = tf.constant(0.0), cumulative.total
+    elif interpolate:
+      threshold = _interpolated_threshold(cumulative, theta, tf.constant(edges))
+      tail_size = theta * cumulative.total
+    else:
+      bin_index = hierarchical_histogram.quantile_bin(cumulative, theta)
+      threshold = tf.constant(edges)[bin_index]
+      tail_size = cumulative.total - cumulative.below[bin_index]
+    tail_size = tf.maximum(tail_size, theta * mechanism.expected_clients / 2.0)
+    is_valid = result["is_valid"]
+    threshold = tf.where(is_valid, threshold, last_threshold)
+    measurements = collections.OrderedDict(
+      threshold=threshold,
+      estimated_cohort_size=tf.cast(cumulative.total, tf.float32),
+      estimated_tail_size=tf.cast(tf.where(is_valid, tail_size, 0.0), tf.float32),
+      aborted=tf.cast(tf.logical_not(is_valid), tf.int32),
+    )
+    return threshold, measurements
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(np.float32(0.0), tff.SERVER)
+
+  @tff.federated_computation(
+    initialize.type_signature.result, histogram.next.type_signature.parameter[1]
+  )
+  def next_of_reports(last_threshold, reports):
+    output = histogram.next(histogram.initialize(), reports)
+    threshold, measurements = tff.federated_map(at_server, (last_threshold, output.result))
+    return tff.templates.MeasuredProcessOutput(threshold, threshold, measurements)
+
+  def report_fn(loss, weight, seed):
+    del weight
+    return factory.report(loss, seed)
+
+  def share_fn(loss, threshold):
+    return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
+
+  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, seeded)
