@@ -33,6 +33,12 @@ EXPERIMENTS
                     0.8, 0.5 and 0.1, 3000 rounds, batches of 10, 5 seeds.
     emnist_convnet  EMNIST by writer, convolutional network, the same methods:
                     1000 rounds, batches of 16, 5 seeds. Very long on a CPU.
+    private_quantile
+                    The error of private quantiles against epsilon, the paper's
+                    recipe beside ours: no training, three minutes. Of the
+                    options it has --quick and --output_dir; its own flags:
+                    .venv/bin/python -m \
+                        tff_superquantile.experiments.private_quantile --help
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed: to
@@ -110,4 +116,7 @@ export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
+if [[ "$experiment" == private_quantile ]]; then
+  exec "$VENV/bin/python" -m tff_superquantile.experiments.private_quantile "$@"
+fi
 exec "$VENV/bin/python" -m tff_superquantile.experiments.sweep "--experiment=$experiment" "$@"

@@ -148,7 +148,10 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   for heading in ("NAME", "SYNOPSIS", "EXPERIMENTS", "OPTIONS", "OUTPUT", "EXIT STATUS"):
     assert f"\n{heading}\n" in "\n" + result.stdout
   described = re.search(r"\nEXPERIMENTS\n(.*)\nOPTIONS\n", result.stdout, re.DOTALL)[1]
-  assert re.findall(r"^ {4}(\w+)", described, re.MULTILINE) == list(presets.PRESETS)
+  assert re.findall(r"^ {4}(\w+)", described, re.MULTILINE) == [
+    *presets.PRESETS,
+    "private_quantile",
+  ]
   assert max(map(len, result.stdout.splitlines())) <= 80
   assert not (machine.project / ".venv").exists()
 

@@ -1,5 +1,6 @@
 """How commands end: one sentence for a mistake, an exit code that means something."""
 
+from collections.abc import Sequence
 import os
 import signal
 import sys
@@ -54,3 +55,27 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # After --help, which absl ends as a failure.
 
   app.run(guarded, flags_parser=parse)
+
+
+def parse_list(flag: str, values: Sequence[str], kind: type) -> list:
+  """The values of a list flag as numbers.
+
+  Args:
+    flag: Its name.
+    values: Its value.
+    kind: int or float.
+
+  Returns:
+    The numbers.
+
+  Raises:
+    ValueError: If one isn't a number or comes twice, or there is none.
+  """
+  found = f"Found --{flag}={','.join(values)}; expected"
+  try:
+    numbers = [kind(value) for value in values]
+  except ValueError:
+    raise ValueError(f"{found} numbers separated by commas.") from None
+  if not numbers or len(set(numbers)) != len(numbers):
+    raise ValueError(f"{found} at least one number, and none twice.")
+  return numbers

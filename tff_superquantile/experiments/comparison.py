@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-import re
 
 import numpy as np
 
+from tff_superquantile.experiments import pages
 from tff_superquantile.experiments import run_folder
 
 _MEAN = "test.error.mean"
@@ -210,20 +210,9 @@ def markdown_table(columns: Sequence[Column], rows: Sequence[Row], mark: bool = 
   for row in rows:
     lines.append(
       [
-        escape_markdown(row.name),
+        pages.escape_markdown(row.name),
         str(row.num_seeds),
         *[f"**{cell}**" if mark and cell.best else str(cell) for cell in row.cells],
       ]
     )
-  widths = [max(4, *map(len, column)) for column in zip(*lines)]
-  text = [
-    " | ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines
-  ]
-  rule = "|".join(["-" * (widths[0] + 2), *["-" * (width + 1) + ":" for width in widths[1:]]])
-  return "\n".join([f"| {text[0]} |", f"|{rule}|", *[f"| {line} |" for line in text[1:]]])
-
-
-def escape_markdown(text: str) -> str:
-  """Escapes what Markdown would read as markup; underscores within words are none."""
-  text = text.replace("&", "&amp;").replace("<", "&lt;")
-  return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
+  return pages.markdown_table(lines)

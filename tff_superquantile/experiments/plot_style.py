@@ -24,7 +24,7 @@ _COLORS = (
   ("#56b4e9", "#a6dcfa"),
 )
 # From the seventh method on colours repeat, with another dash.
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 _INK = ("#22262b", "#e4e7ea")
 _FAINT = ("#d9dce0", "#3a4048")
 
@@ -49,7 +49,7 @@ def palette(methods: Sequence[str]) -> dict[str, Look]:
   looks = {}
   others = [method for method in methods if method != run_folder.FED_AVG]
   for index, method in enumerate(others):
-    dash = _DASHES[index // len(_COLORS) % len(_DASHES)]
+    dash = DASHES[index // len(_COLORS) % len(DASHES)]
     looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
   return {method: looks.get(method, Look(_FED_AVG_COLOR, "-")) for method in methods}
 

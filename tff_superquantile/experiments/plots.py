@@ -23,7 +23,7 @@ from tff_superquantile.experiments import run_folder
 # Rounds, mean and sd over seeds (NaN for one seed), each of shape [number of points].
 _Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-_WIDTH = 9.2  # Inches; a page shows this at its full text width.
+WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
 
 class NothingToDraw(ValueError):
@@ -85,7 +85,7 @@ def _error_histogram(groups: run_folder.Groups, dark: bool) -> bytes:
   filled = next(iter(errors))
   looks = plot_style.palette(list(groups))
   with plot_style.theme(dark):
-    figure = mpl_figure.Figure((_WIDTH, 3.7 + 0.22 * len(errors)), layout="constrained")
+    figure = mpl_figure.Figure((WIDTH, 3.7 + 0.22 * len(errors)), layout="constrained")
     strip, axes = figure.subplots(2, sharex=True, height_ratios=[0.22 * len(errors) + 0.1, 3.1])
     for row, (method, values) in enumerate(errors.items()):
       color = looks[method].colors[dark]
@@ -156,7 +156,7 @@ def _error_against_size(groups: run_folder.Groups, dark: bool) -> bytes:
   num_columns = min(3, len(points))
   num_rows = math.ceil(len(points) / num_columns)
   with plot_style.theme(dark) as ink:
-    figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.7 * num_rows), layout="constrained")
+    figure = mpl_figure.Figure((WIDTH, 0.5 + 2.7 * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
     for index, (axes, (method, (size, error))) in enumerate(zip(grid.flat, points.items())):
       color = plot_style.palette(list(groups))[method].colors[dark]
@@ -312,7 +312,7 @@ def _panels(
   num_columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
   num_rows = math.ceil(len(drawn) / num_columns)
   with plot_style.theme(dark) as ink:
-    figure = mpl_figure.Figure((_WIDTH, 0.5 + 2.6 * num_rows), layout="constrained")
+    figure = mpl_figure.Figure((WIDTH, 0.5 + 2.6 * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, squeeze=False)
     for axes, (column, title, curves) in zip(grid.flat, drawn):
       for method, (rounds, mean, deviation) in curves.items():

@@ -19,7 +19,6 @@ too. Needs no TensorFlow.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 import csv
 import dataclasses
@@ -31,16 +30,15 @@ import pathlib
 from typing import Any
 
 from absl import flags
-import jinja2
 import markupsafe
 
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import comparison
+from tff_superquantile.experiments import pages
 from tff_superquantile.experiments import plot_style
 from tff_superquantile.experiments import plots
 from tff_superquantile.experiments import run_folder
 
-_TEMPLATES = pathlib.Path(__file__).parent / "templates"
 # Flags that say where and for which seed, not how: they differ without a difference.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
 
@@ -69,16 +67,6 @@ def write_report(output_dir: str | os.PathLike, task: str) -> dict[str, pathlib.
   runs = _runs_of_task(output_dir, task)
   columns, rows = comparison.table(runs.groups)
   figures, omitted = plots.draw_all(runs.groups)
-  environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_TEMPLATES),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.StrictUndefined,
-  )
-  environment.filters["data_uri"] = lambda svg: (
-    "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
-  )
   content = dict(
     task=run_folder.display_name(task),
     summary=comparison.summary(runs.groups),
@@ -88,7 +76,8 @@ def write_report(output_dir: str | os.PathLike, task: str) -> dict[str, pathlib.
     notes=_notes(runs.groups),
     unfinished=[_describe_unfinished(run) for run in runs.unfinished],
   )
-  page = environment.get_template("report.html.j2").render(
+  page = pages.render(
+    "report.html.j2",
     **content,
     figures=figures,
     omitted=omitted,
@@ -96,10 +85,8 @@ def write_report(output_dir: str | os.PathLike, task: str) -> dict[str, pathlib.
     how=_how_it_was_run(runs.groups),
     today=datetime.date.today().isoformat(),
   )
-  # Escaped for Markdown by its filter; what is marked safe, autoescape leaves alone.
-  environment.filters["md"] = lambda text: markupsafe.Markup(comparison.escape_markdown(text))
-  markdown = environment.get_template("report.md.j2").render(
-    **content, table=markupsafe.Markup(comparison.markdown_table(columns, rows))
+  markdown = pages.render(
+    "report.md.j2", **content, table=markupsafe.Markup(comparison.markdown_table(columns, rows))
   )
 
   folder = pathlib.Path(output_dir) / task

@@ -52,16 +52,16 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 
 def build_selection(files: client_files.ClientFiles, config: Mapping[str, Any]):
-  """Cohort of a round, each client with the seed of its batches in that round."""
+  """Cohort of a round, each client with the seed of what it draws in that round."""
   sample = cohorts.build_fixed_size_sampler(
     files.client_ids, config["clients_per_round"], config["seed"]
   )
 
   def select(round_num: int):
-    cohort = sample(round_num)
-    rng = seeds.generator(config["seed"], "batches", round_num)
-    client_seeds = rng.integers(2**31, size=[len(cohort), 2])
-    return [files.handle(client_id, seed) for client_id, seed in zip(cohort, client_seeds)]
+    return [
+      files.handle(client_id, seeds.client_seed(config["seed"], round_num, client_id))
+      for client_id in sample(round_num)
+    ]
 
   return select
 

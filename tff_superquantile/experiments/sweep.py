@@ -51,18 +51,6 @@ _NOT_OF_A_SWEEP = {
 }
 
 
-def _parse(values: Sequence[str], kind: type, flag: str) -> list:
-  """The values of a list flag as numbers, none of them twice."""
-  found = f"Found --{flag}={','.join(values)}; expected"
-  try:
-    numbers = [kind(value) for value in values]
-  except ValueError:
-    raise ValueError(f"{found} numbers separated by commas.") from None
-  if not numbers or len(set(numbers)) != len(numbers):
-    raise ValueError(f"{found} at least one number, and none twice.")
-  return numbers
-
-
 def plan() -> list[dict[str, Any]]:
   """Returns the flags of every run: the preset's, then those given on the command line."""
   preset = presets.PRESETS[_EXPERIMENT.value]
@@ -72,11 +60,11 @@ def plan() -> list[dict[str, Any]]:
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
   methods = preset.methods()
   if _THETAS.value is not None:
-    thetas = _parse(_THETAS.value, float, "thetas")
+    thetas = cli.parse_list("thetas", _THETAS.value, float)
     methods = presets.methods([superquantile.check_theta(theta) for theta in thetas])
   seeds = preset.seeds
   if _SEEDS.value is not None:
-    seeds = _parse(_SEEDS.value, int, "seeds")
+    seeds = cli.parse_list("seeds", _SEEDS.value, int)
     if min(seeds) < 0:
       raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
   elif _QUICK.value:

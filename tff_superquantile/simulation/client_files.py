@@ -34,7 +34,7 @@ _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
 _Y_BYTES = 4  # int32
 
-# What a client is handed in a round: which file is its own, and the seed of its shuffle.
+# What a client is handed in a round: which file is its own, and the seed of all that it draws.
 HANDLE_TYPE = tff.to_type(
   collections.OrderedDict(client_id=np.str_, seed=tff.TensorType(np.int64, (2,)))
 )
@@ -104,7 +104,7 @@ class ClientFiles:
 
     Args:
       client_id: One of `client_ids`.
-      seed: Two integers, the seed of the client's shuffle.
+      seed: Two integers, the seed of what the client draws, such as its shuffle.
 
     Returns:
       An `OrderedDict` of the client's file name (without its suffix) and the seed, int64 [2].

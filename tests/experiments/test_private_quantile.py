@@ -1,0 +1,75 @@
+"""The command private_quantile, from its flags to its files."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def _run(output_dir, *arguments):
+  command = [sys.executable, "-m", "tff_superquantile.experiments.private_quantile"]
+  return subprocess.run(
+    [*command, f"--output_dir={output_dir}", *arguments],
+    capture_output=True,
+    text=True,
+    timeout=300,
+    env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
+  )
+
+
+_SMALL = ("--num_seeds=3", "--num_clients=30", "--epsilons=1,10", "--bits=4,20")
+
+
+def test_leaves_tables_and_figure_and_continues(tmp_path):
+  result = _run(tmp_path, *_SMALL, "--num_bins=4,8")
+  assert result.returncode == 0, result.stderr
+  assert "Mean quantile error, uniform, 4 bins, n = 30" in result.stdout
+  folder = tmp_path / "private_quantile"
+  names = {path.name for path in folder.iterdir()}
+  assert names == {
+    "report.html",
+    "report.md",
+    "quantile_error.csv",
+    "quantile_error-light.svg",
+    "quantile_error-dark.svg",
+  }
+  rows = list(csv.DictReader(open(folder / "quantile_error.csv")))
+  # Two distributions, numbers of bins, bits and epsilons, of three recipes.
+  assert len(rows) == 2**4 * 3
+  refused = [row for row in rows if row["error"] == ""]
+  assert refused and all(row["bits"] == "4" and row["recipe"] != "paper" for row in refused)
+
+  # What is there is not measured again: a planted number survives.
+  text = (folder / "quantile_error.csv").read_text()
+  first = rows[0]["error"]
+  (folder / "quantile_error.csv").write_text(text.replace(first, "0.123"))
+  result = _run(tmp_path, *_SMALL, "--num_bins=4")
+  assert result.returncode == 0, result.stderr
+  assert "0.123" in (folder / "report.md").read_text()
+  assert len(list(csv.DictReader(open(folder / "quantile_error.csv")))) == len(rows)
+
+
+@pytest.mark.parametrize(
+  "flag, message",
+  [
+    ("--num_bins=12", "num_bins = 12"),
+    ("--num_bins=", "at least one number"),
+    ("--epsilons=0", "--epsilons=0"),
+    ("--bits=x", "numbers separated by commas"),
+    ("--output_dir=/dev/null", "/dev/null"),
+  ],
+)
+def test_mistakes_end_in_one_sentence(tmp_path, flag, message):
+  result = _run(tmp_path, "--quick", flag)
+  assert result.returncode == 2
+  assert message in result.stderr and "Traceback" not in result.stderr
+  assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_refuses_a_strange_file(tmp_path):
+  (tmp_path / "private_quantile").mkdir()
+  (tmp_path / "private_quantile/quantile_error.csv").write_text("a,b\n1,2\n")
+  result = _run(tmp_path, *_SMALL, "--num_bins=4")
+  assert result.returncode == 2 and "did not write" in result.stderr

@@ -1,0 +1,345 @@
+"""How far private quantiles are from the true ones: the paper's error criterion, measured.
+
+A private histogram of n values gives for each tail fraction a bin j; its quantile error is
+|H(j) / n - (1 - theta)|, where H(j) counts the values truly below the edge l_j (section "Privacy
+and Utility Analysis"). Here it is averaged over theta = 0.1, 0.2, ..., 0.9.
+
+All recipes run the library's own functions: encoding, noise of each client, reduction modulo M and
+decoding, many data sets at once. `errors_in_tff` runs the real secure sum, one at a time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import csv
+import dataclasses
+import math
+import pathlib
+from typing import Optional
+
+import dp_accounting
+from dp_accounting import rdp
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import tree_mechanism
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.simulation import seeds
+from tff_superquantile.threshold import hierarchical_histogram
+from tff_superquantile.threshold import private_histogram
+
+THETAS = np.arange(1, 10) / 10.0
+
+# Both of them on [0, B].
+DISTRIBUTIONS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
+  "uniform": (1.0, lambda rng, shape: rng.uniform(size=shape)),
+  "chi2(4)": (10.0, lambda rng, shape: rng.chisquare(4, size=shape)),
+}
+
+# The real secure sum takes a tenth of a second: fewer data sets, and one curve.
+_TFF_MAX_SEEDS = 50
+_TFF_DISTRIBUTION, _TFF_NUM_BINS = "uniform", 64
+THROUGH_TFF = "least_squares_in_tff"
+
+# Numbers of noise at once: bounds the memory at some hundred megabytes.
+_MAX_ENTRIES = 2**22
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """A way to get a private quantile.
+
+  Attributes:
+    title: What it is, for a legend.
+    sensitivity: See `tree_mechanism.build_tree_mechanism`.
+    decoder: See `private_histogram.PrivateHistogramFactory`.
+    accounting: "rdp", the noise for (epsilon, delta) by the Renyi accountant; "zcdp", by the
+      paper's conversion from concentrated differential privacy.
+    knows_num_clients: Whether the number of values is taken to be public.
+  """
+
+  title: str
+  sensitivity: str
+  decoder: str
+  accounting: str
+  knows_num_clients: bool
+
+
+RECIPES = {
+  "paper": Recipe("the paper's recipe", "paper", "dyadic", "zcdp", True),
+  "dyadic": Recipe("right sensitivity, the paper's decoder", "l2", "dyadic", "rdp", True),
+  "least_squares": Recipe(
+    "least squares and isotonic regression", "l2", "least_squares", "rdp", False
+  ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A row of the CSV.
+
+  Attributes:
+    distribution: Of the values.
+    num_bins: b.
+    bits: On the wire, for one node.
+    epsilon: Of the release.
+    delta: Of the release.
+    num_clients: n.
+    num_seeds: How many data sets.
+    recipe: A key of `quantile_error.RECIPES`, or `THROUGH_TFF`.
+    noise_multiplier: z_q.
+    scale: c.
+    error: The mean quantile error; None if the recipe needs more bits.
+    sd: Its standard deviation over data sets.
+  """
+
+  distribution: str
+  num_bins: int
+  bits: int
+  epsilon: float
+  delta: float
+  num_clients: int
+  num_seeds: int
+  recipe: str
+  noise_multiplier: float
+  scale: int
+  error: Optional[float]
+  sd: Optional[float]
+
+  @property
+  def key(self) -> tuple:
+    """What was measured."""
+    return dataclasses.astuple(self)[:8]
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(Point)]
+
+
+def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
+  """The noise multiplier with which one release is (epsilon, delta)-differentially private.
+
+  Args:
+    epsilon: Positive.
+    delta: In (0, 1).
+    accounting: See `Recipe`.
+
+  Returns:
+    z, the standard deviation of the noise over the sensitivity.
+  """
+  if accounting == "zcdp":
+    # rho-zCDP implies (rho + 2 sqrt(rho ln(1 / delta)), delta)-DP (Bun and Steinke, 2016).
+    log_delta = math.log(1.0 / delta)
+    rho = (math.sqrt(log_delta + epsilon) - math.sqrt(log_delta)) ** 2
+    return math.sqrt(0.5 / rho)
+  return dp_accounting.calibrate_dp_mechanism(
+    rdp.RdpAccountant,
+    dp_accounting.GaussianDpEvent,
+    epsilon,
+    delta,
+    dp_accounting.ExplicitBracketInterval(0.05, 200.0),
+  )
+
+
+def build_mechanism(
+  recipe: Recipe,
+  epsilon: float,
+  delta: float,
+  num_bins: int,
+  num_clients: int,
+  bits: Optional[int] = None,
+) -> tree_mechanism.TreeMechanism:
+  """The parameters of a recipe for cohorts of `num_clients`.
+
+  Raises:
+    ValueError: If `bits` are too few for a recipe that does not wrap.
+  """
+  return tree_mechanism.build_tree_mechanism(
+    noise_multiplier(epsilon, delta, recipe.accounting),
+    num_bins,
+    num_clients,
+    max_clients=num_clients,
+    bits=bits,
+    sensitivity=recipe.sensitivity,
+  )
+
+
+def draw_values(distribution: str, num_seeds: int, num_clients: int) -> np.ndarray:
+  """Data sets of one distribution, one a seed: float32 [num_seeds, num_clients]."""
+  _, draw = DISTRIBUTIONS[distribution]
+  rows = [
+    draw(seeds.generator(seed, f"values {distribution}"), num_clients) for seed in range(num_seeds)
+  ]
+  return np.stack(rows).astype(np.float32)
+
+
+def noised_sums(
+  values: np.ndarray, mechanism: tree_mechanism.TreeMechanism, max_value: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """Sums over the clients before any reduction modulo M.
+
+  Args:
+    values: float32 [num_seeds, num_clients]; one data set a row.
+    mechanism: The parameters.
+    max_value: B.
+
+  Returns:
+    (int64 [num_seeds, d] true counts, int64 [num_seeds, d] scaled counts with noise).
+  """
+  rows = max(1, _MAX_ENTRIES // (values.shape[1] * mechanism.num_nodes))
+  true_counts, sums = [], []
+  for start in range(0, len(values), rows):
+    seed = seeds.generator(start, "noise").integers(2**63 - 1, size=2)
+    some = tf.constant(values[start : start + rows])
+    encoded = hierarchical_histogram.encode(some, mechanism.num_bins, max_value)
+    counts = private_histogram.noised_counts(some, tf.constant(seed), mechanism, max_value)
+    true_counts.append(tf.reduce_sum(encoded, axis=1).numpy())
+    sums.append(tf.reduce_sum(counts, axis=1).numpy())
+  return np.concatenate(true_counts), np.concatenate(sums)
+
+
+def _errors(
+  true_counts: np.ndarray,
+  cumulative: hierarchical_histogram.Cumulative,
+  num_clients: Optional[int],
+) -> np.ndarray:
+  """Quantile errors, averaged over theta, float64 [num_seeds].
+
+  Args:
+    true_counts: int64 [num_seeds, d].
+    cumulative: What was estimated.
+    num_clients: The number of values if that is public, as in the paper; then j is in 1..b, too.
+  """
+  num_bins = cumulative.below.shape[-1]
+  below = np.cumsum(true_counts[:, :num_bins], axis=1)
+  total = below[:, -1:]
+  below = np.concatenate([np.zeros_like(total), below], axis=1)
+  errors = []
+  for theta in THETAS:
+    if num_clients is None:
+      bin_index = hierarchical_histogram.quantile_bin(cumulative, theta).numpy()
+    else:
+      estimated = np.concatenate([cumulative.below[:, 1:], cumulative.total[:, np.newaxis]], axis=1)
+      bin_index = 1 + np.argmin(np.abs(estimated - (1.0 - theta) * num_clients), axis=1)
+    truly_below = np.take_along_axis(below, bin_index[:, np.newaxis], axis=1) / total
+    errors.append(np.abs(truly_below[:, 0] - (1.0 - theta)))
+  return np.mean(errors, axis=0)
+
+
+def errors_of_sums(
+  true_counts: np.ndarray,
+  sums: np.ndarray,
+  mechanism: tree_mechanism.TreeMechanism,
+  recipe: Recipe,
+) -> np.ndarray:
+  """Quantile errors of a recipe from the sums of `noised_sums`, float64 [num_seeds]."""
+  cumulative = private_histogram.decode(
+    tf.constant(np.mod(sums, mechanism.modulus)), mechanism, recipe.decoder
+  )
+  known = mechanism.expected_clients if recipe.knows_num_clients else None
+  return _errors(true_counts, cumulative, known)
+
+
+def errors_in_tff(
+  values: np.ndarray, mechanism: tree_mechanism.TreeMechanism, max_value: float
+) -> np.ndarray:
+  """Quantile errors of least squares through TFF's secure modular sum, float64 [num_seeds].
+
+  Args:
+    values: float32 [num_seeds, num_clients].
+    mechanism: The parameters.
+    max_value: B.
+  """
+  histogram = private_histogram.PrivateHistogramFactory(mechanism, max_value).create(
+    tff.types.to_type((np.float32, tff.TensorType(np.int64, [2])))
+  )
+  state = histogram.initialize()
+  below, total = [], []
+  for seed, row in enumerate(values):
+    client_seeds = seeds.generator(seed, "noise of clients").integers(2**63 - 1, size=[len(row), 2])
+    result = histogram.next(state, list(zip(row, client_seeds))).result
+    below.append(result["below"])
+    total.append(result["total"])
+  true_counts = tf.reduce_sum(
+    hierarchical_histogram.encode(tf.constant(values), mechanism.num_bins, max_value), axis=1
+  ).numpy()
+  cumulative = hierarchical_histogram.Cumulative(tf.constant(below), tf.constant(total))
+  return _errors(true_counts, cumulative, None)
+
+
+def read_points(path: pathlib.Path) -> list[Point]:
+  """The points of a CSV file; none if there is no such file.
+
+  Raises:
+    ValueError: If the file is not of this experiment.
+  """
+  if not path.exists():
+    return []
+  points = []
+  try:
+    with open(path, newline="") as file:
+      for row in csv.DictReader(file):
+        values = [
+          kind(row[name]) if row[name] else None
+          for name, kind in zip(
+            _COLUMNS, (str, int, int, float, float, int, int, str, float, int, float, float)
+          )
+        ]
+        points.append(Point(*values))
+  except (KeyError, ValueError, TypeError) as error:
+    raise ValueError(f"Found {path}, which this experiment did not write; remove it.") from error
+  return points
+
+
+def write_points(path: pathlib.Path, points: Iterable[Point]) -> None:
+  """Writes a CSV file, whole or not at all."""
+  lines = [",".join(_COLUMNS)]
+  for point in points:
+    lines.append(",".join("" if v is None else str(v) for v in dataclasses.astuple(point)))
+  run_folder.write_atomically(path, "\n".join(lines) + "\n")
+
+
+def measure(
+  distribution: str,
+  num_bins: int,
+  epsilon: float,
+  *,
+  delta: float,
+  num_clients: int,
+  num_seeds: int,
+  all_bits: Sequence[int],
+) -> Iterator[Point]:
+  """Measures every recipe at every number of bits; see `Point` for the arguments."""
+  values = draw_values(distribution, num_seeds, num_clients)
+  max_value, _ = DISTRIBUTIONS[distribution]
+  in_tff = distribution == _TFF_DISTRIBUTION and num_bins == _TFF_NUM_BINS
+
+  def point(bits, num_seeds, recipe, mechanism, errors):
+    return Point(
+      distribution,
+      num_bins,
+      bits,
+      epsilon,
+      delta,
+      num_clients,
+      num_seeds,
+      recipe,
+      mechanism.noise_multiplier,
+      mechanism.scale,
+      None if errors is None else float(errors.mean()),
+      None if errors is None else float(errors.std(ddof=1)),
+    )
+
+  for name, recipe in RECIPES.items():
+    arguments = (recipe, epsilon, delta, num_bins, num_clients)
+    mechanism = build_mechanism(*arguments)
+    true_counts, sums = noised_sums(values, mechanism, max_value)
+    for bits in all_bits:
+      if recipe.sensitivity == "l2" and bits < mechanism.bits_per_entry:
+        yield point(bits, num_seeds, name, mechanism, None)
+        continue
+      of_bits = build_mechanism(*arguments, bits=bits)
+      errors = errors_of_sums(true_counts, sums, of_bits, recipe)
+      yield point(bits, num_seeds, name, of_bits, errors)
+    if name == "least_squares" and in_tff:
+      some = values[:_TFF_MAX_SEEDS]
+      errors = errors_in_tff(some, mechanism, max_value)
+      yield point(mechanism.bits_per_entry, len(some), THROUGH_TFF, mechanism, errors)
