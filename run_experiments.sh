@@ -33,6 +33,11 @@ EXPERIMENTS
                     0.8, 0.5 and 0.1, 3000 rounds, batches of 10, 5 seeds.
     emnist_convnet  EMNIST by writer, convolutional network, the same methods:
                     1000 rounds, batches of 16, 5 seeds. Very long on a CPU.
+    private_synthetic
+                    The synthetic task with differential privacy from end to
+                    end: FedAvg against theta 0.5 and 0.25 at epsilon 3, 5, 10,
+                    15 and 20, 1000 rounds, 5 seeds: 125 runs, hours. One budget
+                    alone: --epsilons=5
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. Of the
@@ -52,6 +57,7 @@ OPTIONS
                        of cores.
     --seeds=0,1,2      The seeds: one run of each method a seed.
     --thetas=0.5,0.1   The tail fractions to compare with FedAvg.
+    --epsilons=3,5     The privacy budgets of private_synthetic.
     --help, -h         Shows this page.
 
     Any flag of a single run may follow, and holds for all runs instead of what
@@ -64,7 +70,9 @@ OUTPUT
     DIR/TASK/report.md, .csv   The tables.
     DIR/TASK/METHOD/seed_S/    A run: its flags, a CSV of rounds and one of
                                clients, TensorBoard events, checkpoints, and a
-                               manifest of versions.
+                               manifest of versions. A private run has a ledger,
+                               privacy.json, and nothing exact of its cohorts:
+                               .venv/bin/python -m privacy.account audit RUN
 
 EXIT STATUS
     0    All is well.

@@ -84,7 +84,7 @@ def _build_processes(task, model, files, config):
   ours = functools.partial(
     methods.build_process,
     model=model,
-    examples_fn=client_files.build_examples_fn(files, shuffle=shuffle),
+    files=files,
   )
   superquantile = dict(config, algorithm="superquantile")
   name = f"superquantile, theta = {config['theta']:g}"
@@ -116,6 +116,9 @@ def _time_task(name: str, temporary: str) -> dict:
     theta=flags.FLAGS.theta,
     threshold="exact",
     threshold_noise_multiplier=None,
+    epsilon=None,
+    update_noise_multiplier=None,
+    sampling="fixed_size",
     secure_sum="modular",
     smoothing=0.0,
     seed=0,

@@ -206,6 +206,8 @@ def build_tree_mechanism(
   if scale != int(scale) or scale < 1:
     raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
   local_stddev = scale * stddev_per_scale / math.sqrt(min_clients)
+  if MIN_LOCAL_STDDEV * (1.0 - 1e-12) < local_stddev < MIN_LOCAL_STDDEV:
+    local_stddev = MIN_LOCAL_STDDEV  # Below it by rounding alone.
   if local_stddev < MIN_LOCAL_STDDEV:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"

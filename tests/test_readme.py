@@ -10,6 +10,8 @@ import problems
 import pytest
 import tensorflow_federated as tff
 
+from tff_superquantile import algorithms
+
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
 _BLOCKS = re.findall(r"```python\n(.*?)```", _README, flags=re.DOTALL)
@@ -21,12 +23,21 @@ def test_library_example(capsys):
   assert capsys.readouterr().out.count("tail_size") == 2
 
 
+def test_private_threshold_example(simulation_context, capsys):
+  names = dict(model_fn=problems.linear_model(), algorithms=algorithms, tff=tff)
+  exec(_BLOCKS[1], names)
+  mechanism, result, *_ = capsys.readouterr().out.splitlines()
+  assert "bits a client" in mechanism
+  # The median of 0, 1, 2, 3, 4, each twenty times, in bins of 1/16.
+  assert float(result.split()[0]) == pytest.approx(2.0, abs=1.1)
+
+
 def test_task_example_is_found_and_trains(tmp_path):
   tasks = tmp_path / "tasks"
   tasks.mkdir()
   for path in (_ROOT / "tasks").glob("*.py"):
     (tasks / path.name).symlink_to(path)
-  (tasks / "weather.py").write_text(_BLOCKS[1], encoding="utf-8")
+  (tasks / "weather.py").write_text(_BLOCKS[2], encoding="utf-8")
   command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", _README)[1].split()
   flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
   result = subprocess.run(

@@ -3,6 +3,7 @@
 import collections
 from typing import Any
 
+import dp_accounting
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
@@ -38,7 +39,6 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
     )
 
   def get_noised_result(self, sample_state: Any, global_state: Any) -> tuple[Any, Any, Any]:
-    *_, event = super().get_noised_result(sample_state, global_state)
     seed = tf.stack([global_state.seed, global_state.num_queries])
     noised = []
     for index, value in enumerate(tf.nest.flatten(sample_state)):
@@ -46,4 +46,5 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
       noise = tf.random.stateless_normal(tf.shape(value), own_seed)
       noised.append(value + tf.cast(global_state.stddev * noise, value.dtype))
     new_state = global_state._replace(num_queries=global_state.num_queries + 1)
+    event = dp_accounting.GaussianDpEvent(global_state.stddev / global_state.l2_norm_clip)
     return tf.nest.pack_sequence_as(sample_state, noised), new_state, event

@@ -72,7 +72,7 @@ class Bed:
       process=self.process,
       select_clients=lambda round_num: [round_num, round_num + 1],
       num_rounds=_NUM_ROUNDS,
-      read_metrics=lambda metrics: metrics,
+      read_metrics=lambda metrics, round_num: metrics,
       evaluate=self.evaluate,
       rounds_per_evaluation=4,
       release_managers=[
@@ -225,7 +225,7 @@ def test_unreadable_checkpoint_is_passed_over(bed, uninterrupted, round_num):
 
 
 def _diverge_in_round(number, **counts):
-  def read_metrics(metrics):
+  def read_metrics(metrics, round_num):
     read_metrics.round += 1
     return {**metrics, **(counts if read_metrics.round >= number else {})}
 

@@ -1,9 +1,10 @@
 """Puts client work, distributor, aggregator and finalizer together into a learning process."""
 
 import collections
-from typing import Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.algorithms import mean
@@ -22,6 +23,7 @@ def build_learning_process(
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
   model_aggregator: Optional[AggregationFactory] = None,
+  divisor_fn: Optional[Callable[[Any], tf.Tensor]] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Composes `client_work` with the parts that all algorithms share.
 
@@ -34,6 +36,8 @@ def build_learning_process(
     model_aggregator: Aggregates the updates; None for the weighted mean, which leaves the model as
       it is when all weights are zero. An unweighted factory ignores the weights, so that clients
       below the threshold enter with zero updates.
+    divisor_fn: A TensorFlow function from the measurements of `client_work` to the number by which
+      the aggregated update is divided, for aggregators that return a sum; None not to divide.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. Its clients hold data sets, or what the
@@ -57,23 +61,35 @@ def build_learning_process(
       f"Found a {type(model_aggregator).__name__} for model_aggregator; expected one of"
       " tff.aggregators' factories."
     )
-  aggregator = model_aggregator.create(weights_type.trainable, tff.TensorType(np.float32))
+  reported_type = client_work.next.type_signature.result.result.member.update
+  aggregator = model_aggregator.create(reported_type, tff.TensorType(np.float32))
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
     optimizers.as_tff_optimizer(server_optimizer_fn), weights_type
   )
-  if isinstance(client_work, tff.learning.templates.ClientWorkProcess):
-    return tff.learning.templates.compose_learning_process(
-      initial_weights_fn, model_distributor, client_work, aggregator, finalizer
-    )
-  return _compose_without_sequences(
-    initial_weights_fn, model_distributor, client_work, aggregator, finalizer
+  return _compose(
+    initial_weights_fn, model_distributor, client_work, aggregator, finalizer, divisor_fn
   )
 
 
-def _compose_without_sequences(initial_weights_fn, distributor, client_work, aggregator, finalizer):
-  """`tff.learning.templates.compose_learning_process` for clients that hold no data sets.
+def _build_divide(aggregator, client_work, divisor_fn) -> tff.Computation:
+  """(update, measurements of the client work) -> what the finalizer applies."""
 
-  TFF's composer refuses them; the state, the metrics and their names are the same.
+  @tff.tensorflow.computation(
+    aggregator.next.type_signature.result.result.member,
+    client_work.next.type_signature.result.measurements.member,
+  )
+  def divide(update, measurements):
+    divisor = divisor_fn(measurements)
+    return tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), update)
+
+  return divide
+
+
+def _compose(initial_weights_fn, distributor, client_work, aggregator, finalizer, divisor_fn):
+  """What `tff.learning.templates.compose_learning_process` does, for any client work.
+
+  TFF's composer refuses clients that hold no data sets, and leaves no place for a division by what
+  the client work has measured. The state, the metrics and their names are the same.
   """
   state_class = tff.learning.templates.LearningAlgorithmState
 
@@ -89,6 +105,7 @@ def _compose_without_sequences(initial_weights_fn, distributor, client_work, agg
       )
     )
 
+  divide = None if divisor_fn is None else _build_divide(aggregator, client_work, divisor_fn)
   server_state_type = initialize.type_signature.result
   clients_type = client_work.next.type_signature.parameter[2]
 
@@ -99,7 +116,10 @@ def _compose_without_sequences(initial_weights_fn, distributor, client_work, agg
     aggregated = aggregator.next(
       state.aggregator, worked.result.update, worked.result.update_weight
     )
-    finalized = finalizer.next(state.finalizer, state.global_model_weights, aggregated.result)
+    update = aggregated.result
+    if divide is not None:
+      update = tff.federated_map(divide, (update, worked.measurements))
+    finalized = finalizer.next(state.finalizer, state.global_model_weights, update)
     new_state = state_class(
       finalized.result, distributed.state, worked.state, aggregated.state, finalized.state
     )

@@ -12,7 +12,9 @@ from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 
-_NOISE_STREAM = 1
+# What a client draws comes from streams of its own, so that its seed may serve other ends, too.
+_THRESHOLD_STREAM = 1
+_UPDATE_STREAM = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,8 @@ class LocalWork:
     read: From a value of that type to the client's `local_update.Examples`, in TensorFlow.
     seed_fn: From a value of that type to the seed of the client's draws in the round, an integer
       tensor [2]; None if there is none.
+    update_report_fn: From (update, seed or None) to what the client reports in place of its update;
+      None for the update.
   """
 
   model_fn: local_model.Model
@@ -41,6 +45,7 @@ class LocalWork:
   data_type: tff.Type
   read: Callable[[Any], local_update.Examples]
   seed_fn: Optional[Callable[[Any], tf.Tensor]] = None
+  update_report_fn: Optional[Callable[[Any, Optional[tf.Tensor]], Any]] = None
 
   @property
   def weights_type(self) -> tff.Type:
@@ -51,6 +56,12 @@ class LocalWork:
     if self.client_weighting == tff.learning.ClientWeighting.UNIFORM:
       return tf.where(num_examples > 0, 1.0, 0.0)
     return tf.cast(num_examples, tf.float32)
+
+  def seed(self, client: Any, stream: int) -> Optional[tf.Tensor]:
+    """The seed of one of the client's streams, int64 [2]; None without a `seed_fn`."""
+    if self.seed_fn is None:
+      return None
+    return tf.random.experimental.stateless_fold_in(self.seed_fn(client), stream)
 
 
 def _model_weights(weights) -> tff.learning.models.ModelWeights:
@@ -77,10 +88,7 @@ def build_loss_computation(
       loss, num_examples = local_update.mean_loss(model, weights, work.read(client).batch)
       counted = tf.logical_and(tf.math.is_finite(loss), num_examples > 0)
       loss = tf.where(counted, loss, np.nan)
-      seed = None
-      if threshold.takes_seeds:
-        # A stream of its own: the seed may be that of the order of the examples, too.
-        seed = tf.random.experimental.stateless_fold_in(work.seed_fn(client), _NOISE_STREAM)
+      seed = work.seed(client, _THRESHOLD_STREAM) if threshold.takes_seeds else None
       return loss, threshold.report_fn(loss, work.client_weight(num_examples), seed)
 
     return evaluate(weights, client)
@@ -127,6 +135,8 @@ def _train_if(work: LocalWork, weights, client, hparams, share: tf.Tensor):
     counts = collections.OrderedDict(
       cohort_size=1, tail_size=tf.cast(in_tail, tf.int32), num_excluded=tf.cast(excluded, tf.int32)
     )
+    if work.update_report_fn is not None:
+      update = work.update_report_fn(update, work.seed(client, _UPDATE_STREAM))
     result = tff.learning.templates.ClientResult(update, update_weight)
     return result, model.unfinalized_metrics(metrics, tf.logical_not(finite)), counts
 

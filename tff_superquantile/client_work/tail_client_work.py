@@ -132,6 +132,8 @@ def build_client_work(
   l2: float = 0.0,
   examples_fn: Optional[tf.types.experimental.GenericFunction] = None,
   seed_fn: Optional[Callable[[Any], tf.Tensor]] = None,
+  update_report_fn: Optional[Callable[[Any, Optional[tf.Tensor]], Any]] = None,
+  measure_cohort: bool = True,
 ) -> Union[tff.learning.templates.ClientWorkProcess, ClientWork]:
   """Builds the client work of FedAvg, or with `threshold` that of superquantile aggregation.
 
@@ -162,6 +164,10 @@ def build_client_work(
       slower. None if clients hold data sets of batches.
     seed_fn: A TensorFlow function from what a client holds to the seed of its noise in the round,
       an integer tensor [2]; for thresholds that take seeds.
+    update_report_fn: A TensorFlow function from (update, seed or None) to what a client reports in
+      place of its update, whether it trained or not; None for the update itself.
+    measure_cohort: Whether to measure `train` and `cohort`, exact sums over the cohort. Without,
+      only the threshold's measurements leave the clients.
 
   Returns:
     A `tff.learning.templates.ClientWorkProcess`, or with `examples_fn` a `ClientWork`.
@@ -196,6 +202,7 @@ def build_client_work(
     data_type,
     read,
     seed_fn,
+    update_report_fn,
   )
   initial_state, hparams_of_round, next_state = _build_state_computations(
     optimizer, client_learning_rate_fn
@@ -236,9 +243,14 @@ def build_client_work(
       measurements["threshold"] = output.measurements
       arguments += (losses, tff.federated_broadcast(output.result))
     client_result, metrics, counts = tff.federated_map(train_computation, arguments)
-    measurements.update(_aggregate_metrics(model_fn, metrics_aggregator, metrics, counts))
+    if measure_cohort:
+      measurements.update(_aggregate_metrics(model_fn, metrics_aggregator, metrics, counts))
+    if measurements:
+      measurements = tff.federated_zip(measurements)
+    else:
+      measurements = tff.federated_value((), tff.SERVER)
     return tff.templates.MeasuredProcessOutput(
-      tff.federated_zip(new_state), client_result, tff.federated_zip(measurements)
+      tff.federated_zip(new_state), client_result, measurements
     )
 
   state_type = init_fn.type_signature.result.member

@@ -67,7 +67,7 @@ class Row:
 
 
 def summary(groups: run_folder.Groups) -> str:
-  """Says in a few sentences what the runs show.
+  """Says in a few sentences what the runs show; of private methods, those of the middle budget.
 
   FedAvg is compared with the method that has the lowest 90th percentile of the test error, seed by
   seed over the seeds that both have.
@@ -78,6 +78,13 @@ def summary(groups: run_folder.Groups) -> str:
   Returns:
     Plain text, errors in % and differences in percentage points.
   """
+  groups, epsilon = run_folder.at_one_epsilon(groups)
+  if epsilon is not None:
+    return f"At ε = {epsilon:g}: {_summary(groups)}"
+  return _summary(groups)
+
+
+def _summary(groups: run_folder.Groups) -> str:
   tails = {
     method: run_folder.aggregate(runs)[P90].mean
     for method, runs in groups.items()

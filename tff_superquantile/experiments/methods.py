@@ -9,12 +9,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import accounting
 from privacy import tree_mechanism
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.experiments import private_runs
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 
 
@@ -31,18 +34,19 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   Raises:
     ValueError: If a value is out of its range.
   """
+  if train_flags.is_private(config):
+    config = private_runs.resolve(config)
   resolved = {
     name: task.defaults.get(name) if value is None else value for name, value in config.items()
   }
-  if resolved["algorithm"] == "superquantile":
-    superquantile.check_theta(resolved["theta"])
-    if resolved["smoothing"] and resolved["threshold"] != "reweighting":
-      raise ValueError(
-        f"Found --smoothing={resolved['smoothing']} with --threshold={resolved['threshold']}; only"
-        " reweighting is smoothed."
-      )
-    _check_noise_multiplier(resolved)
-    build_threshold(resolved)  # Checks what remains.
+  resolved["sampling"] = resolved["sampling"] or "fixed_size"
+  if train_flags.is_private(resolved):
+    private_runs.update_clip_norm(resolved)  # Checks it.
+  else:
+    _check_not_private(resolved)
+    if resolved["algorithm"] == "superquantile":
+      resolved["threshold"] = resolved["threshold"] or "exact"
+      _check_threshold(resolved)
   if resolved["data_dir"]:
     resolved["data_dir"] = os.path.abspath(resolved["data_dir"])  # flags.txt holds anywhere.
   for name in ("client_learning_rate", "learning_rate_decay"):
@@ -51,35 +55,56 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   return resolved
 
 
-def _check_noise_multiplier(config: Mapping[str, Any]) -> None:
-  is_private = config["threshold"] in train_flags.PRIVATE_THRESHOLDS
-  if is_private and config["threshold_noise_multiplier"] is None:
+def _check_not_private(config: Mapping[str, Any]) -> None:
+  for name in ("delta", "rho_ratio", "clip_norm"):
+    if config[name] is not None:
+      raise ValueError(
+        f"Found --{name}={config[name]} in a run that is not private; give --epsilon, too, or leave"
+        " it out."
+      )
+
+
+def _check_threshold(config: Mapping[str, Any]) -> None:
+  superquantile.check_theta(config["theta"])
+  threshold, noise_multiplier = config["threshold"], config["threshold_noise_multiplier"]
+  if config["smoothing"] and threshold != "reweighting":
     raise ValueError(
-      f"Found --threshold={config['threshold']} without --threshold_noise_multiplier; give the"
-      " noise's standard deviation over the sensitivity, for example 1.0."
+      f"Found --smoothing={config['smoothing']} with --threshold={threshold}; only reweighting is"
+      " smoothed."
     )
-  if not is_private and config["threshold_noise_multiplier"] is not None:
+  is_private = threshold in train_flags.PRIVATE_THRESHOLDS
+  if is_private and noise_multiplier is None:
     raise ValueError(
-      f"Found --threshold_noise_multiplier with --threshold={config['threshold']}, which has no"
-      f" noise; use one of {', '.join(train_flags.PRIVATE_THRESHOLDS)}."
+      f"Found --threshold={threshold} without --threshold_noise_multiplier; give the noise's"
+      " standard deviation over the sensitivity, for example 1.0."
     )
+  if not is_private and noise_multiplier is not None:
+    raise ValueError(
+      f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
+      f" one of {', '.join(train_flags.PRIVATE_THRESHOLDS)}."
+    )
+  if threshold == "tree" and config["sampling"] == "poisson":
+    raise ValueError(
+      "Found --threshold=tree with --sampling=poisson in a run without a budget; the fewest clients"
+      " of a round follow from one. Use --sampling=fixed_size."
+    )
+  _build_threshold(config, None)  # Checks what remains.
 
 
-def tree(config: Mapping[str, Any]) -> tree_mechanism.TreeMechanism:
-  """The parameters of --threshold=tree."""
-  return tree_mechanism.build_tree_mechanism(
-    config["threshold_noise_multiplier"],
-    config["num_bins"],
-    config["clients_per_round"],
-  )
-
-
-def build_threshold(config: Mapping[str, Any]) -> Union[str, Callable]:
-  """What `build_superquantile_fed_avg` takes for a threshold."""
+def _build_threshold(
+  config: Mapping[str, Any], release: Optional[accounting.Release]
+) -> Union[None, str, Callable]:
+  """What the algorithms take for a threshold."""
   if config["threshold"] == "tree":
+    if release is not None:
+      mechanism = release.tree
+    else:
+      mechanism = tree_mechanism.build_tree_mechanism(
+        config["threshold_noise_multiplier"], config["num_bins"], config["clients_per_round"]
+      )
     return functools.partial(
       threshold_lib.build_tree_quantile,
-      mechanism=tree(config),
+      mechanism=mechanism,
       max_loss=config["max_loss"],
       secure_sum=config["secure_sum"],
       seeded=True,
@@ -90,7 +115,7 @@ def build_threshold(config: Mapping[str, Any]) -> Union[str, Callable]:
       noise_multiplier=config["threshold_noise_multiplier"],
       expected_clients=config["clients_per_round"],
       initial_estimate=config["max_loss"],
-      seed=int(seeds.generator(config["seed"], "threshold_noise").integers(2**63 - 1)),
+      seed=_noise_seed(config, "threshold noise"),
     )
   if config["threshold"] == "reweighting":
     return functools.partial(threshold_lib.build_exact_reweighting, smoothing=config["smoothing"])
@@ -109,37 +134,67 @@ def _learning_rate_fn(config: Mapping[str, Any]) -> Optional[Callable[[tf.Tensor
   return learning_rate
 
 
+def _noise_seed(config: Mapping[str, Any], purpose: str) -> int:
+  return int(seeds.generator(config["seed"], purpose).integers(2**63 - 1))
+
+
 def build_process(
   config: Mapping[str, Any],
   model: tff.learning.models.FunctionalModel,
-  examples_fn: tf.types.experimental.GenericFunction,
+  files: client_files.ClientFiles,
+  release: Optional[accounting.Release] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process that resolved flags ask for.
 
   Args:
     config: Values of the flags of `train_flags`.
     model: The task's model.
-    examples_fn: From what a client holds, a handle of `client_files`, to its examples.
+    files: The training clients.
+    release: What a round releases, for private runs.
 
   Returns:
-    A `tff.learning.templates.LearningProcess`.
+    A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
-  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
-  common = dict(
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(config["client_learning_rate"]),
-    client_weighting=weighting,
+  optimizer = tff.learning.optimizers.build_sgdm(config["client_learning_rate"])
+  local_work = dict(
     client_learning_rate_fn=_learning_rate_fn(config),
     local_epochs=config["local_epochs"],
     local_batch_size=config["batch_size"],
     l2=config["l2"],
-    examples_fn=examples_fn,
+    examples_fn=client_files.build_examples_fn(
+      files,
+      shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
+    ),
   )
-  if config["algorithm"] == "fed_avg":
-    return algorithms.build_fed_avg(model, **common)
+  is_superquantile = config["algorithm"] == "superquantile"
+  threshold = _build_threshold(config, release)
+  if release is not None:
+    return algorithms.build_private_superquantile_fed_avg(
+      model,
+      config["theta"] if is_superquantile else 1.0,
+      optimizer,
+      threshold=threshold,
+      clip_norm=private_runs.update_clip_norm(config),
+      noise_multiplier=config["update_noise_multiplier"],
+      expected_clients=config["clients_per_round"],
+      noise_seed=_noise_seed(config, "update noise"),
+      update_sum=release.update_sum,
+      seed_fn=_read_seed,
+      **local_work,
+    )
+  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
+  if not is_superquantile:
+    return algorithms.build_fed_avg(model, optimizer, client_weighting=weighting, **local_work)
   return algorithms.build_superquantile_fed_avg(
     model,
     config["theta"],
-    threshold=build_threshold(config),
-    seed_fn=lambda handle: handle["seed"],
-    **common,
+    optimizer,
+    threshold=threshold,
+    client_weighting=weighting,
+    seed_fn=_read_seed,
+    **local_work,
   )
+
+
+def _read_seed(handle: Mapping[str, tf.Tensor]) -> tf.Tensor:
+  return handle["seed"]

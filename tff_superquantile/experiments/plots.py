@@ -59,15 +59,78 @@ def draw_all(groups: run_folder.Groups) -> tuple[list[Figure], list[str]]:
     The figures, and for each that is left out a sentence that says why.
   """
   figures, omitted = [], []
+  chosen, epsilon = run_folder.at_one_epsilon(groups)
   for draw, title, caption in _FIGURES:
+    if epsilon is not None:
+      title = f"{title}, ε = {epsilon:g}"
     try:
-      light, dark = draw(groups, False), draw(groups, True)
+      light, dark = draw(chosen, False), draw(chosen, True)
     except NothingToDraw as reason:
       omitted.append(str(reason))
     else:
       name = draw.__name__.strip("_").replace("_", "-")
       figures.append(Figure(name, title, caption, light, dark))
+  if len({run_folder.epsilon_of(method) for method in groups} - {None}) > 1:
+    light, dark = (_error_by_epsilon(groups, dark) for dark in (False, True))
+    figures.insert(
+      0, Figure("error-by-epsilon", _BY_EPSILON_TITLE, _BY_EPSILON_CAPTION, light, dark)
+    )
   return figures, omitted
+
+
+def _error_by_epsilon(groups: run_folder.Groups, dark: bool) -> bytes:
+  """Draws mean and 90th percentile of the test error against the privacy budget."""
+  families: dict[str, dict[float, Sequence[run_folder.Run]]] = {}
+  for method, runs in groups.items():
+    epsilon = run_folder.epsilon_of(method)
+    if epsilon is not None:
+      families.setdefault(run_folder.without_epsilon(method), {})[epsilon] = runs
+  methods = sorted(families, key=run_folder.method_order)
+  looks = plot_style.palette(methods)
+  with plot_style.theme(dark):
+    figure = mpl_figure.Figure((WIDTH, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, metric, title in zip(
+      panels, ("test.error.mean", "test.error.p90"), ("Mean error", "90th percentile of the error")
+    ):
+      for index, method in enumerate(methods):
+        points = []
+        for epsilon, runs in sorted(families[method].items()):
+          found = run_folder.aggregate(runs).get(metric)
+          if found is not None:
+            sd = 0.0 if math.isnan(found.sd) else found.sd
+            # Side by side, so that the bars of methods do not hide each other.
+            points.append((epsilon * (1.0 + 0.012 * index), found.mean * 100, sd * 100))
+        if points:
+          x, y, sd = zip(*points)
+          axes.errorbar(
+            x,
+            y,
+            yerr=sd,
+            color=looks[method].colors[dark],
+            linestyle=looks[method].dash,
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            elinewidth=1.0,
+            capsize=2.5,
+          )
+      axes.set(title=title, xlabel="ε", xscale="log")
+      epsilons = sorted({epsilon for family in families.values() for epsilon in family})
+      axes.xaxis.set_major_locator(ticker.FixedLocator(epsilons))
+      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
+    panels[0].set_ylabel("Error of the test clients (%)")
+    plot_style.add_legend(figure, looks, methods, dark)
+    return plot_style.to_svg(figure)
+
+
+_BY_EPSILON_TITLE = "Error against the privacy budget"
+_BY_EPSILON_CAPTION = (
+  "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors; bars are "
+  "standard deviations over seeds. Each curve is a method, each point a budget for all that its "
+  "server releases. Look at how fast a method loses to the left, where there is more noise."
+)
 
 
 def _error_histogram(groups: run_folder.Groups, dark: bool) -> bytes:

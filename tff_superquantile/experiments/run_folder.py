@@ -33,7 +33,15 @@ import numpy as np
 FED_AVG = "fed_avg"
 
 _SEED_FOLDER = re.compile(r"seed_(\d+)")
-_SUPERQUANTILE_FOLDER = re.compile(r"superquantile_theta_(\d+(?:\.\d+)?)")
+# What `train_flags.method_name` makes.
+_METHOD_FOLDER = re.compile(
+  r"(?:fed_avg|superquantile_theta_(?P<theta>\d+(?:\.\d+)?))"
+  r"(?P<threshold>_reweighting|_tree|_geometric)?"
+  r"(?P<distributed>_distributed)?"
+  r"(?P<numbers>(?:_(?:smoothing|epsilon|z|update_z)_\d+(?:\.\d+)?(?:e[-+]?\d+)?)*)"
+)
+_NUMBER = re.compile(r"_(smoothing|epsilon|update_z|z)_([^_]+)")
+_SYMBOLS = {"smoothing": "ν", "epsilon": "ε", "z": "z", "update_z": "update z"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +180,28 @@ class Aggregate:
     return cls(float(np.mean(values)), float(sd), len(values))
 
 
+def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
+  """Private methods at one budget, so that they can be compared with each other.
+
+  Args:
+    groups: Runs by method.
+
+  Returns:
+    The methods of the middle budget, by their names without it, and that budget; where no method
+    has one, all of them and None.
+  """
+  epsilons = sorted({epsilon_of(method) for method in groups} - {None})
+  if not epsilons:
+    return groups, None
+  epsilon = epsilons[len(epsilons) // 2]
+  chosen = {
+    without_epsilon(method): runs
+    for method, runs in groups.items()
+    if epsilon_of(method) == epsilon
+  }
+  return chosen, epsilon
+
+
 def aggregate(runs: Sequence[Run]) -> dict[str, Aggregate]:
   """Averages every metric of a method over its runs.
 
@@ -227,12 +257,26 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def theta_of(method: str) -> float | None:
   """The tail fraction theta, in (0, 1], of a method's folder name; None for other methods."""
-  match = _SUPERQUANTILE_FOLDER.fullmatch(method)
-  return float(match[1]) if match else None
+  match = _METHOD_FOLDER.fullmatch(method)
+  return float(match["theta"]) if match and match["theta"] else None
 
 
-def method_order(method: str) -> tuple[int, float, str]:
+def epsilon_of(method: str) -> float | None:
+  """The privacy budget in a method's folder name; None for methods without."""
+  match = _METHOD_FOLDER.fullmatch(method)
+  numbers = dict(_NUMBER.findall(match["numbers"])) if match else {}
+  return float(numbers["epsilon"]) if "epsilon" in numbers else None
+
+
+def without_epsilon(method: str) -> str:
+  """The folder name that a method would have without its privacy budget."""
+  return re.sub(r"_epsilon_[^_]+", "", method)
+
+
+def method_order(method: str) -> tuple[float, int, float, str]:
   """Sorting key: FedAvg, then superquantiles from the widest tail (FedAvg-like) down, then others.
+
+  Private methods by their budgets, after those without.
 
   Args:
     method: Folder name of a method.
@@ -240,10 +284,11 @@ def method_order(method: str) -> tuple[int, float, str]:
   Returns:
     A key to sort by.
   """
-  if method == FED_AVG:
-    return (0, 0.0, method)
+  epsilon = epsilon_of(method) or 0.0
+  if without_epsilon(method) == FED_AVG:
+    return (epsilon, 0, 0.0, method)
   theta = theta_of(method)
-  return (2, 0.0, method) if theta is None else (1, -theta, method)
+  return (epsilon, 2, 0.0, method) if theta is None else (epsilon, 1, -theta, method)
 
 
 def display_name(method: str) -> str:
@@ -253,13 +298,18 @@ def display_name(method: str) -> str:
     method: Folder name of a method; may hold any characters. Not escaped for HTML or Markdown.
 
   Returns:
-    "FedAvg", "Superquantile θ = 0.5", or the folder name itself, where characters that do not
-    print (they could move a terminal's cursor) are replaced.
+    "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or the folder name itself, where characters
+    that do not print (they could move a terminal's cursor) are replaced.
   """
-  if method == FED_AVG:
-    return "FedAvg"
-  if theta_of(method) is not None:
-    return f"Superquantile θ = {_SUPERQUANTILE_FOLDER.fullmatch(method)[1]}"
+  match = _METHOD_FOLDER.fullmatch(method)
+  if match:
+    words = [f"Superquantile θ = {match['theta']}" if match["theta"] else "FedAvg"]
+    if match["threshold"]:
+      words.append(match["threshold"].lstrip("_"))
+    if match["distributed"]:
+      words.append("distributed noise")
+    words += [f"{_SYMBOLS[name]} = {value}" for name, value in _NUMBER.findall(match["numbers"])]
+    return ", ".join(words)
   return "".join(
     letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in method
   )

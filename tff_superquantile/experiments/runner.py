@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import methods
+from tff_superquantile.experiments import private_runs
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
@@ -53,9 +54,11 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 def build_selection(files: client_files.ClientFiles, config: Mapping[str, Any]):
   """Cohort of a round, each client with the seed of what it draws in that round."""
-  sample = cohorts.build_fixed_size_sampler(
-    files.client_ids, config["clients_per_round"], config["seed"]
-  )
+  build = {
+    "fixed_size": cohorts.build_fixed_size_sampler,
+    "poisson": cohorts.build_poisson_sampler,
+  }[config["sampling"]]
+  sample = build(files.client_ids, config["clients_per_round"], config["seed"])
 
   def select(round_num: int):
     return [
@@ -68,13 +71,13 @@ def build_selection(files: client_files.ClientFiles, config: Mapping[str, Any]):
 
 def _read_metrics(metrics) -> dict[str, Any]:
   """The flat names of rounds.csv from the metrics of a round."""
-  client_work = metrics["client_work"]
+  client_work = metrics["client_work"] or {}  # Empty where nothing is measured.
   threshold = client_work.get("threshold", {})
   named = {
     "threshold": threshold.get("threshold"),
-    **client_work["cohort"],
+    **client_work.get("cohort", {}),
     **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
-    "train_loss": client_work["train"].get("loss"),
+    "train_loss": client_work.get("train", {}).get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}
 
@@ -139,13 +142,12 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def _open_folder(config: Mapping[str, Any]) -> pathlib.Path:
+def _open_folder(config: Mapping[str, Any], method: str) -> pathlib.Path:
   """Makes the run's folder.
 
   Raises:
     ValueError: If that is not possible.
   """
-  method = train_flags.method_name(config)
   folder = pathlib.Path(config["output_dir"], config["task"], method, f"seed_{config['seed']}")
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,10 +162,16 @@ def _open_folder(config: Mapping[str, Any]) -> pathlib.Path:
 def _check_same_flags(folder: pathlib.Path, config: Mapping[str, Any], found: Mapping[str, str]):
   """Refuses to continue a run that had other flags."""
   wanted = {name: str(value) for name, value in config.items() if value is not None}
+  # What followed from the budget and the clients, and is not known yet now.
+  followed = private_runs.CALIBRATED if config["epsilon"] is not None else ()
+  found = {name: value for name, value in found.items() if name in wanted or name not in followed}
+  incidental = set(train_flags.INCIDENTAL)
+  if train_flags.is_private(config):
+    incidental.discard("num_rounds")  # The noise is for so many rounds.
   different = [
     f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
     for name in sorted(set(found) | set(wanted))
-    if found.get(name) != wanted.get(name) and name not in train_flags.INCIDENTAL
+    if found.get(name) != wanted.get(name) and name not in incidental
   ]
   if different:
     raise ValueError(
@@ -186,8 +194,9 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
     training_loop.DivergedError: If training diverged.
   """
   task = tasks.get_task(config["task"])
+  method = train_flags.method_name(config)
   config = methods.resolve(config, task)
-  folder = _open_folder(config)
+  folder = _open_folder(config, method)
   with _lock(folder):
     earlier = run_folder.Run(config["task"], folder.parent.name, config["seed"], folder)
     if earlier.flags:
@@ -214,15 +223,20 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     num_test_clients=config["num_test_clients"],
     validation_fraction=config["validation_fraction"],
   )
-  select_clients = build_selection(splits["train"], config)
   model = task.build_model(config["seed"])
+  account = release = None
+  if train_flags.is_private(config):
+    population = len(splits["train"].client_ids)
+    config = private_runs.calibrate(config, population, earlier.flags)
+    num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
+    release = private_runs.build_release(config, population, num_parameters)
+    account = private_runs.Account(config, release, folder)
+  select_clients = build_selection(splits["train"], config)
   context.set_simulation_context()
-  examples_fn = client_files.build_examples_fn(
-    splits["train"],
-    shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
-  )
-  process = methods.build_process(config, model, examples_fn)
-  evaluators = {split: _build_evaluator(model, files) for split, files in splits.items()}
+  process = methods.build_process(config, model, splits["train"], release)
+  # The losses of training clients are not covered by a private run's accounting.
+  evaluated = [split for split in splits if account is None or split != "train"]
+  evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
 
   # Only now, as nothing above has failed: from here on the folder is this run's.
   manifest = _manifest(config)
@@ -243,6 +257,12 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
       for name in _RELEASED_STATISTICS
     }
 
+  def read_metrics(metrics, round_num: int):
+    values = _read_metrics(metrics)
+    if account is not None:
+      values["epsilon"] = account.epsilon(round_num)
+    return values
+
   bar = progress.ProgressBar(
     f"{config['task']} {folder.parent.name} {folder.name}", config["num_rounds"]
   )
@@ -250,14 +270,17 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     process=process,
     select_clients=select_clients,
     num_rounds=config["num_rounds"],
-    read_metrics=_read_metrics,
+    read_metrics=read_metrics,
     evaluate=evaluate,
     rounds_per_evaluation=config["rounds_per_evaluation"],
     release_managers=[
+      *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
       tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
-      tff.program.TensorBoardReleaseManager(str(folder / "tensorboard")),
+      # Events have times, and the time of a round tells the size of its cohort.
+      *([tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))] * (account is None)),
       _ShowOnBar(bar),
     ],
+    measure_time=account is None,
     state_manager=tff.program.FileProgramStateManager(
       str(folder / "checkpoints"), keep_total=2, keep_first=False
     ),
@@ -274,8 +297,10 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     of_clients = evaluator(weights)
     _write_clients(folder / f"{split}_clients.csv", of_clients)
     metrics[split] = _describe(of_clients, weighted=split == "train")
-  seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
-  manifest.update(finished=_now(), seconds_per_round=float(np.nanmedian(seconds)))
+  manifest["finished"] = _now()
+  if account is None:
+    seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
+    manifest["seconds_per_round"] = float(np.nanmedian(seconds))
   run_folder.write_json_atomically(folder / "manifest.json", manifest)
   # Last, as its presence says that the run is finished.
   run_folder.write_json_atomically(folder / "metrics.json", metrics)

@@ -37,6 +37,9 @@ _SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.
 _THETAS = flags.DEFINE_list(
   "thetas", None, "Tail fractions to compare with FedAvg; None for the experiment's own."
 )
+_EPSILONS = flags.DEFINE_list(
+  "epsilons", None, "Privacy budgets of a private experiment; None for the experiment's own."
+)
 _NUM_WORKERS = flags.DEFINE_integer(
   "num_workers", None, "Runs at once; None for the number of cores.", lower_bound=1
 )
@@ -45,6 +48,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 # What tells the runs of an experiment apart is the experiment's to say.
 _NOT_OF_A_SWEEP = {
   "theta": "--thetas",
+  "epsilon": "--epsilons",
   "seed": "--seeds",
   "algorithm": "--experiment",
   "run_name": "",
@@ -58,10 +62,17 @@ def plan() -> list[dict[str, Any]]:
     if flags.FLAGS[name].present:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
-  methods = preset.methods()
+  thetas = epsilons = None
   if _THETAS.value is not None:
     thetas = cli.parse_list("thetas", _THETAS.value, float)
-    methods = presets.methods([superquantile.check_theta(theta) for theta in thetas])
+    thetas = [superquantile.check_theta(theta) for theta in thetas]
+  if _EPSILONS.value is not None:
+    if not preset.epsilons:
+      raise ValueError(
+        f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
+      )
+    epsilons = cli.parse_list("epsilons", _EPSILONS.value, float)
+  methods = preset.methods(thetas, epsilons)
   seeds = preset.seeds
   if _SEEDS.value is not None:
     seeds = cli.parse_list("seeds", _SEEDS.value, int)

@@ -17,16 +17,58 @@ flags.DEFINE_float(
 )
 flags.DEFINE_enum(
   "threshold",
-  "exact",
+  None,
   ["exact", "reweighting", *PRIVATE_THRESHOLDS],
   "How superquantile weighs the clients: by the exact quantile of the cohort's losses; by the"
   " paper's exact reweighting; by the quantile of a private histogram (tree), or by one that is"
-  " tracked by a private bit a client (geometric).",
+  " tracked by a private bit a client (geometric). None for exact, or in a private run geometric.",
 )
 flags.DEFINE_float(
   "threshold_noise_multiplier",
   None,
   "Noise of a private threshold: its standard deviation over the sensitivity.",
+)
+flags.DEFINE_float(
+  "epsilon",
+  None,
+  "Budget of the whole run, (epsilon, delta)-differential privacy of all that the server releases:"
+  " makes a private run, with the noise that this asks for.",
+)
+flags.DEFINE_float("delta", None, "See --epsilon; None for min(1e-5, n^-1.1) with n clients.")
+flags.DEFINE_float(
+  "update_noise_multiplier",
+  None,
+  "Noise on the sum of updates, its standard deviation over --clip_norm: makes a private run in"
+  " place of --epsilon.",
+)
+flags.DEFINE_float(
+  "rho_ratio",
+  None,
+  "Of the budget, what the threshold spends over what the updates spend; None for 0.01 with"
+  " geometric and 0.5 with tree.",
+)
+flags.DEFINE_float(
+  "clip_norm", None, "C, to which the l2 norm of a client's update is clipped in a private run."
+)
+flags.DEFINE_enum(
+  "clip_unit",
+  "update",
+  ["update", "gradient"],
+  "Whether --clip_norm is of the update, or of the update over the learning rate, as the paper's.",
+)
+flags.DEFINE_enum(
+  "update_sum",
+  "central",
+  ["central", "distributed"],
+  "Who adds the noise to the updates of a private run: the server, or the clients, with a secure"
+  " sum.",
+)
+flags.DEFINE_enum(
+  "sampling",
+  None,
+  ["fixed_size", "poisson"],
+  "Cohorts of exactly --clients_per_round, or of each client by itself with the same chance; None"
+  " for fixed_size, or in a private run poisson.",
 )
 flags.DEFINE_integer("num_bins", 64, "Bins of --threshold=tree, a power of two.")
 flags.DEFINE_float(
@@ -120,15 +162,29 @@ def to_arguments(config: Mapping[str, Any]) -> list[str]:
   return [f"--{name}={value}" for name, value in config.items() if value is not None]
 
 
+def is_private(config: Mapping[str, Any]) -> bool:
+  """Whether all that the run releases of its training clients is differentially private."""
+  return config["epsilon"] is not None or config["update_noise_multiplier"] is not None
+
+
 def method_name(config: Mapping[str, Any]) -> str:
-  """The folder of a run's method."""
+  """The folder of a run's method, from the flags as given."""
   if config["run_name"]:
     return config["run_name"]
-  if config["algorithm"] != "superquantile":
-    return config["algorithm"]
-  name = f"superquantile_theta_{config['theta']:g}"
-  if config["threshold"] != "exact":
-    name += f"_{config['threshold']}"
-  if config["threshold_noise_multiplier"] is not None:
-    name += f"_z_{config['threshold_noise_multiplier']:g}"
-  return name + (f"_smoothing_{config['smoothing']:g}" if config["smoothing"] else "")
+  name = config["algorithm"]
+  if name == "superquantile":
+    name += f"_theta_{config['theta']:g}"
+    if config["threshold"] not in (None, "exact"):
+      name += f"_{config['threshold']}"
+    if config["smoothing"]:
+      name += f"_smoothing_{config['smoothing']:g}"
+  if config["update_sum"] == "distributed":
+    name += "_distributed"
+  for flag, short in (
+    ("epsilon", "epsilon"),
+    ("threshold_noise_multiplier", "z"),
+    ("update_noise_multiplier", "update_z"),
+  ):
+    if config[flag] is not None:
+      name += f"_{short}_{config[flag]:g}"
+  return name

@@ -12,6 +12,7 @@ _SHOWN = {
   "cohort_loss_mean": ("loss", "{:.3f}"),
   "threshold": ("threshold", "{:.3f}"),
   "tail_size": ("tail", "{:.0f}"),
+  "epsilon": ("epsilon", "{:.3g}"),
   "num_excluded": ("left out", "{:.0f}"),
   "test_error_mean": ("test error", "{:.1%}"),
   "test_error_p90": ("p90", "{:.1%}"),

@@ -33,7 +33,7 @@ class Loop:
     process: The learning process.
     select_clients: From the round's number to the cohort's data, or whatever its clients hold.
     num_rounds: The number of the last round; the first is 1.
-    read_metrics: From `process.next`'s metrics to the flat values that are released.
+    read_metrics: From (`process.next`'s metrics, round) to the flat values that are released.
     evaluate: From (model weights, round) to flat values, or None for no evaluation.
     rounds_per_evaluation: Rounds between evaluations; the first and the last state are evaluated
       too.
@@ -41,17 +41,19 @@ class Loop:
     state_manager: Keeps the state.
     seconds_per_checkpoint: Saves the state when at least this much time has passed since the last
       time. The last round's is always saved, as is that of a round that is interrupted.
+    measure_time: Whether to release the seconds that a round took.
   """
 
   process: tff.learning.templates.LearningProcess
   select_clients: Callable[[int], Sequence[Any]]
   num_rounds: int
-  read_metrics: Callable[[Any], Metrics]
+  read_metrics: Callable[[Any, int], Metrics]
   evaluate: Optional[Callable[[Any, int], Metrics]]
   rounds_per_evaluation: int
   release_managers: Sequence[tff.program.ReleaseManager]
   state_manager: tff.program.FileProgramStateManager
   seconds_per_checkpoint: float = 30.0
+  measure_time: bool = True
 
 
 def run(loop: Loop) -> Any:
@@ -162,8 +164,9 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
     for round_num in range(done + 1, loop.num_rounds + 1):
       start = time.monotonic()
       output = loop.process.next(state, loop.select_clients(round_num))
-      values = dict(loop.read_metrics(output.metrics))
-      values["seconds"] = time.monotonic() - start
+      values = dict(loop.read_metrics(output.metrics, round_num))
+      if loop.measure_time:
+        values["seconds"] = time.monotonic() - start
       _check_progress(values, round_num)
       if round_num % loop.rounds_per_evaluation == 0 or round_num == loop.num_rounds:
         values.update(evaluate(output.state, round_num))

@@ -53,7 +53,7 @@ def build_geometric_quantile(
 
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
-    Measurements: `threshold`.
+    Measurements: `threshold`; `estimated_tail_size`, which is theta * expected_clients.
 
   Raises:
     ValueError: If a number is out of its range.
@@ -108,7 +108,10 @@ def build_geometric_quantile(
     estimate, tracker_state, _ = tracker.get_noised_result(noised, state["tracker"])
     threshold = tf.constant(-np.inf, tf.float32) if theta == 1.0 else estimate
     new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
-    return new_state, threshold, collections.OrderedDict(threshold=threshold)
+    measurements = collections.OrderedDict(
+      threshold=threshold, estimated_tail_size=tf.constant(theta * expected_clients, tf.float32)
+    )
+    return new_state, threshold, measurements
 
   @tff.federated_computation
   def initialize():
@@ -138,4 +141,4 @@ def build_geometric_quantile(
   def share_fn(loss, threshold):
     return tf.cast(loss >= threshold, tf.float32)
 
-  return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn)
+  return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn, is_private=True)

@@ -8,14 +8,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import tree_mechanism
-from tff_superquantile.threshold import discrete_gaussian
+from tff_superquantile import discrete_gaussian
+from tff_superquantile import secure_sum as secure_sum_lib
 from tff_superquantile.threshold import hierarchical_histogram
 
 _VALUE_TYPE = tff.TensorType(np.float32)
 _SEEDED_VALUE_TYPE = tff.types.to_type((_VALUE_TYPE, tff.TensorType(np.int64, [2])))
-
-# The number of reports has a modulus of its own, that it cannot reach.
-_MAX_REPORTS = 2**31 - 1
 
 _DECODERS = {
   "least_squares": hierarchical_histogram.decode_least_squares,
@@ -54,52 +52,6 @@ def decode(
   return _DECODERS[decoder](tf.cast(sums, tf.float64) / mechanism.scale, mechanism.num_bins)
 
 
-class _ModularSum:
-  """Sums modulo M of values that clients reduce, by TFF's secure modular sum."""
-
-  def __init__(self, mechanism: tree_mechanism.TreeMechanism):
-    self._modulus = np.int64(mechanism.modulus)
-
-  def at_client(self, counts: tf.Tensor) -> tf.Tensor:
-    return tf.math.floormod(counts, self._modulus)
-
-  def sum(self, reports: tff.Value) -> tff.Value:
-    # What `tff.aggregators.SecureModularSumFactory` calls; that takes one modulus for all.
-    moduli = collections.OrderedDict(counts=self._modulus, num_reports=np.int64(_MAX_REPORTS))
-    return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
-
-  def at_server(self, counts: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
-    del num_reports
-    return counts
-
-
-class _IntegerSum:
-  """The same by TFF's secure sum, of values that are shifted to be positive and never wrap.
-
-  Wrapped values must not be summed this way: the sum would show how often values wrapped, which the
-  noise does not hide.
-  """
-
-  def __init__(self, mechanism: tree_mechanism.TreeMechanism):
-    self._modulus = np.int64(mechanism.modulus)
-    # Noise is within it without exception, so that nothing is ever clipped.
-    self._shift = discrete_gaussian.support(mechanism.local_stddev)
-    self._max_input = np.int64(mechanism.scale + 2 * self._shift)
-
-  def at_client(self, counts: tf.Tensor) -> tf.Tensor:
-    return counts + self._shift
-
-  def sum(self, reports: tff.Value) -> tff.Value:
-    max_input = collections.OrderedDict(counts=self._max_input, num_reports=np.int64(1))
-    return tff.federated_secure_sum(reports, max_input)
-
-  def at_server(self, counts: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
-    return tf.math.floormod(counts - self._shift * num_reports, self._modulus)
-
-
-_SUMS = {"modular": _ModularSum, "integer": _IntegerSum}
-
-
 class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
   """Estimates the distribution of the clients' values with distributed differential privacy.
 
@@ -136,25 +88,23 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
       max_value: The upper end of the values; the lower end is 0.
       decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
         the paper's, for reproduction.
-      secure_sum: "modular", the secure sum of values modulo M; or "integer", for platforms that
-        have no other: `tff.federated_secure_sum` of values that are shifted so as to be
-        non-negative and never wrap, a few bits more.
+      secure_sum: See `secure_sum.build_secure_sum`.
 
     Raises:
       ValueError: If an argument isn't one of its documented values.
     """
-    for name, value, known in (
-      ("decoder", decoder, _DECODERS),
-      ("secure_sum", secure_sum, _SUMS),
-    ):
-      if value not in known:
-        raise ValueError(f"Found {name} = {value!r}; expected one of {sorted(known)}.")
+    if decoder not in _DECODERS:
+      raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
     if not 0.0 < max_value < np.inf:
       raise ValueError(f"Found {max_value} for the upper end of the values; expected it positive.")
     self._mechanism = mechanism
     self._max_value = float(max_value)
     self._decoder = decoder
-    self._secure_sum = _SUMS[secure_sum](mechanism)
+    # The noise is within its support without exception, so that nothing is ever clipped.
+    support = discrete_gaussian.support(mechanism.local_stddev)
+    self._secure_sum = secure_sum_lib.build_secure_sum(
+      secure_sum, mechanism.modulus, -support, mechanism.scale + support
+    )
 
   def report(self, value: tf.Tensor, seed: Optional[tf.Tensor] = None) -> tf.Tensor:
     """What a client sends: a TensorFlow function of its value.
@@ -164,23 +114,18 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
       seed: An integer tensor [2], of the noise; None for the client's own entropy.
 
     Returns:
-      An `OrderedDict` of `counts`, int64 [d], and `num_reports`, which is 1.
+      See `secure_sum.report`.
     """
     if seed is None:
-      # Not tf.random.uniform: a seed set for the graph would give all clients the same noise.
-      seed = tf.raw_ops.NonDeterministicInts(shape=tf.constant([2], tf.int64), dtype=tf.int64)
+      seed = discrete_gaussian.fresh_seed()
     counts = noised_counts(value, seed, self._mechanism, self._max_value)
-    counts = tf.ensure_shape(self._secure_sum.at_client(counts), [self._mechanism.num_nodes])
-    return collections.OrderedDict(counts=counts, num_reports=tf.constant(1, tf.int64))
+    counts = tf.ensure_shape(counts, [self._mechanism.num_nodes])
+    return secure_sum_lib.report(self._secure_sum, counts)
 
   def create_of_reports(self) -> tff.templates.AggregationProcess:
     """Builds the process whose clients have called `report` themselves."""
     mechanism, secure_sum = self._mechanism, self._secure_sum
-    report_type = tff.types.to_type(
-      collections.OrderedDict(
-        counts=tff.TensorType(np.int64, [mechanism.num_nodes]), num_reports=np.int64
-      )
-    )
+    report_type = secure_sum_lib.report_type(mechanism.num_nodes)
 
     @tff.tensorflow.computation(report_type)
     def decode_at_server(summed):
@@ -188,7 +133,7 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
       is_valid = tf.logical_and(
         num_reports >= mechanism.min_clients, num_reports <= mechanism.max_clients
       )
-      modular_sum = secure_sum.at_server(summed["counts"], num_reports)
+      modular_sum = secure_sum.at_server(summed["values"], num_reports)
       decoded = decode(modular_sum, mechanism, self._decoder)
       decoded = tf.nest.map_structure(lambda t: tf.where(is_valid, t, tf.zeros_like(t)), decoded)
       return collections.OrderedDict(

@@ -38,6 +38,7 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     report_fn: ReportFn,
     share_fn: ShareFn,
     takes_seeds: bool = False,
+    is_private: bool = False,
   ):
     """Initializes a `ThresholdProcess`.
 
@@ -50,11 +51,14 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
         in [0, 1]: the share of its weight with which a client of that loss enters the average. A
         client whose share is 0, or whose loss is NaN, does not train.
       takes_seeds: Whether `report_fn` is called with a seed.
+      is_private: Whether what the server learns is differentially private. Then the measurements
+        hold `estimated_tail_size`, float32, positive.
     """
     self._report_fn = report_fn
     self._share_fn = share_fn
     self._next_of_reports = next_of_reports
     self._takes_seeds = takes_seeds
+    self._is_private = is_private
     seed_types = [SEED_TYPE] if takes_seeds else []
     client_types = [LOSS_TYPE, LOSS_TYPE, *seed_types]
 
@@ -86,3 +90,7 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
   @property
   def takes_seeds(self) -> bool:
     return self._takes_seeds
+
+  @property
+  def is_private(self) -> bool:
+    return self._is_private

@@ -67,8 +67,8 @@ def build_tree_quantile(
   Returns:
     A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last one.
     Measurements: `threshold`; `estimated_cohort_size` and `estimated_tail_size`, the latter at
-    least half of theta * expected_clients, so that it can be divided by (both 0 in an aborted
-    round); `aborted`, 1 or 0.
+    least half of theta * expected_clients, so that it can be divided by (in an aborted round both
+    are what is expected); `aborted`, 1 or 0.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -102,11 +102,15 @@ def build_tree_quantile(
       tail_size = cumulative.total - cumulative.below[bin_index]
     tail_size = tf.maximum(tail_size, theta * mechanism.expected_clients / 2.0)
     is_valid = result["is_valid"]
+
+    def or_expected(estimate, expected):
+      return tf.cast(tf.where(is_valid, tf.cast(estimate, tf.float64), expected), tf.float32)
+
     threshold = tf.where(is_valid, threshold, last_threshold)
     measurements = collections.OrderedDict(
       threshold=threshold,
-      estimated_cohort_size=tf.cast(cumulative.total, tf.float32),
-      estimated_tail_size=tf.cast(tf.where(is_valid, tail_size, 0.0), tf.float32),
+      estimated_cohort_size=or_expected(cumulative.total, mechanism.expected_clients),
+      estimated_tail_size=or_expected(tail_size, theta * mechanism.expected_clients),
       aborted=tf.cast(tf.logical_not(is_valid), tf.int32),
     )
     return threshold, measurements
@@ -130,4 +134,6 @@ def build_tree_quantile(
   def share_fn(loss, threshold):
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, seeded)
+  return process.ThresholdProcess(
+    initialize, next_of_reports, report_fn, share_fn, seeded, is_private=True
+  )

@@ -59,3 +59,9 @@ def sample(shape, stddev: float, seed: tf.Tensor) -> tf.Tensor:
   steps = tf.constant(distribution[:-1])
   index = tf.searchsorted(steps, tf.reshape(uniform, [-1]), side="right", out_type=tf.int64)
   return tf.reshape(index, tf.shape(uniform)) - support(stddev)
+
+
+def fresh_seed() -> tf.Tensor:
+  """A seed from the machine's entropy, another one each time the graph runs: int64 [2]."""
+  # Not tf.random.uniform: a seed set for the graph would give all clients the same noise.
+  return tf.raw_ops.NonDeterministicInts(shape=tf.constant([2], tf.int64), dtype=tf.int64)

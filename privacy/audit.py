@@ -1,0 +1,280 @@
+"""Recomputes what a finished or running experiment's folder has really spent.
+
+Read are `privacy.json` (see `ledger`), `rounds.csv` (one row a round, in its first column `round`
+its number, 0 for the initial model; a column `aborted` is optional) and `flags.txt` (`--name=value`
+a line). None of them is believed: the budget follows from the parameters and from the number of
+rounds, whichever file has more, and the files must agree.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+import os
+import pathlib
+from typing import Any, Optional, Union
+
+from privacy import accounting
+from privacy import ledger as ledger_lib
+from privacy import statements
+
+# Recomputing gives the same number but for another version's rounding.
+_TOLERANCE = 1e-6
+# Numbers in flags.txt may have been written with fewer digits.
+_FLAG_TOLERANCE = 1e-5
+_EMPTY = ("", "None")
+_FALSE = (*_EMPTY, "0", "0.0", "False", "false")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+  """What `rounds.csv` says.
+
+  Attributes:
+    done: How many rounds there were: different numbers, or the largest if rows are missing.
+    repeated: How many rows are of a round that has another row.
+    aborted: How many rounds had no result; None without such a column.
+  """
+
+  done: int
+  repeated: int
+  aborted: Optional[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+  """What an audit found.
+
+  Attributes:
+    ledger: The folder's ledger.
+    rounds: What `rounds.csv` says.
+    num_rounds: The number of rounds that is accounted for.
+    spent: What they cost.
+    epsilon_pld: What they cost by PLD; None where that takes long or does not apply.
+    server: What they cost a client against the server.
+    epsilon_planned: What all planned rounds cost.
+    failures: Why the claim does not hold, in sentences; empty if it does.
+    notes: What else there is to know, in sentences.
+  """
+
+  ledger: ledger_lib.Ledger
+  rounds: Rounds
+  num_rounds: int
+  spent: accounting.Spent
+  epsilon_pld: Optional[float]
+  server: accounting.ServerSpent
+  epsilon_planned: float
+  failures: tuple[str, ...]
+  notes: tuple[str, ...]
+
+  @property
+  def holds(self) -> bool:
+    """Whether the claim holds."""
+    return not self.failures
+
+
+def _read(folder: pathlib.Path, name: str) -> str:
+  try:
+    with open(folder / name, encoding="utf-8", errors="replace", newline="") as stream:
+      return stream.read()
+  except FileNotFoundError:
+    raise ValueError(
+      f"Found no {name} in {os.fspath(folder)!r}; expected the folder of a private run."
+    ) from None
+
+
+def read_rounds(text: str) -> Rounds:
+  """Reads `rounds.csv`.
+
+  Args:
+    text: Its content. A last line without an end is one that its writer has not finished.
+
+  Returns:
+    How many rounds there were.
+
+  Raises:
+    ValueError: If its first column isn't `round`, or a round has no number.
+  """
+  rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+  rows = [row for row in rows if row]
+  if not rows or rows[0][0] != "round":
+    raise ValueError("Found a rounds.csv without the column round; expected it to be the first.")
+  header, rows = rows[0], rows[1:]
+  numbers = []
+  for row in rows:
+    try:
+      number = float(row[0])
+    except ValueError:
+      number = math.nan
+    if not (number >= 0 and number == int(number)):
+      raise ValueError(f"Found round {row[0]!r} in rounds.csv; expected a whole number.")
+    numbers.append(int(number))
+  done = {number for number in numbers if number > 0}  # Round 0 evaluates the initial model.
+  aborted = None
+  if "aborted" in header:
+    column = header.index("aborted")
+    aborted = len(
+      {
+        number
+        for number, row in zip(numbers, rows)
+        if number > 0 and len(row) > column and row[column].strip() not in _FALSE
+      }
+    )
+  repeated = sum(number > 0 for number in numbers) - len(done)
+  return Rounds(max(len(done), max(done, default=0)), repeated, aborted)
+
+
+def read_flags(text: str) -> dict[str, str]:
+  """Reads `flags.txt`: values by name, of lines like `--name=value`."""
+  found = {}
+  for line in text.splitlines():
+    if line.startswith("-"):
+      name, equals, value = line.lstrip("-").partition("=")
+      found[name.strip()] = value.strip() if equals else "true"
+  return found
+
+
+def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
+  """Where the flags of a run and its ledger cannot both be true."""
+  release = ledger.release
+  z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
+  entries: dict[str, Any] = {
+    "epsilon": ledger.claim["epsilon"],
+    "delta": ledger.claim["delta"],
+    "population": release.population,
+    "clients_per_round": release.clients_per_round,
+    "threshold_noise_multiplier": z_q,
+    "update_noise_multiplier": z_w,
+    "clip_norm": ledger.clip_norm,
+    "num_bins": None if release.tree is None else release.tree.num_bins,
+    # rho = 1 / (2 z^2).
+    "rho_ratio": None if z_q is None or z_w is None else (z_w / z_q) ** 2,
+  }
+  if flags.get("clip_unit") == "gradient":
+    # The ledger has the norm of updates, the learning rate times that of gradients.
+    entries["clip_norm"] = None
+    rate = _to_number(flags.get("client_learning_rate", ""))
+    norm = _to_number(flags.get("clip_norm", ""))
+    if rate is not None and norm is not None:
+      entries["clip_norm"] = ledger.clip_norm
+      flags = {**flags, "clip_norm": repr(rate * norm)}
+  found = []
+
+  def contradict(name: str, entry: Any) -> None:
+    found.append(f"flags.txt has --{name}={flags[name]} and the ledger {entry}.")
+
+  for name, entry in entries.items():
+    value = flags.get(name, "")
+    if entry is None or value in _EMPTY:
+      continue
+    number = _to_number(value)
+    if number is None or not math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
+      contradict(name, f"{entry:.6g}")
+  if ledger.claim["epsilon"] is None and flags.get("epsilon", "") not in _EMPTY:
+    contradict("epsilon", "no claim")
+  for name, entry in (("sampling", release.sampling), ("threshold", release.threshold_kind)):
+    if name == "threshold" and z_q is None:
+      continue
+    if flags.get(name, "") not in _EMPTY and flags[name] != entry:
+      # "none" is a way of sampling too.
+      contradict(name, entry)
+  # More clients than there were would mean more rarely sampled ones.
+  clients = _to_number(flags.get("num_train_clients", ""))
+  if clients and release.population > clients:
+    contradict("num_train_clients", f"a population of {release.population}")
+  rounds = _to_number(flags.get("num_rounds", ""))
+  if rounds is not None and rounds > ledger.num_rounds_planned:
+    contradict("num_rounds", f"{ledger.num_rounds_planned} planned rounds")
+  return found
+
+
+def _to_number(text: str) -> Optional[float]:
+  try:
+    return float(text)
+  except ValueError:
+    return None
+
+
+def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
+  """Recomputes the budget of a run from its folder.
+
+  Args:
+    folder: The folder of the run, finished or not.
+
+  Returns:
+    What was found.
+
+  Raises:
+    ValueError: If it isn't the folder of a private run, or a file cannot be read.
+  """
+  folder = pathlib.Path(folder)
+  if not folder.is_dir():
+    raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")
+  ledger = ledger_lib.Ledger.from_json(_read(folder, ledger_lib.FILE_NAME))
+  if ledger.rounds_done == 0 and not (folder / "rounds.csv").exists():
+    rounds = Rounds(0, 0, None)
+  else:
+    rounds = read_rounds(_read(folder, "rounds.csv"))
+  flags = read_flags(_read(folder, "flags.txt"))
+  return _audit(ledger, rounds, flags)
+
+
+def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> Audit:
+  release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
+  num_rounds = max(rounds.done, ledger.rounds_done)
+  # The paper's accounting is none; its claim is held against what its noise is worth.
+  accountant = accounting.RDP if ledger.accounting == ledger_lib.PAPER else ledger.accounting
+  meter = accounting.Meter(release, delta, accountant)
+  spent = meter.spent(num_rounds)
+  planned = max(num_rounds, ledger.num_rounds_planned)
+  epsilon_planned = meter.epsilon(planned)
+
+  failures = []
+  if rounds.done > ledger.rounds_done:
+    failures.append(
+      f"rounds.csv has {rounds.done} rounds and the ledger {ledger.rounds_done}: something was"
+      " released that was not accounted for."
+    )
+  if claim is not None and spent.epsilon > claim * (1.0 + _TOLERANCE):
+    failures.append(
+      f"{num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed {claim:.6g}."
+    )
+  recorded = ledger_lib.spent(release, ledger.rounds_done, delta, ledger.accounting)
+  if ledger.epsilon_spent < recorded * (1.0 - _TOLERANCE):
+    failures.append(
+      f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
+      f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
+    )
+  failures.extend(_contradictions(flags, ledger))
+
+  notes = []
+  if ledger.accounting == ledger_lib.PAPER:
+    notes.extend(statements.paper_caveat(release, max(1, num_rounds), delta))
+  if claim is None:
+    notes.append("The run claims no limit on epsilon.")
+  elif spent.epsilon <= claim * (1.0 + _TOLERANCE) < epsilon_planned:
+    notes.append(
+      f"All {planned} planned rounds would cost epsilon = {epsilon_planned:.6g}, more than the"
+      f" claimed {claim:.6g}."
+    )
+  if rounds.repeated:
+    notes.append(
+      f"{rounds.repeated} rows of rounds.csv repeat a round after a resumption. They count once,"
+      " since the same seed draws the same cohort and noise."
+    )
+  if rounds.aborted:
+    notes.append(f"{rounds.aborted} rounds were aborted. They count as the others do.")
+  warning = accounting.delta_warning(delta, release.population)
+  if warning is not None:
+    notes.append(warning)
+  return Audit(
+    ledger=ledger,
+    rounds=rounds,
+    num_rounds=num_rounds,
+    spent=spent,
+    epsilon_pld=accounting.quick_pld_epsilon(release, num_rounds, delta),
+    server=accounting.server_epsilon(release, num_rounds, delta),
+    epsilon_planned=epsilon_planned,
+    failures=tuple(failures),
+    notes=tuple(notes),
+  )

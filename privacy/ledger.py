@@ -1,0 +1,220 @@
+"""The ledger of a private run, `privacy.json` in its folder: what it claims and what it has spent.
+
+A run writes its ledger AHEAD: a round is entered before anything that it released is written, so
+that a folder never holds more rounds than its ledger. Rounds that a resumed run repeats from its
+seed draw the same cohort and noise again: they release nothing new and count once.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from typing import Any, Optional
+
+from privacy import accounting
+from privacy import paper_accounting
+from privacy import statements
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+
+FILE_NAME = "privacy.json"
+PAPER = "paper"
+ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """What a run claims, releases and has spent.
+
+  Attributes:
+    accounting: "rdp" or "pld"; "paper" for the paper's, which is not a guarantee.
+    claim: "epsilon", the budget of the whole run or None if it has no limit, and "delta".
+    release: What each round releases.
+    clip_norm: C, of the updates as they are summed; None if no updates are released.
+    num_rounds_planned: After how many rounds the run ends.
+    rounds_done: Rounds that were begun, aborted ones included.
+    epsilon_spent: What these cost against whoever sees all that they release.
+    epsilon_server: What these cost a client against the server; None where no noise protects it.
+    guarantee: What `epsilon_spent` is about, in sentences.
+    not_covered: What it is not about, in sentences.
+  """
+
+  accounting: str
+  claim: dict[str, Optional[float]]
+  release: accounting.Release
+  clip_norm: Optional[float]
+  num_rounds_planned: int
+  rounds_done: int
+  epsilon_spent: float
+  epsilon_server: Optional[float]
+  guarantee: tuple[str, ...]
+  not_covered: tuple[str, ...]
+
+  def to_json(self) -> str:
+    """The ledger as the text of its file."""
+    return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+  @classmethod
+  def from_json(cls, text: str) -> "Ledger":
+    """Reads a ledger.
+
+    Args:
+      text: What `to_json` made.
+
+    Returns:
+      The ledger.
+
+    Raises:
+      ValueError: If it is anything else, with a sentence that says what.
+    """
+    try:
+      found = json.loads(text)
+    except ValueError as error:
+      raise ValueError(f"Found a ledger that is not JSON ({error}).") from None
+    found = _fields(cls, found, "ledger")
+    if found["accounting"] not in ACCOUNTINGS:
+      raise ValueError(
+        f"Found accounting = {found['accounting']!r} in the ledger; expected one of"
+        f" {', '.join(ACCOUNTINGS)}."
+      )
+    found["release"] = _read_release(found["release"])
+    claim = found["claim"]
+    if not isinstance(claim, dict) or set(claim) != {"epsilon", "delta"}:
+      raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
+    found["claim"] = {
+      "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
+      "delta": accounting.check_delta(claim["delta"]),
+    }
+    for name in ("clip_norm", "epsilon_server"):
+      found[name] = _optional_number(found[name], name)
+    found["epsilon_spent"] = _optional_number(found["epsilon_spent"], "epsilon_spent", False)
+    for name in ("num_rounds_planned", "rounds_done"):
+      if isinstance(found[name], bool) or not isinstance(found[name], int) or found[name] < 0:
+        raise ValueError(
+          f"Found {name} = {found[name]!r} in the ledger; expected a whole number of at least 0."
+        )
+    for name in ("guarantee", "not_covered"):
+      if not isinstance(found[name], list):
+        raise ValueError(f"Found {name} in the ledger that is no list; expected sentences.")
+      found[name] = tuple(map(str, found[name]))
+    return cls(**found)
+
+
+def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
+  """Returns the JSON object of a dataclass if it has all its fields and no others."""
+  expected = {field.name for field in dataclasses.fields(kind)}
+  if not isinstance(found, dict):
+    raise ValueError(f"Found a {name} that is no JSON object; expected one.")
+  if set(found) != expected:
+    wrong = sorted(expected ^ set(found))
+    raise ValueError(
+      f"Found a {name} whose fields differ from the expected ones: {', '.join(wrong)}."
+    )
+  return dict(found)
+
+
+def _read_release(found: Any) -> accounting.Release:
+  found = _fields(accounting.Release, found, "release")
+  mechanisms = {
+    "tree": tree_mechanism.TreeMechanism,
+    "update_sum": sum_mechanism.SumMechanism,
+  }
+  try:
+    for name, kind in mechanisms.items():
+      if found[name] is not None:
+        found[name] = kind(**_fields(kind, found[name], name))
+    return accounting.Release(**found)
+  except TypeError as error:
+    raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
+
+
+def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[float]:
+  if value is None and optional:
+    return None
+  if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+    raise ValueError(f"Found {name} = {value!r} in the ledger; expected 0 or a positive number.")
+  return float(value)
+
+
+def spent(release: accounting.Release, num_rounds: int, delta: float, accountant: str) -> float:
+  """The epsilon of some rounds by any of `ACCOUNTINGS`."""
+  if accountant == PAPER:
+    return _paper_epsilon(release, num_rounds, delta)
+  return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
+
+
+@functools.lru_cache(maxsize=512)
+def _paper_epsilon(release: accounting.Release, num_rounds: int, delta: float) -> float:
+  return paper_accounting.epsilon(release, num_rounds, delta)
+
+
+@functools.lru_cache(maxsize=32)
+def _guarantee(
+  release: accounting.Release, num_rounds: int, delta: float, accountant: str
+) -> tuple[str, ...]:
+  if accountant != PAPER:
+    return tuple(statements.guarantee(release))
+  caveat = statements.paper_caveat(release, max(1, num_rounds), delta)
+  return (*caveat, *statements.guarantee(release))
+
+
+def build_ledger(
+  release: accounting.Release,
+  *,
+  claim_epsilon: Optional[float],
+  delta: float,
+  clip_norm: Optional[float],
+  num_rounds_planned: int,
+  rounds_done: int,
+  accountant: str = accounting.RDP,
+  meter: Optional[accounting.Meter] = None,
+) -> Ledger:
+  """Makes the ledger of a run as it is after some rounds; quick enough for every round.
+
+  Args:
+    release: What each round releases.
+    claim_epsilon: The budget of the whole run; None if it has no limit.
+    delta: The budget's delta.
+    clip_norm: C, of the updates as they are summed; None if no updates are released.
+    num_rounds_planned: After how many rounds the run ends.
+    rounds_done: Rounds that were begun, aborted ones included.
+    accountant: "rdp", "pld" or "paper", the last of which is not a guarantee.
+    meter: The run's meter, if there is one; of the same release, delta and accountant.
+
+  Returns:
+    The ledger.
+
+  Raises:
+    ValueError: If a number is out of its range, or the meter is of something else.
+  """
+  if accountant not in ACCOUNTINGS:
+    raise ValueError(
+      f"Found accountant = {accountant!r}; expected one of {', '.join(ACCOUNTINGS)}."
+    )
+  delta = accounting.check_delta(delta)
+  if meter is not None:
+    if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
+      raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
+    epsilon = meter.epsilon(rounds_done)
+  else:
+    epsilon = spent(release, rounds_done, delta, accountant)
+  server = accounting.server_epsilon(release, rounds_done, delta).epsilon
+  if not math.isfinite(epsilon):
+    raise ValueError(
+      f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."
+    )
+  return Ledger(
+    accounting=accountant,
+    claim={
+      "epsilon": None if claim_epsilon is None else float(claim_epsilon),
+      "delta": delta,
+    },
+    release=release,
+    clip_norm=None if clip_norm is None else float(clip_norm),
+    num_rounds_planned=int(num_rounds_planned),
+    rounds_done=int(rounds_done),
+    epsilon_spent=epsilon,
+    epsilon_server=server,
+    guarantee=_guarantee(release, num_rounds_planned, delta, accountant),
+    not_covered=statements.NOT_COVERED,
+  )

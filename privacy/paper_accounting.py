@@ -1,0 +1,306 @@
+"""The paper's privacy accounting, to reproduce its experiments. NOT a guarantee.
+
+What is computed: zero-concentrated differential privacy of a round, rho = rho_q + rho_w, amplified
+by the generic bound of Zhu and Wang (2019) for Poisson sampling (their Theorem 6, with the factor 3
+for orders above 2), read as the Renyi curve l -> rho l at integer orders, composed over the rounds
+and converted by Canonne, Kamath and Steinke (2020). That reading gives the noise of the paper's
+experiments.
+
+Why it is not a guarantee: cohorts of fixed size are accounted for as if they were Poisson samples,
+the number of tail clients is taken for public although it depends on who they are, and the noise on
+the average ignores that. The statement that the weights satisfy sigma_w^2 / (2 C^2)-concentrated
+differential privacy, as typeset, is upside down: `update_rho` has both. In the other direction, the
+histogram's sensitivity is taken to be c log2 b instead of c sqrt(log2 b), which wastes noise.
+"""
+
+import dataclasses
+import math
+from typing import Optional
+
+from dp_accounting import rdp
+import numpy as np
+from scipy import special
+
+from privacy import accounting
+from privacy import tree_mechanism
+
+NOT_A_GUARANTEE = (
+  "This is the paper's accounting, for reproduction only: its epsilon is NOT a guarantee, because"
+  " it accounts for cohorts of fixed size as for Poisson samples and takes the number of tail"
+  " clients for public."
+)
+
+_ORDERS = np.arange(2, 257)
+
+
+def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> float:
+  """Concentrated differential privacy of the noisy weights.
+
+  Args:
+    update_noise_multiplier: z_w = sigma_w / C.
+    as_typeset: sigma_w^2 / (2 C^2), as the paper has it, which grows with the noise.
+
+  Returns:
+    C^2 / (2 sigma_w^2), what it means.
+  """
+  z = tree_mechanism.check_noise_multiplier("update_noise_multiplier", update_noise_multiplier)
+  return 0.5 * z**2 if as_typeset else 0.5 / z**2
+
+
+def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: int) -> float:
+  """Concentrated differential privacy of the noisy histogram, as the paper's theorem has it.
+
+      1/2 min{ s^2 + psi b, (s + psi sqrt(2 b))^2 },    s = c log2 b / (sqrt(m) sigma_q)
+
+  Args:
+    scale: c.
+    num_bins: b, a power of two.
+    local_stddev: sigma_q, of the noise of one client.
+    num_clients: m, how many clients make noise.
+
+  Returns:
+    rho_q.
+  """
+  num_bins = tree_mechanism.check_num_bins(num_bins)
+  local_stddev = tree_mechanism.check_noise_multiplier("local_stddev", local_stddev)
+  shift = scale * math.log2(num_bins) / (math.sqrt(num_clients) * local_stddev)
+  psi = tree_mechanism.discreteness_slack(local_stddev, num_clients)
+  return 0.5 * min(shift**2 + psi * num_bins, (shift + psi * math.sqrt(2.0 * num_bins)) ** 2)
+
+
+def round_rho(release: accounting.Release) -> float:
+  """Concentrated differential privacy of a round before subsampling, by the paper.
+
+  Args:
+    release: What a round releases. With a tree its histogram is taken at its c, sigma_q and
+      smallest cohort, with the paper's sensitivity; without one z_q is taken as it is.
+
+  Returns:
+    rho = rho_q + rho_w.
+  """
+  rho = 0.0
+  if release.update_noise_multiplier is not None:
+    rho += update_rho(release.update_noise_multiplier)
+  tree = release.tree
+  if tree is not None:
+    rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.min_clients)
+  elif release.threshold_noise_multiplier is not None:
+    rho += 0.5 / release.threshold_noise_multiplier**2
+  return rho
+
+
+def subsampled_rdp(rho: float, sampling_probability: float) -> np.ndarray:
+  """The bound of Zhu and Wang (2019) for a rho-concentrated mechanism on a Poisson sample.
+
+      1/(a-1) log( (1-q)^(a-1) (a q - q + 1) + C(a,2) q^2 (1-q)^(a-2) e^(2 rho)
+                   + 3 sum_(l=3)^a C(a,l) q^l (1-q)^(a-l) e^((l-1) l rho) )
+
+  Args:
+    rho: Of the mechanism on the sample.
+    sampling_probability: q in (0, 1].
+
+  Returns:
+    The Renyi divergences at the orders 2..256, of shape [255].
+  """
+  q = sampling_probability
+  if q >= 1.0:
+    return rho * _ORDERS
+  curve = []
+  for order in _ORDERS.tolist():
+    l = np.arange(2, order + 1)  # noqa: E741
+    log_binomial = (
+      special.gammaln(order + 1) - special.gammaln(l + 1) - special.gammaln(order - l + 1)
+    )
+    terms = log_binomial + l * math.log(q) + (order - l) * math.log1p(-q) + (l - 1) * l * rho
+    terms[1:] += math.log(3.0)
+    first = (order - 1) * math.log1p(-q) + math.log(order * q - q + 1)
+    curve.append(special.logsumexp(np.append(terms, first)) / (order - 1))
+  return np.maximum(curve, 0.0)
+
+
+def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, delta: float) -> float:
+  """The epsilon that the paper would state.
+
+  Args:
+    rho: Of a round before subsampling.
+    sampling_probability: q = m / n, of a cohort whose size is really fixed.
+    num_rounds: T; 0 costs nothing.
+    delta: Of (epsilon, delta)-differential privacy.
+
+  Returns:
+    An epsilon that is not a guarantee.
+  """
+  if num_rounds == 0:
+    return 0.0
+  curve = num_rounds * subsampled_rdp(rho, sampling_probability)
+  return float(rdp.compute_epsilon(_ORDERS, curve, accounting.check_delta(delta))[0])
+
+
+def epsilon(release: accounting.Release, num_rounds: int, delta: float) -> float:
+  """`epsilon_of_rho` of a release.
+
+  Args:
+    release: What each round releases.
+    num_rounds: T; 0 costs nothing.
+    delta: Of (epsilon, delta)-differential privacy.
+
+  Returns:
+    An epsilon that is not a guarantee.
+  """
+  # Without sampling, q = 1, there is nothing to amplify in the paper either.
+  return epsilon_of_rho(round_rho(release), release.sampling_probability, num_rounds, delta)
+
+
+def calibrate_noise(
+  epsilon: float,  # pylint: disable=redefined-outer-name
+  delta: float,
+  *,
+  population: int,
+  clients_per_round: float,
+  num_rounds: int,
+) -> float:
+  """The noise for which the paper would state an epsilon, for all releases of a round together.
+
+  Args:
+    epsilon: The target.
+    delta: The target's delta.
+    population: n.
+    clients_per_round: m.
+    num_rounds: T.
+
+  Returns:
+    z with rho = 1 / (2 z^2); DP-FedAvg's sigma_w / C.
+
+  Raises:
+    ValueError: If a number is out of its range or no noise in reach gives that epsilon.
+  """
+  q = accounting.Release(population, clients_per_round, None, 1.0).sampling_probability
+  target = tree_mechanism.check_noise_multiplier("epsilon", epsilon)
+  delta = accounting.check_delta(delta)
+  low, high = 0.05, 2000.0
+  reached = [epsilon_of_rho(0.5 / z**2, q, num_rounds, delta) for z in (high, low)]
+  if not reached[0] < target < reached[1]:
+    raise ValueError(
+      f"Found epsilon = {target:g}, which no noise reaches in the paper's accounting: it gives"
+      f" {reached[0]:.3g} to {reached[1]:.3g}; expected an epsilon between these."
+    )
+  while high > low * (1.0 + 1e-7):
+    middle = math.sqrt(low * high)
+    if epsilon_of_rho(0.5 / middle**2, q, num_rounds, delta) > target:
+      low = middle
+    else:
+      high = middle
+  return high
+
+
+def calibrate(
+  epsilon: float,  # pylint: disable=redefined-outer-name
+  delta: float,
+  *,
+  population: int,
+  clients_per_round: float,
+  num_rounds: int,
+  rho_ratio: Optional[float],
+  num_bins: Optional[int] = None,
+  sampling: str = accounting.FIXED_SIZE,
+) -> accounting.Release:
+  """The noise that the paper would use for an epsilon, in terms of true sensitivities.
+
+  Args:
+    epsilon: The epsilon that the paper would state.
+    delta: Its delta.
+    population: n.
+    clients_per_round: m.
+    num_rounds: T.
+    rho_ratio: r, the budget of the histogram over that of the weights; None or 0 for no threshold.
+    num_bins: b; needed with a threshold, for the paper's sensitivity.
+    sampling: How cohorts are really sampled; the paper's have a fixed size.
+
+  Returns:
+    The release, with its tree. The threshold's noise multiplier is sqrt(log2 b) times what the
+    paper takes it for.
+
+  Raises:
+    ValueError: If a number is out of its range or no noise in reach gives that epsilon.
+  """
+  z = calibrate_noise(
+    epsilon,
+    delta,
+    population=population,
+    clients_per_round=clients_per_round,
+    num_rounds=num_rounds,
+  )
+  threshold, update = accounting.split_noise(z, rho_ratio)
+  if threshold is None:
+    return accounting.Release(population, clients_per_round, None, update, sampling)
+  if num_bins is None:
+    raise ValueError("Found a threshold without num_bins; expected the number of bins.")
+  levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
+  min_clients, max_clients = accounting.cohort_bounds(
+    population, clients_per_round, num_rounds, delta, sampling
+  )
+  tree = tree_mechanism.build_tree_mechanism(
+    threshold,
+    num_bins,
+    min(max(round(clients_per_round), min_clients), max_clients),
+    min_clients=min_clients,
+    max_clients=max_clients,
+    sensitivity="paper",
+  )
+  # The noise is s = z c log2 b; the true sensitivity c sqrt(log2 b).
+  threshold *= math.sqrt(levels)
+  return accounting.Release(population, clients_per_round, threshold, update, sampling, tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealCost:
+  """What noise that was chosen by the paper's accounting really costs.
+
+  Attributes:
+    poisson: Epsilon with Poisson cohorts and removal of a client's data, if nothing else about the
+      cohort is released.
+    fixed_size: Likewise with the paper's cohorts of fixed size and replacement of a client; None if
+      the cohort's size isn't whole.
+    fixed_size_at_least: What data exist for which fixed cohorts cost no less; None where that takes
+      long to compute.
+  """
+
+  poisson: float
+  fixed_size: Optional[float]
+  fixed_size_at_least: Optional[float]
+
+
+def real_cost(release: accounting.Release, num_rounds: int, delta: float) -> RealCost:
+  """Accounts properly for what the paper's accounting is used on.
+
+  Args:
+    release: What each round releases. Its sampling does not matter.
+    num_rounds: T.
+    delta: Of (epsilon, delta)-differential privacy.
+
+  Returns:
+    The epsilons. They hold if the exact number of tail clients is not released; no epsilon is
+    finite if it is.
+  """
+  release = dataclasses.replace(release, tree=None, update_sum=None)
+  poisson = dataclasses.replace(release, sampling=accounting.POISSON)
+  fixed_cost = at_least = None
+  if release.clients_per_round == int(release.clients_per_round):
+    fixed = dataclasses.replace(release, sampling=accounting.FIXED_SIZE)
+    fixed_cost = accounting.epsilon(fixed, num_rounds, delta).epsilon
+    # Where all the others are alike and the client is as different as can be, replacing it by one
+    # like them is adding a client at twice the distance to a Poisson sample.
+    factors = accounting.replace_one_factors(release.threshold_kind)
+    apart = dataclasses.replace(
+      poisson,
+      threshold_noise_multiplier=_divide(release.threshold_noise_multiplier, factors[0]),
+      update_noise_multiplier=_divide(release.update_noise_multiplier, factors[1]),
+    )
+    if apart.effective_noise_multiplier > 0.35:
+      at_least = accounting.epsilon(apart, num_rounds, delta, accounting.PLD).epsilon
+  cost = accounting.epsilon(poisson, num_rounds, delta).epsilon
+  return RealCost(cost, fixed_cost, at_least)
+
+
+def _divide(multiplier: Optional[float], factor: float) -> Optional[float]:
+  return None if multiplier is None else multiplier / factor

@@ -1,0 +1,122 @@
+"""What a privacy guarantee is about, in sentences: every number comes with them."""
+
+from typing import Optional
+
+from privacy import accounting
+
+NOT_COVERED = (
+  "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"
+  " is looked at spends its own budget.",
+  "Evaluation on held-out clients: their losses and errors are published without noise.",
+  "The random seed: it must stay secret, since the noise and the cohorts follow from it, and serve"
+  " one run only.",
+  "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
+  " many were in the tail, or their exact metrics.",
+)
+
+
+def mechanism(release: accounting.Release) -> str:
+  """What a round releases and with which noise."""
+  parts = []
+  z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
+  if z_q is not None:
+    kind = (
+      "a histogram of losses"
+      if release.threshold_kind == accounting.TREE
+      else "a one-bit count of losses"
+    )
+    maker = ""
+    if release.tree is not None:
+      maker = f" (made by the clients, {release.tree.num_bins} bins)"
+    parts.append(f"{kind} with noise multiplier {z_q:.4g}{maker}")
+  if z_w is not None:
+    maker = " (made by the clients)" if release.update_sum is not None else ""
+    parts.append(f"the sum of clipped updates with noise multiplier {z_w:.4g}{maker}")
+  together = ""
+  if len(parts) > 1:
+    together = (
+      ", on the same cohort, together like one with noise multiplier"
+      f" {release.effective_noise_multiplier:.4g}"
+    )
+  return f"Gaussian mechanism in every round: {' and '.join(parts)}{together}."
+
+
+def neighboring(release: accounting.Release) -> str:
+  """Which change of the data the guarantee hides."""
+  return f"Neighbouring data sets: {release.neighboring_relation}."
+
+
+def sampling(release: accounting.Release) -> str:
+  """How the cohorts must come about for the guarantee to hold."""
+  m, n = release.clients_per_round, release.population
+  if release.sampling == accounting.POISSON:
+    return (
+      f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
+      f" {release.sampling_probability:.4g}, independently, and nobody learns who does or how many."
+    )
+  if release.sampling == accounting.FIXED_SIZE:
+    return (
+      f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
+      " learns who."
+    )
+  return "Sampling: none that counts; every client may take part in every round, for all to know."
+
+
+def aborts(release: accounting.Release) -> Optional[str]:
+  """When a round has no result; None where there always is one."""
+  limits = release.cohort_limits
+  if limits is None:
+    return None
+  return (
+    f"Rounds with fewer than {limits[0]} or more than {limits[1]} clients are aborted, for all to"
+    " see; the chance of that is a part of delta."
+  )
+
+
+def adversary(release: accounting.Release) -> str:
+  """Against whom the main number holds."""
+  seen = [
+    name
+    for name, multiplier in (
+      ("models", release.update_noise_multiplier),
+      ("thresholds", release.threshold_noise_multiplier),
+    )
+    if multiplier is not None
+  ]
+  known = "and the cohorts" if release.sampling == accounting.NO_SAMPLING else "but no cohort"
+  return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
+
+
+def guarantee(release: accounting.Release) -> list[str]:
+  """All of the above, in the order of reading."""
+  sentences = [
+    mechanism(release),
+    neighboring(release),
+    sampling(release),
+    aborts(release),
+    adversary(release),
+  ]
+  return [sentence for sentence in sentences if sentence is not None]
+
+
+def paper_caveat(release: accounting.Release, num_rounds: int, delta: float) -> list[str]:
+  """That the paper's accounting is not a guarantee, and what the same noise costs."""
+  # Imported here, because it depends on more than the sentences of the default accounting do.
+  from privacy import paper_accounting
+
+  cost = paper_accounting.real_cost(release, num_rounds, delta)
+  sentences = [
+    paper_accounting.NOT_A_GUARANTEE,
+    f"The same noise really has epsilon = {cost.poisson:.4g} with Poisson cohorts if a client's"
+    " data are removed.",
+  ]
+  if cost.fixed_size is not None:
+    least = ""
+    if cost.fixed_size_at_least is not None:
+      least = f" between {cost.fixed_size_at_least:.4g} and"
+    sentences.append(
+      f"With the paper's cohorts of fixed size it has{least or ' at most'} {cost.fixed_size:.4g} if"
+      " a client is replaced."
+    )
+  sentences.append("If the exact number of tail clients is published too, no epsilon is finite.")
+  return sentences

@@ -1,0 +1,295 @@
+"""The command: its answers, its one sentence for a mistake, its exit codes."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from privacy import account
+from privacy import accounting
+from privacy import ledger
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_RUN = ("--population=2500", "--clients_per_round=100", "--num_rounds=1000", "--delta=4e-4")
+_EXAMPLE = (
+  "calibrate",
+  "--epsilon=3",
+  *_RUN,
+  "--rho_ratio=0.5",
+  "--num_bins=64",
+  "--clip_norm=1.3",
+)
+_SPEND = ("spend", "--threshold_noise_multiplier=3", "--update_noise_multiplier=2", *_RUN)
+
+
+def _json(capsys, *argv):
+  assert account.main([*argv, "--json"]) == 0
+  printed = capsys.readouterr()
+  assert printed.err == ""
+
+  def refuse(name):
+    raise AssertionError(name)  # NaN and Infinity are not JSON.
+
+  return json.loads(printed.out, parse_constant=refuse)
+
+
+def _subprocess(*command, cwd=_ROOT):
+  return subprocess.run(
+    [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=120
+  )
+
+
+def test_calibrate(capsys):
+  found = _json(capsys, *_EXAMPLE)
+  assert found["effective_noise_multiplier"] == pytest.approx(1.7310, rel=0.01)
+  assert found["threshold_noise_multiplier"] == pytest.approx(2.998, rel=0.01)
+  assert found["update_noise_multiplier"] == pytest.approx(2.120, rel=0.01)
+  assert found["sigma_update"] == pytest.approx(1.3 * found["update_noise_multiplier"])
+  assert 2.999 < found["epsilon"] <= 3.0
+  assert found["epsilon_pld"] < 2.8
+  assert found["epsilon_server"] == pytest.approx(11.4, rel=0.01)
+  assert found["server_participations"] == 60
+  assert (found["min_clients"], found["max_clients"]) == accounting.cohort_bounds(
+    2500, 100, 1000, 4e-4
+  )
+  # s_tot = z_q c sqrt(log2 b), by the smallest cohort.
+  noise = found["threshold_noise_multiplier"] * found["scale"] * np.sqrt(6)
+  assert found["local_stddev"] * np.sqrt(found["min_clients"]) == pytest.approx(noise)
+  assert found["local_stddev"] >= 1.5
+  assert found["bits_per_client"] == 126 * int(np.ceil(np.log2(found["modulus"])))
+  assert len(found["guarantee"]) == 5
+  assert "one client chosen at random" in found["warnings"][0]
+
+
+def test_calibrate_for_people(capsys):
+  assert account.main(_EXAMPLE) == 0
+  printed = capsys.readouterr().out
+  for words in (
+    "Warning:",
+    "by RDP, order",
+    "by PLD",
+    "against the server",
+    "(sigma_W = z_w C)",
+    "45 to 168",
+    "Gaussian mechanism",
+    "zero-out",
+    "Sampling: Poisson",
+    "Adversary:",
+    "Choosing hyperparameters",
+    "Evaluation on held-out clients",
+    "must stay secret",
+  ):
+    assert words in printed
+  assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_spend(capsys):
+  found = _json(capsys, *_SPEND)
+  assert found["epsilon"] == pytest.approx(3.175, abs=1e-3)
+  assert found["epsilon"] == found["epsilon_rdp"]
+  assert 0 < found["epsilon_one_round"] < 0.3
+  assert 0 < found["epsilon_server_one_round"] < 1
+  assert found["epsilon_pld"] < found["epsilon"] < found["epsilon_server"]
+  assert found["neighboring_relation"].startswith("zero-out")
+  by_pld = _json(capsys, *_SPEND, "--accounting=pld")
+  assert by_pld["epsilon"] == by_pld["epsilon_pld"] == pytest.approx(found["epsilon_pld"])
+  assert by_pld["epsilon_rdp"] == found["epsilon"]
+  assert _json(capsys, *_SPEND[:3], *_RUN[:2], "--num_rounds=0")["epsilon"] == 0.0
+
+
+def test_spend_by_standard_deviations(capsys):
+  by_multipliers = _json(capsys, *_SPEND, "--num_bins=64")
+  found = _json(
+    capsys,
+    "spend",
+    *_RUN,
+    "--sigma_update=2.6",
+    "--clip_norm=1.3",
+    f"--sigma_threshold={3 * 2 * 6**0.5!r}",
+    "--scale=2",
+    "--num_bins=64",
+  )
+  assert found["epsilon"] == pytest.approx(by_multipliers["epsilon"])
+  assert (found["scale"], found["sigma_update"]) == (2, 2.6)
+  assert found["sigma_threshold"] == pytest.approx(6 * 6**0.5)
+
+
+@pytest.mark.parametrize(
+  "sampling,threshold,relation,words",
+  [
+    ("fixed_size", "tree", "replace one client", "without replacement"),
+    ("none", "geometric", "zero-out", "for all to know"),
+  ],
+)
+def test_spend_with_other_sampling(capsys, sampling, threshold, relation, words):
+  argv = (*_SPEND, f"--sampling={sampling}", f"--threshold={threshold}")
+  found = _json(capsys, *argv)
+  assert found["epsilon"] > 10
+  assert found["neighboring_relation"].startswith(relation)
+  assert words in " ".join(found["guarantee"])
+  assert (found["epsilon_server"] is None) == (threshold == "geometric")
+  assert account.main(argv) == 0
+  assert ("none; it is trusted" in capsys.readouterr().out) == (threshold == "geometric")
+
+
+def test_participations(capsys):
+  found = _json(capsys, *_SPEND, "--participations=1")
+  assert found["server_participations"] == 1
+  assert found["epsilon_server"] == found["epsilon_server_one_round"]
+
+
+def test_papers_accounting(capsys):
+  found = _json(capsys, *_EXAMPLE, "--accounting=paper")
+  assert found["is_guarantee"] is False
+  assert found["sampling"] == "fixed_size"
+  assert found["epsilon"] == pytest.approx(3, abs=1e-3)
+  assert found["epsilon_real_fixed_size"] > found["epsilon_real_fixed_size_at_least"] > 4
+  assert "NOT a guarantee" in found["guarantee"][0]
+  assert account.main(["calibrate", "--epsilon=3", *_RUN, "--accounting=paper"]) == 0
+  printed = capsys.readouterr().out
+  assert "2.0907" in printed
+  assert printed.count("NOT a guarantee") == 2
+  assert "really" in printed
+  spent = _json(capsys, "spend", *_RUN, "--update_noise_multiplier=2.0907", "--accounting=paper")
+  assert spent["epsilon"] == pytest.approx(3, rel=1e-3)
+  assert spent["epsilon_real_poisson"] < 3 < spent["epsilon_real_fixed_size_at_least"]
+
+
+def test_plot(capsys, tmp_path):
+  for name in ("a.png", "a.svg"):
+    found = _json(capsys, *_SPEND, f"--plot={tmp_path / name}")
+    assert found["plot"] == str(tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 5000
+
+
+def test_default_delta_needs_no_warning(capsys):
+  found = _json(capsys, *_SPEND[:6])
+  assert found["delta"] == 1e-5
+  assert found["warnings"] == []
+
+
+@pytest.mark.parametrize(
+  "argv,message",
+  [
+    ((), "Found no COMMAND"),
+    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, audit"),
+    (("spend",), "Found no --population, --clients_per_round, --num_rounds"),
+    (("spend", *_RUN), "expected at least one release"),
+    ((*_SPEND, "--typo=1"), "Found --typo=1 among the flags"),
+    ((*_SPEND, "--delta=x"), "Found --delta=x; expected a number"),
+    ((*_SPEND, "--delta"), "Found --delta without a value"),
+    ((*_SPEND, "--delta=0"), "Found delta = 0"),
+    ((*_SPEND, "--delta=1.5"), "Found delta = 1.5"),
+    ((*_SPEND, "--delta=nan"), "expected a finite number"),
+    ((*_SPEND, "--sampling=x"), "Found --sampling=x; expected one of poisson"),
+    ((*_SPEND, "--clients_per_round=2501"), "a sampling probability of at most 1"),
+    ((*_SPEND, "--clients_per_round=0"), "expected a positive number"),
+    ((*_SPEND, "--population=-1"), "Found population = -1"),
+    ((*_SPEND, "--num_rounds=2.5"), "Found --num_rounds=2.5; expected a whole number"),
+    ((*_SPEND, "--num_rounds=inf"), "expected a whole number"),
+    ((*_SPEND, "--num_rounds=-1"), "Found num_rounds = -1"),
+    ((*_SPEND, "--update_noise_multiplier=-2"), "Found update_noise_multiplier = -2"),
+    ((*_SPEND, "--threshold_noise_multiplier=0"), "Found threshold_noise_multiplier = 0"),
+    ((*_SPEND, "--sigma_update=1"), "Found --sigma_update with --update_noise_multiplier"),
+    ((*_SPEND, "--sigma_threshold=1"), "Found --sigma_threshold with"),
+    ((*_SPEND, "--scale=2"), "Found --scale without --num_bins"),
+    ((*_SPEND, "--num_bins=63"), "expected a power of two"),
+    ((*_SPEND, "--clip_norm=-1"), "Found --clip_norm = -1"),
+    ((*_SPEND, "--participations=2000"), "Found participations = 2000"),
+    ((*_SPEND, "--sampling=fixed_size", "--accounting=pld"), "expected 'rdp'"),
+    ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),
+    ((*_SPEND, "--plot=x.frob"), "Found --plot=x.frob"),
+    (("calibrate", *_RUN, "--epsilon=-3"), "Found epsilon = -3"),
+    (("calibrate", *_RUN, "--epsilon=1e-9"), "no noise reaches"),
+    (("calibrate", *_RUN, "--epsilon=1e9"), "no noise is little enough"),
+    (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=-1"), "Found rho_ratio = -1"),
+    (("calibrate", *_RUN, "--epsilon=3", "--num_bins=64"), "Found num_bins without"),
+    (("audit",), "Found no FOLDER"),
+    (("audit", "/nowhere"), "Found no folder '/nowhere'"),
+  ],
+)
+def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, argv, message):
+  monkeypatch.chdir(tmp_path)
+  assert account.main(list(argv)) == 2
+  printed = capsys.readouterr()
+  assert printed.out == ""
+  assert printed.err.startswith("Error: Found ")
+  assert message in printed.err
+  assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [(), ("calibrate",), ("spend",), ("audit",)])
+def test_help(capsys, command):
+  with pytest.raises(SystemExit) as exited:
+    account.main([*command, "--help"])
+  assert exited.value.code == 0
+  printed = capsys.readouterr().out
+  assert "usage: account.py" in printed
+  if command[:1] == ("spend",):
+    assert "--threshold_noise_multiplier" in printed
+
+
+def _run_folder(path, rounds=10, claim=3.0):
+  release = accounting.calibrate(
+    3, 1e-5, population=600, clients_per_round=60, num_rounds=10, rho_ratio=None
+  )
+  entry = ledger.build_ledger(
+    release,
+    claim_epsilon=claim,
+    delta=1e-5,
+    clip_norm=1.0,
+    num_rounds_planned=10,
+    rounds_done=rounds,
+  )
+  (path / "privacy.json").write_text(entry.to_json())
+  (path / "rounds.csv").write_text("round\n" + "".join(f"{i}\n" for i in range(rounds + 1)))
+  (path / "flags.txt").write_text(f"--epsilon={claim}\n--delta=1e-05\n")
+  return str(path)
+
+
+def test_audit(capsys, tmp_path):
+  folder = _run_folder(tmp_path)
+  found = _json(capsys, "audit", folder)
+  assert found["holds"] is True
+  assert 2.99 < found["epsilon"] <= 3.0
+  assert (found["rounds_done"], found["failures"]) == (10, [])
+  assert account.main(["audit", folder]) == 0
+  printed = capsys.readouterr().out
+  assert "The claim holds." in printed
+  assert "10 of 10" in printed
+
+
+def test_audit_fails(capsys, tmp_path):
+  folder = _run_folder(tmp_path, rounds=15)
+  assert account.main(["audit", folder]) == 1
+  printed = capsys.readouterr()
+  assert "does NOT hold" in printed.out
+  assert "more than the claimed 3" in printed.out
+  assert printed.err == ""
+  assert account.main(["audit", folder, "--json"]) == 1
+  assert json.loads(capsys.readouterr().out)["holds"] is False
+
+
+def test_imports_no_tensorflow_nor_matplotlib():
+  done = _subprocess(
+    "-c",
+    "import sys, privacy.account;"
+    " print(sorted({'tensorflow', 'tensorflow_federated', 'matplotlib'} & set(sys.modules)))",
+  )
+  assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_as_a_script_from_anywhere(tmp_path):
+  done = _subprocess(str(_ROOT / "privacy" / "account.py"), *_EXAMPLE, "--json", cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert json.loads(done.stdout)["threshold_noise_multiplier"] == pytest.approx(2.998, rel=0.01)
+
+
+def test_as_a_module_and_its_exit_code():
+  done = _subprocess("-m", "privacy.account", *_SPEND, "--update_noise_multiplier=-1")
+  assert done.returncode == 2
+  assert done.stdout == ""
+  assert done.stderr == "Error: Found update_noise_multiplier = -1; expected a positive number.\n"

@@ -1,0 +1,80 @@
+"""The discrete noise against its law."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+from tff_superquantile import discrete_gaussian
+
+_STDDEVS = (0.5, 1.0, 1.5, 1.95959, 3.3, 25.5)
+
+
+def _law(stddev):
+  """{x: P(x)}, summed much farther out than the implementation does."""
+  values = range(-100 - 40 * math.ceil(stddev), 101 + 40 * math.ceil(stddev))
+  masses = {x: math.exp(-(x**2) / (2 * stddev**2)) for x in values}
+  total = math.fsum(masses.values())
+  return {x: mass / total for x, mass in masses.items()}
+
+
+def _sample(shape, stddev, *seed):
+  return discrete_gaussian.sample(shape, stddev, tf.constant(seed, tf.int64)).numpy()
+
+
+@pytest.mark.parametrize("stddev", _STDDEVS)
+def test_probabilities(stddev):
+  probabilities = discrete_gaussian.probabilities(stddev)
+  width = discrete_gaussian.support(stddev)
+  law = _law(stddev)
+  assert probabilities.shape == (2 * width + 1,)
+  expected = [law[x] for x in range(-width, width + 1)]
+  np.testing.assert_allclose(probabilities, expected, rtol=1e-12, atol=0)
+  assert 1 - math.fsum(expected) < 1e-15
+
+
+@pytest.mark.parametrize("stddev", _STDDEVS)
+def test_frequencies(stddev):
+  noise = _sample([500, 400], stddev, 11, 3)
+  assert noise.dtype == np.int64 and noise.shape == (500, 400)
+  assert np.abs(noise).max() <= discrete_gaussian.support(stddev)
+  law = _law(stddev)
+  # Rare values are counted with the rarest of the common ones, so that chi-square holds.
+  common = sorted((x for x, p in law.items() if p * noise.size >= 10), key=law.get)[1:]
+  observed = [np.sum(noise == x) for x in common]
+  expected = [noise.size * law[x] for x in common]
+  observed, expected = (
+    observed + [noise.size - sum(observed)],
+    expected + [noise.size - sum(expected)],
+  )
+  assert stats.chisquare(observed, expected).pvalue > 1e-3
+  # Independent along both axes.
+  for other in (noise[1:], noise[:, 1:]):
+    first = noise[: other.shape[0], : other.shape[1]]
+    assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.01
+
+
+def test_the_variance_of_little_noise_is_below_the_proxy():
+  values = np.arange(-6, 7)
+  assert discrete_gaussian.support(0.5) == 6
+  variance = np.sum(values**2 * discrete_gaussian.probabilities(0.5))
+  assert variance == pytest.approx(0.215, abs=5e-4)
+  assert np.var(_sample([200_000], 0.5, 1, 2)) == pytest.approx(variance, rel=0.02)
+
+
+def test_the_noise_is_a_function_of_the_seed():
+  first = _sample([1000], 3.3, 5, 6)
+  np.testing.assert_array_equal(first, _sample([1000], 3.3, 5, 6))
+  for seed in ((5, 7), (6, 6), (6, 5), (5, 6 + 2**40), (-5, 6)):
+    other = _sample([1000], 3.3, *seed)
+    assert abs(np.corrcoef(first, other)[0, 1]) < 0.15
+  assert _sample([], 3.3, 5, 6).shape == ()
+
+
+@pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf])
+def test_bad_arguments(stddev):
+  for refuse in (discrete_gaussian.probabilities, lambda s: _sample([3], s, 0, 0)):
+    with pytest.raises(ValueError, match=f"stddev = {stddev}"):
+      refuse(stddev)

@@ -1,0 +1,171 @@
+"""The tracked quantile against TFF's process and against its recursion with known noise."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from tff_superquantile import seeded_gaussian_query
+from tff_superquantile import threshold as threshold_lib
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_TINY = 1e-6
+
+
+def _process(theta=0.3, noise_multiplier=_TINY, expected_clients=10.0, initial=2.0, **kwargs):
+  kwargs = {**dict(seed=5), **kwargs}
+  return threshold_lib.build_geometric_quantile(
+    theta, noise_multiplier, expected_clients, initial, **kwargs
+  )
+
+
+def _rounds(process, rounds, state=None):
+  """The thresholds of rounds, whose losses are given, and the last state."""
+  state = process.initialize() if state is None else state
+  thresholds = []
+  for losses in rounds:
+    losses = [np.float32(loss) for loss in losses]
+    output = process.next(state, losses, losses)
+    state = output.state
+    assert list(output.measurements) == ["threshold", "estimated_tail_size"]
+    assert output.measurements["threshold"] == output.result
+    thresholds.append(float(output.result))
+  return thresholds, state
+
+
+def _losses(num_rounds, num_clients=10, seed=0):
+  return np.random.default_rng(seed).gamma(2.0, size=[num_rounds, num_clients])
+
+
+def test_equals_tffs_process_when_noise_is_negligible(learning_rate=0.7):
+  rounds = [*_losses(4), [9.0] * 10, [0.1] * 7]
+  query = tfp.QuantileEstimatorQuery(
+    initial_estimate=2.0,
+    target_quantile=0.7,
+    learning_rate=learning_rate,
+    below_estimate_stddev=_TINY / 2,
+    expected_num_records=10.0,
+    geometric_update=True,
+  )
+  tffs = tff.aggregators.PrivateQuantileEstimationProcess(query)
+  state, expected = tffs.initialize(), []
+  for losses in rounds:
+    state = tffs.next(state, [np.float32(loss) for loss in losses])
+    expected.append(float(tffs.report(state)))
+  for seed in (5, None):
+    process = _process(learning_rate=learning_rate, seed=seed)
+    np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
+  assert len(set(expected)) == len(expected)
+
+
+def test_the_noise_in_the_sum():
+  z, seed, expected_clients = 3.0, 11, 40.0
+  query = seeded_gaussian_query.SeededGaussianSumQuery(0.5, z / 2, seed)
+  state, noise = query.initial_global_state(), []
+  for _ in range(1000):
+    noised, state, event = query.get_noised_result(tf.constant(0.0), state)
+    noise.append(float(noised))
+  assert np.std(noise) == pytest.approx(z / 2, rel=0.08)
+  assert np.mean(noise) == pytest.approx(0.0, abs=0.2)
+  assert float(event.noise_multiplier) == z
+  # The process has this noise and no other.
+  rounds = _losses(6, 40)
+  estimate, expected = 2.0, []
+  for losses, noise_of_round in zip(rounds, noise):
+    below = np.sum(np.where(losses <= estimate, 0.5, -0.5)) + noise_of_round
+    below = np.clip(below / expected_clients + 0.5, 0.0, 1.0)
+    estimate *= np.exp(-0.2 * (below - 0.7))
+    expected.append(estimate)
+  process = _process(0.3, z, expected_clients, seed=seed)
+  np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
+  # Without a seed the query is TensorFlow Privacy's own, with the same deviation.
+  own = _process(0.3, z, expected_clients, seed=None).initialize()["query"]
+  assert (own["noise"].l2_norm_clip, own["noise"].stddev) == (0.5, z / 2)
+  assert own["tracker"].below_estimate_state.numerator_state.stddev == 0.0
+
+
+def test_seeded_runs_repeat_and_resume_and_others_do_not():
+  rounds = _losses(4)
+  process = _process(noise_multiplier=2.0)
+  first, _ = _rounds(process, rounds)
+  assert _rounds(_process(noise_multiplier=2.0), rounds)[0] == first
+  half, state = _rounds(process, rounds[:2])
+  assert half + _rounds(process, rounds[2:], state)[0] == first
+  assert _rounds(_process(noise_multiplier=2.0, seed=6), rounds[:1])[0] != first[:1]
+  unseeded = _process(noise_multiplier=2.0, seed=None)
+  assert len({_rounds(unseeded, rounds[:1])[0][0] for _ in range(3)}) > 1
+
+
+def test_nan_adds_nothing_and_infinity_counts():
+  process = _process()
+  assert process.is_private and not process.takes_seeds
+  (some,), _ = _rounds(process, [[1.0, 3.0, 5.0]])
+  assert _rounds(process, [[1.0, np.nan, 3.0, 5.0, np.nan]])[0][0] == some
+  assert _rounds(process, [[-np.inf, 3.0, np.inf]])[0][0] == some
+  # Nobody: half are below, says the shifted count.
+  for losses in ([], [np.nan]):
+    assert _rounds(process, [losses])[0][0] == pytest.approx(2.0 * np.exp(-0.2 * (0.5 - 0.7)))
+  share_fn = process.share_fn
+  for loss, expected in ((np.nan, 0), (1.9, 0), (2.0, 1), (np.inf, 1), (-np.inf, 0)):
+    assert float(share_fn(tf.constant(loss, tf.float32), np.float32(2.0))) == expected
+
+
+def test_a_loss_at_the_estimate_is_below_it():
+  (at,), _ = _rounds(_process(), [[2.0] * 10])
+  assert at == pytest.approx(2.0 * np.exp(-0.2 * (1.0 - 0.7)))
+  (above,), _ = _rounds(_process(), [[2.001] * 10])
+  assert above == pytest.approx(2.0 * np.exp(-0.2 * (0.0 - 0.7)))
+
+
+def test_converges_to_the_quantile():
+  losses = np.linspace(0.5, 3.5, 30)
+  process = _process(0.2, 0.5, 30.0, initial=10.0, learning_rate=0.3)
+  thresholds, _ = _rounds(process, [losses] * 40)
+  assert np.mean(thresholds[20:]) == pytest.approx(np.quantile(losses, 0.8), rel=0.05)
+  assert np.std(thresholds[20:]) < 0.15
+  sizes = process.next(process.initialize(), [], []).measurements
+  assert sizes["estimated_tail_size"] == pytest.approx(0.2 * 30)
+
+
+def test_theta_1_selects_everybody():
+  process = _process(1.0, 1.0)
+  thresholds, state = _rounds(process, _losses(2))
+  assert thresholds == [-np.inf, -np.inf]
+  assert np.isfinite(state["query"]["tracker"].current_estimate)
+  shares = [
+    float(process.share_fn(tf.constant(loss), np.float32(-np.inf)))
+    for loss in (-np.inf, -5.0, 0.0, np.inf, np.nan)
+  ]
+  assert shares == [1, 1, 1, 1, 0]
+
+
+def test_secure_sums():
+  rounds = _losses(3)
+  secure = _process(noise_multiplier=1.0, sum_factory=tff.aggregators.SecureSumFactory(1.0))
+  plain = _process(noise_multiplier=1.0)
+  np.testing.assert_allclose(_rounds(secure, rounds)[0], _rounds(plain, rounds)[0], rtol=1e-5)
+  tff.test.assert_not_contains_unsecure_aggregation(secure.next)
+  tff.test.assert_contains_secure_aggregation(secure.next)
+
+
+@pytest.mark.parametrize(
+  "arguments,message",
+  [
+    (dict(theta=0.0), "tail fraction"),
+    (dict(noise_multiplier=0.0), "noise_multiplier = 0.0"),
+    (dict(noise_multiplier=-1.0), "noise_multiplier = -1.0"),
+    (dict(noise_multiplier=np.nan), "noise_multiplier = nan"),
+    (dict(noise_multiplier=np.inf), "noise_multiplier = inf"),
+    (dict(expected_clients=0.0), "expected_clients = 0.0"),
+    (dict(expected_clients=np.nan), "expected_clients = nan"),
+    (dict(initial=0.0), "initial_estimate = 0.0"),
+    (dict(initial=-2.0), "initial_estimate = -2.0"),
+    (dict(learning_rate=0.0), "learning_rate = 0.0"),
+    (dict(learning_rate=np.inf), "learning_rate = inf"),
+  ],
+)
+def test_bad_arguments(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    _process(**arguments)

@@ -1,0 +1,406 @@
+"""Private histograms and their quantiles through TFF, against numpy with Python's integers."""
+
+import collections
+
+import numpy as np
+import pytest
+from sklearn import isotonic as sklearn_isotonic
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import tree_mechanism
+from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.threshold import hierarchical_histogram
+from tff_superquantile.threshold import private_histogram
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_MAX_LOSS = 4.0
+_LOSSES = np.random.default_rng(0).gamma(2.0, 0.6, size=20).astype(np.float32)
+
+
+def _mechanism(z=0.5, num_bins=32, expected_clients=20, **kwargs):
+  return tree_mechanism.build_tree_mechanism(z, num_bins, expected_clients, **kwargs)
+
+
+def _exact_mechanism(num_bins=64, **kwargs):
+  """Counts are off by less than a tenth of a client."""
+  kwargs = {**dict(expected_clients=5, min_clients=4, max_clients=7), **kwargs}
+  return _mechanism(1e-3, num_bins, **kwargs)
+
+
+def _seeds(num_clients, seed=0):
+  return [np.array([seed, client], np.int64) for client in range(num_clients)]
+
+
+def _run(process, losses, state=None, seed=0):
+  losses = [np.float32(loss) for loss in losses]
+  arguments = [losses, [np.float32(3 + i) for i in range(len(losses))]]
+  if process.takes_seeds:
+    arguments.append(_seeds(len(losses), seed))
+  return process.next(process.initialize() if state is None else state, *arguments)
+
+
+def _shares(process, losses, threshold):
+  return [float(process.share_fn(tf.constant(loss, tf.float32), threshold)) for loss in losses]
+
+
+def _oracle(losses, mechanism, decoder, seed=0):
+  """(below, total) from the same noise, summed and decoded by hand."""
+  m, b = mechanism, mechanism.num_bins
+  sums = [0] * m.num_nodes
+  for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
+    counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
+    sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
+  signed = np.array([s if s < m.modulus - m.offset else s - m.modulus for s in sums]) / m.scale
+  widths = [2**level for level in range(m.num_levels)]
+  matrix = np.concatenate([np.kron(np.eye(b // width), np.ones(width)) for width in widths])
+  if decoder == "dyadic":
+    below, firsts = np.zeros(b), np.cumsum([0] + [b // width for width in widths])
+    for j in range(b):
+      start = 0
+      for level in reversed(range(m.num_levels)):
+        if j >> level & 1:
+          below[j] += signed[firsts[level] + (start >> level)]
+          start += 1 << level
+    return below, signed[-2:].sum()
+  inverse = np.linalg.pinv(matrix)
+  cumulative = np.cumsum(inverse @ signed)
+  variances = np.sum((np.tri(b) @ inverse) ** 2, axis=1)
+  fitted = sklearn_isotonic.IsotonicRegression().fit_transform(
+    np.arange(b - 1), cumulative[:-1], sample_weight=1 / variances[:-1]
+  )
+  return np.append(0.0, np.maximum(fitted, 0.0)), cumulative[-1]
+
+
+def _quantile_index(below, total, theta):
+  distances = np.round(np.abs(below - (1 - theta) * total), 9)
+  nearest = np.flatnonzero(distances == distances.min())
+  return (nearest[0] + nearest[-1]) // 2
+
+
+@pytest.mark.parametrize(
+  "sensitivity,decoder,secure_sum",
+  [
+    ("l2", "least_squares", "modular"),
+    ("l2", "least_squares", "integer"),
+    ("l2", "dyadic", "modular"),
+    ("paper", "dyadic", "modular"),
+    ("paper", "dyadic", "integer"),
+  ],
+)
+def test_against_numpy(sensitivity, decoder, secure_sum):
+  # The paper's sums wrap: 6 bits are not enough for 20 clients times the scale.
+  mechanism = _mechanism(sensitivity=sensitivity, bits=6 if sensitivity == "paper" else None)
+  choices = dict(decoder=decoder, secure_sum=secure_sum)
+  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, **choices)
+  histogram = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, seeded=True, **choices)
+  edges = hierarchical_histogram.bin_edges(32, _MAX_LOSS)
+  for seed in (0, 1):
+    below, total = _oracle(_LOSSES, mechanism, decoder, seed)
+    assert (abs(total - 20) > 10) == (sensitivity == "paper")
+    pairs = list(zip(_LOSSES, _seeds(len(_LOSSES), seed)))
+    output = histogram.next(histogram.initialize(), pairs)
+    np.testing.assert_allclose(output.result["below"], below, atol=1e-9)
+    assert output.result["total"] == pytest.approx(total)
+    assert output.result["is_valid"] and output.measurements == ()
+    index = _quantile_index(below, max(total, 0.0), 0.3)
+    output = _run(process, _LOSSES, seed=seed)
+    assert output.result == output.state == output.measurements["threshold"] == edges[index]
+    tail_size = max(max(total, 0.0) - below[index], 0.3 * 20 / 2)
+    assert output.measurements["estimated_tail_size"] == pytest.approx(tail_size, rel=1e-6)
+    assert output.measurements["estimated_cohort_size"] == pytest.approx(max(total, 0.0), rel=1e-6)
+    assert output.measurements["aborted"] == 0
+
+
+def test_decode_recovers_the_whole_range():
+  mechanism = _mechanism(num_bins=2)
+  low, high = -mechanism.offset, mechanism.modulus - mechanism.offset - 1
+  assert high == mechanism.scale * mechanism.max_clients + mechanism.offset
+  for num in (low, -1, 0, 1, high):
+    sums = np.array([num, 0]) % mechanism.modulus
+    decoded = private_histogram.decode(tf.constant(sums), mechanism, "dyadic")
+    assert float(decoded.below[1]) == pytest.approx(num / mechanism.scale)
+
+
+@pytest.mark.parametrize(
+  "secure_sum,intrinsic",
+  [("modular", "federated_secure_modular_sum"), ("integer", "federated_secure_sum")],
+)
+def test_only_a_secure_sum_leaves_the_clients(secure_sum, intrinsic):
+  mechanism = _mechanism()
+  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, secure_sum=secure_sum)
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum)
+  for computation in (factory.create(tff.to_type(np.float32)).next, process.next):
+    tff.test.assert_not_contains_unsecure_aggregation(computation)
+    text = computation.to_building_block().compact_representation()
+    assert text.count(intrinsic + "(") == 1
+    for other in ("federated_sum", "federated_aggregate", "federated_collect", "federated_mean"):
+      assert other not in text
+    # Residues are summed modulo M: a larger modulus would show how many of them wrapped.
+    bound = f"<values={mechanism.modulus},num_reports={2**31 - 1}>"
+    assert (bound in text) == (secure_sum == "modular")
+
+
+@pytest.mark.parametrize("secure_sum", ["modular", "integer"])
+def test_what_a_client_reports(secure_sum):
+  mechanism = _mechanism()
+  process = threshold_lib.build_tree_quantile(
+    0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum, seeded=True
+  )
+  for seed in range(20):
+    loss, seeds = np.float32(seed / 5), tf.constant([seed, 7], tf.int64)
+    report = process.report_fn(loss, np.float32(50.0), seeds)
+    assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
+    counts = report["values"].numpy()
+    noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
+    encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
+    assert len(set(noised - mechanism.scale * encoded)) > 3
+    assert counts.dtype == np.int64 and counts.min() >= 0
+    if secure_sum == "modular":
+      np.testing.assert_array_equal(counts, noised % mechanism.modulus)
+      assert (noised < 0).any()
+    else:
+      assert len(set(counts - noised)) == 1  # Shifted alike.
+
+
+def test_without_seeds_each_client_and_each_run_has_its_own_noise():
+  tf.random.set_seed(0)
+  try:
+    process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS)
+    assert not process.takes_seeds
+
+    @tff.tensorflow.computation(np.float32)
+    def report(loss):
+      return process.report_fn(loss, loss, None)["values"]
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def reports(losses):
+      return tff.federated_map(report, losses)
+
+    all_counts = [*reports([np.float32(1.0)] * 3), *reports([np.float32(1.0)] * 3)]
+    assert len({tuple(counts) for counts in all_counts}) == 6
+    sizes = {float(_run(process, _LOSSES).measurements["estimated_cohort_size"]) for _ in range(3)}
+    assert len(sizes) > 1
+  finally:
+    tf.random.set_seed(None)
+
+
+def test_with_seeds_runs_agree_whatever_the_weights_and_the_order():
+  process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS, seeded=True)
+  assert process.takes_seeds and process.is_private
+  first = _run(process, _LOSSES)
+  losses, seeds, state = list(_LOSSES), _seeds(20), process.initialize()
+  second = process.next(state, losses, [np.float32(0.0)] * 20, seeds)
+  backwards = process.next(state, losses[::-1], [np.float32(9.0)] * 20, seeds[::-1])
+  assert first.measurements == second.measurements == backwards.measurements
+  others = [_run(process, _LOSSES, seed=s).measurements["estimated_cohort_size"] for s in (1, 2)]
+  assert len({first.measurements["estimated_cohort_size"], *others}) == 3
+
+
+def _assert_selects(process, losses, expected):
+  output = _run(process, losses)
+  assert _shares(process, losses, output.result) == expected
+  assert output.measurements["aborted"] == 0
+  return output
+
+
+def test_edge_cases():
+  edges = hierarchical_histogram.bin_edges(64, _MAX_LOSS)
+  by_theta = {
+    theta: threshold_lib.build_tree_quantile(theta, _exact_mechanism(), _MAX_LOSS, seeded=True)
+    for theta in (0.3, 0.4, 0.7, 1.0)
+  }
+  # On edges, and just below them.
+  on_edges = edges[[3, 10, 20, 30, 40]]
+  output = _assert_selects(by_theta[0.4], on_edges, [0, 0, 0, 1, 1])
+  assert edges[20] < output.result <= edges[30] and output.result in edges
+  assert output.measurements["estimated_cohort_size"] == pytest.approx(5, abs=0.1)
+  assert output.measurements["estimated_tail_size"] == pytest.approx(2, abs=0.1)
+  _assert_selects(by_theta[0.4], np.nextafter(on_edges, np.float32(0)), [0, 0, 0, 1, 1])
+  # H is 3, or 5 beyond the tie; 3.5 is nearer to 3.
+  _assert_selects(by_theta[0.3], [1.0, 1.0, 1.0, 3.0, 3.0], [0, 0, 0, 1, 1])
+  _assert_selects(by_theta[0.7], [1.0, 1.0, 1.0, 3.0, 3.0], [0, 0, 0, 1, 1])
+  _assert_selects(by_theta[0.7], [0.0] * 5, [1] * 5)
+  for theta in (0.3, 0.7):
+    _assert_selects(by_theta[theta], [_MAX_LOSS] * 5, [1] * 5)
+  # Beyond the ends.
+  beyond = [np.inf, -np.inf, -2.0, 3.9, 1.0]
+  output = _assert_selects(by_theta[0.4], beyond, [1, 0, 0, 1, 0])
+  clipped = _run(by_theta[0.4], np.clip(beyond, 0, _MAX_LOSS))
+  assert output.measurements == clipped.measurements
+  _assert_selects(by_theta[0.7], [-1.0, -2.0, 0.0, -np.inf, -1.0], [1] * 5)
+  # NaN is not counted, but reports.
+  output = _assert_selects(by_theta[0.4], [*on_edges, np.nan, np.nan], [0, 0, 0, 1, 1, 0, 0])
+  assert output.measurements["estimated_cohort_size"] == pytest.approx(5, abs=0.1)
+  # Everybody.
+  for losses in (on_edges, [0.0] * 5, [-1.0, -np.inf, np.inf, 0.0, 9.0]):
+    output = _assert_selects(by_theta[1.0], losses, [1] * 5)
+    assert output.result == 0.0
+    assert (
+      output.measurements["estimated_tail_size"] == (output.measurements["estimated_cohort_size"])
+    )
+  # Even if noise and isotonic regression leave the first bins empty, and thus tied.
+  for seed in range(4):
+    assert _run(by_theta[1.0], [_MAX_LOSS] * 5, seed=seed).result == 0.0
+  assert _shares(by_theta[1.0], [np.nan], np.float32(0.0)) == [0]
+
+
+def test_one_client():
+  mechanism = _exact_mechanism(expected_clients=1, min_clients=1, max_clients=1)
+  process = threshold_lib.build_tree_quantile(0.7, mechanism, _MAX_LOSS, seeded=True)
+  for loss in (0.0, 2.0, _MAX_LOSS):
+    output = _assert_selects(process, [loss], [1])
+    assert output.measurements["estimated_cohort_size"] == pytest.approx(1, abs=0.1)
+  assert _run(process, []).measurements["aborted"] == 1
+
+
+@pytest.mark.parametrize("secure_sum,num_bins", [("modular", 64), ("integer", 8)])
+def test_aborted_rounds_keep_the_threshold(secure_sum, num_bins):
+  process = threshold_lib.build_tree_quantile(
+    0.4, _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum, seeded=True
+  )
+  losses = [0.1, 0.6, 2.2, 1.2, 3.3, 0.3, 1.9, 2.8]
+  first = _run(process, losses[:5])
+  assert first.result > 0.6
+  for losses_of_round in ([], losses[:3], losses):
+    output = _run(process, losses_of_round, first.state)
+    assert output.result == output.state == first.result
+    assert output.measurements == dict(
+      threshold=first.result, estimated_cohort_size=5.0, estimated_tail_size=2.0, aborted=1
+    )
+    # Before there is a threshold, everybody trains.
+    output = _run(process, losses_of_round)
+    assert output.result == 0.0 and output.measurements["aborted"] == 1
+    assert _shares(process, [0.0, -1.0, 5.0], output.result) == [1, 1, 1]
+  for losses_of_round in (losses[:4], losses[:7]):
+    output = _run(process, losses_of_round, np.float32(77.0))
+    assert output.result < 4 and output.measurements["aborted"] == 0
+  # The factory on its own: zeros.
+  factory = threshold_lib.PrivateHistogramFactory(
+    _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum
+  )
+  histogram = factory.create(tff.to_type(np.float32))
+  for losses_of_round in ([], losses):
+    values = [np.float32(loss) for loss in losses_of_round]
+    result = histogram.next(histogram.initialize(), values).result
+    assert not result["is_valid"] and result["total"] == 0.0
+    np.testing.assert_array_equal(result["below"], np.zeros(num_bins))
+
+
+@pytest.mark.parametrize("num_bins", [16, 64])  # With and without interpolation.
+def test_the_tail_size_has_a_floor(num_bins):
+  mechanism = _exact_mechanism(num_bins, expected_clients=6)
+  process = threshold_lib.build_tree_quantile(0.5, mechanism, _MAX_LOSS, seeded=True)
+  measurements = _run(process, [np.nan] * 6).measurements
+  assert measurements["estimated_tail_size"] == 0.5 * 6 / 2
+  measurements = _run(process, [0.1, 0.2, 0.3, 2.0, 2.1, 2.2]).measurements
+  assert measurements["estimated_tail_size"] == pytest.approx(3, abs=0.1)
+
+
+def test_the_factory_alone():
+  mechanism = _exact_mechanism(8)
+  factory = threshold_lib.PrivateHistogramFactory(mechanism, 8.0)
+  process = factory.create(tff.to_type(np.float32))
+  assert isinstance(process, tff.templates.AggregationProcess)
+  values = [np.float32(value) for value in (-1.0, 2.0, 2.5, np.nan, 7.0, np.inf)]
+  result = process.next(process.initialize(), values).result
+  np.testing.assert_allclose(result["below"], [0, 1, 1, 3, 3, 3, 3, 3], atol=0.1)
+  assert result["total"] == pytest.approx(5, abs=0.1) and result["is_valid"]
+  for bad_type in (
+    np.float64,
+    np.int32,
+    tff.TensorType(np.float32, [1]),
+    (np.float32, np.int64),
+    (np.float32, tff.TensorType(np.int32, [2])),
+    (np.float32, tff.TensorType(np.int64, [2]), np.float32),
+  ):
+    with pytest.raises(TypeError, match="expected float32 or <float32,int64"):
+      factory.create(tff.to_type(bad_type))
+
+
+def test_many_bins():
+  process = threshold_lib.build_tree_quantile(0.4, _exact_mechanism(1024), _MAX_LOSS, seeded=True)
+  output = _assert_selects(process, [0.5, 1.0, 2.0, 2.01, 3.0], [0, 0, 0, 1, 1])
+  assert output.measurements["estimated_tail_size"] == pytest.approx(2, abs=0.1)
+
+
+def _summed_report(losses, mechanism, seed):
+  """All reports of a round as that of one client, which is faster to run."""
+  counts = private_histogram.noised_counts(tf.constant(losses), [seed, 1], mechanism, 1.0)
+  counts = np.sum(counts, axis=0) % mechanism.modulus
+  return collections.OrderedDict(values=counts, num_reports=np.int64(len(losses)))
+
+
+def test_interpolation_is_better_with_few_bins():
+  losses = np.linspace(0.003, 0.997, 250).astype(np.float32)
+  mechanism = _mechanism(1.0, 16, 250)
+  errors = collections.defaultdict(list)
+  for theta in (0.13, 0.33):
+    for interpolate in (None, False):  # None: interpolated up to 16 bins.
+      process = threshold_lib.build_tree_quantile(theta, mechanism, 1.0, interpolate=interpolate)
+      for seed in range(20):
+        report = _summed_report(losses, mechanism, seed)
+        output = process.next_of_reports(process.initialize(), [report])
+        errors[interpolate].append(np.mean(losses >= output.result) - theta)
+        if interpolate is None:
+          tail_size = theta * output.measurements["estimated_cohort_size"]
+          assert output.measurements["estimated_tail_size"] == pytest.approx(tail_size, rel=1e-5)
+  mean_errors = {key: np.mean(np.abs(value)) for key, value in errors.items()}
+  assert mean_errors[None] < 0.8 * mean_errors[False]
+  assert abs(np.mean(errors[None])) < 0.01
+
+
+def test_interpolation_without_noise():
+  # Two clients in each of the bins 0 and 2 of 4, one in bin 3.
+  losses = [0.1, 0.2, 2.2, 2.9, 3.5]
+  mechanism = _mechanism(1e-5, 4, 5)
+  for theta, expected in (
+    (0.1, 3.5),  # 4.5 are below: half of bin 3
+    (0.3, 2.75),  # 3.5: three quarters of bin 2
+    (0.8, 0.5),  # 1: half of bin 0
+  ):
+    process = threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS, seeded=True)
+    assert _run(process, losses).result == pytest.approx(expected, abs=0.01), theta
+  bins = threshold_lib.build_tree_quantile(
+    0.35, mechanism, _MAX_LOSS, interpolate=False, seeded=True
+  )
+  assert _run(bins, losses).result == 3.0  # 3.25 is nearer to H(3) = 4 than to H = 2.
+
+
+def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
+  for max_loss, num_bins in ((0.1, 2), (np.log(62), 16)):
+    mechanism = _exact_mechanism(num_bins)
+    process = threshold_lib.build_tree_quantile(0.01, mechanism, max_loss, seeded=True)
+    for seed in range(5):
+      threshold = _run(process, [max_loss, np.inf, 0.0, max_loss, 1e9], seed=seed).result
+      assert threshold > 0.9 * max_loss * (1 - 1 / num_bins)
+      assert _shares(process, [max_loss, np.inf, 1e9, 0.0], threshold) == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+  "arguments,message",
+  [
+    (dict(theta=0.0), "tail fraction"),
+    (dict(theta=1.1), "tail fraction"),
+    (dict(max_loss=0.0), "Found 0.0 for the upper end"),
+    (dict(max_loss=-1.0), "Found -1.0"),
+    (dict(max_loss=np.inf), "Found inf"),
+    (dict(max_loss=np.nan), "Found nan"),
+    (dict(decoder="mean"), "decoder = 'mean'.*'dyadic', 'least_squares'"),
+    (dict(secure_sum="sum"), "secure_sum = 'sum'.*'integer', 'modular'"),
+    (dict(decoder="dyadic", interpolate=True), "dyadic decoder"),
+  ],
+)
+def test_bad_arguments(arguments, message):
+  defaults = dict(theta=0.5, mechanism=_mechanism(), max_loss=_MAX_LOSS)
+  with pytest.raises(ValueError, match=message):
+    threshold_lib.build_tree_quantile(**{**defaults, **arguments})
+
+
+def test_the_dyadic_decoder_is_not_interpolated_by_default():
+  mechanism = _exact_mechanism(8)
+  process = threshold_lib.build_tree_quantile(0.5, mechanism, 8.0, decoder="dyadic", seeded=True)
+  output = _run(process, [0.5, 1.5, 1.5, 6.5, 7.5, 7.5])
+  assert output.result in range(2, 7)

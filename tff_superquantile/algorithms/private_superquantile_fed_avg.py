@@ -1,0 +1,161 @@
+"""Superquantile aggregation with end-to-end differential privacy; DP-FedAvg for theta = 1."""
+
+from typing import Any, Callable, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+from tff_superquantile import client_work as client_work_lib
+from tff_superquantile import distributed_sum
+from tff_superquantile import seeded_gaussian_query
+from tff_superquantile import superquantile
+from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.algorithms import composition
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
+
+
+def _check_positive(name: str, value: float) -> float:
+  if not 0.0 < value < np.inf:
+    raise ValueError(f"Found {name} = {value}; expected a positive number.")
+  return float(value)
+
+
+def _build_noised_sum(
+  update_type: tff.Type,
+  clip_norm: float,
+  noise_multiplier: float,
+  noise_seed: Optional[int],
+  update_sum: Optional[sum_mechanism.SumMechanism],
+) -> tuple[tff.aggregators.UnweightedAggregationFactory, Optional[Callable]]:
+  """How updates are summed, and what a client reports in place of its update, if anything."""
+  if update_sum is not None:
+    found = (update_sum.clip_norm, update_sum.noise_multiplier)
+    if found != (clip_norm, noise_multiplier):
+      raise ValueError(
+        f"Found an update_sum of clip norm and noise multiplier {found}; expected"
+        f" {(clip_norm, noise_multiplier)}."
+      )
+    factory = distributed_sum.DistributedGaussianSumFactory(update_sum)
+    return factory.factory_of_reports(update_type), factory.report
+  stddev = noise_multiplier * clip_norm
+  if noise_seed is None:
+    query = tfp.GaussianSumQuery(clip_norm, stddev)
+  else:
+    query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_seed)
+  return tff.aggregators.DifferentiallyPrivateFactory(query), None
+
+
+def build_private_superquantile_fed_avg(
+  model_fn: local_model.Model,
+  theta: float,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  *,
+  threshold: Optional[threshold_lib.ThresholdFn],
+  clip_norm: float,
+  noise_multiplier: float,
+  expected_clients: float,
+  noise_seed: Optional[int] = None,
+  update_sum: Optional[sum_mechanism.SumMechanism] = None,
+  model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
+  **client_work_options: Any,
+) -> tff.learning.templates.LearningProcess:
+  """Builds a learning process of which all that the server releases is differentially private.
+
+  A round is that of `build_superquantile_fed_avg` with a private threshold and private weights:
+
+      U = sum over the tail of clip(update, C) + N(0, (z_w C)^2 I),
+      weights += server optimizer of U / D,
+
+  where clients below the threshold add zero. The sum has l2-sensitivity C under zero-out adjacency
+  and under addition or removal of a client, because clients weigh the same and nothing else of the
+  cohort is used: the divisor D is the threshold's private estimate of the tail size, at least
+  theta * expected_clients / 2 (for theta = 1 without a threshold it is `expected_clients`). The
+  exact size of the tail, by which the paper divides, would reveal who took part.
+
+  Guarantee: a round releases, of its cohort, the private threshold and U, a Gaussian mechanism of
+  noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` has what many rounds on sampled
+  cohorts cost. The server is trusted with the sum of updates before it adds the noise, unless
+  `update_sum` says how clients make it: then it sees the noisy sum alone
+  (`DistributedGaussianSumFactory`), under zero-out adjacency.
+
+  The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
+
+  Args:
+    model_fn: As for `build_superquantile_fed_avg`. A model with non-trainable weights that clients
+      change is not supported: only trainable weights are released.
+    theta: The tail fraction, in (0, 1].
+    client_optimizer_fn: As for `build_superquantile_fed_avg`.
+    server_optimizer_fn: As for `build_superquantile_fed_avg`.
+    threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
+      `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
+    clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
+    noise_multiplier: z_w.
+    expected_clients: q n, the expected size of a cohort.
+    noise_seed: Of the server's noise, in 0..2^63 - 1, to be kept secret like the noise; None for
+      noise of its own entropy.
+    update_sum: Built by `privacy.sum_mechanism.build_sum_mechanism` with this clip norm and noise
+      multiplier, for noise of which each client makes its share; in rounds with too few or too many
+      reports the sum is zero. None for noise that the server adds.
+    model_distributor: As for `build_superquantile_fed_avg`.
+    **client_work_options: `client_learning_rate_fn`, `local_epochs`, `local_batch_size`, `l2`,
+      `examples_fn` and `seed_fn` of `build_superquantile_fed_avg`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`. Rounds without any client, or with an empty tail,
+    release noise like others.
+
+  Raises:
+    TypeError: If an argument is not of its documented type.
+    ValueError: If a number is out of its range, or the threshold is not private.
+  """
+  theta = superquantile.check_theta(theta)
+  clip_norm = _check_positive("clip_norm", clip_norm)
+  expected_clients = _check_positive("expected_clients", expected_clients)
+  noise_multiplier = tree_mechanism.check_noise_multiplier("noise_multiplier", noise_multiplier)
+  if threshold is None and theta != 1.0:
+    raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
+  threshold_process = None
+  if threshold is not None:
+    threshold_process = threshold_lib.build_threshold(threshold, theta)
+    if not threshold_process.is_private:
+      raise ValueError(
+        "Found a threshold that shows the server the losses; expected a private one, such as"
+        " build_tree_quantile or build_geometric_quantile."
+      )
+  aggregator, update_report_fn = _build_noised_sum(
+    local_model.build_initial_weights_fn(model_fn).type_signature.result.trainable,
+    clip_norm,
+    noise_multiplier,
+    noise_seed,
+    update_sum,
+  )
+  client_work = client_work_lib.build_client_work(
+    model_fn,
+    client_work_lib.as_tff_optimizer(client_optimizer_fn),
+    # Another weight would multiply a client's influence.
+    tff.learning.ClientWeighting.UNIFORM,
+    threshold=threshold_process,
+    update_report_fn=update_report_fn,
+    measure_cohort=False,
+    **client_work_options,
+  )
+
+  def divisor(measurements) -> tf.Tensor:
+    if threshold_process is None:
+      return tf.constant(expected_clients, tf.float32)
+    return measurements["threshold"]["estimated_tail_size"]
+
+  return composition.build_learning_process(
+    model_fn,
+    client_work,
+    server_optimizer_fn,
+    model_distributor,
+    aggregator,
+    divisor,
+  )

@@ -1,0 +1,97 @@
+"""Sums of integer vectors, of which the server sees the result and how many clients reported."""
+
+import collections
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# The number of reports has a modulus of its own, that it cannot reach.
+_MAX_REPORTS = 2**31 - 1
+
+
+class ModularSum:
+  """Sums modulo M of values that clients reduce, by TFF's secure modular sum.
+
+  By the intrinsic that `tff.aggregators.SecureModularSumFactory` calls: the factory takes one
+  modulus for all, and modulo M the number of reports could wrap.
+  """
+
+  def __init__(self, modulus: int, smallest: int, largest: int):
+    del smallest, largest  # Whatever they are, the sum is right modulo M.
+    self._modulus = np.int64(modulus)
+
+  def at_client(self, values: tf.Tensor) -> tf.Tensor:
+    return tf.math.floormod(values, self._modulus)
+
+  def sum(self, reports: tff.Value) -> tff.Value:
+    moduli = collections.OrderedDict(values=self._modulus, num_reports=np.int64(_MAX_REPORTS))
+    return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
+
+  def at_server(self, values: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
+    del num_reports
+    return values
+
+
+class IntegerSum:
+  """The same by TFF's secure sum, of values that are shifted to be positive and never wrap.
+
+  Wrapped values must not be summed this way: the sum would show how often values wrapped, which the
+  noise does not hide.
+  """
+
+  def __init__(self, modulus: int, smallest: int, largest: int):
+    self._modulus = np.int64(modulus)
+    self._smallest = np.int64(smallest)
+    self._max_input = np.int64(largest - smallest)
+
+  def at_client(self, values: tf.Tensor) -> tf.Tensor:
+    return values - self._smallest
+
+  def sum(self, reports: tff.Value) -> tff.Value:
+    max_input = collections.OrderedDict(values=self._max_input, num_reports=np.int64(1))
+    return tff.federated_secure_sum(reports, max_input)
+
+  def at_server(self, values: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
+    return tf.math.floormod(values + self._smallest * num_reports, self._modulus)
+
+
+SecureSum = Union[ModularSum, IntegerSum]
+_SUMS = {"modular": ModularSum, "integer": IntegerSum}
+
+
+def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> SecureSum:
+  """Builds a sum modulo `modulus` of integer vectors.
+
+  Args:
+    kind: "modular", of values modulo M; or "integer", for platforms that have no other:
+      `tff.federated_secure_sum` of values that are shifted so as to be non-negative and never wrap,
+      a few bits more.
+    modulus: M, positive.
+    smallest: The least value that a client can have.
+    largest: The largest value that a client can have.
+
+  Returns:
+    What to do at the clients, in the sum and at the server.
+
+  Raises:
+    ValueError: If the kind is unknown.
+  """
+  if kind not in _SUMS:
+    raise ValueError(f"Found secure_sum = {kind!r}; expected one of {sorted(_SUMS)}.")
+  return _SUMS[kind](modulus, smallest, largest)
+
+
+def report(secure_sum: SecureSum, values: tf.Tensor) -> collections.OrderedDict:
+  """What a client sends: `values`, int64 [d], for the sum, and a one for the number of reports."""
+  return collections.OrderedDict(
+    values=secure_sum.at_client(values), num_reports=tf.constant(1, tf.int64)
+  )
+
+
+def report_type(num_entries: int) -> tff.Type:
+  """The type of `report` for vectors of `num_entries`."""
+  return tff.types.to_type(
+    collections.OrderedDict(values=tff.TensorType(np.int64, [num_entries]), num_reports=np.int64)
+  )
