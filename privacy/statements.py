@@ -10,6 +10,7 @@ NOT_COVERED = (
   "Evaluation on held-out clients: their losses and errors are published without noise.",
   "The random seed: it must stay secret, since the noise and the cohorts follow from it, and serve"
   " one run only.",
+  "Timing: how long a round takes tells something of the size of its cohort.",
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
 )

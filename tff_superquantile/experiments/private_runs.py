@@ -203,6 +203,26 @@ class Account:
         f" {total:.4g}, past --epsilon={config['epsilon']:g}; ask for fewer rounds."
       )
 
+  def describe(self) -> str:
+    """What the run will cost and with which noise, for the user, before it starts."""
+    config, release = self._config, self._release
+    lines = [
+      f"Private: {config['num_rounds']} rounds cost epsilon"
+      f" {self._meter.epsilon(config['num_rounds']):.4g} at delta {config['delta']:.3g}"
+      f" ({release.neighboring_relation}).",
+      f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
+      f" to {update_clip_norm(config):.4g}.",
+    ]
+    if release.threshold_noise_multiplier is not None:
+      lines.append(
+        f"Noise multiplier of the {config['threshold']} threshold:"
+        f" {release.threshold_noise_multiplier:.4g}."
+      )
+    if release.tree is not None:
+      lines.append(release.tree.describe())
+    warning = accounting.delta_warning(config["delta"], release.population)
+    return "\n".join(lines + ([f"Warning: {warning}"] if warning else []))
+
   def epsilon(self, round_num: int) -> float:
     """What the rounds up to this one cost."""
     return self._meter.epsilon(round_num)

@@ -231,6 +231,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
+    print(account.describe(), flush=True)
   select_clients = build_selection(splits["train"], config)
   context.set_simulation_context()
   process = methods.build_process(config, model, splits["train"], release)
