@@ -166,25 +166,22 @@ def test_what_a_client_reports(secure_sum):
 
 
 def test_without_seeds_each_client_and_each_run_has_its_own_noise():
-  tf.random.set_seed(0)
-  try:
-    process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS)
-    assert not process.takes_seeds
+  process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS)
+  assert not process.takes_seeds
 
-    @tff.tensorflow.computation(np.float32)
-    def report(loss):
-      return process.report_fn(loss, loss, None)["values"]
+  @tff.tensorflow.computation(np.float32)
+  def report(loss):
+    tf.random.set_seed(0)  # As a model may, for all clients alike.
+    return process.report_fn(loss, loss, None)["values"]
 
-    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-    def reports(losses):
-      return tff.federated_map(report, losses)
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def reports(losses):
+    return tff.federated_map(report, losses)
 
-    all_counts = [*reports([np.float32(1.0)] * 3), *reports([np.float32(1.0)] * 3)]
-    assert len({tuple(counts) for counts in all_counts}) == 6
-    sizes = {float(_run(process, _LOSSES).measurements["estimated_cohort_size"]) for _ in range(3)}
-    assert len(sizes) > 1
-  finally:
-    tf.random.set_seed(None)
+  all_counts = [*reports([np.float32(1.0)] * 3), *reports([np.float32(1.0)] * 3)]
+  assert len({tuple(counts) for counts in all_counts}) == 6
+  sizes = {float(_run(process, _LOSSES).measurements["estimated_cohort_size"]) for _ in range(3)}
+  assert len(sizes) > 1
 
 
 def test_with_seeds_runs_agree_whatever_the_weights_and_the_order():
@@ -367,6 +364,16 @@ def test_interpolation_without_noise():
     0.35, mechanism, _MAX_LOSS, interpolate=False, seeded=True
   )
   assert _run(bins, losses).result == 3.0  # 3.25 is nearer to H(3) = 4 than to H = 2.
+
+
+def test_with_nothing_but_noise_an_interpolated_threshold_does_not_leave_the_start():
+  process = threshold_lib.build_tree_quantile(
+    0.5, _exact_mechanism(16), _MAX_LOSS, interpolate=True, seeded=True
+  )
+  outputs = [_run(process, [np.nan] * 5, seed=seed) for seed in range(8)]
+  empty = [o for o in outputs if o.measurements["estimated_cohort_size"] == 0]
+  assert 0 < len(empty) < 8
+  assert {float(output.result) for output in empty} == {0.0}
 
 
 def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
