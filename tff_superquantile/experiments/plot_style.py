@@ -44,14 +44,17 @@ def palette(methods: Sequence[str]) -> dict[str, Look]:
     methods: Folder names in the order of `run_folder.method_order`.
 
   Returns:
-    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
+    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond. A
+    method looks the same at every privacy budget.
   """
   looks = {}
-  others = [method for method in methods if method != run_folder.FED_AVG]
+  families = {method: run_folder.without_epsilon(method) for method in methods}
+  others = [name for name in dict.fromkeys(families.values()) if name != run_folder.FED_AVG]
   for index, method in enumerate(others):
     dash = DASHES[index // len(_COLORS) % len(DASHES)]
     looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
-  return {method: looks.get(method, Look(_FED_AVG_COLOR, "-")) for method in methods}
+  grey = Look(_FED_AVG_COLOR, "-")
+  return {method: looks.get(family, grey) for method, family in families.items()}
 
 
 def add_legend(
@@ -64,11 +67,11 @@ def add_legend(
     )
     for method in methods
   ]
+  labels = [label(method) for method in methods]
+  # As many columns as fit: about 125 letters, and eight for each line and gap.
+  columns = 125 // (max(map(len, labels)) + 8)
   figure.legend(
-    lines,
-    [label(method) for method in methods],
-    loc="outside upper left",
-    ncols=min(4, len(methods)),
+    lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
   )
 
 

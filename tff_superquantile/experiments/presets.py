@@ -92,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
     seeds=(0, 1, 2, 3, 4),
     # The paper's delta, and norms of gradients. What it tuned at epsilon 5, for all epsilons.
     flags=dict(delta=1 / 2500, clip_unit="gradient"),
-    quick_flags=dict(num_rounds=100, rounds_per_evaluation=10),
+    quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
     epsilons=(3.0, 5.0, 10.0, 15.0, 20.0),
     private_flags=dict(
       fed_avg=dict(clip_norm=1.5),

@@ -72,6 +72,8 @@ def plan() -> list[dict[str, Any]]:
         f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
       )
     epsilons = cli.parse_list("epsilons", _EPSILONS.value, float)
+  elif _QUICK.value:
+    epsilons = preset.epsilons[::2][:2]  # Enough for a curve.
   methods = preset.methods(thetas, epsilons)
   seeds = preset.seeds
   if _SEEDS.value is not None:
