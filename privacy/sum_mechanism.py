@@ -112,5 +112,5 @@ def build_sum_mechanism(
     max_clients=int(max_clients),
     scale=norm_in_steps / clip_norm,
     local_stddev=local_stddev,
-    modulus=modulus,
+    modulus=int(modulus),
   )

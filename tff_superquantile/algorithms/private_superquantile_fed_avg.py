@@ -31,8 +31,8 @@ def _build_noised_sum(
   noise_multiplier: float,
   noise_seed: Optional[int],
   update_sum: Optional[sum_mechanism.SumMechanism],
-) -> tuple[tff.aggregators.UnweightedAggregationFactory, Optional[Callable]]:
-  """How updates are summed, and what a client reports in place of its update, if anything."""
+) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
+  """How updates are summed, and what a client reports in place of its update."""
   if update_sum is not None:
     found = (update_sum.clip_norm, update_sum.noise_multiplier)
     if found != (clip_norm, noise_multiplier):
@@ -47,7 +47,18 @@ def _build_noised_sum(
     query = tfp.GaussianSumQuery(clip_norm, stddev)
   else:
     query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_seed)
-  return tff.aggregators.DifferentiallyPrivateFactory(query), None
+
+  def clip(update, seed):
+    # The query clips, too, but in single precision, in which the norm of a huge update overflows:
+    # the sum would be NaN, and no noise be released, because of one client.
+    del seed
+    norm = tf.linalg.global_norm([tf.cast(u, tf.float64) for u in tf.nest.flatten(update)])
+    factor = clip_norm / tf.maximum(norm, clip_norm)
+    return tf.nest.map_structure(
+      lambda u: tf.cast(tf.cast(u, tf.float64) * factor, u.dtype), update
+    )
+
+  return tff.aggregators.DifferentiallyPrivateFactory(query), clip
 
 
 def build_private_superquantile_fed_avg(

@@ -41,7 +41,7 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   }
   resolved["sampling"] = resolved["sampling"] or "fixed_size"
   if train_flags.is_private(resolved):
-    private_runs.update_clip_norm(resolved)  # Checks it.
+    private_runs.check_resolved(resolved)
   else:
     _check_not_private(resolved)
     if resolved["algorithm"] == "superquantile":
@@ -56,8 +56,10 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
 
 
 def _check_not_private(config: Mapping[str, Any]) -> None:
-  for name in ("delta", "rho_ratio", "clip_norm"):
-    if config[name] is not None:
+  defaults = dict(delta=None, rho_ratio=None, clip_norm=None)
+  defaults.update(clip_unit="update", update_sum="central")
+  for name, default in defaults.items():
+    if config[name] != default:
       raise ValueError(
         f"Found --{name}={config[name]} in a run that is not private; give --epsilon, too, or leave"
         " it out."

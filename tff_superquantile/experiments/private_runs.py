@@ -12,6 +12,7 @@ from privacy import accounting
 from privacy import ledger
 from privacy import sum_mechanism
 from privacy import tree_mechanism
+from tff_superquantile import superquantile
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 
@@ -48,6 +49,11 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         f"Found --threshold={resolved['threshold']} in a private run, which shows the server the"
         f" losses; use one of {', '.join(train_flags.PRIVATE_THRESHOLDS)}."
       )
+  if resolved["smoothing"]:
+    raise ValueError(
+      f"Found --smoothing={resolved['smoothing']} in a private run; only exact reweighting is"
+      " smoothed, which shows the server the losses."
+    )
   if resolved["client_weighting"] not in (None, "uniform"):
     raise ValueError(
       f"Found --client_weighting={resolved['client_weighting']} in a private run; each client must"
@@ -78,6 +84,21 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in multipliers:
       tree_mechanism.check_noise_multiplier(f"--{name}", resolved[name])
   return resolved
+
+
+def check_resolved(config: Mapping[str, Any]) -> None:
+  """Checks what depends on the task's defaults, before any data is read.
+
+  Raises:
+    ValueError: If a value is out of its range.
+  """
+  update_clip_norm(config)
+  if config["algorithm"] == "superquantile":
+    superquantile.check_theta(config["theta"])
+  if config["threshold"] is not None and not 0.0 < config["max_loss"] < np.inf:
+    raise ValueError(f"Found --max_loss={config['max_loss']}; expected a positive number.")
+  if config["threshold"] == "tree":
+    tree_mechanism.check_num_bins(config["num_bins"])
 
 
 def calibrate(

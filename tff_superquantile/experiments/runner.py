@@ -213,6 +213,10 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
   return folder
 
 
+def _tensorboard(folder: pathlib.Path) -> tff.program.TensorBoardReleaseManager:
+  return tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))
+
+
 def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_folder.Run) -> None:
   """The rounds and the final evaluation."""
   splits = task.load_clients(
@@ -278,7 +282,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
       *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
       tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
       # Events have times, and the time of a round tells the size of its cohort.
-      *([tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))] * (account is None)),
+      *([_tensorboard(folder)] if account is None else []),
       _ShowOnBar(bar),
     ],
     measure_time=account is None,

@@ -1,0 +1,552 @@
+"""Training with end-to-end differential privacy: rounds against numpy, the noise, what is released.
+
+The noise as an adversary sees it is in `test_empirical_privacy`.
+"""
+
+import collections
+import functools
+
+import numpy as np
+import problems
+import pytest
+from scipy import stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+from tff_superquantile import algorithms
+from tff_superquantile import threshold as threshold_lib
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_ARRAYS = problems.client_arrays(seed=3)
+_NUM_PARAMETERS = (problems.NUM_FEATURES + 1) * problems.NUM_CLASSES
+_RATE = 0.2
+_MAX_LOSS = 6.0
+_HUGE, _NEGLIGIBLE = 1e3, 1e-9  # Of clip norm and noise multiplier.
+_NOBODY = (
+  np.zeros([0, problems.NUM_FEATURES], np.float32),
+  np.zeros([0], np.int32),
+)
+_HANDLE_SPEC = collections.OrderedDict(
+  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
+)
+# Of a chi-square test of the noise's variance; the seeds are fixed where they can be.
+_FALSE_ALARM = 1e-7
+
+
+def _tree(z=0.3, num_bins=64, seeded=False, **limits):
+  mechanism = tree_mechanism.build_tree_mechanism(
+    z, num_bins, 6, **{**dict(min_clients=4, max_clients=9), **limits}
+  )
+  return functools.partial(
+    threshold_lib.build_tree_quantile, mechanism=mechanism, max_loss=_MAX_LOSS, seeded=seeded
+  )
+
+
+def _geometric(initial_estimate=1.5, z=1e-3, expected_clients=5.0):
+  return functools.partial(
+    threshold_lib.build_geometric_quantile,
+    noise_multiplier=z,
+    expected_clients=expected_clients,
+    initial_estimate=initial_estimate,
+    seed=3,
+  )
+
+
+def _sum(z=_NEGLIGIBLE, clip_norm=_HUGE, num_entries=_NUM_PARAMETERS, **limits):
+  limits = {**dict(min_clients=4, max_clients=9), **limits}
+  return sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, **limits)
+
+
+def _process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs):
+  return algorithms.build_private_superquantile_fed_avg(
+    problems.linear_model() if model is None else model,
+    theta,
+    tff.learning.optimizers.build_sgdm(_RATE),
+    clip_norm=clip_norm,
+    noise_multiplier=z,
+    **{
+      **dict(threshold=None, expected_clients=6, noise_seed=1, local_batch_size=0),
+      **kwargs,
+    },
+  )
+
+
+def _of_handles(arrays, theta=1.0, **kwargs):
+  """A process whose clients hold indices of arrays, and seeds."""
+  offsets = np.cumsum([0] + [len(y) for _, y in arrays])
+  x, y = (np.concatenate(parts) for parts in zip(*arrays))
+
+  @tf.function(input_signature=[_HANDLE_SPEC])
+  def examples(handle):
+    rows = tf.range(tf.gather(offsets, handle["index"]), tf.gather(offsets, handle["index"] + 1))
+    return tf.gather(x, rows), tf.gather(y, rows)
+
+  return _process(theta, examples_fn=examples, seed_fn=lambda handle: handle["seed"], **kwargs)
+
+
+def _handles(indices=range(6), round_num=0):
+  return [
+    collections.OrderedDict(index=np.int32(index), seed=np.array([round_num, position], np.int64))
+    for position, index in enumerate(indices)
+  ]
+
+
+def _next(process, clients, state=None):
+  """(state, trainable weights, what the client work measured) after a round."""
+  output = process.next(process.initialize() if state is None else state, clients)
+  return output.state, output.state.global_model_weights.trainable, output.metrics["client_work"]
+
+
+def _released(process, clients):
+  """One round's change of the model as one vector."""
+  state = process.initialize()
+  before = _vector(state.global_model_weights.trainable)
+  return _vector(_next(process, clients, state)[1]) - before
+
+
+def _vector(weights):
+  return np.concatenate([np.ravel(w).astype(np.float64) for w in weights])
+
+
+def _updates(weights, arrays):
+  """What each client's training adds to the weights, by hand: [clients, parameters]."""
+  return np.array(
+    [
+      _vector(problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y)))
+      - _vector(weights)
+      for x, y in arrays
+    ]
+  )
+
+
+def _clipped(updates, clip_norm):
+  norms = np.linalg.norm(updates, axis=1, keepdims=True)
+  return updates * np.minimum(1.0, clip_norm / norms)
+
+
+# One round against numpy.
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_dp_fed_avg_is_the_sum_over_the_expected_clients(distributed):
+  process = _process(expected_clients=7.5, update_sum=_sum() if distributed else None)
+  updates = _updates(problems.initial_weights(), _ARRAYS)
+  # A sum over 18 entries is rounded to steps of C / 212; its noise is 1.5 at least.
+  atol = 5.0 * _HUGE / 212 if distributed else 1e-6
+  released = _released(process, problems.datasets(_ARRAYS))
+  np.testing.assert_allclose(released, updates.sum(axis=0) / 7.5, atol=atol)
+  if not distributed:
+    released = _released(process, problems.datasets(_ARRAYS[:3]))
+    np.testing.assert_allclose(released, updates[:3].sum(axis=0) / 7.5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "threshold,theta,divisors",
+  [
+    (_tree(seeded=True), 0.5, None),
+    (_tree(num_bins=16, seeded=True), 1.0, None),
+    (_geometric(), 0.4, {2.0}),
+  ],
+  ids=["tree", "tree_theta_1", "geometric"],
+)
+def test_rounds_with_a_threshold_divide_by_the_measured_tail(threshold, theta, divisors):
+  process = _of_handles(_ARRAYS, theta, threshold=threshold)
+  state, weights, measured = None, problems.initial_weights(), []
+  for round_num in range(3):
+    state, released, metrics = _next(process, _handles(round_num=round_num), state)
+    losses = [problems.losses_and_gradient(weights, x, y)[0] for x, y in _ARRAYS]
+    metrics = metrics["threshold"]
+    tail = np.array(losses) >= metrics["threshold"]
+    assert 0 < tail.sum() and (theta == 1.0 or tail.sum() < 6)
+    update = _updates(weights, _ARRAYS)[tail].sum(axis=0) / metrics["estimated_tail_size"]
+    np.testing.assert_allclose(_vector(released), _vector(weights) + update, atol=2e-6)
+    weights = [w.astype(np.float64) for w in released]
+    measured.append(float(metrics["estimated_tail_size"]))
+  if divisors is None:  # Estimates, and not the exact size of the tail.
+    assert len(set(measured)) == 3 and any(m != round(m) for m in measured)
+  else:
+    assert {round(m, 6) for m in measured} == divisors
+
+
+def test_server_optimizer_and_client_options():
+  process = algorithms.build_private_superquantile_fed_avg(
+    problems.linear_model(),
+    1.0,
+    tff.learning.optimizers.build_sgdm(1.0),
+    tff.learning.optimizers.build_sgdm(0.5),
+    threshold=None,
+    clip_norm=_HUGE,
+    noise_multiplier=_NEGLIGIBLE,
+    expected_clients=6,
+    noise_seed=0,
+    client_learning_rate_fn=lambda round_num: 0.1,
+    local_epochs=2,
+    local_batch_size=5,
+    l2=0.1,
+  )
+  weights = problems.initial_weights()
+  sgd = dict(learning_rate=0.1, batch_size=5, epochs=2, l2=0.1)
+  updates = [_vector(problems.local_sgd(weights, x, y, **sgd)) for x, y in _ARRAYS]
+  expected = 0.5 * (np.mean(updates, axis=0) - _vector(weights))
+  np.testing.assert_allclose(_released(process, problems.datasets(_ARRAYS)), expected, atol=2e-6)
+
+
+# What one client can do.
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
+  clip_norm, divisor = 0.05, 4.0
+  big = (100 * _ARRAYS[1][0], _ARRAYS[1][1])
+  arrays = [*_ARRAYS[:5], big, _NOBODY]
+  update_sum = _sum(clip_norm=clip_norm, z=1e-3) if distributed else None
+  process = _of_handles(
+    arrays, clip_norm=clip_norm, z=1e-3, expected_clients=divisor, update_sum=update_sum
+  )
+  # The same noise in both.
+  with_it = _released(process, _handles([0, 1, 2, 3, 4, 5]))
+  without = _released(process, _handles([0, 1, 2, 3, 4, 6]))
+  moved = np.linalg.norm(with_it - without)
+  steps = 0.0 if update_sum is None else np.sqrt(_NUM_PARAMETERS) / update_sum.scale
+  assert moved == pytest.approx(clip_norm / divisor, abs=(1e-5 * clip_norm + steps) / divisor)
+  updates = _updates(problems.initial_weights(), arrays[:6])
+  assert np.all(np.linalg.norm(updates, axis=1) > clip_norm)  # Everybody is clipped here.
+  noise = 1e-3 * clip_norm * 3 * np.sqrt(_NUM_PARAMETERS)
+  expected = _clipped(updates, clip_norm).sum(axis=0)
+  assert np.linalg.norm(divisor * with_it - expected) < noise + 6 * steps
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("factor", [1e12, 1e25, 1e37])
+def test_no_update_is_too_large_to_be_clipped(distributed, factor):
+  # Even where the square of its norm is too large for a float32: one client must not be able to
+  # suppress the round's noise.
+  clip_norm = 0.1
+  arrays = [_ARRAYS[0], (np.float32(factor) * _ARRAYS[1][0], _ARRAYS[1][1]), _NOBODY, _NOBODY]
+  update_sum = _sum(clip_norm=clip_norm, z=1e-3) if distributed else None
+  process = _of_handles(arrays, clip_norm=clip_norm, z=1e-3, update_sum=update_sum)
+  with_it = _released(process, _handles([0, 1, 2, 3]))
+  without = _released(process, _handles([0, 2, 2, 3]))
+  assert np.all(np.isfinite(with_it)) and np.all(with_it != 0)
+  moved = 6 * np.linalg.norm(with_it - without)
+  # Clipped, or left out if the training itself gave no finite update.
+  assert moved < 1e-4 * clip_norm or moved == pytest.approx(clip_norm, rel=0.03)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+def test_a_client_that_is_not_finite_does_what_one_without_examples_does(kind, distributed):
+  arrays = [*_ARRAYS, (_ARRAYS[5][0].copy(), _ARRAYS[5][1]), _NOBODY]
+  arrays[6][0][0, 0] = np.nan
+  threshold = dict(none=None, tree=_tree(z=1.0, seeded=True), geometric=_geometric(z=1.0))[kind]
+  update_sum = _sum(1.0, 0.1) if distributed else None
+  process = _of_handles(
+    arrays,
+    1.0 if threshold is None else 0.5,
+    clip_norm=0.1,
+    z=1.0,
+    threshold=threshold,
+    update_sum=update_sum,
+  )
+  _, spoilt, measured = _next(process, _handles([0, 1, 2, 3, 6]))
+  _, empty, measured_empty = _next(process, _handles([0, 1, 2, 3, 7]))
+  assert np.all(np.isfinite(_vector(spoilt)))
+  np.testing.assert_array_equal(_vector(spoilt), _vector(empty))
+  tf.nest.map_structure(np.testing.assert_array_equal, measured, measured_empty)
+  if kind == "none":
+    _, healthy, _ = _next(process, _handles([0, 1, 2, 3, 5]))
+    assert np.abs(_vector(healthy) - _vector(spoilt)).max() > 1e-4
+  if not distributed and kind != "tree":
+    _, absent, _ = _next(process, _handles([0, 1, 2, 3]))
+    np.testing.assert_allclose(_vector(absent), _vector(spoilt), rtol=0, atol=1e-6)
+
+
+def test_clients_weigh_the_same_whatever_their_examples():
+  many = [(np.tile(x, [7, 1]), np.tile(y, 7)) for x, y in _ARRAYS[:2]]
+  arrays = [*_ARRAYS, *many]
+  for kwargs in (
+    dict(threshold=None),
+    dict(theta=0.5, threshold=_tree(seeded=True)),
+    dict(theta=0.5, threshold=_geometric()),
+  ):
+    process = _of_handles(arrays, **kwargs)
+    few = _released(process, _handles([0, 1, 2, 3, 4, 5]))
+    np.testing.assert_allclose(
+      _released(process, _handles([6, 7, 2, 3, 4, 5])), few, rtol=0, atol=2e-6
+    )
+
+
+# The noise.
+
+
+def _wide_model(shapes=((60, 40), (60, 40), (200,))):
+  """Many parameters, none of which anybody's data moves."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return 0.0 * x * tf.add_n([tf.reduce_sum(w) for w in weights[0]])
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(tuple(np.zeros(shape, np.float32) for shape in shapes), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output - label),
+    input_spec=(tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.float32)),
+  )
+
+
+_NUM_WIDE = 2 * 60 * 40 + 200
+
+
+def _wide_clients(num_clients):
+  example = (np.ones(1, np.float32), np.ones(1, np.float32))
+  return [tf.data.Dataset.from_tensors(example)] * num_clients
+
+
+def _assert_normal(sample, stddev):
+  """A sample is N(0, stddev^2): its variance by chi-square, its law by Kolmogorov and Smirnov."""
+  sample = np.ravel(sample)
+  ratio = np.sum((sample / stddev) ** 2)
+  low, high = stats.chi2.ppf([_FALSE_ALARM / 2, 1 - _FALSE_ALARM / 2], sample.size)
+  assert low < ratio < high, f"{np.sqrt(ratio / sample.size)} times what it should be"
+  assert stats.kstest(sample / stddev, "norm").pvalue > _FALSE_ALARM
+
+
+def _assert_uncorrelated(first, second):
+  bound = stats.norm.isf(_FALSE_ALARM / 2) / np.sqrt(first.size)
+  assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < bound
+
+
+@pytest.mark.parametrize("noise_seed", [1, None])
+@pytest.mark.parametrize("num_clients", [0, 5])
+def test_the_noise_of_the_server_is_z_clip_norm_over_divisor(noise_seed, num_clients):
+  process = _process(
+    model=_wide_model(), clip_norm=0.3, z=1.7, expected_clients=8, noise_seed=noise_seed
+  )
+  state, first, _ = _next(process, _wide_clients(num_clients))
+  _, second, _ = _next(process, _wide_clients(num_clients), state)
+  rounds = [first, [b - a for a, b in zip(first, second)]]
+  for released in rounds:
+    _assert_normal(_vector(released), 1.7 * 0.3 / 8)
+    _assert_uncorrelated(released[0], released[1])  # Tensors of the same shape.
+  _assert_uncorrelated(*map(_vector, rounds))
+
+
+@pytest.mark.parametrize("num_clients", [4, 9])
+def test_the_noise_of_the_clients_is_that_of_their_number(num_clients):
+  update_sum = _sum(1.7, 0.3, _NUM_WIDE)
+  process = _process(
+    model=_wide_model(), clip_norm=0.3, z=1.7, expected_clients=8, update_sum=update_sum
+  )
+  state, first, _ = _next(process, _wide_clients(num_clients))
+  _, second, _ = _next(process, _wide_clients(num_clients), state)
+  stddev = update_sum.local_stddev * np.sqrt(num_clients) / update_sum.scale
+  # With the fewest clients what was asked for, and what rounding adds to the sensitivity.
+  assert stddev == pytest.approx(1.01 * 1.7 * 0.3 * np.sqrt(num_clients / 4))
+  rounds = [first, [b - a for a, b in zip(first, second)]]
+  for released in rounds:
+    _assert_normal(_vector(released), stddev / 8)
+    _assert_uncorrelated(released[0], released[1])
+  _assert_uncorrelated(*map(_vector, rounds))
+
+
+def test_a_seed_repeats_the_noise_and_another_does_not():
+  vectors = []
+  for noise_seed in (2**63 - 1, 2**63 - 1, 0):
+    process = _process(clip_norm=1.0, z=1.0, noise_seed=noise_seed)
+    state, first, _ = _next(process, [])
+    _, second, _ = _next(process, [], state)
+    vectors.append((_vector(first), _vector(second) - _vector(first)))
+    again = _vector(_next(process, [])[1])
+    np.testing.assert_array_equal(again, vectors[-1][0])
+  np.testing.assert_array_equal(vectors[0], vectors[1])
+  different = [vector for pair in vectors[1:] for vector in pair]
+  assert len({tuple(np.round(vector, 4)) for vector in different}) == 4
+
+
+def test_without_a_seed_every_run_has_its_own_noise():
+  tf.random.set_seed(0)
+  try:
+    for update_sum in (None, _sum(1.0, 1.0)):
+      released = []
+      for _ in range(2):
+        process = _process(clip_norm=1.0, z=1.0, noise_seed=None, update_sum=update_sum)
+        released += [_released(process, problems.datasets(_ARRAYS)) for _ in range(2)]
+      assert len({tuple(vector) for vector in released}) == 4
+  finally:
+    tf.random.set_seed(None)
+
+
+# Rounds without anybody.
+
+
+@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+def test_without_clients_the_server_releases_noise(kind):
+  threshold = dict(none=None, tree=_tree(), geometric=_geometric())[kind]
+  theta = 1.0 if threshold is None else 0.5
+  process = _process(
+    theta, model=_wide_model(), threshold=threshold, clip_norm=0.3, z=1.7, expected_clients=6
+  )
+  state, weights, metrics = _next(process, [])
+  # Where a histogram is aborted, the divisor is what is expected.
+  divisor = {"none": 6.0, "tree": 3.0, "geometric": 2.5}[kind]
+  _assert_normal(_vector(weights), 1.7 * 0.3 / divisor)
+  if kind == "tree":
+    assert metrics["threshold"]["aborted"] == 1
+  _, later, _ = _next(process, _wide_clients(6), state)
+  assert np.all(np.isfinite(_vector(later)))
+
+
+@pytest.mark.parametrize("kind", ["tree", "geometric"])
+def test_with_an_empty_tail_the_server_releases_noise(kind):
+  threshold = dict(tree=_tree(z=1e-3), geometric=_geometric(1e6))[kind]
+  process = _process(0.5, threshold=threshold, clip_norm=0.3, z=1.0)
+  spoilt = [(np.full_like(x, np.nan), y) for x, y in _ARRAYS]
+  arrays = spoilt if kind == "tree" else _ARRAYS
+  empty_tail = _released(process, problems.datasets(arrays))
+  # With the floor of the divisor where it is estimated.
+  divisor = dict(tree=1.5, geometric=2.5)[kind]
+  noise = _released(_process(clip_norm=0.3, z=1.0, expected_clients=divisor), [])
+  np.testing.assert_allclose(empty_tail, noise, rtol=1e-4)
+  assert np.linalg.norm(noise) > 0.1
+
+
+@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+def test_a_distributed_sum_of_too_few_or_too_many_leaves_the_model(kind):
+  threshold = dict(none=None, tree=_tree(), geometric=_geometric(1e-3))[kind]
+  theta = 1.0 if threshold is None else 0.5
+  process = _process(theta, threshold=threshold, clip_norm=0.3, z=1.0, update_sum=_sum(1.0, 0.3))
+  state = process.initialize()
+  for clients in ([], _ARRAYS[:3], [*_ARRAYS, *_ARRAYS[:4]]):
+    state, weights, metrics = _next(process, problems.datasets(clients), state)
+    np.testing.assert_array_equal(_vector(weights), _vector(problems.initial_weights()))
+    if kind == "tree":
+      assert metrics["threshold"]["aborted"] == 1
+  _, weights, _ = _next(process, problems.datasets(_ARRAYS), state)
+  assert np.abs(_vector(weights) - _vector(problems.initial_weights())).max() > 1e-3
+
+
+# What else is released.
+
+
+def _leaves(structure):
+  return [np.asarray(leaf) for leaf in tf.nest.flatten(structure)]
+
+
+def test_metrics_and_state_hold_nothing_else_of_the_cohort():
+  tree_measurements = {
+    *("threshold", "estimated_cohort_size", "estimated_tail_size", "aborted"),
+  }
+  geometric_measurements = {"threshold", "estimated_tail_size"}
+  for threshold, measurements in (
+    (None, None),
+    (_tree(z=1.0), tree_measurements),
+    (_geometric(), geometric_measurements),
+  ):
+    for update_sum in (None, _sum(1.0, 0.3)):
+      process = _process(
+        1.0 if threshold is None else 0.5,
+        threshold=threshold,
+        clip_norm=0.3,
+        z=1.0,
+        update_sum=update_sum,
+      )
+      before = process.initialize()
+      outputs = [
+        process.next(before, problems.datasets(clients)) for clients in (_ARRAYS, _ARRAYS[1:5])
+      ]
+      for output in outputs:
+        metrics = dict(output.metrics)
+        client_work = metrics.pop("client_work")
+        if threshold is None:
+          assert not client_work
+        else:
+          assert set(client_work) == {"threshold"}
+          assert set(client_work["threshold"]) == measurements
+        assert metrics.pop("finalizer") == dict(update_non_finite=0)
+        assert not _leaves(metrics)
+      # Of the state all but the model and the threshold is the same, whoever took part.
+      states = [
+        (
+          output.state.distributor,
+          output.state.client_work["own"],
+          output.state.aggregator,
+          output.state.finalizer,
+        )
+        for output in outputs
+      ]
+      for one, other in zip(*map(_leaves, states)):
+        np.testing.assert_array_equal(one, other)
+      if threshold is not None:
+        kept = [_leaves(output.state.client_work["threshold"]) for output in outputs]
+        changed = [not np.array_equal(a, b) for a, b in zip(*kept)]
+        assert sum(changed) <= 1  # The threshold, which is released.
+
+
+def test_nothing_but_secure_sums_leaves_the_clients():
+  for threshold, num_sums in ((None, 1), (_tree(), 2)):
+    process = _process(
+      1.0 if threshold is None else 0.5,
+      threshold=threshold,
+      clip_norm=0.3,
+      z=1.0,
+      update_sum=_sum(1.0, 0.3),
+    )
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    text = process.next.to_building_block().compact_representation()
+    assert text.count("federated_secure_modular_sum(") == num_sums
+    for other in ("federated_sum", "federated_aggregate", "federated_collect", "federated_mean"):
+      assert other not in text
+    assert f"<values={_sum(1.0, 0.3).modulus},num_reports={2**31 - 1}>" in text
+
+
+def test_with_a_trusted_server_one_open_sum_a_release_leaves_the_clients():
+  # Of the updates, and the geometric threshold's of bits; no counts, no training metrics.
+  for threshold, num_open in ((None, 1), (_tree(), 1), (_geometric(), 2)):
+    process = _process(1.0 if threshold is None else 0.5, threshold=threshold)
+    text = process.next.to_building_block().compact_representation()
+    open_sums = text.count("federated_sum(") + text.count("federated_aggregate(")
+    assert open_sums == num_open
+    assert "federated_collect" not in text
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+  "arguments,error,message",
+  [
+    (dict(theta=0.5, threshold="exact"), ValueError, "expected a private one"),
+    (dict(theta=0.5, threshold="reweighting"), ValueError, "expected a private one"),
+    (dict(theta=1.0, threshold="exact"), ValueError, "expected a private one"),
+    (dict(theta=0.5), ValueError, "theta = 0.5 without a threshold"),
+    (dict(theta=0.0), ValueError, "tail fraction"),
+    (dict(theta=1.5), ValueError, "tail fraction"),
+    *(
+      (dict([(name, value)]), ValueError, name)
+      for name in ("clip_norm", "noise_multiplier", "expected_clients")
+      for value in (0.0, -1.0, float("nan"), float("inf"))
+    ),
+    (dict(update_sum=_sum(1.0, 0.2)), ValueError, r"\(0.2, 1.0\).*\(0.3, 1.0\)"),
+    (dict(update_sum=_sum(0.9, 0.3)), ValueError, r"\(0.3, 0.9\).*\(0.3, 1.0\)"),
+    (dict(update_sum=_sum(1.0, 0.3, 17)), ValueError, "18 numbers; expected 17"),
+    (dict(theta=0.5, threshold=_tree(seeded=True)), ValueError, "no seed_fn"),
+    (dict(client_weighting="num_examples"), TypeError, "client_weighting"),
+    (dict(local_epochs=0), ValueError, "local_epochs = 0"),
+  ],
+)
+def test_bad_arguments(arguments, error, message):
+  with pytest.raises(error, match=message):
+    defaults = dict(
+      model_fn=problems.linear_model(),
+      theta=1.0,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
+      threshold=None,
+      clip_norm=0.3,
+      noise_multiplier=1.0,
+      expected_clients=6,
+    )
+    algorithms.build_private_superquantile_fed_avg(**{**defaults, **arguments})

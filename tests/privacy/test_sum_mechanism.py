@@ -1,0 +1,143 @@
+"""The parameters of the distributed sum of updates: its noise, its modulus, what it refuses."""
+
+import dataclasses
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from scipy import stats
+
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+
+
+@st.composite
+def _mechanisms(draw):
+  min_clients = draw(st.integers(1, 3000))
+  arguments = dict(
+    noise_multiplier=draw(st.floats(0.01, 1e3)),
+    clip_norm=draw(st.floats(1e-6, 1e6)),
+    num_entries=draw(st.one_of(st.integers(1, 50), st.integers(1, 10**7))),
+    min_clients=min_clients,
+    max_clients=min_clients + draw(st.integers(0, 3000)),
+  )
+  return arguments, sum_mechanism.build_sum_mechanism(**arguments)
+
+
+@given(_mechanisms())
+def test_arguments_are_kept(pair):
+  arguments, mechanism = pair
+  found = dataclasses.asdict(mechanism)
+  assert {name: found[name] for name in arguments} == arguments
+  assert type(mechanism.noise_multiplier) is float and type(mechanism.modulus) is int
+
+
+@given(_mechanisms())
+def test_noise_is_what_was_asked_for_over_the_sensitivity_with_rounding(pair):
+  _, m = pair
+  sensitivity = m.scale * m.clip_norm + math.sqrt(m.num_entries) / 2
+  z = m.local_stddev * math.sqrt(m.min_clients) / sensitivity
+  assert z == pytest.approx(m.noise_multiplier, rel=1e-12)
+
+
+@given(_mechanisms())
+def test_noise_of_a_client_is_close_to_a_gaussian(pair):
+  _, m = pair
+  assert m.local_stddev >= tree_mechanism.MIN_LOCAL_STDDEV == 1.5
+  # What the sum's being discrete costs is small beside the mechanism, in all coordinates.
+  if m.num_entries <= 10**5:
+    slack = tree_mechanism.discreteness_slack(m.local_stddev, m.max_clients)
+    assert slack * m.num_entries < 1e-3 * (1 + m.num_entries)
+
+
+@given(_mechanisms())
+def test_rounding_costs_a_hundredth_at_most(pair):
+  _, m = pair
+  rounding = math.sqrt(m.num_entries) / 2
+  assert rounding <= 0.01 * (1 + 1e-12) * m.scale * m.clip_norm
+
+
+@given(_mechanisms())
+def test_nothing_wraps_but_with_a_small_chance(pair):
+  _, m = pair
+  assert m.modulus % 2 == 1
+  half = m.modulus // 2  # Sums are decoded into -half..half.
+  # All clients at the clip norm in one and the same coordinate, rounded.
+  assert m.largest_entry >= m.scale * m.clip_norm + 0.5
+  signal = m.max_clients * math.floor(m.scale * m.clip_norm + 0.5)
+  margin = half - signal
+  stddev = m.local_stddev * math.sqrt(m.max_clients)
+  # Discrete Gaussians are sub-Gaussian.
+  assert 2 * m.num_entries * math.exp(-0.5 * (margin / stddev) ** 2) <= 1e-6 * (1 + 1e-9)
+  # And the modulus is no larger than that takes, up to rounding up.
+  t = stddev * math.sqrt(2 * math.log(2 * m.num_entries / 1e-6))
+  assert m.modulus <= 2 * (m.max_clients * (m.scale * m.clip_norm + 1.5) + t + 1) + 1
+
+
+@given(_mechanisms())
+def test_bits(pair):
+  _, m = pair
+  bits = m.bits_per_client / m.num_entries
+  assert bits == math.ceil(math.log2(m.modulus)) and 2**bits >= m.modulus
+
+
+@given(_mechanisms(), st.floats(1e-3, 1e3))
+def test_units_do_not_matter(pair, factor):
+  arguments, m = pair
+  scaled = sum_mechanism.build_sum_mechanism(
+    **{**arguments, "clip_norm": factor * arguments["clip_norm"]}
+  )
+  assert scaled.local_stddev == m.local_stddev and scaled.modulus == m.modulus
+  assert scaled.scale * factor == pytest.approx(m.scale, rel=1e-12)
+
+
+def test_by_hand():
+  m = sum_mechanism.build_sum_mechanism(1.0, 2.0, 100, min_clients=16, max_clients=25)
+  # 50 sqrt(100) steps in C; rounding adds 5; z (500 + 5) / sqrt(16).
+  assert m.scale == 250.0 and m.local_stddev == pytest.approx(505 / 4)
+  t = math.ceil(505 / 4 * 5 * math.sqrt(2 * math.log(200 / 1e-6)))
+  assert m.modulus == 2 * (25 * 501 + t) + 1
+  assert m.largest_entry == 501
+  assert stats.norm.sf(t / (505 / 4 * 5)) * 200 < 1e-6
+  # Little noise: as many steps as it takes for 1.5 at a client.
+  m = sum_mechanism.build_sum_mechanism(1e-3, 2.0, 100, min_clients=16, max_clients=25)
+  assert m.scale == pytest.approx(1.5 * 4 / 1e-3 / 2) and m.local_stddev >= 1.5
+
+
+_ARGUMENTS = dict(noise_multiplier=1.0, clip_norm=1.0, num_entries=10, min_clients=4, max_clients=9)
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "clip_norm"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, np.float32(0)])
+def test_numbers_that_are_not_positive_are_refused(name, value):
+  with pytest.raises(ValueError, match=f"{name} = .*positive"):
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, name: value})
+
+
+@given(num_entries=st.integers(-10, 0))
+def test_vectors_without_entries_are_refused(num_entries):
+  with pytest.raises(ValueError, match=f"num_entries = {num_entries}"):
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "num_entries": num_entries})
+
+
+@given(limits=st.tuples(st.integers(-5, 20), st.integers(-5, 20)))
+def test_limits_are_checked(limits):
+  arguments = {**_ARGUMENTS, "min_clients": limits[0], "max_clients": limits[1]}
+  if 1 <= limits[0] <= limits[1]:
+    assert sum_mechanism.build_sum_mechanism(**arguments).min_clients == limits[0]
+  else:
+    with pytest.raises(
+      ValueError, match=f"min_clients = {limits[0]} and max_clients = {limits[1]}"
+    ):
+      sum_mechanism.build_sum_mechanism(**arguments)
+
+
+def test_other_kinds_of_numbers_are_converted():
+  m = sum_mechanism.build_sum_mechanism(
+    np.float32(1.5), 2, np.int64(10), min_clients=np.int32(4), max_clients=np.int64(9)
+  )
+  assert [type(value) for value in dataclasses.astuple(m)] == [
+    *(float, float, int, int, int, float, float, int),
+  ]

@@ -1,0 +1,123 @@
+"""Poisson cohorts: each client by itself with the same chance, the same for the same round."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from scipy import stats
+
+from tff_superquantile.simulation import cohorts
+
+_CLIENTS = tuple(f"client_{i}" for i in range(20))
+# Of a test with fixed seeds: if it fails, it fails always.
+_FALSE_ALARM = 1e-6
+
+
+def _members(num_clients, clients_per_round, num_rounds, seed=0):
+  """Who takes part: bool [rounds, clients]."""
+  sample = cohorts.build_poisson_sampler(range(num_clients), clients_per_round, seed)
+  member = np.zeros([num_rounds, num_clients], bool)
+  for round_num in range(num_rounds):
+    member[round_num, sample(round_num)] = True
+  return member
+
+
+@given(
+  num_clients=st.integers(1, 50),
+  data=st.data(),
+  seed=st.integers(0, 2**63),
+  round_num=st.integers(0, 10**6),
+)
+def test_cohort_holds_different_clients_in_their_order(num_clients, data, seed, round_num):
+  clients = [f"c{i}" for i in range(num_clients)]
+  expected = data.draw(st.floats(1e-3, num_clients))
+  cohort = cohorts.build_poisson_sampler(clients, expected, seed)(round_num)
+  assert isinstance(cohort, list)
+  assert cohort == [client for client in clients if client in set(cohort)]
+
+
+def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking():
+  first = cohorts.build_poisson_sampler(_CLIENTS, 5, seed=3)
+  second = cohorts.build_poisson_sampler(list(_CLIENTS), 5, seed=3)
+  forwards = [first(round_num) for round_num in range(1, 30)]
+  assert forwards == [second(round_num) for round_num in reversed(range(1, 30))][::-1]
+  np.random.seed(1)
+  assert forwards == [first(round_num) for round_num in range(1, 30)]
+
+
+def test_rounds_and_seeds_differ():
+  samples = [cohorts.build_poisson_sampler(_CLIENTS, 10, seed) for seed in range(10)]
+  drawn = {tuple(sample(round_num)) for sample in samples for round_num in range(10)}
+  assert len(drawn) == 100
+  assert samples[0](1) != samples[1](0)
+
+
+@pytest.mark.parametrize("num_clients,expected", [(40, 8.0), (25, 0.5), (10, 9.0), (30, 7.3)])
+def test_sizes_are_binomial(num_clients, expected):
+  num_rounds = 4000
+  sizes = _members(num_clients, expected, num_rounds).sum(axis=1)
+  q = expected / num_clients
+  bound = stats.norm.isf(_FALSE_ALARM / 2)
+  variance = num_clients * q * (1 - q)
+  assert abs(sizes.mean() - expected) < bound * np.sqrt(variance / num_rounds)
+  fourth = stats.binom(num_clients, q).stats(moments="k") + 3.0
+  assert abs(sizes.var() / variance - 1.0) < bound * np.sqrt((fourth - 1.0) / num_rounds)
+  # The whole law, sizes that are rare put together.
+  probabilities = stats.binom(num_clients, q).pmf(np.arange(num_clients + 1))
+  counts = np.bincount(sizes, minlength=num_clients + 1)
+  common = num_rounds * probabilities >= 10
+  found = np.append(counts[common], counts[~common].sum())
+  law = num_rounds * np.append(probabilities[common], probabilities[~common].sum())
+  keep = law > 1e-9
+  assert stats.chisquare(found[keep], law[keep]).pvalue > _FALSE_ALARM
+
+
+def test_clients_are_chosen_alike_and_independently():
+  num_rounds, n, q = 8000, 6, 0.3
+  member = _members(n, n * q, num_rounds)
+  expected = num_rounds * np.array([1 - q, q])
+  for client in range(n):
+    counts = np.bincount(member[:, client], minlength=2)
+    assert stats.chisquare(counts, expected).pvalue > _FALSE_ALARM
+  for first, second in itertools.combinations(range(n), 2):
+    table = np.histogram2d(member[:, first], member[:, second], bins=2)[0]
+    assert stats.chi2_contingency(table)[1] > _FALSE_ALARM
+  # All 2^n cohorts, with the chances of independent choices.
+  codes = member @ (1 << np.arange(n))
+  sizes = np.array([bin(code).count("1") for code in range(2**n)])
+  law = num_rounds * q**sizes * (1 - q) ** (n - sizes)
+  assert stats.chisquare(np.bincount(codes, minlength=2**n), law).pvalue > _FALSE_ALARM
+
+
+def test_rounds_are_independent():
+  num_rounds = 8000
+  member = _members(5, 2.0, num_rounds)
+  for lag, client in itertools.product((1, 2), range(5)):
+    table = np.histogram2d(member[:-lag, client], member[lag:, client], bins=2)[0]
+    assert stats.chi2_contingency(table)[1] > _FALSE_ALARM
+
+
+def test_empty_cohorts_occur_where_the_rate_is_small():
+  sizes = _members(10, 0.5, 2000).sum(axis=1)
+  empty = stats.binom(2000, 0.95**10)
+  low, high = empty.ppf([_FALSE_ALARM, 1 - _FALSE_ALARM])
+  assert low <= np.sum(sizes == 0) <= high
+  assert cohorts.build_poisson_sampler(_CLIENTS, 1e-12, seed=0)(1) == []
+
+
+def test_everybody_takes_part_where_everybody_is_expected():
+  sample = cohorts.build_poisson_sampler(_CLIENTS, len(_CLIENTS), seed=0)
+  assert all(sample(round_num) == list(_CLIENTS) for round_num in range(200))
+
+
+@pytest.mark.parametrize("size", [0, -1, 20.001, 10_000, float("nan"), float("inf")])
+def test_impossible_size_is_refused(size):
+  with pytest.raises(ValueError, match=rf"clients_per_round = {size} with 20 .* up to 20"):
+    cohorts.build_poisson_sampler(_CLIENTS, size, seed=0)
+
+
+def test_without_clients_there_is_no_sampler():
+  with pytest.raises(ValueError, match="with 0 training clients"):
+    cohorts.build_poisson_sampler([], 1, seed=0)
