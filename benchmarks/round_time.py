@@ -70,6 +70,7 @@ def _build_processes(task, model, files, config):
   import tensorflow_federated as tff
 
   from tff_superquantile.experiments import methods
+  from tff_superquantile.experiments import private_runs
   from tff_superquantile.simulation import client_files
 
   shuffle = config["batch_size"] > 0
@@ -81,26 +82,28 @@ def _build_processes(task, model, files, config):
   dataset_computation = client_files.build_dataset_computation(
     files, batch_size=config["batch_size"], shuffle=shuffle
   )
-  ours = functools.partial(
-    methods.build_process,
-    model=model,
-    files=files,
-  )
+  ours = functools.partial(methods.build_process, model=model, files=files)
+
+  def private(**values):
+    values = {**superquantile, "client_weighting": "uniform", **values}
+    values.update(clip_norm=1.0, update_noise_multiplier=1.0)
+    num_parameters = sum(weights.size for weights in model.initial_weights[0])
+    release = private_runs.build_release(values, len(files.client_ids), num_parameters)
+    return ours(values, release=release)
+
   superquantile = dict(config, algorithm="superquantile")
-  name = f"superquantile, theta = {config['theta']:g}"
-  trees = {
-    f"{name}, tree of {num_bins}": ours(
-      dict(superquantile, threshold="tree", num_bins=num_bins, threshold_noise_multiplier=1.0)
-    )
-    for num_bins in (64, 1024)
-  }
+  tree = dict(threshold="tree", threshold_noise_multiplier=1.0, num_bins=64)
   return {
     _STOCK: tff.simulation.compose_dataset_computation_with_learning_process(
       dataset_computation, stock
     ),
     "FedAvg": ours({**config, "algorithm": "fed_avg"}),
-    name: ours(superquantile),
-    **trees,
+    "exact threshold": ours(superquantile),
+    "tree of 64 bins": ours({**superquantile, **tree}),
+    "tree of 1024 bins": ours({**superquantile, **tree, "num_bins": 1024}),
+    "private, geometric": private(threshold="geometric", threshold_noise_multiplier=10.0),
+    "private, tree of 64 bins": private(**tree),
+    "the same, distributed noise": private(**tree, update_sum="distributed"),
   }
 
 
@@ -118,6 +121,9 @@ def _time_task(name: str, temporary: str) -> dict:
     threshold_noise_multiplier=None,
     epsilon=None,
     update_noise_multiplier=None,
+    clip_unit="update",
+    update_sum="central",
+    delta=1e-5,
     sampling="fixed_size",
     secure_sum="modular",
     smoothing=0.0,

@@ -241,6 +241,10 @@ class Account:
       )
     if release.tree is not None:
       lines.append(release.tree.describe())
+    lines.append(
+      f"Cohorts and noise follow from --seed={config['seed']}: where the result is to be published,"
+      " take a large random seed, and keep it and flags.txt secret."
+    )
     warning = accounting.delta_warning(config["delta"], release.population)
     return "\n".join(lines + ([f"Warning: {warning}"] if warning else []))
 
