@@ -66,7 +66,26 @@ def test_command_line_has_the_last_word(lab):
     assert config["task"] == "emnist_linear" and config["rounds_per_evaluation"] == 20
 
 
+def test_private_preset_has_all_methods_at_every_budget(lab):
+  whole = _plan(lab, "--experiment=private_synthetic")
+  assert len(whole) == 5 * 5 * 5
+  assert len({(method, seed) for method, seed, _ in whole}) == len(whole)
+  few = _plan(
+    lab, "--experiment=private_synthetic", "--epsilons=4", "--thetas=0.5", "--seeds=0", "--l2=0.1"
+  )
+  assert [method for method, *_ in few] == [
+    "fed_avg_epsilon_4",
+    "superquantile_theta_0.5_tree_epsilon_4",
+    "superquantile_theta_0.5_geometric_epsilon_4",
+  ]
+  for _, _, config in few:
+    assert config["epsilon"] == 4.0 and config["delta"] == 1 / 2500 and config["l2"] == 0.1
+    assert config["clip_norm"] > 0 and config["clip_unit"] == "gradient"
+
+
 _REFUSED = {
+  "--epsilon=5": ("--epsilon", "--epsilons"),
+  "--epsilons=5": ("--epsilons", "private_synthetic"),
   "--theta=0.5": ("--theta", "--thetas"),
   "--seed=1": ("--seed", "--seeds"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),

@@ -49,7 +49,7 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
       _check_threshold(resolved)
   if resolved["data_dir"]:
     resolved["data_dir"] = os.path.abspath(resolved["data_dir"])  # flags.txt holds anywhere.
-  for name in ("client_learning_rate", "learning_rate_decay"):
+  for name in ("client_learning_rate", "learning_rate_decay", "max_loss"):
     if not 0.0 < resolved[name] < np.inf:
       raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
   return resolved

@@ -95,8 +95,6 @@ def check_resolved(config: Mapping[str, Any]) -> None:
   update_clip_norm(config)
   if config["algorithm"] == "superquantile":
     superquantile.check_theta(config["theta"])
-  if config["threshold"] is not None and not 0.0 < config["max_loss"] < np.inf:
-    raise ValueError(f"Found --max_loss={config['max_loss']}; expected a positive number.")
   if config["threshold"] == "tree":
     tree_mechanism.check_num_bins(config["num_bins"])
 
