@@ -43,7 +43,7 @@ def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> f
   Returns:
     C^2 / (2 sigma_w^2), what it means.
   """
-  z = tree_mechanism.check_noise_multiplier("update_noise_multiplier", update_noise_multiplier)
+  z = tree_mechanism.check_positive("update_noise_multiplier", update_noise_multiplier)
   return 0.5 * z**2 if as_typeset else 0.5 / z**2
 
 
@@ -62,7 +62,7 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
     rho_q.
   """
   num_bins = tree_mechanism.check_num_bins(num_bins)
-  local_stddev = tree_mechanism.check_noise_multiplier("local_stddev", local_stddev)
+  local_stddev = tree_mechanism.check_positive("local_stddev", local_stddev)
   shift = scale * math.log2(num_bins) / (math.sqrt(num_clients) * local_stddev)
   psi = tree_mechanism.discreteness_slack(local_stddev, num_clients)
   return 0.5 * min(shift**2 + psi * num_bins, (shift + psi * math.sqrt(2.0 * num_bins)) ** 2)
@@ -175,7 +175,7 @@ def calibrate_noise(
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
   """
   q = accounting.Release(population, clients_per_round, None, 1.0).sampling_probability
-  target = tree_mechanism.check_noise_multiplier("epsilon", epsilon)
+  target = tree_mechanism.check_positive("epsilon", epsilon)
   delta = accounting.check_delta(delta)
   low, high = 0.05, 2000.0
   reached = [epsilon_of_rho(0.5 / z**2, q, num_rounds, delta) for z in (high, low)]

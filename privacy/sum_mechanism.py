@@ -82,8 +82,8 @@ def build_sum_mechanism(
   Raises:
     ValueError: If a number is out of its range.
   """
-  noise_multiplier = tree_mechanism.check_noise_multiplier("noise_multiplier", noise_multiplier)
-  clip_norm = tree_mechanism.check_noise_multiplier("clip_norm", clip_norm)
+  noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
+  clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
   if num_entries < 1:
     raise ValueError(f"Found num_entries = {num_entries}; expected at least 1.")
   if not 1 <= min_clients <= max_clients:

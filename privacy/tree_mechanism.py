@@ -101,7 +101,7 @@ def check_num_bins(num_bins: int) -> int:
   return int(num_bins)
 
 
-def check_noise_multiplier(name: str, value: float) -> float:
+def check_positive(name: str, value: float) -> float:
   """Returns a positive, finite number as a Python float; raises a ValueError otherwise."""
   # dp_accounting loses mechanisms whose noise multiplier is of another type.
   value = float(value)
@@ -179,8 +179,8 @@ def build_tree_mechanism(
   if (noise_multiplier is None) == (rho is None):
     raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
   if noise_multiplier is None:
-    noise_multiplier = math.sqrt(0.5 / check_noise_multiplier("rho", rho))
-  noise_multiplier = check_noise_multiplier("noise_multiplier", noise_multiplier)
+    noise_multiplier = math.sqrt(0.5 / check_positive("rho", rho))
+  noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if sensitivity not in _SENSITIVITIES:
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")

@@ -2,7 +2,6 @@
 
 from typing import Any, Callable, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
@@ -17,12 +16,6 @@ from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import composition
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-
-
-def _check_positive(name: str, value: float) -> float:
-  if not 0.0 < value < np.inf:
-    raise ValueError(f"Found {name} = {value}; expected a positive number.")
-  return float(value)
 
 
 def _build_noised_sum(
@@ -126,9 +119,9 @@ def build_private_superquantile_fed_avg(
     ValueError: If a number is out of its range, or the threshold is not private.
   """
   theta = superquantile.check_theta(theta)
-  clip_norm = _check_positive("clip_norm", clip_norm)
-  expected_clients = _check_positive("expected_clients", expected_clients)
-  noise_multiplier = tree_mechanism.check_noise_multiplier("noise_multiplier", noise_multiplier)
+  clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
+  expected_clients = tree_mechanism.check_positive("expected_clients", expected_clients)
+  noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
   if threshold is None and theta != 1.0:
     raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
   threshold_process = None

@@ -70,7 +70,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     multipliers.append("threshold_noise_multiplier")
   given = [name for name in multipliers if resolved[name] is not None]
   if resolved["epsilon"] is not None:
-    tree_mechanism.check_noise_multiplier("--epsilon", resolved["epsilon"])
+    tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
     if has_threshold and resolved["rho_ratio"] is None:
@@ -82,7 +82,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if resolved["rho_ratio"] is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_noise_multiplier(f"--{name}", resolved[name])
+      tree_mechanism.check_positive(f"--{name}", resolved[name])
   return resolved
 
 

@@ -59,16 +59,13 @@ def build_geometric_quantile(
     ValueError: If a number is out of its range.
   """
   theta = superquantile.check_theta(theta)
-  stddev = _SENSITIVITY * tree_mechanism.check_noise_multiplier(
-    "noise_multiplier", noise_multiplier
-  )
+  stddev = _SENSITIVITY * tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
   for name, value in (
     ("expected_clients", expected_clients),
     ("initial_estimate", initial_estimate),
     ("learning_rate", learning_rate),
   ):
-    if not 0.0 < value < np.inf:
-      raise ValueError(f"Found {name} = {value}; expected a positive number.")
+    tree_mechanism.check_positive(name, value)
   if seed is None:
     noise = tfp.GaussianSumQuery(_SENSITIVITY, stddev)
   else:
