@@ -34,6 +34,7 @@ class _Program:
     if self._parameter_type is not None:
       self._converter = values.Converter(self._parameter_type)
     self._results = values.leaf_types(self._result_type)
+    self._to_python = values.build_to_python(self._result_type)
     strings = [
       i
       for i, leaf in enumerate(self._parameters)
@@ -94,7 +95,7 @@ class _Program:
     if self._reader is not None:
       reads, key = self._store.read(self._reader, arrays, self._can_compile)
     results = self._invoke(key, arrays, reads)
-    return values.to_python(self._result_type, [result.numpy() for result in results])
+    return self._to_python([result.numpy() for result in results])
 
   def _invoke(self, key, arrays, reads):
     tensors = [tf.constant(array) for array in arrays]

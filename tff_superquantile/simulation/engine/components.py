@@ -53,6 +53,8 @@ class Component:
     self._has_session_token = any(
       f"{node.name}:0" == self._session_token for node in self._graph_def.node
     )
+    # Neither loops nor conditions, nor calls that may hide them.
+    self.is_flat = not ops & expressions.CONTROL_FLOW and not self._graph_def.library.function
     self.is_deterministic = not any(expressions.is_stateful(op) for op in ops)
     self.result_types = values.leaf_types(block.type_signature.result)
     parameter_types = values.leaf_types(block.type_signature.parameter or tff.StructType([]))

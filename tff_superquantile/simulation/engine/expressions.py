@@ -19,6 +19,7 @@ from tff_superquantile.simulation.engine import values
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 _CONDITIONS = frozenset(("If", "StatelessIf"))
 _LOOPS = frozenset(("While", "StatelessWhile"))
+CONTROL_FLOW = _CALLS | _CONDITIONS | _LOOPS
 _SHAPES = frozenset(("Rank", "Shape", "ShapeN", "Size"))
 # Marked as having state, though they give the same result whenever they are run.
 _PURE = frozenset(("ReadFile", *_CALLS, *_CONDITIONS, *_LOOPS))
@@ -28,6 +29,21 @@ def is_stateful(op: str) -> bool:
   """Whether an op may do something else each time it runs, or is run for its effect."""
   registered = op_def_registry.get(op)
   return registered is None or (registered.is_stateful and op not in _PURE)
+
+
+def is_draw(op: str) -> bool:
+  """Whether an op draws random numbers from a seed."""
+  return op.startswith("StatelessRandom")
+
+
+def suits_xla(op: str) -> bool:
+  """Whether XLA computes an op as TensorFlow does, and as fast.
+
+  XLA draws other numbers from the same seed, compares each value with a whole table to find its
+  place, and knows nothing of oneDNN's convolutions.
+  """
+  unsuited = ("Conv", "Depthwise", "LowerBound", "UpperBound")
+  return not (is_stateful(op) or is_draw(op) or op.startswith(unsuited))
 
 
 class Ref(NamedTuple):

@@ -138,6 +138,16 @@ class Discovery(Mapper):
     return self._nothing(component, True)
 
 
+def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
+  """Calls a component on all clients at once."""
+
+  def call_one(stacked):
+    own = iter(stacked)
+    return component.call([next(own) if leaf.stacked else leaf.tensor for leaf in leaves])
+
+  return tf.vectorized_map(call_one, [leaf.tensor for leaf in leaves if leaf.stacked])
+
+
 class Sequential(Mapper):
   """One client after the other, some of them at once; what they read may be of any shape."""
 
@@ -160,12 +170,13 @@ class Sequential(Mapper):
     self._parallel = parallel
 
   def _map(self, component, leaves, num_clients):
+    if component.is_flat and component.is_deterministic:
+      return _vectorize(component, leaves)
     found = self._library.body(component, leaves) if self._reads else None
 
-    def call_one(elements):
-      client, *stacked = elements
-      own = iter(stacked)
-      arguments = [next(own) if leaf.stacked else leaf.tensor for leaf in leaves]
+    def call_one(client):
+      # A row at a time: taken apart beforehand, large values would be in memory twice.
+      arguments = [leaf.tensor[client] if leaf.stacked else leaf.tensor for leaf in leaves]
       if found is None:
         return component.call(arguments)
       roots, body = found
@@ -181,7 +192,7 @@ class Sequential(Mapper):
 
     return tf.map_fn(
       call_one,
-      [tf.range(num_clients), *(leaf.tensor for leaf in leaves if leaf.stacked)],
+      tf.range(num_clients),
       fn_output_signature=[leaf.spec for leaf in component.result_types],
       parallel_iterations=self._parallel,
     )

@@ -1,7 +1,7 @@
 """What clients read from files, kept in memory from round to round."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -12,6 +12,8 @@ from tff_superquantile.simulation.engine import expressions
 
 # Compiling takes about a second, which smaller cohorts do not give back.
 _MIN_COMPILED_CLIENTS = 16
+# How many clients' files are read in one call, which bounds what is in memory twice.
+_CLIENTS_A_CALL = 64
 
 
 class Read(NamedTuple):
@@ -50,7 +52,7 @@ class Read(NamedTuple):
 
 
 class Reader:
-  """Reads the files of one client."""
+  """Reads the files of clients."""
 
   def __init__(self, refs: Sequence[expressions.Ref], strings: Sequence[int]):
     """Initializes a reader.
@@ -73,16 +75,47 @@ class Reader:
       }
       return [value.as_tensor() for value in emission.Emitter(known).emit(refs)]
 
-    signature = [tf.TensorSpec([], tf.string)] * len(strings)
-    self._function = tf.function(read, input_signature=signature, autograph=False)
+    def read_all(*names):
+      flat = [
+        tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
+        for spec in self._specs
+      ]
+      shapes = [
+        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
+      ]
+
+      def step(i, flat, shapes):
+        found = read(*(name[i] for name in names))
+        flat = [array.write(i, tf.reshape(value, [-1])) for array, value in zip(flat, found)]
+        shapes = [array.write(i, tf.shape(value)) for array, value in zip(shapes, found)]
+        return i + 1, flat, shapes
+
+      num_clients = tf.shape(names[0])[0]
+      _, flat, shapes = tf.while_loop(lambda i, *_: i < num_clients, step, (0, flat, shapes))
+      return [array.concat() for array in flat], [array.stack() for array in shapes]
+
+    one = tf.function(read, autograph=False).get_concrete_function(
+      *[tf.TensorSpec([], tf.string)] * len(strings)
+    )
+    self._specs = one.structured_outputs
+    signature = [tf.TensorSpec([None], tf.string)] * len(strings)
+    self._read_all = tf.function(read_all, input_signature=signature, autograph=False)
 
   def specs(self) -> list[tf.TensorSpec]:
     """What is read, of any client."""
-    return self._function.get_concrete_function().structured_outputs
+    return self._specs
 
-  def __call__(self, names: Sequence[bytes]) -> list[np.ndarray]:
-    """The values of one client, in the order of `refs`."""
-    return [value.numpy() for value in self._function(*(tf.constant(name) for name in names))]
+  def __call__(self, clients: Sequence[tuple[bytes, ...]]) -> Iterator[list[np.ndarray]]:
+    """The values of each client, in the order of `refs`."""
+    for first in range(0, len(clients), _CLIENTS_A_CALL):
+      flat, shapes = self._read_all(*zip(*clients[first : first + _CLIENTS_A_CALL]))
+      of_refs = []
+      for values, all_shapes in zip(flat, shapes):
+        ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
+        parts = np.split(values.numpy(), ends[:-1])
+        # Copies, so that one client can be forgotten and the others kept.
+        of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
+      yield from map(list, zip(*of_refs))
 
 
 def _capacity(num_clients: int) -> int:
@@ -99,20 +132,26 @@ class Store:
     self._bytes = 0
     self._values = collections.OrderedDict()
 
-  def _client(self, reader: Reader, names: tuple) -> list[np.ndarray]:
-    found = [self._values.get((key, names)) for key in reader.keys]
-    if any(value is None for value in found):
-      found = reader(names)
+  def _clients(self, reader: Reader, names: Sequence[tuple]) -> list[list[np.ndarray]]:
+    """The values of each client."""
+    clients = {}
+    for name in dict.fromkeys(names):
+      found = [self._values.get((key, name)) for key in reader.keys]
+      clients[name] = None if any(value is None for value in found) else found
+    missing = [name for name, found in clients.items() if found is None]
+    for name, found in zip(missing, reader(missing)):
+      clients[name] = found
       for key, value in zip(reader.keys, found):
-        if (key, names) not in self._values:
+        if (key, name) not in self._values:
           self._bytes += value.nbytes
-        self._values[key, names] = value
-    for key in reader.keys:
-      self._values.move_to_end((key, names))
+        self._values[key, name] = value
+    for name in clients:
+      for key in reader.keys:
+        self._values.move_to_end((key, name))
     while self._bytes > self._max_bytes:
       _, value = self._values.popitem(last=False)
       self._bytes -= value.nbytes
-    return found
+    return [clients[name] for name in names]
 
   def read(
     self, reader: Reader, arrays: Sequence[np.ndarray], may_compile: bool
@@ -129,7 +168,7 @@ class Store:
       the capacity that is the first part of the key, by repeating the last client.
     """
     names = list(zip(*(arrays[i].tolist() for i in reader.strings)))
-    clients = [self._client(reader, name) for name in names]
+    clients = self._clients(reader, names)
     if not clients:
       return [
         Read(ref, np.zeros(0, spec.dtype.as_numpy_dtype), np.zeros([0, spec.shape.rank], np.int32))
