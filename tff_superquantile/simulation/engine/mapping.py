@@ -230,7 +230,7 @@ class Compiled(Sequential):
     if any(leaves[i].tensor.dtype == tf.string for i in used):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
-    draws = expressions.frontier(body.outputs, _is_draw)
+    apart = expressions.frontier(body.outputs, _is_apart)
     # Beyond the last client the last one is repeated.
     positions = tf.minimum(tf.range(self._capacity), num_clients - 1)
 
@@ -267,26 +267,35 @@ class Compiled(Sequential):
     @tf.function(jit_compile=True, autograph=False)
     def compiled(arguments, tensors_given):
       signature = [leaf.spec for leaf in component.result_types]
-      return map_all(body.outputs, refs + draws, arguments, tensors_given, signature)
+      return map_all(body.outputs, refs + apart, arguments, tensors_given, signature)
 
     arguments = [pad(leaves[i]) for i in used]
     given = [self._stacked_reads[ref] for ref in refs]
     try:
-      if draws:
-        # XLA draws other numbers from the same seed.
-        given += map_all(draws, refs, arguments, given, [_draw_spec(ref) for ref in draws])
+      if apart:
+        given += map_all(apart, refs, arguments, given, [_spec_apart(ref) for ref in apart])
       results = compiled(arguments, given)
     except emission.LoopError:
       return super()._map(component, leaves, num_clients)
     return [result[:num_clients] for result in results]
 
 
-def _is_draw(expression: expressions.Expression) -> bool:
-  return expression.op.startswith("StatelessRandom") and "dtype" in expression.node.attr
+def _is_search(expression: expressions.Expression) -> bool:
+  return expression.op in ("LowerBound", "UpperBound") and not expression.reads
 
 
-def _draw_spec(ref: expressions.Ref) -> tf.TensorSpec:
-  return tf.TensorSpec(None, tf.as_dtype(ref.expression.node.attr["dtype"].type))
+def _is_apart(expression: expressions.Expression) -> bool:
+  """Whether TensorFlow computes it before: what is drawn, and where in a table it belongs.
+
+  XLA draws other numbers from the same seed, and compares a value with all of a table.
+  """
+  is_draw = expression.op.startswith("StatelessRandom") and "dtype" in expression.node.attr
+  return is_draw or _is_search(expression)
+
+
+def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
+  name = "out_type" if _is_search(ref.expression) else "dtype"
+  return tf.TensorSpec(None, tf.as_dtype(ref.expression.node.attr[name].type))
 
 
 def _may_compile(body: expressions.Body) -> bool:
