@@ -18,14 +18,14 @@ _CONV_SIZE = 5
 _CONV_CHANNELS = (32, 64)
 
 
-@tf.function
+@tf.function(autograph=False)
 def _initialize_metrics() -> collections.OrderedDict:
   return collections.OrderedDict(
     loss_sum=tf.constant(0.0, tf.float32), num_examples=tf.constant(0, tf.int64)
   )
 
 
-@tf.function
+@tf.function(autograph=False)
 def _update_metrics(state, labels, batch_output, sample_weight=None) -> collections.OrderedDict:
   del labels, sample_weight  # The batch's mean loss and its size say it all.
   count = tf.convert_to_tensor(batch_output.num_examples)
@@ -35,7 +35,7 @@ def _update_metrics(state, labels, batch_output, sample_weight=None) -> collecti
   )
 
 
-@tf.function
+@tf.function(autograph=False)
 def _finalize_metrics(state) -> collections.OrderedDict:
   # Sums over clients are finalized just as one client's are.
   return collections.OrderedDict(
@@ -72,7 +72,7 @@ def _build_model(
 ) -> tff.learning.models.FunctionalModel:
   """A model without non-trainable weights; its metrics are mean loss and number of examples."""
 
-  @tf.function
+  @tf.function(autograph=False)
   def predict_on_batch(model_weights, x, training=True):
     del training  # The same in training and evaluation.
     trainable, _ = model_weights

@@ -95,7 +95,7 @@ def build_loss_computation(
   def loss_computation(weights, client):
     model = local_model.build_local_model(work.model_fn)
 
-    @tf.function
+    @tf.function(autograph=False)
     def evaluate(weights, client):
       weights = _model_weights(weights)
       model.load(weights)
@@ -122,7 +122,8 @@ def _train_if(
   """
   model = local_model.build_local_model(work.model_fn)
 
-  @tf.function  # A VariableModel's assignments need its ordering.
+  # A tf.function, as a VariableModel's assignments need its ordering.
+  @tf.function(autograph=False)
   def gated(weights, client, hparams, share, loss):
     weights = _model_weights(weights)
     model.load(weights)

@@ -25,6 +25,21 @@ def leading_dimension(batch: Any) -> tf.Tensor:
   return tf.shape(tf.nest.flatten(batch)[0])[0]
 
 
+def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
+  """A model's function as TFF's own learning algorithms call it, Python's `if` on tensors and all.
+
+  Only the model's: what is around it needs no conversion, which would take seconds to trace.
+  """
+  if isinstance(method, tf.types.experimental.GenericFunction):
+    return method
+
+  @tf.function
+  def converted(*args, **kwargs):
+    return method(*args, **kwargs)
+
+  return converted
+
+
 class LocalModel(abc.ABC):
   """A model in a client's graph. Weights are `tff.learning.models.ModelWeights` of tensors."""
 
@@ -54,16 +69,19 @@ class _FunctionalLocalModel(LocalModel):
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
     self._model = model
+    self._predict_on_batch = with_autograph(model.predict_on_batch)
+    self._loss = with_autograph(model.loss)
+    self._update_metrics_state = with_autograph(model.update_metrics_state)
 
   def load(self, weights):
     del weights  # They are passed to every call.
 
   def _predict(self, weights, batch, training):
     x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
-    output = self._model.predict_on_batch(
+    output = self._predict_on_batch(
       (weights.trainable, weights.non_trainable), x, training=training
     )
-    loss = self._model.loss(output=output, label=y)
+    loss = self._loss(output=output, label=y)
     num_examples = tf.shape(tf.nest.flatten(output)[0])[0]
     return tff.learning.models.BatchOutput(loss, output, num_examples), y
 
@@ -76,7 +94,7 @@ class _FunctionalLocalModel(LocalModel):
       tape.watch(weights.trainable)
       output, labels = self._predict(weights, batch, training=True)
     gradients = tape.gradient(output.loss, weights.trainable)
-    metrics = self._model.update_metrics_state(metrics, batch_output=output, labels=labels)
+    metrics = self._update_metrics_state(metrics, batch_output=output, labels=labels)
     return gradients, metrics, tf.cast(output.num_examples, tf.int64)
 
   def initial_metrics(self):
@@ -95,6 +113,7 @@ class _VariableLocalModel(LocalModel):
 
   def __init__(self, model: tff.learning.models.VariableModel):
     self._model = model
+    self._forward_pass = with_autograph(model.forward_pass)
     self._variables = tff.learning.models.ModelWeights.from_model(model)
 
   def load(self, weights):
@@ -113,13 +132,13 @@ class _VariableLocalModel(LocalModel):
 
   def loss(self, weights, batch):
     self._assign_trainable(weights)
-    output = self._model.forward_pass(batch, training=False)
+    output = self._forward_pass(batch, training=False)
     return output.loss, self._num_examples(output)
 
   def gradients(self, weights, metrics, batch):
     self._assign_trainable(weights)
     with tf.GradientTape() as tape:
-      output = self._model.forward_pass(batch, training=True)
+      output = self._forward_pass(batch, training=True)
     gradients = tape.gradient(output.loss, self._variables.trainable)
     return tuple(tf.nest.flatten(gradients)), metrics, self._num_examples(output)
 

@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.client_work import local_model
+
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
-_BATCH_SIZE = 512
+_BATCH_SIZE = 2048
 
 
 class ClientExamples(NamedTuple):
@@ -98,9 +100,12 @@ def build_evaluator(
   num_examples = np.diff(examples.offsets)
   owner = np.repeat(np.arange(num_clients), num_examples)
 
+  predict_on_batch = local_model.with_autograph(model.predict_on_batch)
+  loss = local_model.with_autograph(model.loss)
+
   def example_loss(output_and_label):
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
-    return tf.cast(model.loss(output=output, label=label), tf.float32)
+    return tf.cast(loss(output=output, label=label), tf.float32)
 
   def rows_spec(rows):
     return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
@@ -110,11 +115,12 @@ def build_evaluator(
   )
 
   @tf.function(
-    input_signature=[weights_spec, rows_spec(examples.x), rows_spec(examples.y), rows_spec(owner)]
+    input_signature=[weights_spec, rows_spec(examples.x), rows_spec(examples.y), rows_spec(owner)],
+    autograph=False,
   )
   def batch_sums(weights, x, y, owner):
     x = x if examples.decode is None else examples.decode(x)
-    output = model.predict_on_batch(weights, x, training=False)
+    output = predict_on_batch(weights, x, training=False)
     losses = tf.vectorized_map(example_loss, (output, y))
     # float64, as many small numbers are added up.
     values = tf.cast(tf.stack([losses, misclassified(output, y)], axis=1), tf.float64)

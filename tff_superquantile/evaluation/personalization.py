@@ -112,6 +112,8 @@ def build_personalizer(
   held_in, held_out = examples.held_in, examples.held_out
   evaluate_before = clients.build_evaluator(model, held_out)
   local = local_model.build_local_model(model)
+  predict_on_batch = local_model.with_autograph(model.predict_on_batch)
+  model_loss = local_model.with_autograph(model.loss)
 
   def rows_spec(rows):
     return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
@@ -130,9 +132,9 @@ def build_personalizer(
 
     def body(offset, values):
       rows = slice(offset, offset + _BATCH_SIZE)
-      output = model.predict_on_batch(weights, decoded(x[rows]), training=False)
+      output = predict_on_batch(weights, decoded(x[rows]), training=False)
       wrong = tf.cast(clients.misclassified(output, y[rows]), tf.float64)
-      loss = tf.cast(model.loss(output=output, label=y[rows]), tf.float64)
+      loss = tf.cast(model_loss(output=output, label=y[rows]), tf.float64)
       size = tf.cast(tf.shape(wrong)[0], tf.float64)
       return offset + _BATCH_SIZE, values + tf.stack([loss * size, tf.reduce_sum(wrong)])
 
@@ -146,7 +148,8 @@ def build_personalizer(
       part_spec,
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.int32),
-    ]
+    ],
+    autograph=False,
   )
   def fine_tune(weights, tuned_on, measured_on, order, batch_sizes):
     trainable, non_trainable = weights

@@ -396,7 +396,7 @@ def build_examples_fn(
     index=tf.TensorSpec([], tf.int32),
   )
 
-  @tf.function(input_signature=[handle_spec])
+  @tf.function(input_signature=[handle_spec], autograph=False)
   def read_examples(handle):
     return _read_examples(client_files, handle, shuffle)
 
