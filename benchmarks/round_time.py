@@ -3,8 +3,8 @@
     python benchmarks/round_time.py [--tasks=synthetic] [--clients_per_round=10,100,1000] [--peers]
 
 Every contender is a process of its own. All of them compute the same rounds, on the same cohorts,
-batches and initial weights, and take turns round by round, in an order that rotates, so that they
-share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did other
+batches and initial weights, and take turns, a few rounds each, in an order that rotates, so that
+they share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did other
 work, and its row is void.
 
 The clock runs while a round is computed. What a contender takes as its user's arrays in memory is
@@ -48,8 +48,14 @@ _TASKS = flags.DEFINE_list("tasks", list(_KNOWN_TASKS[:3]), f"Of {', '.join(_KNO
 _CLIENTS_PER_ROUND = flags.DEFINE_list(
   "clients_per_round", ["100"], "Sizes of cohorts; with more clients than there are, some repeat."
 )
-_TIMED_ROUNDS = flags.DEFINE_integer("timed_rounds", 10, "Timed rounds.", lower_bound=1)
-_WARM_UP = flags.DEFINE_integer("warm_up", 2, "Rounds before, not counted.", lower_bound=1)
+_TIMED_ROUNDS = flags.DEFINE_integer("timed_rounds", 12, "Timed rounds.", lower_bound=1)
+_WARM_UP = flags.DEFINE_integer("warm_up", 4, "Rounds before, not counted.", lower_bound=1)
+_ROUNDS_PER_TURN = flags.DEFINE_integer(
+  "rounds_per_turn",
+  4,
+  "Rounds before it is the next one's turn; the first of them finds cold caches.",
+  lower_bound=1,
+)
 _THETA = flags.DEFINE_float("theta", 0.5, "Tail fraction of superquantile aggregation.")
 _CONTENDERS = flags.DEFINE_list(
   "contenders",
@@ -110,6 +116,7 @@ def _run(entries, pythons, task: str, clients_per_round: int) -> report.Table:
       workload_dir=workload_dir,
       output_dir=temporary,
       num_rounds=workload.num_rounds,
+      rounds_per_turn=_ROUNDS_PER_TURN.value,
       title=title,
     )
     model = workload.settings["model"]

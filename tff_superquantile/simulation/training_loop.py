@@ -142,8 +142,12 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   def release(values: Metrics, round_num: int) -> None:
     # Plain numbers: what a release manager gets is what it writes.
     values = {name: np.asarray(value).item() for name, value in values.items()}
-    for manager in loop.release_managers:
-      wait(manager.release(values, key=round_num))
+
+    async def release_in_order():
+      for manager in loop.release_managers:
+        await manager.release(values, key=round_num)
+
+    wait(release_in_order())
 
   def save() -> None:
     nonlocal saved

@@ -1,0 +1,199 @@
+"""What a contender is, and how its process talks to the driver. Needs numpy and nothing else.
+
+A contender lives in a process of its own, so that no contender warms up, slows down or fills the
+memory of another. The process reads commands from its standard input, a line each:
+
+    round N     compute round N
+    finish      write the weights and end
+
+and answers each, and its own start, with one line of JSON on its standard output: {"ready": ...},
+{"seconds": ..., "memory": ...}, {"weights": ..., "memory": ...}, or {"error": "one sentence"}.
+Only the round itself is timed, by the contender, with its result computed to the last number.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+
+from benchmarks import workload as workload_lib
+
+_PR_SET_PDEATHSIG = 1
+FIRST_WEIGHTS = "first_weights.npz"
+LAST_WEIGHTS = "last_weights.npz"
+
+
+class Contender(abc.ABC):
+  """Something that computes rounds of federated learning."""
+
+  def prepare(self, round_num: int) -> None:
+    """Lays out what the round needs; not timed.
+
+    For what a user of this contender would have at hand: ids of clients, arrays in memory.
+
+    Args:
+      round_num: The round, from 0.
+    """
+    del round_num
+
+  @abc.abstractmethod
+  def run_round(self, round_num: int) -> None:
+    """Computes a round, to the last number; timed."""
+
+  @abc.abstractmethod
+  def weights(self) -> list[np.ndarray]:
+    """The model's weights now, in the workload's order and layout."""
+
+  def describe(self) -> Mapping[str, Any]:
+    """What the driver should know of how it computes: threads, versions."""
+    return {}
+
+
+def _status(pid: int) -> dict[str, int]:
+  """Resident memory of a process in bytes: the peak and now; empty if it has ended."""
+  found = {}
+  try:
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+      for line in f:
+        name, _, value = line.partition(":")
+        if name in ("VmHWM", "VmRSS"):
+          found[name] = int(value.split()[0]) * 1024
+  except OSError:
+    pass
+  return found
+
+
+def _descendants(pid: int) -> list[int]:
+  """The processes that a process has started, and those that they have."""
+  children = {}
+  for name in filter(str.isdigit, os.listdir("/proc")):
+    try:
+      with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:
+        parent = int(f.read().rpartition(")")[2].split()[1])
+    except OSError:
+      continue  # Ended meanwhile.
+    children.setdefault(parent, []).append(int(name))
+  found, left = [], [pid]
+  while left:
+    new = children.get(left.pop(), [])
+    found += new
+    left += new
+  return found
+
+
+def memory() -> dict[str, int]:
+  """Resident memory of this process and, added up, of its children, in bytes.
+
+  Returns:
+    "own_peak", "own", "children_peak" and "children".
+  """
+  own = _status(os.getpid())
+  of_children = [_status(pid) for pid in _descendants(os.getpid())]
+  return dict(
+    own_peak=own.get("VmHWM", 0),
+    own=own.get("VmRSS", 0),
+    children_peak=sum(status.get("VmHWM", 0) for status in of_children),
+    children=sum(status.get("VmRSS", 0) for status in of_children),
+  )
+
+
+def end_with_parent(parent: int) -> None:
+  """Asks the kernel to kill this process when its parent ends, in whatever way (Linux).
+
+  Args:
+    parent: The parent's id: had it ended before, it would be another's by now.
+  """
+  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+  if os.getppid() != parent:
+    sys.exit("the parent has ended")
+
+
+def one_sentence(error: BaseException) -> str:
+  """What went wrong, on one line."""
+  text = " ".join(str(error).split())
+  return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+
+
+def _save(directory: str, name: str, weights: list[np.ndarray]) -> str:
+  path = os.path.join(directory, name)
+  np.savez(path, *[np.asarray(w) for w in weights])
+  return path
+
+
+def load_weights(path: str) -> list[np.ndarray]:
+  """The weights that a contender wrote."""
+  with np.load(path) as arrays:
+    return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+
+
+def _answer_commands(
+  build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender],
+  answer: Callable[..., None],
+) -> None:
+  directory, output_dir, options = sys.argv[1:]
+  contender = build(workload_lib.read(directory), json.loads(options))
+  answer(ready=contender.describe())
+  is_first = True
+  for line in sys.stdin:
+    command, *arguments = line.split()
+    if command == "round":
+      round_num = int(arguments[0])
+      contender.prepare(round_num)
+      start = time.perf_counter()
+      contender.run_round(round_num)
+      seconds = time.perf_counter() - start
+      if is_first:
+        _save(output_dir, FIRST_WEIGHTS, contender.weights())
+        is_first = False
+      answer(seconds=seconds, memory=memory())
+    elif command == "finish":
+      peaks = memory()  # Before the weights are written, which is no part of the work.
+      answer(weights=_save(output_dir, LAST_WEIGHTS, contender.weights()), memory=peaks)
+      return
+    else:
+      raise ValueError(f"Found the command {line.strip()!r}; expected 'round N' or 'finish'.")
+
+
+def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
+  """Is the main function of a contender's process; its arguments are those of the command line.
+
+  Args:
+    build: Takes the workload and the contender's options; returns the contender, ready to compute.
+  """
+  # Libraries print what they like; the driver's answers go where no library writes.
+  answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+  os.dup2(2, 1)
+
+  def answer(**message):
+    print(json.dumps(message), file=answers, flush=True)
+
+  try:
+    _answer_commands(build, answer)
+  except Exception as error:  # Whatever it is, the driver tells the user.
+    traceback.print_exc()
+    answer(error=one_sentence(error))
+    sys.exit(1)
+
+
+def follow(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
+  """Is the main function of a process that computes its part of a contender's rounds.
+
+  It takes the same arguments and commands, and answers nothing.
+
+  Args:
+    build: As in `serve`.
+  """
+  directory, _, options = sys.argv[1:]
+  contender = build(workload_lib.read(directory), json.loads(options))
+  for line in sys.stdin:
+    round_num = int(line.split()[1])
+    contender.prepare(round_num)
+    contender.run_round(round_num)

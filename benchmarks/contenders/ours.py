@@ -1,0 +1,111 @@
+"""This project's processes, computed by TFF's runtime or by the engine in this process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks import contender
+from benchmarks import workload as workload_lib
+
+_TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
+_PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="uniform")
+# Flags of a run that make the methods what they are.
+METHODS: Mapping[str, Mapping[str, Any]] = {
+  "fed_avg": dict(algorithm="fed_avg"),
+  "superquantile": dict(),
+  "tree_64": dict(_TREE, num_bins=64),
+  "tree_1024": dict(_TREE, num_bins=1024),
+  "private_geometric": dict(_PRIVATE, threshold="geometric", threshold_noise_multiplier=10.0),
+  "private_tree_64": dict(_PRIVATE, **_TREE, num_bins=64),
+  "private_distributed": dict(_PRIVATE, **_TREE, num_bins=64, update_sum="distributed"),
+}
+
+
+def _config(task, workload: workload_lib.Workload, options: Mapping[str, Any]) -> dict[str, Any]:
+  """The flags of a run, resolved."""
+  from tff_superquantile.experiments import method_names
+
+  of_other_methods = {name for names in method_names.PARAMETERS.values() for name in names}
+  return {
+    **task.defaults,
+    **dict.fromkeys(of_other_methods),
+    **dict(
+      algorithm="superquantile",
+      theta=options["theta"],
+      threshold="exact",
+      threshold_noise_multiplier=None,
+      epsilon=None,
+      update_noise_multiplier=None,
+      clip_unit="update",
+      update_sum="central",
+      delta=1e-5,
+      sampling="fixed_size",
+      secure_sum="modular",
+      smoothing=0.0,
+      seed=0,
+      clients_per_round=workload.num_places,
+      l2=0.0,  # The others have none.
+      learning_rate_decay=1.0,
+    ),
+    **METHODS[options["method"]],
+  }
+
+
+class _Ours(contender.Contender):
+  """One of the methods."""
+
+  def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
+    import tasks
+    from tff_superquantile.experiments import methods
+    from tff_superquantile.experiments import private_runs
+    from tff_superquantile.simulation import client_files
+    from tff_superquantile.simulation import context
+
+    context.set_simulation_context(engine=options["engine"])
+    self._workload = workload
+    settings = workload.settings
+    task = tasks.get_task(settings["task"])
+    self._ids = settings["client_ids"]
+    self._files = client_files.open_client_files(settings["client_files"]).subset(self._ids)
+    model = task.build_model_for(self._files, 0)
+    config = _config(task, workload, options)
+    release = None
+    if config["update_noise_multiplier"] is not None:
+      num_parameters = sum(weights.size for weights in workload.initial_weights)
+      # Cohorts larger than the population: for timing, nobody's privacy is at stake.
+      population = max(len(self._ids), workload.num_places)
+      release = private_runs.build_release(config, population, num_parameters)
+    self._process = methods.build_process(config, model, self._files, release)
+    self._state = self._process.initialize()
+    self._cohort = None
+
+  def prepare(self, round_num):
+    self._cohort = handles(self._files, self._workload, round_num)
+
+  def run_round(self, round_num):
+    del round_num
+    self._state = self._process.next(self._state, self._cohort).state
+
+  def weights(self):
+    return [np.asarray(w) for w in self._process.get_model_weights(self._state).trainable]
+
+
+def handles(files, workload: workload_lib.Workload, round_num: int) -> list[Any]:
+  """What the clients of a round are handed: which file is their own, and their seed.
+
+  Args:
+    files: The clients' files, a `client_files.ClientFiles`.
+    workload: What is to be computed.
+    round_num: The round.
+
+  Returns:
+    A list of `client_files.HANDLE_TYPE`.
+  """
+  ids = workload.settings["client_ids"]
+  cohort = zip(workload.cohorts[round_num], workload.seeds[round_num])
+  return [files.handle(ids[client], np.array(seed)) for client, seed in cohort]
+
+
+if __name__ == "__main__":
+  contender.serve(_Ours)

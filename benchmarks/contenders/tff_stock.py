@@ -1,0 +1,155 @@
+"""TFF's own `tff.learning.algorithms.build_weighted_fed_avg`, in two ways.
+
+"client_ids" is the fastest way that is known to us: a functional model, ids of clients in, each
+client's data set built by a computation on the client, as many clients at once as there are cores.
+"tutorial" is the way of TFF's tutorials: a Keras model, lists of `tf.data.Dataset`, and the context
+that TFF sets when it is imported.
+"""
+
+from collections.abc import Mapping
+import types
+from typing import Any
+
+import numpy as np
+
+from benchmarks import contender
+from benchmarks import workload as workload_lib
+from benchmarks.contenders import ours
+
+
+def _weighting(workload: workload_lib.Workload):
+  import tensorflow_federated as tff
+
+  return tff.learning.ClientWeighting[workload.settings["client_weighting"].upper()]
+
+
+class _Stock(contender.Contender):
+  """What the two ways share."""
+
+  def __init__(self, workload: workload_lib.Workload):
+    self._workload = workload
+    self._process = None
+    self._state = None
+    self._cohort = None
+
+  def run_round(self, round_num):
+    del round_num
+    self._state = self._process.next(self._state, self._cohort).state
+
+  def weights(self):
+    return [np.asarray(w) for w in self._process.get_model_weights(self._state).trainable]
+
+
+class _ClientIds(_Stock):
+  """At its best."""
+
+  def __init__(self, workload):
+    import tensorflow_federated as tff
+
+    import tasks
+    from tff_superquantile.simulation import client_files
+    from tff_superquantile.simulation import context
+
+    super().__init__(workload)
+    context.set_simulation_context(engine="native")
+    settings = workload.settings
+    self._files = client_files.open_client_files(settings["client_files"])
+    self._files = self._files.subset(settings["client_ids"])
+    stock = tff.learning.algorithms.build_weighted_fed_avg(
+      tasks.get_task(settings["task"]).build_model_for(self._files, 0),
+      tff.learning.optimizers.build_sgdm(settings["client_learning_rate"]),
+      client_weighting=_weighting(workload),
+    )
+    batch_size = settings["batch_size"]
+    self._process = tff.simulation.compose_dataset_computation_with_learning_process(
+      client_files.build_dataset_computation(
+        self._files, batch_size=batch_size, shuffle=batch_size > 0
+      ),
+      stock,
+    )
+    self._state = self._process.initialize()
+
+  def prepare(self, round_num):
+    self._cohort = ours.handles(self._files, self._workload, round_num)
+
+
+def _keras_layers(workload: workload_lib.Workload) -> list[Any]:
+  """The layers of the task's model, with its weights in the same order."""
+  import tensorflow as tf
+
+  layers, outputs = tf.keras.layers, workload.settings["num_outputs"]
+  if workload.settings["model"] == "lstm":
+    return [layers.LSTM(workload.initial_weights[1].shape[0]), layers.Dense(outputs)]
+  if workload.settings["model"] == "linear":
+    return [layers.Flatten(), layers.Dense(outputs, use_bias=len(workload.initial_weights) == 2)]
+  found = [layers.Reshape((*workload.x.shape[1:], 1))]
+  for kernel in (workload.initial_weights[0], workload.initial_weights[2]):
+    found.append(layers.Conv2D(kernel.shape[3], kernel.shape[:2], activation="relu"))
+    found.append(layers.MaxPooling2D())
+  return [*found, layers.Flatten(), layers.Dense(outputs)]
+
+
+class _Tutorial(_Stock):
+  """As in the tutorials."""
+
+  def __init__(self, workload):
+    import tensorflow as tf
+    import tensorflow_federated as tff
+    from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
+
+    from tff_superquantile.simulation import dependent_process
+
+    super().__init__(workload)
+    # TFF's worker would outlive this process; in all else it is TFF's own context.
+    executor_factory.subprocess = types.SimpleNamespace(Popen=dependent_process.DependentProcess)
+    settings = workload.settings
+    is_binary = settings["num_outputs"] == 1
+    input_spec = (
+      tf.TensorSpec([None, *workload.x.shape[1:]], tf.float32),
+      tf.TensorSpec([None, 1] if is_binary else [None], tf.int32),
+    )
+
+    def model_fn():
+      if is_binary:
+        loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+        metrics = [tf.keras.metrics.BinaryAccuracy(threshold=0.0)]
+      else:
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metrics = [tf.keras.metrics.SparseCategoricalAccuracy()]
+      return tff.learning.models.from_keras_model(
+        tf.keras.Sequential(
+          [tf.keras.layers.InputLayer(workload.x.shape[1:]), *_keras_layers(workload)]
+        ),
+        loss=loss,
+        input_spec=input_spec,
+        metrics=metrics,
+      )
+
+    self._process = tff.learning.algorithms.build_weighted_fed_avg(
+      model_fn,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(settings["client_learning_rate"]),
+      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+      client_weighting=_weighting(workload),
+    )
+    self._is_binary = is_binary
+    weights = tff.learning.models.ModelWeights(list(workload.initial_weights), [])
+    self._state = self._process.set_model_weights(self._process.initialize(), weights)
+
+  def prepare(self, round_num):
+    import tensorflow as tf
+
+    self._cohort = []
+    for place, client in enumerate(self._workload.cohorts[round_num]):
+      x, y = self._workload.client(client)
+      order = self._workload.order(round_num, place)
+      y = y[order][:, np.newaxis] if self._is_binary else y[order]
+      dataset = tf.data.Dataset.from_tensor_slices((x[order], y))
+      self._cohort.append(dataset.batch(self._workload.batch_size(len(order))))
+
+
+def _build(workload: workload_lib.Workload, options: Mapping[str, Any]) -> contender.Contender:
+  return {"client_ids": _ClientIds, "tutorial": _Tutorial}[options["way"]](workload)
+
+
+if __name__ == "__main__":
+  contender.serve(_build)

@@ -1,0 +1,124 @@
+"""Who may take part, under which name, and which of them do the same work."""
+
+from collections.abc import Sequence
+import dataclasses
+import difflib
+import os
+from typing import Any, Optional
+
+FED_AVG = "fed_avg"
+SUPERQUANTILE = "superquantile"
+BEST_STOCK = "tff_client_ids"
+_ENGINES = {
+  "auto": "",
+  "native": ", TFF's runtime",
+  "in_process": ", in process",
+}
+# Of this project, in the order of the table. Those that are not FedAvg work as nobody else does.
+_OURS = {
+  FED_AVG: "FedAvg",
+  SUPERQUANTILE: "superquantile, exact",
+  "tree_64": "tree of 64 bins",
+  "tree_1024": "tree of 1024 bins",
+  "private_geometric": "private, geometric",
+  "private_tree_64": "private, tree of 64",
+  "private_distributed": "private, tree, distributed noise",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A contender of a run.
+
+  Attributes:
+    name: What it is called on the command line.
+    title: What it is called in tables.
+    module: The module of `benchmarks.contenders` that is its process.
+    options: What the module is told.
+    work: What it computes; entries of the same work must get the same weights.
+    peer: The environment that it needs, see `peers.environments`; None for the project's own.
+  """
+
+  name: str
+  title: str
+  module: str
+  options: dict[str, Any]
+  work: str = FED_AVG
+  peer: Optional[str] = None
+
+
+# pfl-research's guide to fast simulations wants a process for each device. Measured on 2 cores,
+# seconds a round, 100 clients of the linear and of the ConvNet task: 0.25 and 4.9 with one process
+# of one thread, 0.23 and 4.2 with one of two threads, 0.16 and 3.1 with two of one thread.
+_PFL_PROCESSES = len(os.sched_getaffinity(0))
+_OTHERS = (
+  Entry(BEST_STOCK, "TFF's FedAvg, client ids", "tff_stock", {"way": "client_ids"}),
+  Entry("tff_tutorial", "TFF's FedAvg, as in tutorials", "tff_stock", {"way": "tutorial"}),
+  Entry("floor", "a loop of one tf.function", "floor", {}),
+  Entry(
+    "pfl_research",
+    "pfl-research, FedAvg",
+    "pfl_research",
+    {"processes": _PFL_PROCESSES, "threads": 1},
+    peer="pfl-research",
+  ),
+  Entry("fedjax", "FedJAX, FedAvg", "fedjax_peer", {}, peer="fedjax"),
+)
+PEERS = tuple(entry.name for entry in _OTHERS if entry.peer)
+DEFAULT = (
+  *(entry.name for entry in _OTHERS if not entry.peer),
+  FED_AVG,
+  f"{FED_AVG}@native",
+  SUPERQUANTILE,
+  f"{SUPERQUANTILE}@native",
+  *list(_OURS)[2:],
+)
+
+
+def find(name: str, theta: float) -> Entry:
+  """The entry of a name.
+
+  Args:
+    name: One of `DEFAULT` or `PEERS`, or one of this project's methods with the engine that
+      computes it: `superquantile@native`. Without one it is "auto".
+    theta: Tail fraction of superquantile aggregation.
+
+  Returns:
+    The entry.
+
+  Raises:
+    ValueError: If there is none of that name.
+  """
+  for entry in _OTHERS:
+    if entry.name == name:
+      return entry
+  method, _, engine = name.partition("@")
+  if method not in _OURS or (engine or "auto") not in _ENGINES:
+    known = [*(entry.name for entry in _OTHERS), *_OURS]
+    known += [f"{one}@{engine}" for one in _OURS for engine in _ENGINES]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
+  options = {"method": method, "engine": engine or "auto", "theta": theta}
+  return Entry(name, _OURS[method] + _ENGINES[engine or "auto"], "ours", options, work=method)
+
+
+def choose(names: Sequence[str], with_peers: bool, theta: float) -> list[Entry]:
+  """The entries of a run.
+
+  Args:
+    names: Their names; none for all but the peers.
+    with_peers: Whether to add the peers.
+    theta: As in `find`.
+
+  Returns:
+    The entries, in the order of the table.
+
+  Raises:
+    ValueError: If a name is unknown or given twice.
+  """
+  names = list(names or DEFAULT)
+  if len(set(names)) != len(names):
+    raise ValueError(f"Found a contender twice in {','.join(names)}; give each one once.")
+  if with_peers:
+    names += [name for name in PEERS if name not in names]
+  return [find(name, theta) for name in names]

@@ -1,0 +1,68 @@
+"""The virtual environments of other libraries, made on first use, outside of the repository."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import uuid
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_PYTHON = "python3.11"  # What the pinned versions are for.
+
+
+def _run(command: list[str], what: str, log: pathlib.Path) -> None:
+  with open(log, "ab") as f:
+    result = subprocess.run(
+      command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, check=False
+    )
+  if result.returncode:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = next((line for line in reversed(lines) if line.strip()), "nothing")
+    raise ValueError(f"Cannot {what}: it said {said.strip()[:300]!r}.")
+
+
+def python_of(peer: str, peers_dir: str) -> str:
+  """The Python of a library's environment, which is made if it is not there.
+
+  The environment appears by a rename when it is complete; one that a second process made meanwhile
+  is as good. Its name has a hash of the requirements: when they change, it is made anew.
+
+  Args:
+    peer: The library, as in `requirements-PEER.txt`.
+    peers_dir: The folder of the environments.
+
+  Returns:
+    The path of the Python.
+
+  Raises:
+    ValueError: If the environment cannot be made.
+  """
+  requirements = _FOLDER / f"requirements-{peer}.txt"
+  fingerprint = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
+  target = pathlib.Path(peers_dir).expanduser().absolute() / f"{peer}-{fingerprint}"
+  python = target / "bin" / "python"
+  if python.exists():
+    return str(python)
+  print(f"Making the environment of {peer} in {target}, once.", file=sys.stderr, flush=True)
+  temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+  try:
+    temporary.mkdir(parents=True)
+  except OSError as error:
+    raise ValueError(f"Cannot write to {temporary.parent} ({error.strerror}).") from error
+  log = temporary / "pip.log"
+  base = shutil.which(_PYTHON) or sys.executable
+  try:
+    _run([base, "-m", "venv", str(temporary)], "make an environment", log)
+    new_python = str(temporary / "bin" / "python")
+    install = [new_python, "-m", "pip", "install", "-r", str(requirements)]
+    _run(install, f"install {requirements.name}", log)
+    try:
+      os.rename(temporary, target)
+    except OSError:
+      if not python.exists():
+        raise
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+  return str(python)

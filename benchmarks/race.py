@@ -1,0 +1,286 @@
+"""Contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Optional
+
+from benchmarks import contender
+from benchmarks import lineup
+from tff_superquantile.simulation import dependent_process
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_PATIENCE_SECONDS = 1800.0  # For any one answer.
+
+
+class ContenderError(Exception):
+  """A contender failed; the message is one sentence."""
+
+
+@dataclasses.dataclass
+class Record:
+  """What was measured of a contender.
+
+  Attributes:
+    entry: Who it is.
+    start_seconds: From the start of its process until it was ready.
+    details: What it says of itself.
+    seconds: Of each round, the first one and the warm-up included.
+    resident: Resident memory after each round, of itself and its children, in bytes.
+    own_peak: The most memory that it had at once, in bytes.
+    children_peak: The same of its children, added up.
+    first_weights: The file of its weights after the first round.
+    last_weights: The file of its weights after the last one.
+    error: Why it failed, or None.
+  """
+
+  entry: lineup.Entry
+  start_seconds: float = 0.0
+  details: dict[str, Any] = dataclasses.field(default_factory=dict)
+  seconds: list[float] = dataclasses.field(default_factory=list)
+  resident: list[int] = dataclasses.field(default_factory=list)
+  own_peak: int = 0
+  children_peak: int = 0
+  first_weights: str = ""
+  last_weights: str = ""
+  error: Optional[str] = None
+
+
+class ContenderProcess:
+  """The process of a contender, as the driver sees it; it ends with the driver."""
+
+  def __init__(
+    self,
+    entry: lineup.Entry,
+    *,
+    python: str,
+    workload_dir: str,
+    output_dir: str,
+    patience: float = _PATIENCE_SECONDS,
+  ):
+    """Starts the process and waits until it is ready.
+
+    Args:
+      entry: Who it is; a module without a dot is one of `benchmarks.contenders`.
+      python: The Python that runs it.
+      workload_dir: The folder of the workload.
+      output_dir: An empty folder of its own: its weights and its log.
+      patience: Seconds that it may take for any one answer.
+
+    Raises:
+      ContenderError: If it fails.
+    """
+    self._patience = patience
+    self._buffer = b""
+    self._log = pathlib.Path(output_dir, "log.txt")
+    module = entry.module if "." in entry.module else f"benchmarks.contenders.{entry.module}"
+    paths = [str(_ROOT)]
+    if entry.peer is None and os.environ.get("PYTHONPATH"):  # Not for another environment.
+      paths.append(os.environ["PYTHONPATH"])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    start = time.perf_counter()
+    with open(self._log, "wb") as log:
+      self._process = dependent_process.DependentProcess(
+        [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd=output_dir,
+        env=environment,
+      )
+    try:
+      self.details = self._answer()["ready"]
+    except BaseException:
+      self.close()
+      raise
+    self.start_seconds = time.perf_counter() - start
+
+  def _fail(self, message: str) -> None:
+    self.close()
+    raise ContenderError(message)
+
+  def _last_words(self) -> str:
+    lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"its last words were {said[:300]!r}" if said else "it said nothing"
+
+  def _answer(self) -> dict[str, Any]:
+    """The next message, which must come in time."""
+    end = time.monotonic() + self._patience
+    while b"\n" not in self._buffer:
+      left = end - time.monotonic()
+      if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+        self._fail(f"It did not answer for {self._patience:g} seconds.")
+      chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+      if not chunk:
+        code = self._process.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        self._fail(f"Its process ended {how}; {self._last_words()}.")
+      self._buffer += chunk
+    line, _, self._buffer = self._buffer.partition(b"\n")
+    try:
+      message = json.loads(line)
+    except ValueError:
+      self._fail(f"It answered {line[:200]!r}, which is not JSON.")
+    if "error" in message:
+      self._fail(message["error"])
+    return message
+
+  def ask(self, command: str) -> dict[str, Any]:
+    """Sends a command and waits for its answer.
+
+    Args:
+      command: As in `contender`.
+
+    Returns:
+      The answer.
+
+    Raises:
+      ContenderError: If the contender fails or takes too long.
+    """
+    try:
+      self._process.stdin.write(f"{command}\n".encode())
+      self._process.stdin.flush()
+    except OSError:
+      pass  # It has ended; why, the answer tells.
+    return self._answer()
+
+  def close(self) -> None:
+    """Ends the process and what it started."""
+    try:
+      # The session is its own, so this is nobody else's process group.
+      os.killpg(self._process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+      pass
+    self._process.wait()
+    for stream in (self._process.stdin, self._process.stdout):
+      try:
+        stream.close()
+      except OSError:
+        pass  # A command that could not be sent.
+
+
+class Progress:
+  """Tells on standard error what runs now and how long it may take."""
+
+  def __init__(self, title: str, num_rounds: int):
+    self._title = title
+    self._num_rounds = num_rounds
+    self._is_terminal = sys.stderr.isatty()
+    self._last_line = -float("inf")
+
+  def show(self, what: str, seconds_left: Optional[float], *, now: bool = False) -> None:
+    """Shows what runs now; off a terminal every 20 seconds, or `now`."""
+    text = f"{self._title}: {what}"
+    if seconds_left is not None:
+      text += (
+        f", about {seconds_left / 60:.0f} min left"
+        if seconds_left >= 90
+        else (f", about {seconds_left:.0f} s left")
+      )
+    if self._is_terminal:
+      print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
+    elif now or time.monotonic() - self._last_line >= 20:
+      print(text, file=sys.stderr, flush=True)
+      self._last_line = time.monotonic()
+
+  def close(self) -> None:
+    """Clears the line."""
+    if self._is_terminal:
+      print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _seconds_left(records: Sequence[Record], num_rounds: int) -> Optional[float]:
+  if not all(record.seconds for record in records):
+    return None
+  return sum(record.seconds[-1] * (num_rounds - len(record.seconds)) for record in records)
+
+
+def run(
+  entries: Sequence[lineup.Entry],
+  *,
+  python_of: Callable[[lineup.Entry], str],
+  workload_dir: str,
+  output_dir: str,
+  num_rounds: int,
+  rounds_per_turn: int,
+  title: str,
+) -> list[Record]:
+  """Runs all rounds of a workload with all contenders.
+
+  Args:
+    entries: The contenders. Those that fail are left out from then on.
+    python_of: The Python of an entry.
+    workload_dir: The folder of the workload.
+    output_dir: A folder for the contenders' own folders.
+    num_rounds: How many rounds, warm-up included.
+    rounds_per_turn: How many of them a contender runs before it is the next one's turn.
+    title: What is run, for people.
+
+  Returns:
+    A record of each contender.
+  """
+  records = [Record(entry) for entry in entries]
+  processes: dict[str, ContenderProcess] = {}
+  progress = Progress(title, num_rounds)
+
+  def alive():
+    return [record for record in records if record.entry.name in processes]
+
+  def attempt(record: Record, action: Callable[[], None]) -> None:
+    try:
+      action()
+    except ContenderError as error:
+      record.error = str(error)
+      processes.pop(record.entry.name, None)
+
+  def start(record: Record) -> None:
+    name = record.entry.name
+    folder = os.path.join(output_dir, name)
+    os.makedirs(folder)
+    process = processes[name] = ContenderProcess(
+      record.entry, python=python_of(record.entry), workload_dir=workload_dir, output_dir=folder
+    )
+    record.start_seconds, record.details = process.start_seconds, process.details
+
+  def run_round(record: Record, round_num: int) -> None:
+    answer = processes[record.entry.name].ask(f"round {round_num}")
+    record.seconds.append(answer["seconds"])
+    record.resident.append(answer["memory"]["own"] + answer["memory"]["children"])
+
+  def finish(record: Record) -> None:
+    answer = processes[record.entry.name].ask("finish")
+    record.own_peak = answer["memory"]["own_peak"]
+    record.children_peak = answer["memory"]["children_peak"]
+    record.last_weights = answer["weights"]
+    record.first_weights = os.path.join(os.path.dirname(answer["weights"]), contender.FIRST_WEIGHTS)
+
+  try:
+    # One after the other: they would slow down one another's start.
+    for record in records:
+      progress.show(f"starting {record.entry.title}", None)
+      attempt(record, functools.partial(start, record))
+    for turn, first in enumerate(range(0, num_rounds, rounds_per_turn)):
+      for place in range(len(records)):
+        record = records[(place + turn) % len(records)]
+        for round_num in range(first, min(first + rounds_per_turn, num_rounds)):
+          if record.entry.name not in processes:
+            break
+          what = f"round {round_num + 1} of {num_rounds}, {record.entry.title}"
+          progress.show(what, _seconds_left(alive(), num_rounds))
+          attempt(record, functools.partial(run_round, record, round_num))
+    for record in alive():
+      attempt(record, functools.partial(finish, record))
+  finally:
+    progress.close()
+    for process in processes.values():
+      process.close()
+  return records

@@ -1,0 +1,356 @@
+"""The benchmark: equal work for all, processes that end, errors in one sentence."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import contender
+from benchmarks import lineup
+from benchmarks import make_workload
+from benchmarks import race
+from benchmarks import report
+from benchmarks import workload as workload_lib
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# A contender that adds a constant in every round; what else it does is filled in.
+_FAKE = """
+import os, subprocess, sys, time
+import numpy as np
+from benchmarks import contender
+
+class Fake(contender.Contender):
+  def __init__(self, workload, options):
+    self._weights = [np.array(w) for w in workload.initial_weights]
+    self._step = options.get("step", 1.0)
+    print("a library says hello")  # No answer to the driver.
+    {start}
+
+  def run_round(self, round_num):
+    {run}
+    self._weights = [w + self._step for w in self._weights]
+
+  def weights(self):
+    return self._weights
+
+contender.serve(Fake)
+"""
+
+
+def make_workload_by_hand(cohort=(1, 0, 1), num_rounds=2):
+  """Two clients of 3 and 2 examples; the second one is twice in each cohort."""
+  rng = np.random.default_rng(0)
+  counts = np.array([3, 2])
+  cohorts = np.array([cohort] * num_rounds, np.int32)
+  orders = [rng.permutation(counts[client]) for client in cohorts.ravel()]
+  return workload_lib.Workload(
+    x=np.arange(10, dtype=np.uint8).reshape(5, 2),
+    y=np.arange(5, dtype=np.int32),
+    offsets=np.array([0, 3, 5]),
+    cohorts=cohorts,
+    seeds=np.zeros((*cohorts.shape, 2), np.int64),
+    orders=np.concatenate(orders).astype(np.int32),
+    order_offsets=np.cumsum([0] + [len(order) for order in orders]),
+    initial_weights=[np.zeros((2, 3), np.float32), np.zeros(3, np.float32)],
+    settings=dict(client_weighting="num_examples", batch_size=2, x_scale=0.5, model="linear"),
+  )
+
+
+@pytest.fixture
+def workload_dir(tmp_path):
+  directory = tmp_path / "workload"
+  directory.mkdir()
+  workload_lib.write(str(directory), make_workload_by_hand())
+  return str(directory)
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+  """Returns a function that makes an entry from what it does at its start and in a round."""
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+  def make(name, *, start="pass", run="pass", work=lineup.FED_AVG, **options):
+    (tmp_path / "fakes").mkdir(exist_ok=True)
+    text = _FAKE.format(start=start, run=run)
+    (tmp_path / "fakes" / f"{name}.py").write_text(text, encoding="utf-8")
+    return lineup.Entry(name, name, f"fakes.{name}", options, work=work)
+
+  return make
+
+
+def run_race(entries, workload_dir, tmp_path, num_rounds=2):
+  output_dir = tmp_path / "output"
+  output_dir.mkdir()
+  return race.run(
+    entries,
+    python_of=lambda entry: sys.executable,
+    workload_dir=workload_dir,
+    output_dir=str(output_dir),
+    num_rounds=num_rounds,
+    title="fakes",
+  )
+
+
+def judge(records):
+  initial = make_workload_by_hand().initial_weights
+  return report.judge(records, initial_weights=initial, model="linear", warm_up=1)
+
+
+def as_table(rows):
+  return report.Table("synthetic", "linear", "by hand", 3, 1, rows)
+
+
+def has_ended(pid):
+  try:
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+  except (FileNotFoundError, ProcessLookupError):
+    return True
+  return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until(condition, seconds=20):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def test_workload_is_read_as_it_was_written(workload_dir):
+  made, found = make_workload_by_hand(), workload_lib.read(workload_dir)
+  np.testing.assert_array_equal(found.client(1)[0], [[3.0, 3.5], [4.0, 4.5]])
+  np.testing.assert_array_equal(found.num_examples(0), [2, 3, 2])
+  np.testing.assert_array_equal(found.client_weights(1), [2.0, 3.0, 2.0])
+  for round_num in range(2):
+    for place in range(3):
+      order = found.order(round_num, place)
+      np.testing.assert_array_equal(order, made.order(round_num, place))
+      assert sorted(order) == list(range(found.num_examples(round_num)[place]))
+  assert [w.shape for w in found.initial_weights] == [(2, 3), (3,)]
+
+
+def test_orders_are_those_of_client_files(tmp_path):
+  from tff_superquantile.simulation import client_files
+
+  rng = np.random.default_rng(0)
+  clients = [(str(i), rng.random((7 + i, 2), np.float32), np.arange(7 + i)) for i in range(3)]
+  files = client_files.write_client_files(
+    tmp_path / "clients", [(i, x, y.astype(np.int32)) for i, x, y in clients]
+  )
+  cohorts = np.array([[2, 0, 1, 2]], np.int32)
+  seeds, orders = make_workload._draw_orders(cohorts, files.client_ids, files.num_examples, True)
+  read = client_files.build_examples_fn(files, shuffle=True)
+  for client, seed, order in zip(cohorts[0], seeds[0], orders):
+    _, y = read(files.handle(files.client_ids[client], seed))
+    np.testing.assert_array_equal(y, order)  # Their labels number them.
+  assert list(orders[0]) != list(orders[3])  # The same client in another place.
+
+
+def test_cohorts_repeat_clients_only_when_there_are_too_few():
+  def draw(num_clients, clients_per_round):
+    options = make_workload.Options("", "synthetic", clients_per_round, 4, "", "", "")
+    return make_workload._draw_cohorts(num_clients, options)
+
+  assert all(len(set(cohort)) == 6 for cohort in draw(8, 6))
+  for cohort in draw(4, 10):
+    assert sorted(np.bincount(cohort)) == [2, 2, 3, 3]
+
+
+def test_equal_work_counts_and_other_work_is_void(workload_dir, fake, tmp_path):
+  entries = [fake("same"), fake("other", step=1.01), fake("apart", step=5.0, work="tree_64")]
+  rows = judge(run_race(entries, workload_dir, tmp_path))
+  assert [row.is_void for row in rows] == [False, True, False]
+  assert rows[0].is_reference and not rows[2].is_reference
+  assert rows[1].first_distance == pytest.approx(0.01)
+  table = report.format_table(as_table(rows))
+  assert "VOID: other did other work" in table
+  assert max(map(len, table.split("\n"))) <= 130
+
+
+def test_drifting_apart_is_void_for_linear_models(workload_dir, fake, tmp_path):
+  drift = fake("drift", run="self._step = 1.0 + 0.01 * round_num")
+  rows = judge(run_race([fake("same"), drift], workload_dir, tmp_path))
+  assert rows[1].first_distance == 0.0
+  assert rows[1].is_void
+
+
+@pytest.mark.parametrize(
+  "start, run, said",
+  [
+    ("raise ValueError('two\\nlines')", "pass", "ValueError: two lines"),
+    ("pass", "raise ValueError('in a round')", "ValueError: in a round"),
+    ("pass", "sys.stderr.write('last\\n'); sys.stderr.flush(); os._exit(3)", "exit code 3"),
+    ("pass", "os.kill(os.getpid(), 9)", "SIGKILL"),
+    ("sys.exit('no start')", "pass", "its last words were 'no start'"),
+  ],
+)
+def test_error_is_one_sentence_and_others_go_on(workload_dir, fake, tmp_path, start, run, said):
+  records = run_race([fake("broken", start=start, run=run), fake("whole")], workload_dir, tmp_path)
+  assert said in records[0].error
+  assert "\n" not in records[0].error
+  assert records[1].error is None and len(records[1].seconds) == 2
+  table = report.format_table(as_table(judge(records)))
+  assert "FAILED: broken: " in table
+
+
+def test_only_the_round_is_timed(workload_dir, fake, tmp_path):
+  records = run_race(
+    [fake("slow", start="time.sleep(0.3)", run="time.sleep(0.05)")], workload_dir, tmp_path
+  )
+  assert records[0].start_seconds >= 0.3
+  assert all(0.05 <= seconds < 0.25 for seconds in records[0].seconds)
+  assert records[0].own_peak > 1e6 and records[0].children_peak == 0
+
+
+def test_memory_of_children_is_apart(workload_dir, fake, tmp_path):
+  start = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+  (record,) = run_race([fake("parent", start=start, run="time.sleep(0.3)")], workload_dir, tmp_path)
+  assert record.children_peak > 1e6
+  assert record.resident[-1] > record.children_peak
+
+
+def test_silence_is_an_error(workload_dir, fake, tmp_path):
+  with pytest.raises(race.ContenderError, match="did not answer for 1 seconds"):
+    race.ContenderProcess(
+      fake("silent", start="time.sleep(60)"),
+      python=sys.executable,
+      workload_dir=workload_dir,
+      output_dir=str(tmp_path),
+      patience=1,
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_driver(workload_dir, fake, tmp_path, signum):
+  start = "open('pid', 'w').write(f'{os.getpid()} {os.getppid()}')"
+  entry = fake("endless", start=start, run="time.sleep(60)")
+  driver = textwrap.dedent(f"""
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from benchmarks import lineup, race
+    race.run(
+      [lineup.{entry!r}], python_of=lambda entry: sys.executable, workload_dir={workload_dir!r},
+      output_dir={str(tmp_path)!r}, num_rounds=1, title="",
+    )
+  """)
+  process = subprocess.Popen([sys.executable, "-c", driver], cwd=_ROOT, stderr=subprocess.DEVNULL)
+  pid_file = tmp_path / "endless" / "pid"
+  wait_until(lambda: pid_file.exists() and pid_file.read_text())
+  time.sleep(0.2)  # Into the round.
+  pid, parent = map(int, pid_file.read_text().split())
+  assert parent == process.pid
+  process.send_signal(signum)
+  process.wait(20)
+  wait_until(lambda: has_ended(pid))
+
+
+def test_distance_is_relative_to_the_way_that_was_gone():
+  initial, reference = [np.ones(4)], [np.full(4, 3.0)]
+  assert report.distance([np.full(4, 3.5)], reference, initial) == pytest.approx(0.25)
+  assert report.distance([np.full(4, np.nan)], reference, initial) == float("inf")
+  assert report.distance([np.ones((2, 2))], reference, initial) == float("inf")
+  assert report.distance(initial, initial, initial) == 0.0
+
+
+def as_row(name, seconds, **changes):
+  entry = lineup.find(name, 0.5)
+  seconds = [9.0, *seconds]
+  record = race.Record(entry, seconds=seconds, resident=[100] * len(seconds))
+  return report.Row(record, np.array(seconds[1:]), **changes)
+
+
+def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
+  rows = [
+    as_row(lineup.BEST_STOCK, [2.0, 4.0, 6.0]),
+    as_row("superquantile", [1.0, 2.0, 1.5]),
+    as_row("pfl_research", [3.0, 3.0, 3.0]),
+    as_row("fedjax", [1.0, 1.0, 1.0], is_void=True),
+  ]
+  assert report.ratio(rows[1], rows[0]) == 0.5
+  table = report.Table("emnist_linear", "linear", "by hand", 100, 1, rows)
+  assert table.fastest_peer() is rows[2]
+  targets = report.format_targets([table])
+  assert "at most 0.143  found 0.500  NOT reached" in targets
+  assert "at most 0.600  found 0.500  reached" in targets
+  assert "at most 1.000            not measured" in targets
+
+
+def test_cost_of_a_client_is_compared_between_sizes():
+  rows = {10: [as_row("fed_avg", [1.0])], 1000: [as_row("fed_avg", [110.0])]}
+  tables = [report.Table("synthetic", "linear", "", size, 1, rows[size]) for size in rows]
+  assert "found 1.100  reached" in report.format_targets(tables)
+
+
+def test_lineup_knows_engines_and_guesses_what_was_meant():
+  assert lineup.find("tree_64@native", 0.3).options == dict(
+    method="tree_64", engine="native", theta=0.3
+  )
+  assert lineup.find("tree_64", 0.3).work == lineup.find("tree_64@in_process", 0.3).work
+  with pytest.raises(ValueError, match="did you mean 'superquantile'"):
+    lineup.find("superquantle", 0.5)
+  assert [entry.name for entry in lineup.choose([], True, 0.5)][-2:] == list(lineup.PEERS)
+
+
+def run_command(*flags):
+  return subprocess.run(
+    [sys.executable, str(_ROOT / "benchmarks" / "round_time.py"), *flags],
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+
+
+def test_command_end_to_end(tmp_path):
+  result = run_command(
+    "--tasks=synthetic",
+    "--clients_per_round=10",
+    "--contenders=fed_avg,floor",
+    "--timed_rounds=1",
+    "--warm_up=1",
+    f"--json={tmp_path / 'numbers.json'}",
+  )
+  assert result.returncode == 0, result.stderr
+  assert "synthetic, 10 clients a round" in result.stdout
+  (table,) = json.loads((tmp_path / "numbers.json").read_text())
+  assert [len(row["seconds"]) for row in table["rows"]] == [2, 2]
+  assert table["rows"][1]["first_distance"] < 1e-5
+
+
+@pytest.mark.parametrize(
+  "flag, said",
+  [
+    ("--tasks=syntetic", "Found no task 'syntetic'"),
+    ("--contenders=fedavg", "Found no contender 'fedavg'"),
+    ("--clients_per_round=0", "expected at least 1"),
+    ("--theta=2", "expected a number in"),
+  ],
+)
+def test_mistakes_are_told_in_one_sentence(flag, said):
+  result = run_command(flag)
+  assert result.returncode == 2
+  assert said in result.stderr
+  assert "Traceback" not in result.stderr
+
+
+def test_protocol_refuses_unknown_commands(workload_dir, fake, tmp_path):
+  process = race.ContenderProcess(
+    fake("one"), python=sys.executable, workload_dir=workload_dir, output_dir=str(tmp_path)
+  )
+  assert process.ask("round 0")["seconds"] >= 0.0
+  with pytest.raises(race.ContenderError, match="Found the command 'dance'"):
+    process.ask("dance")
+
+
+def test_weights_are_read_as_they_were_saved(tmp_path):
+  weights = [np.arange(3.0), np.array(2.0)]
+  path = contender._save(str(tmp_path), "weights.npz", weights)
+  for found, saved in zip(contender.load_weights(path), weights):
+    np.testing.assert_array_equal(found, saved)
