@@ -211,7 +211,7 @@ def run(
   workload_dir: str,
   output_dir: str,
   num_rounds: int,
-  rounds_per_turn: int,
+  rounds_per_turn: int = 1,
   title: str,
 ) -> list[Record]:
   """Runs all rounds of a workload with all contenders.

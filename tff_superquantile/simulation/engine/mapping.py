@@ -15,6 +15,10 @@ from tff_superquantile.simulation.engine import values
 
 Leaf = values.Leaf
 
+# How far clients may run ahead of the slowest, times those that compute at once: TensorFlow's loops
+# end in order, so that one client in training would keep all cores waiting while others have none.
+_WINDOW = 4
+
 
 class Library:
   """The components of a computation, each read once, and their expressions."""
@@ -194,7 +198,7 @@ class Sequential(Mapper):
       call_one,
       tf.range(num_clients),
       fn_output_signature=[leaf.spec for leaf in component.result_types],
-      parallel_iterations=self._parallel,
+      parallel_iterations=_WINDOW * self._parallel,
     )
 
 
@@ -258,7 +262,7 @@ class Compiled(Sequential):
         call_one,
         (stacked, tensors_given),
         fn_output_signature=signature,
-        parallel_iterations=self._parallel,
+        parallel_iterations=_WINDOW * self._parallel,
       )
       return [
         tf.ensure_shape(result, [self._capacity, *shape]) for result, shape in zip(results, shapes)

@@ -261,7 +261,9 @@ def build_to_python(type_spec: tff.Type) -> Callable[[list], Any]:
   Returns:
     A function of what `leaf_types` of the type describes, numpy arrays or scalars.
   """
-  if not tff.types.contains(type_spec, lambda t: isinstance(t, tff.FederatedType) and not t.all_equal):
+  if not tff.types.contains(
+    type_spec, lambda t: isinstance(t, tff.FederatedType) and not t.all_equal
+  ):
     construct = _constructor(type_spec)
     return lambda arrays: construct(iter(arrays))
 
