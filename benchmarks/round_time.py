@@ -4,8 +4,8 @@
 
 Every contender is a process of its own. All of them compute the same rounds, on the same cohorts,
 batches and initial weights, and take turns, a few rounds each, in an order that rotates, so that
-they share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did other
-work, and its row is void.
+they share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did
+other work, and its row is void.
 
 The clock runs while a round is computed. What a contender takes as its user's arrays in memory is
 laid out in the order of the round's batches before that; those that take ids of clients, and read

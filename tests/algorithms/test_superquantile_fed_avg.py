@@ -257,6 +257,52 @@ def test_with_nobody_in_the_tail_the_model_stays():
   assert metrics["cohort"] == dict(cohort_size=6, tail_size=0, num_excluded=6)
 
 
+def test_models_may_have_pythons_if_on_tensors():
+  """As in TFF's own algorithms, which convert what they call by AutoGraph."""
+  plain = problems.linear_model()
+
+  def predict(weights, x, training):
+    if tf.reduce_max(x) > 100.0:
+      x = 0.0 * x
+    return plain.predict_on_batch(weights, x, training)
+
+  def loss(output, label, sample_weight=None):
+    if tf.shape(output)[0] > 1000:
+      return 0.0
+    return problems.mean_cross_entropy(output, label, sample_weight)
+
+  functional = tff.learning.models.FunctionalModel(
+    initial_weights=plain.initial_weights,
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=plain.input_spec,
+  )
+
+  def model_fn():
+    model = problems.linear_model_fn()
+    original = model.forward_pass
+
+    def forward_pass(batch, training=True):
+      x, y = batch
+      if tf.reduce_max(x) > 100.0:
+        x = 0.0 * x
+      return original((x, y), training)
+
+    model.forward_pass = forward_pass
+    return model
+
+  data = problems.datasets(problems.client_arrays())
+  states = []
+  for model in (plain, functional, model_fn):
+    process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd())
+    states.append(_run(process, data, 1)[0])
+  for state in states[1:]:
+    for found, expected in zip(
+      state.global_model_weights.trainable, states[0].global_model_weights.trainable
+    ):
+      np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_clients_below_the_threshold_do_not_train():
   # Their local training would raise; the loss pass, which comes first, does not.
   @tf.function

@@ -18,6 +18,7 @@ from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
+from tff_superquantile.simulation.engine import reading
 
 _CLIENTS = 20
 _NUM_PARAMETERS = problems.NUM_FEATURES * problems.NUM_CLASSES + problems.NUM_CLASSES
@@ -285,6 +286,48 @@ def test_secure_sums_means_and_folds(native):
   tff.framework.set_default_context(engine.CohortContext())
   with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
     everything([101], [1.0])
+
+
+def test_what_is_kept_of_the_files_is_bounded(monkeypatch, unequal_files):
+  monkeypatch.setattr(reading, "_CLIENTS_A_CALL", 3)
+  cohorts = [cohort(unequal_files, clients) for clients in (range(20), [5, 5, 1], range(10, 20))]
+  process = build("exact", unequal_files, 4)
+  small = engine.CohortContext(max_bytes=2000)  # A few clients of 24 bytes an example.
+  assert_same(run(small, process, cohorts), run(engine.CohortContext(), process, cohorts), rtol=0)
+  kept = sum(value.nbytes for value in small._store._values.values())
+  assert 0 < kept == small._store._bytes <= 2000
+
+
+@pytest.mark.parametrize(
+  "clients",
+  [
+    [dict(number=i, name=f"{i}", vector=np.float32([i, 1])) for i in range(3)],
+    [dict(vector=np.float32([i, 1]), name=str(i).encode(), number=np.int32(i)) for i in range(3)],
+    [dict(number=True, name=np.str_("1"), vector=[1, 1.5])] * 3,
+    [(i, "a", np.float32([i, 1])) for i in range(3)],
+    [dict(number=1, name="a", vector=np.float32([0, 1])), (2, b"b", [1.0, 2.0])],
+  ],
+  ids=["plain", "arrays", "other types", "tuples", "mixed"],
+)
+def test_clients_values_in_all_forms_that_tff_takes(clients, native):
+  member = collections.OrderedDict(
+    number=np.int32, name=np.str_, vector=tff.TensorType(np.float32, [2])
+  )
+
+  @tff.tensorflow.computation(member)
+  def describe(client):
+    length = tf.strings.length(client["name"])
+    return client["number"] + 10 * length, client["vector"]
+
+  @tff.federated_computation(tff.FederatedType(member, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(tff.federated_map(describe, values))
+
+  results = []
+  for of_context in (engine.CohortContext(), native):
+    tff.framework.set_default_context(of_context)
+    results.append(total(clients))
+  assert_same(*results)
 
 
 def test_what_is_wrong_is_said():

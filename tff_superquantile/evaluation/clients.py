@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_superquantile.client_work import local_model
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
-_BATCH_SIZE = 2048
+BATCH_SIZE = 2048
 
 
 class ClientExamples(NamedTuple):
@@ -132,8 +132,8 @@ def build_evaluator(
       tuple(tf.convert_to_tensor(w) for w in weights.non_trainable),
     )
     sums = np.zeros([num_clients, 2])
-    for start in range(0, len(owner), _BATCH_SIZE):
-      rows = slice(start, start + _BATCH_SIZE)
+    for start in range(0, len(owner), BATCH_SIZE):
+      rows = slice(start, start + BATCH_SIZE)
       sums += batch_sums(weights, examples.x[rows], examples.y[rows], owner[rows]).numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / num_examples[:, np.newaxis]

@@ -1,0 +1,191 @@
+"""What a run takes beside its rounds: its start, its evaluations, and its neighbours in a sweep.
+
+    python benchmarks/run_costs.py [--measure=start,evaluation,sweep] [--data_dir=emnist_all.sqlite]
+
+Each figure stands beside what it is compared with, measured in turns with it:
+
+    start       importing this library beside importing TFF; a whole run of one round
+    evaluation  the loss and error of every client beside one batched forward pass over the same
+                examples, without and with the model's loss
+    sweep       four runs by the sweep, as many at once as there are cores, beside one run alone
+"""
+
+from collections.abc import Callable
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import flags
+import numpy as np
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
+
+from tff_superquantile.experiments import cli  # noqa: E402
+from tff_superquantile.experiments import train_flags  # noqa: E402
+
+# Of these it uses data_dir and cache_dir.
+flags.adopt_module_key_flags(train_flags)
+
+_KINDS = ("start", "evaluation", "sweep")
+_MEASURE = flags.DEFINE_list("measure", list(_KINDS), f"What to measure, of {', '.join(_KINDS)}.")
+_TASKS = flags.DEFINE_list(
+  "tasks",
+  ["synthetic"],
+  "Tasks whose evaluation is measured; those of EMNIST need --data_dir.",
+)
+_REPEATS = flags.DEFINE_integer("repeats", 5, "How often each is measured.", lower_bound=1)
+_SWEEP_ROUNDS = flags.DEFINE_integer(
+  "sweep_rounds", 600, "Rounds of the runs in `sweep`, on the synthetic task.", lower_bound=1
+)
+
+
+def _python(*arguments: str) -> None:
+  """Runs Python, which must succeed."""
+  path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+  completed = subprocess.run(
+    [sys.executable, *arguments],
+    env={**os.environ, "PYTHONPATH": path},
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  if completed.returncode:
+    lines = completed.stderr.strip().split("\n")
+    raise ValueError(f"Found that {' '.join(arguments[:2])} failed: {lines[-1]}")
+
+
+def _in_turns(actions: dict[str, Callable[[], None]], repeats: int) -> dict[str, np.ndarray]:
+  """Seconds that each action takes, measured in turns."""
+  seconds = {name: [] for name in actions}
+  for _ in range(repeats):
+    for name, action in actions.items():
+      start = time.perf_counter()
+      action()
+      seconds[name].append(time.perf_counter() - start)
+  return {name: np.array(values) for name, values in seconds.items()}
+
+
+def _print_table(title: str, seconds: dict[str, np.ndarray], reference: str) -> None:
+  print(f"\n{title}")
+  width = max(map(len, seconds))
+  for name, values in seconds.items():
+    ratio = np.median(values / seconds[reference])
+    spread = f"({values.min():.3f} to {values.max():.3f})"
+    print(
+      f"  {name:{width}}  {np.median(values):8.3f} s  {spread:20}  {ratio:5.2f} times", flush=True
+    )
+
+
+def _measure_start(temporary: str) -> None:
+  def run():
+    folder = os.path.join(temporary, str(time.monotonic_ns()))
+    _python(
+      "-m",
+      "tff_superquantile.experiments.train",
+      "--task=synthetic",
+      "--num_rounds=1",
+      f"--output_dir={folder}",
+    )
+
+  actions = {
+    "import tensorflow_federated": lambda: _python("-c", "import tensorflow_federated"),
+    "import tff_superquantile": lambda: _python("-c", "import tff_superquantile"),
+    "a run of one round": run,
+  }
+  run()  # Writes the clients' files, which later runs find.
+  reference = next(iter(actions))
+  _print_table("Start", _in_turns(actions, _REPEATS.value), reference)
+
+
+def _measure_evaluation(name: str) -> None:
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  import tasks
+  from tff_superquantile import evaluation
+  from tff_superquantile.evaluation import clients
+
+  task = tasks.get_task(name)
+  files = task.load_clients(
+    data_dir=flags.FLAGS.data_dir,
+    cache_dir=flags.FLAGS.cache_dir,
+    seed=0,
+    num_train_clients=0,
+    num_test_clients=0,
+    validation_fraction=0.0,
+  )["train"]
+  model = task.build_model_for(files, 0)
+  x, y, offsets = files.load()
+  evaluate = evaluation.build_evaluator(
+    model, evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  )
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+  tensors = tf.nest.map_structure(tf.constant, tuple(map(tuple, model.initial_weights)))
+
+  @tf.function(autograph=False)
+  def forward(x):
+    return model.predict_on_batch(tensors, files.decode(x), training=False)
+
+  @tf.function(autograph=False)
+  def forward_with_loss(x, y):
+    return model.loss(output=forward(x), label=y)
+
+  size = clients.BATCH_SIZE
+  batches = [slice(start, start + size) for start in range(0, len(y), size)]
+  actions = {
+    "forward pass": lambda: [forward(x[rows]).numpy() for rows in batches],
+    "forward pass with the loss": lambda: [
+      forward_with_loss(x[rows], y[rows]).numpy() for rows in batches
+    ],
+    "every client's loss and error": lambda: evaluate(weights),
+  }
+  _in_turns(actions, 1)  # Traces.
+  title = f"Evaluation, {name}: {len(files.client_ids)} clients, {len(y)} examples"
+  _print_table(title, _in_turns(actions, _REPEATS.value), "forward pass")
+
+
+def _measure_sweep(temporary: str) -> None:
+  def output_dir():
+    return f"--output_dir={os.path.join(temporary, str(time.monotonic_ns()))}"
+
+  rounds = f"--num_rounds={_SWEEP_ROUNDS.value}"
+
+  def one_run():
+    _python("-m", "tff_superquantile.experiments.train", "--task=synthetic", rounds, output_dir())
+
+  def four_runs():
+    _python(
+      "-m",
+      "tff_superquantile.experiments.sweep",
+      "--experiment=default",
+      "--seeds=0,1",
+      "--thetas=0.5",
+      rounds,
+      output_dir(),
+    )
+
+  actions = {"one run": one_run, "four runs and their report": four_runs}
+  title = f"Sweep, {_SWEEP_ROUNDS.value} rounds, {len(os.sched_getaffinity(0))} cores"
+  _print_table(title, _in_turns(actions, max(_REPEATS.value // 2, 1)), "one run")
+
+
+def main() -> None:
+  for kind in _MEASURE.value:
+    if kind not in _KINDS:
+      raise ValueError(f"Found --measure={kind}; expected some of {', '.join(_KINDS)}.")
+  with tempfile.TemporaryDirectory() as temporary:
+    if "start" in _MEASURE.value:
+      _measure_start(temporary)
+    if "evaluation" in _MEASURE.value:
+      for name in _TASKS.value:
+        _measure_evaluation(name)
+    if "sweep" in _MEASURE.value:
+      _measure_sweep(temporary)
+
+
+if __name__ == "__main__":
+  cli.run(main)
