@@ -93,7 +93,7 @@ def _measure_start(temporary: str) -> None:
 
   actions = {
     "import tensorflow_federated": lambda: _python("-c", "import tensorflow_federated"),
-    "import tff_superquantile": lambda: _python("-c", "import tff_superquantile"),
+    "and tff_superquantile": lambda: _python("-c", "from tff_superquantile import algorithms"),
     "a run of one round": run,
   }
   run()  # Writes the clients' files, which later runs find.
