@@ -302,8 +302,8 @@ def test_what_is_kept_of_the_files_is_bounded(monkeypatch, unequal_files):
   "clients",
   [
     [dict(number=i, name=f"{i}", vector=np.float32([i, 1])) for i in range(3)],
-    [dict(vector=np.float32([i, 1]), name=str(i).encode(), number=np.int32(i)) for i in range(3)],
-    [dict(number=True, name=np.str_("1"), vector=[1, 1.5])] * 3,
+    [dict(number=np.int32(i), name=str(i).encode(), vector=np.float32([i, 1])) for i in range(3)],
+    [dict(number=7, name=np.str_("1"), vector=[1.0, 1.5])] * 3,
     [(i, "a", np.float32([i, 1])) for i in range(3)],
     [dict(number=1, name="a", vector=np.float32([0, 1])), (2, b"b", [1.0, 2.0])],
   ],

@@ -388,3 +388,21 @@ def frontier(refs: Iterable[Ref], wanted) -> list[Ref]:
   return sorted(
     {ref for ref in used if wanted(ref.expression)}, key=lambda r: (r.expression.order, r.index)
   )
+
+
+def _is_constant(ref: Ref, value: int) -> bool:
+  node = ref.expression.node
+  return (
+    node is not None and node.op == "Const" and tf.make_ndarray(node.attr["value"].tensor) == value
+  )
+
+
+def is_append(result: Ref, rows: Ref, row: Ref) -> bool:
+  """Whether result = concat([rows, [row]], axis=0)."""
+  concat = result.expression
+  if concat.op != "ConcatV2" or len(concat.inputs) != 3 or concat.inputs[0] != rows:
+    return False
+  last, axis = concat.inputs[1:]
+  pack = last.expression
+  is_one_row = pack.op == "Pack" and pack.inputs == (row,) and pack.node.attr["axis"].i == 0
+  return is_one_row and _is_constant(axis, 0)

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
+from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import values
 
@@ -193,11 +194,35 @@ class Interpreter:
       tff.structure.Struct([(None, argument[0]), (None, _map_leaves(largest, argument[1]))])
     )
 
+  def _appends(self, accumulate: Function, zero: Any, value: Any) -> bool:
+    """Whether each step of a fold puts one row below the others, so that there is no need to."""
+    if any(isinstance(operand, tff.structure.Struct) for operand in (zero, value)):
+      return False
+    mapper, self._mapper = self._mapper, self._mapper.symbolic()
+    try:
+      rows, row = self._mapper.symbol("accumulator"), self._mapper.symbol("value")
+      pair = tff.structure.Struct([(None, rows), (None, row)])
+      result = accumulate(pair, False)
+    except values.UnsupportedError:
+      return False
+    finally:
+      self._mapper = mapper
+    return isinstance(result, Leaf) and expressions.is_append(
+      result.tensor, rows.tensor, row.tensor
+    )
+
   def _aggregate(self, argument: Any) -> Any:
     """federated_aggregate, client after client; `merge` has nothing to do in one process."""
     value, zero, accumulate, _, report = (argument[i] for i in range(5))
     stacked = _map_leaves(lambda leaf: Leaf(self.stack(leaf), True), value)
     zero_leaves = list(values.flatten(zero))
+    if self._appends(accumulate, zero, value):
+      collected = _map_leaves(
+        lambda first, rest: Leaf(tf.concat([first.tensor, rest.tensor], axis=0), False),
+        zero,
+        stacked,
+      )
+      return report(collected, False)
 
     def step(state, i):
       leaves = iter([Leaf(tensor, False) for tensor in state])

@@ -78,6 +78,10 @@ class Mapper(abc.ABC):
     self._library = library
     self.component = library.component
 
+  def symbolic(self) -> "Symbolic":
+    """A mapper of the same library that computes nothing."""
+    return Symbolic(self._library)
+
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Calls a component at the server."""
     return [Leaf(r, False) for r in component.call([leaf.tensor for leaf in leaves])]
@@ -140,6 +144,25 @@ class Discovery(Mapper):
         if ref not in self.reads:
           self.reads.append(ref)
     return self._nothing(component, True)
+
+
+class Symbolic(Mapper):
+  """Computes nothing; leaves are expressions, from which one sees what results are made of."""
+
+  def call(self, component, leaves):
+    if not all(isinstance(leaf.tensor, expressions.Ref) for leaf in leaves):
+      raise values.UnsupportedError("a value that is no expression")
+    body = component.body([leaf.tensor for leaf in leaves], self._library.pool)
+    if body.effects:
+      raise values.UnsupportedError("a component with effects")
+    return [Leaf(ref, False) for ref in body.outputs]
+
+  def _map(self, component, leaves, num_clients):
+    raise values.UnsupportedError("a map within an expression")
+
+  def symbol(self, name: str) -> Leaf:
+    """Something that is given."""
+    return Leaf(expressions.Ref(self._library.pool.root(name), 0), False)
 
 
 def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
