@@ -1,5 +1,6 @@
 """What all tests share: quiet TensorFlow, the long ones on demand, the optional real data."""
 
+import gc
 import os
 import pathlib
 
@@ -12,6 +13,16 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser):
   parser.addoption("--run_slow", action="store_true", help="also run the long reproductions")
+
+
+def pytest_configure():
+  # Until everything is imported: the collector would go over TensorFlow's modules again and again.
+  gc.disable()
+
+
+def pytest_collection_finish():
+  gc.freeze()
+  gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

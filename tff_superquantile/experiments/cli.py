@@ -1,6 +1,8 @@
 """How commands end: one sentence for a mistake, an exit code that means something."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
+import gc
 import os
 import signal
 import sys
@@ -13,6 +15,21 @@ from absl import logging
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
+
+
+@contextlib.contextmanager
+def starting_tensorflow() -> Iterator[None]:
+  """Where modules that need TensorFlow are imported, which takes seconds.
+
+  Without the garbage collector, which would look at all that they make several times, a second in
+  all. None of it is ever garbage: from then on it is left out of what the collector looks at.
+  """
+  gc.disable()
+  try:
+    yield
+  finally:
+    gc.freeze()
+    gc.enable()
 
 
 def fail(message: str, code: int) -> NoReturn:

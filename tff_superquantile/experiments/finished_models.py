@@ -19,6 +19,7 @@ from absl import flags
 import numpy as np
 import tqdm
 
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 
@@ -96,8 +97,9 @@ def fingerprint(run: run_folder.Run) -> str:
 
 def load_task(config: Mapping[str, Any]) -> tuple[Any, Any]:
   """Rebuilds a run's (model, test clients as `client_files.ClientFiles`) from its flags."""
-  import tasks  # Starts TensorFlow.
-  from tff_superquantile.experiments import runner
+  with cli.starting_tensorflow():
+    import tasks
+    from tff_superquantile.experiments import runner
 
   model, splits = runner.load_task(tasks.get_task(config["task"]), config)
   return model, splits["test"]

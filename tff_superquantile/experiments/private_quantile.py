@@ -173,9 +173,10 @@ def main() -> None:
       f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
     ) from error
 
-  from tff_superquantile.experiments import pages
-  from tff_superquantile.experiments import quantile_error_plot
-  from tff_superquantile.simulation import context
+  with cli.starting_tensorflow():
+    from tff_superquantile.experiments import pages
+    from tff_superquantile.experiments import quantile_error_plot
+    from tff_superquantile.simulation import context
 
   context.set_simulation_context()
   csv_path = folder / "quantile_error.csv"

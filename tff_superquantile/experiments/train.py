@@ -16,8 +16,9 @@ flags.adopt_module_key_flags(train_flags)
 
 def main() -> None:
   config = train_flags.values()
-  from tff_superquantile.experiments import runner  # Starts TensorFlow: not for --help.
-  from tff_superquantile.simulation import training_loop
+  with cli.starting_tensorflow():  # Not for --help.
+    from tff_superquantile.experiments import runner
+    from tff_superquantile.simulation import training_loop
 
   try:
     runner.run(config)
