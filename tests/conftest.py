@@ -25,6 +25,12 @@ def pytest_collection_finish():
   gc.enable()
 
 
+def pytest_unconfigure():
+  # What TFF's own context has started ends when that is collected.
+  gc.unfreeze()
+  gc.collect()
+
+
 def pytest_collection_modifyitems(config, items):
   if config.getoption("--run_slow"):
     return

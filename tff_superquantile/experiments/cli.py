@@ -1,5 +1,6 @@
 """How commands end: one sentence for a mistake, an exit code that means something."""
 
+import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
 import gc
@@ -22,8 +23,10 @@ def starting_tensorflow() -> Iterator[None]:
   """Where modules that need TensorFlow are imported, which takes seconds.
 
   Without the garbage collector, which would look at all that they make several times, a second in
-  all. None of it is ever garbage: from then on it is left out of what the collector looks at.
+  all. None of it is garbage before Python ends: until then it is left out of what the collector
+  looks at.
   """
+  atexit.register(gc.unfreeze)
   gc.disable()
   try:
     yield
