@@ -261,6 +261,7 @@ def test_models_may_have_pythons_if_on_tensors():
   """As in TFF's own algorithms, which convert what they call by AutoGraph."""
   plain = problems.linear_model()
 
+  @tf.function
   def predict(weights, x, training):
     if tf.reduce_max(x) > 100.0:
       x = 0.0 * x
