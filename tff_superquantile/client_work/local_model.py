@@ -65,11 +65,13 @@ class LocalModel(abc.ABC):
 
 
 class _FunctionalLocalModel(LocalModel):
-  """A `tff.learning.models.FunctionalModel`: everything is passed, nothing is kept."""
+  """A `tff.learning.models.FunctionalModel`: everything is passed, nothing is kept.
+
+  Its `predict_on_batch` is a `tf.function` of its own, as TFF wants it; its loss need not be.
+  """
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
     self._model = model
-    self._predict_on_batch = with_autograph(model.predict_on_batch)
     self._loss = with_autograph(model.loss)
     self._update_metrics_state = with_autograph(model.update_metrics_state)
 
@@ -78,7 +80,7 @@ class _FunctionalLocalModel(LocalModel):
 
   def _predict(self, weights, batch, training):
     x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
-    output = self._predict_on_batch(
+    output = self._model.predict_on_batch(
       (weights.trainable, weights.non_trainable), x, training=training
     )
     loss = self._loss(output=output, label=y)

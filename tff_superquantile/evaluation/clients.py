@@ -100,7 +100,6 @@ def build_evaluator(
   num_examples = np.diff(examples.offsets)
   owner = np.repeat(np.arange(num_clients), num_examples)
 
-  predict_on_batch = local_model.with_autograph(model.predict_on_batch)
   loss = local_model.with_autograph(model.loss)
 
   def example_loss(output_and_label):
@@ -120,7 +119,7 @@ def build_evaluator(
   )
   def batch_sums(weights, x, y, owner):
     x = x if examples.decode is None else examples.decode(x)
-    output = predict_on_batch(weights, x, training=False)
+    output = model.predict_on_batch(weights, x, training=False)
     losses = tf.vectorized_map(example_loss, (output, y))
     # float64, as many small numbers are added up.
     values = tf.cast(tf.stack([losses, misclassified(output, y)], axis=1), tf.float64)

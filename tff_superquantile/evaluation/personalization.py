@@ -112,7 +112,6 @@ def build_personalizer(
   held_in, held_out = examples.held_in, examples.held_out
   evaluate_before = clients.build_evaluator(model, held_out)
   local = local_model.build_local_model(model)
-  predict_on_batch = local_model.with_autograph(model.predict_on_batch)
   model_loss = local_model.with_autograph(model.loss)
 
   def rows_spec(rows):
@@ -132,7 +131,7 @@ def build_personalizer(
 
     def body(offset, values):
       rows = slice(offset, offset + _BATCH_SIZE)
-      output = predict_on_batch(weights, decoded(x[rows]), training=False)
+      output = model.predict_on_batch(weights, decoded(x[rows]), training=False)
       wrong = tf.cast(clients.misclassified(output, y[rows]), tf.float64)
       loss = tf.cast(model_loss(output=output, label=y[rows]), tf.float64)
       size = tf.cast(tf.shape(wrong)[0], tf.float64)
