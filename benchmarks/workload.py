@@ -6,7 +6,7 @@ client's examples are visited, and so every batch, and the weights that training
 `make_workload` writes one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -82,6 +82,13 @@ class Workload:
     x = self.x[rows].astype(np.float32)
     scale = np.float32(self.settings["x_scale"])
     return (x if scale == 1 else x * scale), self.y[rows]
+
+  def visited(self, round_num: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields what `client` returns for each client of a round, in the order of its batches."""
+    for place, index in enumerate(self.cohorts[round_num]):
+      order = self.order(round_num, place)
+      x, y = self.client(index)
+      yield x[order], y[order]
 
   def batch_size(self, num_examples: int) -> int:
     """The size of a client's batches (but the last)."""

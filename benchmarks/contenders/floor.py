@@ -56,11 +56,9 @@ class _Floor(contender.Contender):
   def prepare(self, round_num):
     import tensorflow as tf
 
-    self._examples = []
-    for place, client in enumerate(self._workload.cohorts[round_num]):
-      x, y = self._workload.client(client)
-      order = self._workload.order(round_num, place)
-      self._examples.append((tf.constant(x[order]), tf.constant(y[order])))
+    self._examples = [
+      (tf.constant(x), tf.constant(y)) for x, y in self._workload.visited(round_num)
+    ]
 
   def run_round(self, round_num):
     import tensorflow as tf

@@ -139,12 +139,10 @@ class _Tutorial(_Stock):
     import tensorflow as tf
 
     self._cohort = []
-    for place, client in enumerate(self._workload.cohorts[round_num]):
-      x, y = self._workload.client(client)
-      order = self._workload.order(round_num, place)
-      y = y[order][:, np.newaxis] if self._is_binary else y[order]
-      dataset = tf.data.Dataset.from_tensor_slices((x[order], y))
-      self._cohort.append(dataset.batch(self._workload.batch_size(len(order))))
+    for x, y in self._workload.visited(round_num):
+      y = y[:, np.newaxis] if self._is_binary else y
+      dataset = tf.data.Dataset.from_tensor_slices((x, y))
+      self._cohort.append(dataset.batch(self._workload.batch_size(len(y))))
 
 
 def _build(workload: workload_lib.Workload, options: Mapping[str, Any]) -> contender.Contender:

@@ -152,7 +152,7 @@ def _train_if(
       update = tf.nest.map_structure(lambda u: u / tf.cast(damping, u.dtype), update)
     # By its norm: asking each number takes as long as a step of training. What overflows the norm
     # would overflow the average.
-    norm = tf.add_n([tf.cast(tf.norm(u, 1), tf.float32) for u in tf.nest.flatten(update)])
+    norm = tf.add_n([tf.norm(tf.cast(u, tf.float32), 1) for u in tf.nest.flatten(update)])
     finite = tf.math.is_finite(norm)
     update = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), update)
     update_weight = tf.where(finite, share * damping * work.client_weight(num_examples), 0.0)

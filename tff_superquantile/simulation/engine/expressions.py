@@ -31,21 +31,6 @@ def is_stateful(op: str) -> bool:
   return registered is None or (registered.is_stateful and op not in _PURE)
 
 
-def is_draw(op: str) -> bool:
-  """Whether an op draws random numbers from a seed."""
-  return op.startswith("StatelessRandom")
-
-
-def suits_xla(op: str) -> bool:
-  """Whether XLA computes an op as TensorFlow does, and as fast.
-
-  XLA draws other numbers from the same seed, compares each value with a whole table to find its
-  place, and knows nothing of oneDNN's convolutions.
-  """
-  unsuited = ("Conv", "Depthwise", "LowerBound", "UpperBound")
-  return not (is_stateful(op) or is_draw(op) or op.startswith(unsuited))
-
-
 class Ref(NamedTuple):
   """One output of an expression."""
 

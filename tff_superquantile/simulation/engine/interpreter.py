@@ -217,12 +217,7 @@ class Interpreter:
     stacked = _map_leaves(lambda leaf: Leaf(self.stack(leaf), True), value)
     zero_leaves = list(values.flatten(zero))
     if self._appends(accumulate, zero, value):
-      collected = _map_leaves(
-        lambda first, rest: Leaf(tf.concat([first.tensor, rest.tensor], axis=0), False),
-        zero,
-        stacked,
-      )
-      return report(collected, False)
+      return report(Leaf(tf.concat([zero.tensor, stacked.tensor], axis=0), False), False)
 
     def step(state, i):
       leaves = iter([Leaf(tensor, False) for tensor in state])
