@@ -164,6 +164,15 @@ def test_saves_after_the_seconds_that_were_asked_for(bed, monkeypatch):
   assert bed.versions() == [3, 6, 7]
 
 
+def test_runs_where_an_event_loop_runs_already_as_in_jupyter(bed, uninterrupted):
+  async def cell():
+    return bed.run(num_rounds=4), Bed(bed.folder).run()
+
+  _, state = asyncio.run(cell())
+  assert_equal_states(state, uninterrupted[0])
+  assert bed.rows() == uninterrupted[1]
+
+
 def test_continues_to_where_a_longer_run_gets(bed, uninterrupted):
   bed.run(num_rounds=4)
   resumed = Bed(bed.folder)

@@ -7,6 +7,7 @@ a run that was killed continues from its last checkpoint to the same weights.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 import contextlib
 import dataclasses
 import signal
@@ -73,10 +74,30 @@ def run(loop: Loop) -> Any:
     DivergedError: If nobody's loss or update was finite. The state of the round before is saved.
     ValueError: If the saved state is beyond `num_rounds`.
   """
+  with _coroutine_runner() as wait:
+    return _run(loop, wait)
+
+
+def _is_loop_running() -> bool:
+  try:
+    asyncio.get_running_loop()
+    return True
+  except RuntimeError:
+    return False
+
+
+@contextlib.contextmanager
+def _coroutine_runner() -> Iterator[Callable[[Awaitable], Any]]:
+  """Yields a function that runs a coroutine to its end, also in Jupyter."""
   # Not asyncio.run, which would handle Ctrl-C by itself, at the next pause of a coroutine.
   event_loop = asyncio.new_event_loop()
   try:
-    return _run(loop, event_loop.run_until_complete)
+    if not _is_loop_running():
+      yield event_loop.run_until_complete
+      return
+    # Jupyter's loop is running in this thread, and a thread has but one at a time.
+    with futures.ThreadPoolExecutor(max_workers=1) as thread:
+      yield lambda coroutine: thread.submit(event_loop.run_until_complete, coroutine).result()
   finally:
     event_loop.close()
 
