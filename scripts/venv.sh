@@ -34,8 +34,10 @@ _die() {
 _stamp_of() {
   case "$1" in
     packages) cat -- "$ROOT/requirements.lock" ;;
-    # In place: pip notes the path.
-    project) echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" ;;
+    # In place: pip notes the path, and the lock in the metadata.
+    project)
+      echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/requirements.lock"
+      ;;
     dev) cat -- "$ROOT/requirements-dev.lock" ;;
   esac | sha256sum | cut -d ' ' -f 1
 }

@@ -1,4 +1,4 @@
-"""What the README shows must work as it stands there."""
+"""What the README and the pages show must work as it stands there."""
 
 import os
 import pathlib
@@ -12,20 +12,33 @@ import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
 
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
-_README = (_ROOT / "README.md").read_text(encoding="utf-8")
-_BLOCKS = re.findall(r"```python\n(.*?)```", _README, flags=re.DOTALL)
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _page(name):
+  return (_ROOT / name).read_text(encoding="utf-8")
+
+
+def _block(name):
+  """The one block of Python of a page."""
+  (block,) = re.findall(r"```python\n(.*?)```", _page(name), flags=re.DOTALL)
+  return block
 
 
 def test_library_example(capsys):
   cohort = problems.datasets(problems.client_arrays())
-  exec(_BLOCKS[0], dict(model_fn=problems.linear_model(), cohorts=[cohort, cohort], tff=tff))
+  names = dict(model_fn=problems.linear_model(), cohorts=[cohort, cohort])
+  exec(_block("README.md"), names)
   assert capsys.readouterr().out.count("tail_size") == 2
+
+
+def test_readme_is_under_two_screens():
+  assert len(_page("README.md").splitlines()) < 100
 
 
 def test_private_threshold_example(simulation_context, capsys):
   names = dict(model_fn=problems.linear_model(), algorithms=algorithms, tff=tff)
-  exec(_BLOCKS[1], names)
+  exec(_block("docs/reference/threshold.md"), names)
   mechanism, result, *_ = capsys.readouterr().out.splitlines()
   assert "bits a client" in mechanism
   # The median of 0, 1, 2, 3, 4, each twenty times, in bins of 1/16.
@@ -37,8 +50,9 @@ def test_task_example_is_found_and_trains(tmp_path):
   tasks.mkdir()
   for path in (_ROOT / "tasks").glob("*.py"):
     (tasks / path.name).symlink_to(path)
-  (tasks / "weather.py").write_text(_BLOCKS[2], encoding="utf-8")
-  command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", _README)[1].split()
+  (tasks / "weather.py").write_text(_block("docs/how_to/add_a_task.md"), encoding="utf-8")
+  page = _page("docs/how_to/add_a_task.md")
+  command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", page)[1].split()
   flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
   result = subprocess.run(
     [sys.executable, *command, *flags],
@@ -54,7 +68,7 @@ def test_task_example_is_found_and_trains(tmp_path):
 
 
 def _links():
-  for page in [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]:
+  for page in [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").rglob("*.md"))]:
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"""\]\((?!http)([^)#]+)\)|src(?:set)?="(?!http)([^"]+)""", text):
       yield page.parent, "".join(link)

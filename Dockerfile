@@ -1,0 +1,31 @@
+# The experiments in a container; docs/how_to/container.md says how to use it.
+#
+#     docker build -t tff_superquantile .
+#     docker run --rm -v "$PWD/results:/results" tff_superquantile
+
+# Debian 12 has Python 3.11 and glibc 2.36. TensorFlow Federated 0.87 needs 3.9 to 3.11, and 2.31.
+FROM debian:12-slim
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv tini \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/tff_superquantile
+
+# Packages before the project's own files, whose changes then do not install them anew.
+COPY requirements.lock ./
+COPY scripts scripts
+RUN PIP_NO_CACHE_DIR=1 bash -c 'source scripts/venv.sh && ensure_venv packages'
+
+COPY LICENSE README.md pyproject.toml setup.cfg run_experiments.sh ./
+COPY privacy privacy
+COPY tasks tasks
+COPY tff_superquantile tff_superquantile
+RUN bash -c 'source scripts/venv.sh && ensure_venv packages project'
+
+# Any user may run it, also one without a home: `docker run --user`.
+ENV HOME=/tmp
+# Where results go, seen from here, is /results.
+WORKDIR /
+# A first process that passes signals on and buries orphans.
+ENTRYPOINT ["tini", "--", "/opt/tff_superquantile/run_experiments.sh"]

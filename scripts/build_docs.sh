@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the site of the documentation in site/. Arguments go to `mkdocs build`.
+set -euo pipefail
+
+show_help() {
+  cat <<'HELP'
+Usage: build_docs.sh [MKDOCS ARGUMENT ...]
+
+Builds the documentation as a site, site/index.html; the first call makes the environment .venv.
+A link to a page or heading that does not exist is an error.
+
+    scripts/build_docs.sh                     the site, in site/
+    scripts/build_docs.sh --site-dir=/tmp/x   elsewhere
+
+Exit status: 0 built, 1 a broken link or docstring, 2 set-up or arguments failed.
+HELP
+}
+
+for argument in "$@"; do
+  if [[ "$argument" == --help || "$argument" == -h ]]; then
+    show_help
+    exit 0
+  fi
+done
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
+ensure_venv packages project dev
+
+cd -- "$ROOT"
+# An advertisement: mkdocs is pinned.
+export NO_MKDOCS_2_WARNING=1
+exec "$VENV/bin/python" -m mkdocs build "$@"

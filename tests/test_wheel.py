@@ -1,0 +1,84 @@
+"""The wheel has what its packages need, and works away from the checkout."""
+
+import configparser
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import tff_superquantile
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_PACKAGES = ("privacy", "tasks", "tff_superquantile")
+_BESIDE = ("LICENSE", "README.md", "pyproject.toml", "requirements.lock", "setup.cfg")
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
+
+
+def _python(*arguments, **kwargs):
+  command = [sys.executable, *map(str, arguments)]
+  result = subprocess.run(
+    command, capture_output=True, text=True, timeout=300, check=False, **kwargs
+  )
+  assert result.returncode == 0, result.stderr
+  return result.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  """A copy: setuptools takes into a wheel whatever an older build has left in build/."""
+  folder = tmp_path_factory.mktemp("source")
+  for name in _PACKAGES:
+    shutil.copytree(_ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+  for name in _BESIDE:
+    shutil.copy(_ROOT / name, folder)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("wheel")
+  files = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+  # The environment has the build tools, so that this needs no network.
+  _python(*_PIP, "wheel", ".", "--no-deps", "--no-build-isolation", "-w", folder, cwd=source)
+  (path,) = folder.glob("*.whl")
+  return path, files - set(_BESIDE)
+
+
+def test_has_every_file_of_the_packages(wheel):
+  path, files = wheel
+  names = set(zipfile.ZipFile(path).namelist())
+  assert {name for name in names if ".dist-info/" not in name} == files
+  assert {f"{package}/py.typed" for package in _PACKAGES} <= names
+  assert "tff_superquantile/experiments/templates/report.md.j2" in names
+
+
+def test_metadata_name_the_version_and_the_lock(wheel):
+  archive = zipfile.ZipFile(wheel[0])
+  (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+  metadata = archive.read(name).decode().splitlines()
+  config = configparser.ConfigParser()
+  config.read(_ROOT / "setup.cfg")
+  assert f"Version: {tff_superquantile.__version__}" in metadata
+  assert config["metadata"]["version"] == tff_superquantile.__version__
+  required = [line for line in metadata if line.startswith("Requires-Dist: ")]
+  # Nothing but extras: setup.cfg says why.
+  assert all("extra == " in line for line in required)
+  for line in (_ROOT / "requirements.lock").read_text().splitlines():
+    if line and not line.startswith("#"):
+      assert any(entry.startswith(f"Requires-Dist: {line.split(' ')[0]};") for entry in required)
+
+
+def test_works_away_from_the_checkout(wheel, tmp_path):
+  site = tmp_path / "site"
+  _python(*_PIP, "install", "--no-deps", "--target", site, wheel[0])
+  environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+  for package in _PACKAGES:
+    path = _python("-c", f"print(__import__('{package}').__file__)", cwd=tmp_path, env=environment)
+    assert path.startswith(str(site))
+  sweep = ("-m", "tff_superquantile.experiments.sweep", "--experiment=default", "--thetas=0.5")
+  _python(*sweep, "--quick", "--num_rounds=2", "--cache_dir=cache", cwd=tmp_path, env=environment)
+  assert "Superquantile" in (tmp_path / "results/synthetic/report.md").read_text()
