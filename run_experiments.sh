@@ -10,6 +10,7 @@ NAME
 
 SYNOPSIS
     run_experiments.sh [EXPERIMENT] [--quick] [--output_dir=DIR] [FLAG ...]
+    run_experiments.sh doctor [--data_dir=PATH] [--glove=FILE] [FLAG ...]
     run_experiments.sh --help
 
 DESCRIPTION
@@ -61,6 +62,15 @@ EXPERIMENTS
                     whose optimum is known: no federated training, minutes. Of
                     the options it has --quick and --output_dir.
 
+COMMANDS
+    doctor          Checks this machine and .venv, in half a minute, and says
+                    what to do about each failure: versions, whether TensorFlow,
+                    TFF's worker and a secure sum work, memory and disk, which
+                    data sets are there. Of the options it has --output_dir,
+                    --data_dir and --glove; its own flags, such as --json:
+                    .venv/bin/python -m \
+                        tff_superquantile.experiments.doctor --help
+
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed: to
                        see that all works.
@@ -102,7 +112,7 @@ OUTPUT
 
 EXIT STATUS
     0    All is well.
-    1    A run failed.
+    1    A run failed, or a check of the doctor's.
     2    Bad flags or input, or .venv could not be made; nothing was computed.
     130  Interrupted.
 
@@ -119,6 +129,8 @@ ENVIRONMENT
 EXAMPLES
     ./run_experiments.sh
         First results in minutes: open results/synthetic/report.html.
+    ./run_experiments.sh doctor --data_dir=/data/femnist
+        Whether all that this needs is there and works.
     ./run_experiments.sh synthetic --seeds=0,1 --output_dir=/data/runs
         Two seeds of the paper's setting.
     ./run_experiments.sh emnist_linear --quick --data_dir=/data/femnist
@@ -154,7 +166,9 @@ export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
-if [[ "$experiment" == private_quantile || "$experiment" == convergence ]]; then
-  exec "$VENV/bin/python" -m "tff_superquantile.experiments.$experiment" "$@"
-fi
+case "$experiment" in
+  private_quantile | convergence | doctor)
+    exec "$VENV/bin/python" -m "tff_superquantile.experiments.$experiment" "$@"
+    ;;
+esac
 exec "$VENV/bin/python" -m tff_superquantile.experiments.sweep "--experiment=$experiment" "$@"

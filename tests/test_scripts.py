@@ -145,14 +145,17 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
     (machine.bin / name).unlink()
   result = machine.run("run_experiments.sh", *arguments)
   assert (result.returncode, result.stderr) == (0, "")
-  for heading in ("NAME", "SYNOPSIS", "EXPERIMENTS", "OPTIONS", "OUTPUT", "EXIT STATUS"):
+  headings = ("NAME", "SYNOPSIS", "EXPERIMENTS", "COMMANDS", "OPTIONS", "OUTPUT", "EXIT STATUS")
+  for heading in headings:
     assert f"\n{heading}\n" in "\n" + result.stdout
-  described = re.search(r"\nEXPERIMENTS\n(.*)\nOPTIONS\n", result.stdout, re.DOTALL)[1]
-  assert re.findall(r"^ {4}(\w+)", described, re.MULTILINE) == [
-    *presets.PRESETS,
-    "private_quantile",
-    "convergence",
-  ]
+
+  def described(heading, following):
+    section = re.search(rf"\n{heading}\n(.*)\n{following}\n", result.stdout, re.DOTALL)[1]
+    return re.findall(r"^ {4}(\w+)", section, re.MULTILINE)
+
+  experiments = [*presets.PRESETS, "private_quantile", "convergence"]
+  assert described("EXPERIMENTS", "COMMANDS") == experiments
+  assert described("COMMANDS", "OPTIONS") == ["doctor"]
   assert max(map(len, result.stdout.splitlines())) <= 80
   assert not (machine.project / ".venv").exists()
 
@@ -191,6 +194,14 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   result = machine.run("run_experiments.sh", *arguments)
   assert machine.calls()[-1] == _sweep(*passed_on)
   assert f"in {machine.folder}, log level 3" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["private_quantile", "convergence", "doctor"])
+def test_what_is_no_sweep_is_a_module_of_its_own(machine, name):
+  machine.python()
+  result = machine.run("run_experiments.sh", name, "--output_dir=a b")
+  assert result.returncode == 0
+  assert machine.calls()[-1] == f"-m tff_superquantile.experiments.{name} --output_dir=a b"
 
 
 def test_experiment_replaces_the_script(machine):
@@ -327,7 +338,8 @@ def test_changed_lock_reinstalls(machine):
   with open(machine.project / "requirements.lock", "a") as lock:
     lock.write("another==1.0\n")
   machine.run("run_experiments.sh")
-  assert machine.calls()[:-1] == ["pip -r requirements.lock"]
+  # The project, too: the lock is in its metadata.
+  assert machine.calls()[:-1] == ["pip -r requirements.lock", f"pip -e {machine.project}"]
   with open(machine.project / "setup.cfg", "a") as config:
     config.write("\n")
   machine.run("run_experiments.sh")

@@ -1,5 +1,6 @@
 """Superquantile aggregation against numpy by hand, and against TFF's own FedAvg for theta = 1."""
 
+import asyncio
 import collections
 import functools
 
@@ -358,7 +359,16 @@ def test_any_tff_aggregator(factory):
   assert all(np.isfinite(moved)) and max(moved) > 1e-4
 
 
-def test_tffs_training_loop_and_dataset_computation():
+@pytest.fixture
+def event_loop_of_main_thread():
+  """TFF's training loop takes the thread's event loop, which asyncio.run leaves at None."""
+  event_loop = asyncio.new_event_loop()
+  asyncio.set_event_loop(event_loop)
+  yield
+  event_loop.close()
+
+
+def test_tffs_training_loop_and_dataset_computation(event_loop_of_main_thread):
   arrays = problems.client_arrays()
   sizes = np.array([len(y) for _, y in arrays], np.int32)
 

@@ -1,0 +1,356 @@
+"""What the how-to pages and the README tell people to type exists, and what they quote is said."""
+
+import ast
+import functools
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from privacy import account
+from privacy import accounting
+from privacy import ledger
+from tff_superquantile.experiments import presets
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs/how_to").glob("*.md"))]
+_BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
+# An experiment that is no sweep is a module of the same name.
+_MODULE_OF = {
+  "private_quantile": "tff_superquantile.experiments.private_quantile",
+  "convergence": "tff_superquantile.experiments.convergence",
+  "doctor": "tff_superquantile.experiments.doctor",
+}
+_SWEEP = "tff_superquantile.experiments.sweep"
+_REPORT = "tff_superquantile.experiments.report"
+_ACCOUNT = "privacy.account"
+_PYTHONS = (".venv/bin/python", "python3")
+_FLAGS_OF_ABSL = {"help", "flagfile"}
+# Not ours: what is given to them is not checked.
+_OTHERS = {"cd", "curl", "git", "mkdir", "unzip", "xargs", "./preprocess.sh"}
+_IMAGE = "tff_superquantile"
+_DOCKER_FLAGS = {"--rm", "-it", "-v", "--user", "--shm-size", "--entrypoint", "--memory", "--cpus"}
+
+
+# Reading pages.
+
+
+def _fenced(text):
+  """Yields (language, content, whether only blank lines lie since the block before)."""
+  end = 0
+  for match in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
+    follows = end > 0 and not text[end : match.start()].strip()
+    end = match.end()
+    yield match[2], textwrap.dedent(match[3]), follows
+
+
+def _indented(text):
+  """Yields code blocks that are marked by four spaces, which lists also are made of."""
+  text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
+  for block in re.findall(r"(?:\A|\n)\n((?: {4}.*\n)+)", text):
+    if re.match(r" {4}(\./|\.venv/|docker )", block):
+      yield textwrap.dedent(block)
+
+
+def _split(shell):
+  """The simple commands of some lines of shell, as lists of words."""
+  lexer = shlex.shlex(
+    "\n".join(re.sub(r"(^|\s)#.*", "", line) for line in shell.replace("\\\n", " ").split("\n")),
+    posix=True,
+    punctuation_chars="();<>|&\n",
+  )
+  lexer.whitespace = " \t"
+  lexer.whitespace_split = True
+  lexer.commenters = ""
+  commands, words, redirected = [], [], False
+  for token in lexer:
+    if set(token) <= set("<>"):
+      redirected = True
+    elif set(token) <= set("();|&\n"):
+      commands.append(words)
+      words, redirected = [], False
+    elif not redirected:
+      words.append(token)
+  return [command for command in [*commands, words] if command]
+
+
+def _commands():
+  found = []
+  for page in _PAGES:
+    text = page.read_text(encoding="utf-8")
+    blocks = [content for language, content, _ in _fenced(text) if language == "sh"]
+    inline = re.findall(r"`((?:\./run_|\.venv/bin/|[A-Z]+=\S+ \./)[^`]*)`", text)
+    for shell in [*blocks, *_indented(text), *(" ".join(code.split()) for code in inline)]:
+      found += [
+        pytest.param(words, id=f"{page.stem}: {' '.join(words)}") for words in _split(shell)
+      ]
+  return found
+
+
+# What exists.
+
+
+@functools.cache
+def _flags_of(module, *command):
+  """The flags of a module by name: their choices, or None, as its --help lists them."""
+  result = subprocess.run(
+    [sys.executable, "-m", module, *command, "--help"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  found = {}
+  text = re.sub(r"<[^<>]*>", lambda match: re.sub(r"\s", "", match[0]), result.stdout)
+  for name, choices in re.findall(
+    r"^ +(?:-h, )?--(?:\[no\])?([a-z_0-9]+)(?:: <([^<>]*)>)?", text, re.MULTILINE
+  ):
+    found[name] = choices.split("|") if choices else None
+  assert found, result.stdout
+  return found
+
+
+def _check_flags(module, arguments):
+  flags = _flags_of(module)
+  for argument in arguments:
+    assert argument.startswith("--"), f"{argument} is no flag"
+    name, _, value = argument[2:].partition("=")
+    if name in _FLAGS_OF_ABSL:
+      continue
+    assert name in flags or name.removeprefix("no") in flags, f"{module} has no --{name}"
+    choices = flags.get(name)
+    # "..." and capitals stand for anything.
+    if choices and not re.fullmatch(r"[A-Z_]+|\.\.\.", value):
+      assert value in choices, f"--{name}={value} is none of {choices}"
+
+
+def _check_experiment(arguments):
+  experiment = "default"
+  if arguments and not arguments[0].startswith("-"):
+    experiment, *arguments = arguments
+  if experiment in _MODULE_OF:
+    _check_flags(_MODULE_OF[experiment], arguments)
+  else:
+    assert experiment in presets.PRESETS
+    _check_flags(_SWEEP, arguments)
+
+
+def _check_account(arguments, capsys):
+  code = account.main(arguments)
+  out, err = capsys.readouterr()
+  if arguments[0] == "audit":  # The flags are right, and there is no such run here.
+    assert (code, out) == (account.USAGE_ERROR, "") and err.startswith("Error: Found no folder")
+  else:
+    assert (code, err) == (account.SUCCESS, "")
+
+
+def _check_docker(verb, arguments):
+  if verb == "build":
+    assert arguments == ["-t", _IMAGE, "."] and (_ROOT / "Dockerfile").exists()
+    return
+  entrypoint = None
+  while arguments[0].startswith("-"):
+    name, _, value = arguments.pop(0).partition("=")
+    assert name in _DOCKER_FLAGS
+    if name == "-v":
+      arguments.pop(0)
+    entrypoint = value if name == "--entrypoint" else entrypoint
+  assert (verb, arguments.pop(0)) == ("run", _IMAGE)
+  if entrypoint is None:
+    _check_experiment(arguments)
+  else:
+    assert entrypoint == "/opt/tff_superquantile/.venv/bin/python"
+    assert entrypoint.rpartition("/.venv")[0] in (_ROOT / "Dockerfile").read_text()
+    assert arguments[0] == "-m"
+    _check_flags(arguments[1], arguments[2:])
+
+
+@pytest.mark.parametrize("words", _commands())
+def test_command_exists(words, capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # Where --plot is written.
+  while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+    words = words[1:]
+  program, *arguments = words
+  if program == "./run_experiments.sh":
+    _check_experiment(arguments)
+  elif program in _PYTHONS and arguments[:2] == ["-m", _ACCOUNT]:
+    _check_account(arguments[2:], capsys)
+  elif program in _PYTHONS:
+    assert arguments[0] == "-m"
+    _check_flags(arguments[1], arguments[2:])
+  elif program == ".venv/bin/tensorboard":
+    assert [argument.partition("=")[0] for argument in arguments] == ["--logdir"]
+  elif program == "docker":
+    _check_docker(arguments[0], arguments[1:])
+  elif program in ("./run_tests.sh", "scripts/build_docs.sh"):
+    assert (_ROOT / program).exists() and not arguments
+  else:
+    assert program in _OTHERS
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_flags_in_the_text_exist(page):
+  text = page.read_text(encoding="utf-8")
+  known = {*_FLAGS_OF_ABSL, *(flag.lstrip("-") for flag in _DOCKER_FLAGS)}
+  for module in (_SWEEP, _REPORT, *_MODULE_OF.values()):
+    known.update(_flags_of(module))
+  for command in ("calibrate", "spend", "audit"):
+    known.update(_flags_of(_ACCOUNT, command))
+  assert set(re.findall(r"`--([a-z_-]+)", text)) <= known
+
+
+# What is shown.
+
+
+def _assert_shown(shown, output):
+  """Asserts that lines are in the output one after the other, `...` standing for any lines."""
+  output = [line.rstrip() for line in output.splitlines()]
+  position, gap = 0, False
+  for line in shown.rstrip("\n").split("\n"):
+    if line.strip() == "...":
+      gap = True
+    elif gap:
+      assert line in output[position:], f"{line!r} is not in the output from line {position} on"
+      position, gap = output.index(line, position) + 1, False
+    else:
+      assert position < len(output) and line == output[position]
+      position += 1
+  assert gap or position == len(output)
+
+
+def _shown_answers():
+  """(arguments, output) of each budget that the page shows with its answer."""
+  command = None
+  for language, content, follows in _fenced(_BUDGET_PAGE.read_text(encoding="utf-8")):
+    if language == "text" and follows and command and command[2] == _ACCOUNT:
+      yield pytest.param(command[3:], content, id=" ".join(command[3:5]))
+    commands = _split(content) if language == "sh" else []
+    command = commands[0] if len(commands) == 1 else None
+
+
+def _private_run():
+  """The flags of the private run of the page."""
+  text = _BUDGET_PAGE.read_text(encoding="utf-8")
+  (words,) = [
+    words
+    for language, content, _ in _fenced(text)
+    if language == "sh"
+    for words in _split(content)
+    if any(word.startswith("--clip_norm") for word in words) and words[2] != _ACCOUNT
+  ]
+  return dict(word[2:].split("=") for word in words[3:])
+
+
+def _write_private_run(folder):
+  """What the private run of the page leaves, as far as an audit reads it; returns its noise."""
+  flags = {name: float(value) for name, value in _private_run().items()}
+  num_rounds, delta = int(flags["num_rounds"]), 1e-5
+  release = accounting.calibrate(
+    flags["epsilon"],
+    delta,
+    population=2500,
+    clients_per_round=100,
+    num_rounds=num_rounds,
+    rho_ratio=0.01,
+    threshold_kind=accounting.GEOMETRIC,
+  )
+  entry = ledger.build_ledger(
+    release,
+    claim_epsilon=flags["epsilon"],
+    delta=delta,
+    clip_norm=flags["clip_norm"],
+    num_rounds_planned=num_rounds,
+    rounds_done=num_rounds,
+    meter=accounting.Meter(release, delta),
+  )
+  folder.mkdir(parents=True)
+  (folder / "privacy.json").write_text(entry.to_json())
+  (folder / "flags.txt").write_text("".join(f"--{name}={flags[name]}\n" for name in flags))
+  rounds = "".join(f"{number}\n" for number in range(num_rounds + 1))
+  (folder / "rounds.csv").write_text(f"round\n{rounds}")
+  return release
+
+
+@pytest.mark.parametrize("arguments, shown", _shown_answers())
+def test_answer_is_as_shown(arguments, shown, capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  if arguments[0] == "audit":
+    _write_private_run(tmp_path / arguments[1])
+  assert account.main(arguments) == account.SUCCESS
+  _assert_shown(shown, capsys.readouterr().out)
+
+
+def test_answers_are_shown():
+  assert [param.values[0][0] for param in _shown_answers()] == [
+    "calibrate",
+    "spend",
+    "calibrate",
+    "audit",
+  ]
+
+
+def test_noise_of_the_private_run_is_as_shown(tmp_path):
+  release = _write_private_run(tmp_path / "run")
+  text = _BUDGET_PAGE.read_text(encoding="utf-8")
+  assert f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}" in text
+  assert f"geometric threshold: {release.threshold_noise_multiplier:.4g}" in text
+
+
+@pytest.mark.parametrize(
+  "shown, output", [("a\n...\nc\n", "a\nb\nc\n"), ("...\nb\n...\n", "a\nb\n")]
+)
+def test_shown_output_may_be_shortened(shown, output):
+  _assert_shown(shown, output)
+
+
+@pytest.mark.parametrize("shown", ["a\nb\n", "a\nb\nd\n", "a\n...\nd\n", "b\nc\n"])
+def test_shown_output_is_compared(shown):
+  with pytest.raises(AssertionError):
+    _assert_shown(shown, "a\nb\nc\n")
+
+
+# What is quoted.
+
+_LEAST_LETTERS = 12
+
+
+@functools.cache
+def _said():
+  """Pieces of all texts in the sources between what is filled in."""
+  pieces = set()
+  for folder in ("privacy", "tasks", "tff_superquantile"):
+    for path in (_ROOT / folder).rglob("*.py"):
+      for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+          pieces.add(node.value)
+  for path in (_ROOT / "scripts/venv.sh", _ROOT / "run_experiments.sh"):
+    shell = re.sub(r'" \\\n\s*"', " ", path.read_text(encoding="utf-8"))
+    pieces.update(re.split(r'"|\$\w+|\$\{[^}]*\}', shell))
+  return [piece for piece in pieces if len(piece.strip()) >= _LEAST_LETTERS]
+
+
+def _quoted():
+  for page in _PAGES:
+    section = page.read_text(encoding="utf-8").partition("## What can go wrong")[2]
+    for message in re.findall(r"^\| `([^`|]*)`", section, re.MULTILINE):
+      yield pytest.param(message, id=f"{page.stem}: {message[:40]}")
+
+
+@pytest.mark.parametrize("message", _quoted())
+def test_quoted_message_is_one(message):
+  """Each part of a message is within a text of the sources, or has one within it."""
+  parts = [part.strip() for part in message.split("...")]
+  parts = [part for part in parts if len(part) >= _LEAST_LETTERS]
+  assert parts
+  for part in parts:
+    assert any(part in piece or piece.strip() in part for piece in _said()), part
+
+
+def test_json_is_json(capsys):
+  assert account.main([*next(_shown_answers()).values[0], "--json"]) == account.SUCCESS
+  assert json.loads(capsys.readouterr().out)["target_epsilon"] == 5.0

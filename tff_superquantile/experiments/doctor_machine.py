@@ -1,0 +1,218 @@
+"""The doctor's checks of the machine: Python, platform, processor, memory and disk.
+
+Nothing but the standard library: these run where nothing is installed, and on any Python 3.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import re
+import shutil
+import sys
+import tempfile
+
+from tff_superquantile.experiments import doctor_report
+
+# The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
+PYTHONS = ((3, 9), (3, 10), (3, 11))
+MIN_GLIBC = (2, 31)
+
+_ROOT = pathlib.Path("/")  # Where /proc and /sys are.
+_GB = 10**9
+# What a run holds with cohorts of 100, TFF's worker included: docs/performance.md.
+_RUN_BYTES = _GB
+# A run leaves less than a MB, but the clients' files of the largest task take 0.6 GB.
+_LEAST_DISK_BYTES = _GB // 10
+_AMPLE_DISK_BYTES = _GB
+_TRIED_BYTES = 1 << 16
+
+
+def _read(path: pathlib.Path) -> str:
+  """The text of a file of the kernel's; "" if it cannot be read."""
+  try:
+    return path.read_text(errors="replace")
+  except OSError:
+    return ""
+
+
+def check_python() -> doctor_report.Finding:
+  implementation = platform.python_implementation()
+  found = f"{implementation} {platform.python_version()}, {sys.executable}"
+  if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
+    return doctor_report.ok(found)
+  return doctor_report.fail(
+    f"Found {found}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
+    " which TensorFlow Federated 0.87 has a wheel.",
+    "Make the environment with one of these: PYTHON=/path/to/python3.11 ./run_experiments.sh",
+  )
+
+
+def check_platform() -> doctor_report.Finding:
+  found = f"{platform.system()} {platform.machine()}"
+  if found == "Linux x86_64":
+    return doctor_report.ok(found)
+  return doctor_report.fail(
+    f"Found {found}; expected Linux x86_64, for which TensorFlow Federated 0.87 has a wheel.",
+    "Use such a machine or a container (on Windows, WSL 2).",
+  )
+
+
+def check_c_library() -> doctor_report.Finding:
+  wanted = f"expected glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer"
+  remedy = "Use a newer Linux, such as Debian 11 or Ubuntu 20.04, or a container of one."
+  try:
+    found = os.confstr("CS_GNU_LIBC_VERSION") or ""
+  except (ValueError, OSError):  # Only glibc knows that name.
+    found = ""
+  version = re.match(r"glibc (\d+)\.(\d+)", found)
+  if version:
+    if (int(version[1]), int(version[2])) >= MIN_GLIBC:
+      return doctor_report.ok(found)
+    return doctor_report.fail(f"Found {found}; {wanted}.", remedy)
+  if any((_ROOT / "lib").glob("ld-musl-*")):
+    return doctor_report.fail(
+      f"Found musl, as in Alpine; {wanted}, for which TensorFlow's wheels are.",
+      "Use Debian, Ubuntu or the like, or a container of one.",
+    )
+  return doctor_report.note(f"Found a C library that tells no version; {wanted}.", remedy)
+
+
+def check_processor() -> doctor_report.Finding:
+  cpuinfo = _read(_ROOT / "proc/cpuinfo")
+  model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+  flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+  found = " ".join(model[1].split()) if model else "a processor without a name"
+  if flags is None:
+    return doctor_report.note(
+      "Found no list of instructions in /proc/cpuinfo; expected AVX among them.",
+      "If TensorFlow is ended by SIGILL below, it is for want of AVX.",
+    )
+  if "avx" in flags[1].split():
+    return doctor_report.ok(f"{found}, with AVX")
+  return doctor_report.fail(
+    f"Found {found} without AVX; expected AVX, which TensorFlow's wheels use.",
+    "Use a processor of 2011 or later; a virtual machine has to pass its instructions on"
+    " (QEMU: -cpu host).",
+  )
+
+
+def _cgroup_folders(controller: str) -> list[pathlib.Path]:
+  """The folders whose limits hold for this process: of its cgroup, and of those around it."""
+  folders = []
+  for line in _read(_ROOT / "proc/self/cgroup").splitlines():
+    _, controllers, path = line.split(":", 2)
+    mount = _ROOT / "sys/fs/cgroup"
+    if controllers:  # Version 1: a hierarchy for each controller.
+      if controller not in controllers.split(","):
+        continue
+      mount /= controller
+    # In a container the path may be the host's, which is not there; its limits are at the mount.
+    folder = mount / path.lstrip("/")
+    folders += [f for f in (folder, *folder.parents) if f == mount or mount in f.parents]
+  return folders
+
+
+def _number(*paths: pathlib.Path) -> int | None:
+  """The number in the first of the files that is there; None for a word, and if none is there."""
+  texts = [text for text in (_read(path).strip() for path in paths) if text]
+  return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
+
+
+def _cpu_quota() -> float | None:
+  """How many cores the quotas of containers allow; None for all."""
+  quotas = []
+  for folder in _cgroup_folders("cpu"):
+    texts = _read(folder / "cpu.max").split()  # Version 2: quota or "max", and period.
+    if not texts:
+      texts = [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if all(text.isdecimal() for text in texts):  # Neither "max" nor -1.
+      quotas.append(int(texts[0]) / int(texts[1]))
+  return min(quotas, default=None)
+
+
+def _num_cores() -> int:
+  """As `simulation.context.num_cores`, without TensorFlow, and on any platform."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_cores() -> doctor_report.Finding:
+  cores, quota = _num_cores(), _cpu_quota()
+  if quota is not None and quota < cores:
+    return doctor_report.note(
+      f"Found {cores}, and a quota of the container's that allows {quota:g}.",
+      f"Start sweeps with --num_workers={max(1, int(quota))}, or raise the quota.",
+    )
+  return doctor_report.ok(str(cores))
+
+
+def _available_bytes() -> int | None:
+  """Memory that can be had without swapping: the machine's, or the container's if it has less."""
+  match = re.search(r"^MemAvailable:\s*(\d+) kB", _read(_ROOT / "proc/meminfo"), re.MULTILINE)
+  available = [int(match[1]) * 1024] if match else []
+  for folder in _cgroup_folders("memory"):
+    limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+    if limit is not None:
+      used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
+      # Files that were read count as used, but make room.
+      stat = _read(folder / "memory.stat")
+      cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+      available.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
+  return min(available, default=None)
+
+
+def check_memory() -> doctor_report.Finding:
+  available = _available_bytes()
+  if available is None:
+    return doctor_report.note("Found no MemAvailable in /proc/meminfo; it cannot be told.")
+  found, a_run = f"{available / _GB:.1f} GB available", f"{_RUN_BYTES / _GB:g} GB"
+  at_once = available // _RUN_BYTES
+  if at_once == 0:
+    return doctor_report.fail(
+      f"Found {found}; expected {a_run}, which a run takes.",
+      "End other programs, or raise the memory limit of the container.",
+    )
+  if at_once < _num_cores():
+    return doctor_report.note(
+      f"Found {found}; expected {a_run} for each core, as a sweep starts a run on each.",
+      f"Start sweeps with --num_workers={at_once}.",
+    )
+  return doctor_report.ok(found)
+
+
+def check_folder(path: str, other: str) -> doctor_report.Finding:
+  """Whether files can be written into a folder, which may still have to be made.
+
+  Args:
+    path: The folder. Nothing is left in it.
+    other: How to name another.
+
+  Returns:
+    The finding.
+  """
+  folder = pathlib.Path(path).absolute()
+  existing = next(p for p in (folder, *folder.parents) if p.exists())
+  try:
+    with tempfile.TemporaryFile(dir=str(existing)) as file:
+      file.write(bytes(_TRIED_BYTES))
+      file.flush()
+      os.fsync(file.fileno())
+    free = shutil.disk_usage(str(existing)).free
+  except OSError as error:
+    return doctor_report.fail(
+      f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can.",
+      f"Change that, or name another folder: {other}",
+    )
+  found = f"{free / _GB:.1f} GB free for {folder}"
+  if free < _LEAST_DISK_BYTES:
+    return doctor_report.fail(
+      f"Found {found}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least.",
+      f"Make room, or name another folder: {other}",
+    )
+  if free < _AMPLE_DISK_BYTES:
+    return doctor_report.note(
+      f"Found {found}; expected {_AMPLE_DISK_BYTES / _GB:g} GB.",
+      f"Make room before a large task or sweep, or name another folder: {other}",
+    )
+  return doctor_report.ok(found)

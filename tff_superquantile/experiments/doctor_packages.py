@@ -1,0 +1,176 @@
+"""The doctor's checks of the installed packages: whether they are those of requirements.lock.
+
+Nothing but the standard library, `packaging` included: it may be the one that is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import metadata
+import operator
+import pathlib
+import re
+import shlex
+import sys
+
+from tff_superquantile.experiments import doctor_report
+
+_PROJECT = "tff_superquantile"
+_EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
+_LOCK = pathlib.Path(__file__).resolve().parents[2] / "requirements.lock"
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*==\s*([\w.!+-]+)\s*(?:;\s*(.*))?")
+_FOR_PYTHON = re.compile(r"""python_version\s*([<>=!]=|[<>])\s*["'](\d+)\.(\d+)["']""")
+_FOR_EXTRA = re.compile(rf"""extra\s*==\s*["']{_EXTRA}["']""")
+_COMPARE = {
+  "<": operator.lt,
+  "<=": operator.le,
+  "==": operator.eq,
+  "!=": operator.ne,
+  ">=": operator.ge,
+  ">": operator.gt,
+}
+# More than these are said in a few words, and installed from the lock.
+_MOST_NAMED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Lock:
+  """Exact versions of all packages.
+
+  Attributes:
+    source: Where they are from, for people.
+    versions: The version of each package that this Python needs, by name.
+    path: The file; "" if they are from metadata.
+  """
+
+  source: str
+  versions: dict[str, str]
+  path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """How the installed packages differ from the lock.
+
+  Attributes:
+    lock: The lock.
+    missing: Names of packages that are not there.
+    different: Of those with another version, (name, the version that is there).
+  """
+
+  lock: Lock
+  missing: list[str]
+  different: list[tuple[str, str]]
+
+
+def _parse(lines: list[str]) -> dict[str, str]:
+  """The versions of those requirements that are exact and for this Python."""
+  versions = {}
+  for line in lines:
+    match = _REQUIREMENT.fullmatch(line.strip())
+    if match:
+      name, version, marker = match.groups()
+      conditions = _FOR_PYTHON.findall(marker or "")
+      if all(_COMPARE[c](sys.version_info[:2], (int(x), int(y))) for c, x, y in conditions):
+        versions[name] = version
+  return versions
+
+
+def read_lock() -> Lock:
+  """The lock: of the checkout, or else of the metadata of what is installed.
+
+  The checkout first: what it left in the metadata when it was installed in place may be old.
+
+  Raises:
+    LookupError: If there is none.
+  """
+  if _LOCK.is_file():
+    return Lock(_LOCK.name, _parse(_LOCK.read_text().splitlines()), str(_LOCK))
+  try:
+    requirements = metadata.requires(_PROJECT) or []
+  except metadata.PackageNotFoundError:
+    raise LookupError(f"no {_LOCK} and no metadata of {_PROJECT}") from None
+  versions = _parse([line for line in requirements if _FOR_EXTRA.search(line)])
+  if not versions:
+    raise LookupError(f"no {_LOCK} and no extra {_EXTRA!r} in the metadata of {_PROJECT}")
+  return Lock(f"the metadata of {_PROJECT}", versions)
+
+
+def _installed_version(name: str) -> str | None:
+  try:
+    return metadata.version(name)  # None if its metadata is damaged.
+  except (metadata.PackageNotFoundError, KeyError):
+    return None
+
+
+def compare() -> Comparison:
+  """Compares what is installed with the lock; packages that it does not name do not matter.
+
+  Raises:
+    LookupError: If there is no lock.
+  """
+  lock = read_lock()
+  missing, different = [], []
+  for name, version in lock.versions.items():
+    found = _installed_version(name)
+    if found is None:
+      missing.append(name)
+    elif found.partition("+")[0] != version:  # After the + is who built it.
+      different.append((name, found))
+  return Comparison(lock, missing, different)
+
+
+def pip_command(lock: Lock, names: list[str], *options: str) -> str:
+  """The command that installs packages of the lock, without their dependencies."""
+  command = [sys.executable, "-m", "pip", "install", "--no-deps", *options]
+  if len(names) > _MOST_NAMED and lock.path:
+    return shlex.join([*command, "-r", lock.path])
+  return shlex.join([*command, *(f"{name}=={lock.versions[name]}" for name in names)])
+
+
+def _listed(items: list[str]) -> str:
+  shown = items if len(items) <= _MOST_NAMED else items[: _MOST_NAMED - 1]
+  rest = len(items) - len(shown)
+  return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _fix(comparison: Comparison) -> str:
+  """What puts everything right, at once."""
+  wrong = sorted([*comparison.missing, *(name for name, _ in comparison.different)])
+  return f"Run: {pip_command(comparison.lock, wrong)}"
+
+
+def check_packages() -> doctor_report.Finding:
+  try:
+    comparison = compare()
+  except LookupError as error:
+    return doctor_report.fail(
+      f"Found {error.args[0]}; expected one of them, to know the versions.",
+      f"Run: {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-deps', '-e'])} PATH"
+      " of a checkout of the project.",
+    )
+  missing, source = comparison.missing, comparison.lock.source
+  if missing:
+    return doctor_report.fail(
+      f"Found no {_listed(missing)}; expected them, as in {source}.", _fix(comparison)
+    )
+  return doctor_report.ok(f"all {len(comparison.lock.versions)} of {source}")
+
+
+def check_versions() -> doctor_report.Finding:
+  comparison = compare()
+  lock, different = comparison.lock, comparison.different
+  if different:
+    found = _listed(
+      [f"{name} {version} (not {lock.versions[name]})" for name, version in different]
+    )
+    return doctor_report.fail(f"Found {found}; expected those of {lock.source}.", _fix(comparison))
+  return doctor_report.ok(f"as in {lock.source}")
+
+
+def reinstall_command() -> str:
+  """What to do where TensorFlow or TFF is there in the right version, but broken."""
+  lock = read_lock()
+  names = [n for n in ("tensorflow", "tensorflow-federated") if n in lock.versions]
+  return f"Run: {pip_command(lock, names, '--force-reinstall')}"

@@ -1,0 +1,172 @@
+"""What the doctor tries in a process of its own: TensorFlow, the engines, a secure sum, data sets.
+
+Reads {"trial": name, "arguments": {...}} from standard input, a line each, and answers each with a
+line on standard output, the fields of a `doctor_report.Finding`. Whatever else is printed goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import json
+import os
+import sys
+import time
+
+from tff_superquantile.experiments import doctor_report
+
+_NUM_CLIENTS = 100
+_NUM_BINS = 64
+_MAX_VALUE = 4.0
+_NOISE_MULTIPLIER = 0.1  # Little: so that a wrong median differs from noise.
+_STDDEVS = 6.0
+
+
+def _values() -> list[float]:
+  """A number for each client, evenly from 0 to `_MAX_VALUE`."""
+  return [_MAX_VALUE * (i + 0.5) / _NUM_CLIENTS for i in range(_NUM_CLIENTS)]
+
+
+def tensorflow() -> doctor_report.Finding:
+  start = time.monotonic()
+  import tensorflow as tf
+
+  total = float(tf.reduce_sum(tf.constant(_values())))
+  if abs(total - sum(_values())) > 1e-3:
+    return doctor_report.fail(f"Found a sum of {total:g}; expected {sum(_values()):g}.", "")
+  return doctor_report.ok(f"{tf.__version__} computes, after {time.monotonic() - start:.1f} s")
+
+
+def federated() -> doctor_report.Finding:
+  start = time.monotonic()
+  import tensorflow_federated as tff
+
+  return doctor_report.ok(f"{tff.__version__} imports, in {time.monotonic() - start:.1f} s")
+
+
+def engine(kind: str) -> doctor_report.Finding:
+  """Carries out a federated computation.
+
+  Args:
+    kind: As in `context.set_simulation_context`.
+
+  Returns:
+    The finding.
+  """
+  start = time.monotonic()
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_superquantile.simulation import context
+
+  @tff.tensorflow.computation(np.int32)
+  def double(x: tf.Tensor) -> tf.Tensor:
+    return 2 * x
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def total_of_doubles(values: tff.Value) -> tff.Value:
+    return tff.federated_sum(tff.federated_map(double, values))
+
+  context.set_simulation_context(engine=kind)
+  values = list(range(_NUM_CLIENTS))
+  total = int(total_of_doubles(values))
+  if total != 2 * sum(values):
+    return doctor_report.fail(f"Found a federated sum of {total}; expected {2 * sum(values)}.", "")
+  seconds = time.monotonic() - start
+  return doctor_report.ok(f"sums over {_NUM_CLIENTS} clients, after {seconds:.1f} s")
+
+
+def secure_sum() -> doctor_report.Finding:
+  """Sums securely, which has to be exact, and takes a private median, near numpy's."""
+  import numpy as np
+  import tensorflow_federated as tff
+
+  from privacy import tree_mechanism
+  from tff_superquantile import threshold
+  from tff_superquantile.simulation import context
+
+  context.set_simulation_context(engine="native")
+  modulus = 2 * _NUM_CLIENTS
+  modular = tff.aggregators.SecureModularSumFactory(modulus).create(tff.TensorType(np.int32))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def secure_sums(values: tff.Value) -> tuple[tff.Value, tff.Value]:
+    summed = tff.federated_secure_sum(values, np.int32(_NUM_CLIENTS))
+    return summed, modular.next(modular.initialize(), values).result
+
+  integers = list(range(_NUM_CLIENTS))
+  sums = tuple(int(s) for s in secure_sums(integers))
+  expected_sums = (sum(integers), sum(integers) % modulus)
+  if sums != expected_sums:
+    return doctor_report.fail(
+      f"Found secure sums {sums}, plain and modulo {modulus}; expected {expected_sums}.", ""
+    )
+
+  mechanism = tree_mechanism.build_tree_mechanism(_NOISE_MULTIPLIER, _NUM_BINS, _NUM_CLIENTS)
+  quantile = threshold.build_tree_quantile(0.5, mechanism, _MAX_VALUE)
+  values = _values()
+  median = float(quantile.next(quantile.initialize(), values, [1.0] * _NUM_CLIENTS).result)
+  # The count below a bin is a sum of at most one node a level. A threshold is the left edge of its
+  # bin.
+  noise = _STDDEVS * mechanism.num_levels**0.5 * mechanism.count_stddev(_NUM_CLIENTS) / _NUM_CLIENTS
+  low, high = np.quantile(values, [0.5 - noise, 0.5 + noise])
+  low -= _MAX_VALUE / _NUM_BINS
+  if not low <= median <= high:
+    return doctor_report.fail(
+      f"Found a private median of {median:.3f}; expected one in {low:.3f} to {high:.3f}, numpy's"
+      f" being {np.median(values):.3f}.",
+      "",
+    )
+  return doctor_report.ok(
+    f"exact, plain and modular; private median {median:.3f}, numpy's {np.median(values):.3f}"
+  )
+
+
+def data_dir(data_dir: str) -> doctor_report.Finding:
+  from tff_superquantile.experiments import doctor_data
+
+  return doctor_data.check_data_dir(data_dir)
+
+
+def data_set(data_set: str, data_dir: str, cache_dir: str) -> doctor_report.Finding:
+  from tff_superquantile.experiments import doctor_data
+
+  return doctor_data.check_data_set(data_set, data_dir, cache_dir)
+
+
+def word_vectors(glove: str, data_dir: str) -> doctor_report.Finding:
+  from tff_superquantile.experiments import doctor_data
+
+  return doctor_data.check_word_vectors(glove, data_dir)
+
+
+_TRIALS: dict[str, Callable[..., doctor_report.Finding]] = {
+  "tensorflow": tensorflow,
+  "federated": federated,
+  "engine": engine,
+  "secure_sum": secure_sum,
+  "data_dir": data_dir,
+  "data_set": data_set,
+  "word_vectors": word_vectors,
+}
+
+
+def _answer(request: dict) -> doctor_report.Finding:
+  try:
+    return _TRIALS[request["trial"]](**request["arguments"])
+  except Exception as error:  # Whatever it is, it is what there is to find.
+    message = " ".join(str(error).split())[:300]
+    return doctor_report.fail(f"Found {type(error).__name__}: {message}", "")
+
+
+def main() -> None:
+  answers = os.fdopen(os.dup(1), "w", buffering=1)
+  os.dup2(2, 1)
+  for line in sys.stdin:
+    answers.write(json.dumps(dataclasses.asdict(_answer(json.loads(line)))) + "\n")
+
+
+if __name__ == "__main__":
+  main()
