@@ -73,7 +73,7 @@ def _status(pid: int) -> dict[str, int]:
 
 def _descendants(pid: int) -> list[int]:
   """The processes that a process has started, and those that they have."""
-  children = {}
+  children: dict[int, list[int]] = {}
   for name in filter(str.isdigit, os.listdir("/proc")):
     try:
       with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:

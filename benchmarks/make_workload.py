@@ -5,7 +5,7 @@
 `Options` says what it takes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import json
 import math
@@ -66,7 +66,7 @@ def _generated_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     yield f"writer_{i:04d}", x, rng.integers(0, _CLASSES, _IMAGES).astype(np.int32)
 
 
-def _load_clients(task, options: Options):
+def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
   """The training clients, and what they are."""
   from tff_superquantile.simulation import client_files
 
@@ -93,7 +93,7 @@ def _load_clients(task, options: Options):
   return task.load_clients(data_dir="", **choice)["train"], "the task's own"
 
 
-def _model_kind(weights) -> str:
+def _model_kind(weights: Sequence[np.ndarray]) -> str:
   if weights[0].ndim == 4:
     return "convnet"
   return "lstm" if len(weights) == 5 else "linear"
@@ -114,7 +114,7 @@ def _draw_cohorts(num_clients: int, options: Options) -> np.ndarray:
 
 
 def _draw_orders(
-  cohorts: np.ndarray, client_ids, num_examples: np.ndarray, shuffle: bool
+  cohorts: np.ndarray, client_ids: Sequence[str], num_examples: np.ndarray, shuffle: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
   """Seeds [rounds, places, 2], and the orders that client files draw from them."""
   import tensorflow as tf
@@ -123,7 +123,7 @@ def _draw_orders(
 
   drawn, orders = np.empty((*cohorts.shape, 2), np.int64), []
   for round_num, cohort in enumerate(cohorts):
-    seen = {}
+    seen: dict[int, int] = {}
     for place, client in enumerate(cohort):
       times = seen[client] = seen.get(client, 0) + 1
       name = client_ids[client] + (f", time {times}" if times > 1 else "")
@@ -159,7 +159,7 @@ def make(options: Options) -> workload_lib.Workload:
   model = task.build_model_for(files, _SEED)
   initial_weights = [np.asarray(weights) for weights in model.initial_weights[0]]
   cohorts = _draw_cohorts(len(files.client_ids), options)
-  batch_size = task.defaults["batch_size"]
+  batch_size = int(task.defaults["batch_size"])
   seeds, orders = _draw_orders(cohorts, files.client_ids, files.num_examples, batch_size > 0)
   kind = _model_kind(initial_weights)
   made = workload_lib.Workload(

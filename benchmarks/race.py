@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from benchmarks import contender
 from benchmarks import lineup
@@ -96,6 +96,8 @@ class ContenderProcess:
         cwd=output_dir,
         env=environment,
       )
+    assert self._process.stdin is not None and self._process.stdout is not None  # Pipes.
+    self._input, self._output = self._process.stdin, self._process.stdout
     try:
       self.details = self._answer()["ready"]
     except BaseException:
@@ -103,7 +105,7 @@ class ContenderProcess:
       raise
     self.start_seconds = time.perf_counter() - start
 
-  def _fail(self, message: str) -> None:
+  def _fail(self, message: str) -> NoReturn:
     self.close()
     raise ContenderError(message)
 
@@ -117,9 +119,9 @@ class ContenderProcess:
     end = time.monotonic() + self._patience
     while b"\n" not in self._buffer:
       left = end - time.monotonic()
-      if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+      if left <= 0 or not select.select([self._output], [], [], left)[0]:
         self._fail(f"It did not answer for {self._patience:g} seconds.")
-      chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+      chunk = os.read(self._output.fileno(), 1 << 16)
       if not chunk:
         code = self._process.wait()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -147,8 +149,8 @@ class ContenderProcess:
       ContenderError: If the contender fails or takes too long.
     """
     try:
-      self._process.stdin.write(f"{command}\n".encode())
-      self._process.stdin.flush()
+      self._input.write(f"{command}\n".encode())
+      self._input.flush()
     except OSError:
       pass  # It has ended; why, the answer tells.
     return self._answer()
@@ -161,7 +163,7 @@ class ContenderProcess:
     except ProcessLookupError:
       pass
     self._process.wait()
-    for stream in (self._process.stdin, self._process.stdout):
+    for stream in (self._input, self._output):
       try:
         stream.close()
       except OSError:

@@ -84,7 +84,7 @@ class Table:
   def fastest_peer(self) -> Optional[Row]:
     """The peer whose median is the smallest, of those that count."""
     peers = [row for row in self.rows if row.record.entry.peer and row.counts]
-    return min(peers, key=lambda row: row.median, default=None)
+    return min(peers, key=lambda row: row.median) if peers else None
 
 
 def _flat(weights: Sequence[np.ndarray]) -> np.ndarray:
@@ -153,8 +153,8 @@ def judge(
       continue
     reference = references[record.entry.work]
     if record is reference:
-      mates = sum(r.error is None and r.entry.work == record.entry.work for r in records)
-      rows.append(Row(record, seconds, is_reference=mates > 1))
+      num_mates = sum(r.error is None and r.entry.work == record.entry.work for r in records)
+      rows.append(Row(record, seconds, is_reference=num_mates > 1))
       continue
     first, last = (
       distance(
@@ -305,11 +305,11 @@ def _growth_lines(tables: Sequence[Table]) -> list[str]:
     if small is large:
       continue
     for name in (lineup.FED_AVG, lineup.SUPERQUANTILE):
-      rows = small.row(name), large.row(name)
+      in_small, in_large = small.row(name), large.row(name)
       found = None
-      if all(rows):
-        a, b = (r.median / t.clients_per_round for r, t in zip(rows, (small, large)))
-        found = b / a
+      if in_small is not None and in_large is not None:
+        seconds = in_small.median / small.clients_per_round
+        found = in_large.median / large.clients_per_round / seconds
       what = (
         f"{task}: {_title(name)}, seconds a client with {large.clients_per_round}, of those with"
         f" {small.clients_per_round}"

@@ -15,6 +15,7 @@ Handwriting comes from --data_dir, or from ../shared/data if that is there; else
 generated, of the same shapes. The synthetic task makes its own data, Sent140 is its stand-in.
 """
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -23,6 +24,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from typing import Optional
 
 from absl import flags
 
@@ -103,7 +105,12 @@ def _python_path() -> str:
   return os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def _run(entries, pythons, task: str, clients_per_round: int) -> report.Table:
+def _run(
+  entries: Sequence[lineup.Entry],
+  pythons: Mapping[Optional[str], str],
+  task: str,
+  clients_per_round: int,
+) -> report.Table:
   with tempfile.TemporaryDirectory() as temporary:
     workload_dir = os.path.join(temporary, "workload")
     os.mkdir(workload_dir)
@@ -145,7 +152,7 @@ def _check_flags() -> list[int]:
 def _compare() -> None:
   sizes = _check_flags()
   entries = lineup.choose(_CONTENDERS.value, _PEERS.value, _THETA.value)
-  pythons = {None: sys.executable}
+  pythons: dict[Optional[str], str] = {None: sys.executable}
   for peer in dict.fromkeys(entry.peer for entry in entries if entry.peer):
     pythons[peer] = environments.python_of(peer, _PEERS_DIR.value)
   print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, theta = {_THETA.value:g}")

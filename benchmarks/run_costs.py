@@ -10,13 +10,14 @@ Each figure stands beside what it is compared with, measured in turns with it:
     sweep       four runs by the sweep, as many at once as there are cores, beside one run alone
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 from absl import flags
 import numpy as np
@@ -58,9 +59,9 @@ def _python(*arguments: str) -> None:
     raise ValueError(f"Found that {' '.join(arguments[:2])} failed: {lines[-1]}")
 
 
-def _in_turns(actions: dict[str, Callable[[], None]], repeats: int) -> dict[str, np.ndarray]:
+def _in_turns(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
   """Seconds that each action takes, measured in turns."""
-  seconds = {name: [] for name in actions}
+  seconds: dict[str, list[float]] = {name: [] for name in actions}
   for _ in range(repeats):
     for name, action in actions.items():
       start = time.perf_counter()

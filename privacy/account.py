@@ -186,10 +186,14 @@ def _make_parser() -> _Parser:
   return parser
 
 
-def _whole(name: str, value: Optional[float]) -> Optional[int]:
-  if value is not None and not (math.isfinite(value) and value == int(value)):
+def _whole(name: str, value: float) -> int:
+  if not (math.isfinite(value) and value == int(value)):
     raise ValueError(f"Found --{name}={value:g}; expected a whole number.")
-  return None if value is None else int(value)
+  return int(value)
+
+
+def _optional_whole(name: str, value: Optional[float]) -> Optional[int]:
+  return None if value is None else _whole(name, value)
 
 
 def _sampling(args: argparse.Namespace) -> str:
@@ -207,8 +211,8 @@ def _delta(args: argparse.Namespace) -> float:
 
 def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
   """The release that `calibrate`'s flags ask for."""
-  num_bins = _whole("num_bins", args.num_bins)
-  target = dict(
+  num_bins = _optional_whole("num_bins", args.num_bins)
+  target: dict[str, Any] = dict(
     population=args.population,
     clients_per_round=args.clients_per_round,
     num_rounds=_whole("num_rounds", args.num_rounds),
@@ -228,7 +232,8 @@ def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
 def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
   """The release with the noise of `spend`'s flags."""
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
-  num_bins, scale = _whole("num_bins", args.num_bins), _whole("scale", args.scale)
+  num_bins = _optional_whole("num_bins", args.num_bins)
+  scale = _optional_whole("scale", args.scale)
   if args.sigma_update is not None:
     if z_w is not None or args.clip_norm is None:
       raise ValueError(
@@ -273,7 +278,7 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
   release = (_calibrated if args.command == "calibrate" else _given)(args, delta)
   paper = args.accounting == ledger.PAPER
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
-  answer = dict(
+  answer: dict[str, Any] = dict(
     command=args.command,
     accounting=args.accounting,
     is_guarantee=not paper,
@@ -314,10 +319,10 @@ def _costs(
   release: accounting.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """The epsilons of an answer."""
-  participations = _whole("participations", args.participations)
+  participations = _optional_whole("participations", args.participations)
   by_rdp = accounting.epsilon(release, num_rounds, delta)
   one = accounting.epsilon(release, min(1, num_rounds), delta)
-  found = dict(
+  found: dict[str, Any] = dict(
     epsilon=by_rdp.epsilon,
     epsilon_one_round=one.epsilon,
     epsilon_rdp=by_rdp.epsilon,
@@ -340,10 +345,12 @@ def _costs(
       epsilon_real_fixed_size_at_least=real.fixed_size_at_least,
     )
   server = accounting.server_epsilon(release, num_rounds, delta, participations)
-  one = accounting.server_epsilon(release, min(1, num_rounds), delta, min(1, server.participations))
+  server_one = accounting.server_epsilon(
+    release, min(1, num_rounds), delta, min(1, server.participations)
+  )
   found.update(
     epsilon_server=server.epsilon,
-    epsilon_server_one_round=one.epsilon,
+    epsilon_server_one_round=server_one.epsilon,
     server_participations=server.participations,
     server=server.explanation,
   )
@@ -553,7 +560,8 @@ def _audit_text(answer: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-def _run(argv: Optional[Sequence[str]]) -> int:
+def _run(argv: Optional[Sequence[str]]) -> tuple[str, int]:
+  """What is to be printed, and the exit code."""
   args = _make_parser().parse_args(argv)
   if args.command == "audit":
     found = audit_lib.audit_folder(args.folder)
@@ -561,8 +569,7 @@ def _run(argv: Optional[Sequence[str]]) -> int:
     code = SUCCESS if found.holds else CLAIM_FAILS
   else:
     answer, as_text, code = _answer(args), _text, SUCCESS
-  print(json.dumps(answer, indent=2) if args.json else as_text(answer), flush=True)
-  return code
+  return json.dumps(answer, indent=2) if args.json else as_text(answer), code
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -575,16 +582,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit code.
   """
   try:
-    return _run(argv)
+    text, code = _run(argv)
   except ValueError as error:
     print(f"Error: {error}", file=sys.stderr, flush=True)
     return USAGE_ERROR
+  except KeyboardInterrupt:
+    return _INTERRUPTED
+  try:
+    print(text, flush=True)
   except BrokenPipeError:
     # Whoever read the answer has seen enough. Python would complain once more when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return SUCCESS
-  except KeyboardInterrupt:
-    return _INTERRUPTED
+  return code
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class Release:
   threshold_kind: str = TREE
   update_sum: Optional[sum_mechanism.SumMechanism] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     def put(name: str, value: Any) -> None:
       object.__setattr__(self, name, value)
 
@@ -347,6 +347,7 @@ class _RdpAccountant(rdp.RdpAccountant):
 
 
 def _rdp_accountant(sampling: str, coarse: bool = False) -> _RdpAccountant:
+  orders: Optional[tuple[float, ...]]
   if sampling == FIXED_SIZE:
     orders = _FIXED_SIZE_COARSE_ORDERS if coarse else _FIXED_SIZE_ORDERS
     return _RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
@@ -931,7 +932,7 @@ def calibrate(
 
   # The order that counts, and with it the slack's weight, is not known before. The first guess is
   # right for an order of 1.4 or more, the second for the lowest.
-  release = None
+  release: Optional[Release] = None
   for slack_weight in (4.5, 12.0) if round_slack else (2.0,):
     budget = epsilon - slack_weight * num_rounds * round_slack
     if budget > 0 and (release is None or cost(release) > epsilon):

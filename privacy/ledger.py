@@ -9,9 +9,9 @@ import dataclasses
 import functools
 import json
 import math
-from typing import Any, Optional
+from typing import Any, Optional, TypedDict
 
-from privacy import accounting
+from privacy import accounting as accounting_lib
 from privacy import paper_accounting
 from privacy import statements
 from privacy import sum_mechanism
@@ -19,7 +19,14 @@ from privacy import tree_mechanism
 
 FILE_NAME = "privacy.json"
 PAPER = "paper"
-ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
+ACCOUNTINGS = (*accounting_lib.ACCOUNTANTS, PAPER)
+
+
+class Claim(TypedDict):
+  """What a run claims: `epsilon` of the whole run, None if it has no limit, and `delta`."""
+
+  epsilon: Optional[float]
+  delta: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Ledger:
 
   Attributes:
     accounting: "rdp" or "pld"; "paper" for the paper's, which is not a guarantee.
-    claim: "epsilon", the budget of the whole run or None if it has no limit, and "delta".
+    claim: The budget of the whole run.
     release: What each round releases.
     clip_norm: C, of the updates as they are summed; None if no updates are released.
     num_rounds_planned: After how many rounds the run ends.
@@ -40,8 +47,8 @@ class Ledger:
   """
 
   accounting: str
-  claim: dict[str, Optional[float]]
-  release: accounting.Release
+  claim: Claim
+  release: accounting_lib.Release
   clip_norm: Optional[float]
   num_rounds_planned: int
   rounds_done: int
@@ -83,7 +90,7 @@ class Ledger:
       raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
     found["claim"] = {
       "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
-      "delta": accounting.check_delta(claim["delta"]),
+      "delta": accounting_lib.check_delta(claim["delta"]),
     }
     for name in ("clip_norm", "epsilon_server"):
       found[name] = _optional_number(found[name], name)
@@ -113,8 +120,8 @@ def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
   return dict(found)
 
 
-def _read_release(found: Any) -> accounting.Release:
-  found = _fields(accounting.Release, found, "release")
+def _read_release(found: Any) -> accounting_lib.Release:
+  found = _fields(accounting_lib.Release, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
@@ -123,7 +130,7 @@ def _read_release(found: Any) -> accounting.Release:
     for name, kind in mechanisms.items():
       if found[name] is not None:
         found[name] = kind(**_fields(kind, found[name], name))
-    return accounting.Release(**found)
+    return accounting_lib.Release(**found)
   except TypeError as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
 
@@ -136,21 +143,21 @@ def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[f
   return float(value)
 
 
-def spent(release: accounting.Release, num_rounds: int, delta: float, accountant: str) -> float:
+def spent(release: accounting_lib.Release, num_rounds: int, delta: float, accountant: str) -> float:
   """The epsilon of some rounds by any of `ACCOUNTINGS`."""
   if accountant == PAPER:
     return _paper_epsilon(release, num_rounds, delta)
-  return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
+  return accounting_lib.epsilon(release, num_rounds, delta, accountant).epsilon
 
 
 @functools.lru_cache(maxsize=512)
-def _paper_epsilon(release: accounting.Release, num_rounds: int, delta: float) -> float:
+def _paper_epsilon(release: accounting_lib.Release, num_rounds: int, delta: float) -> float:
   return paper_accounting.epsilon(release, num_rounds, delta)
 
 
 @functools.lru_cache(maxsize=32)
 def _guarantee(
-  release: accounting.Release, num_rounds: int, delta: float, accountant: str
+  release: accounting_lib.Release, num_rounds: int, delta: float, accountant: str
 ) -> tuple[str, ...]:
   if accountant != PAPER:
     return tuple(statements.guarantee(release))
@@ -159,15 +166,15 @@ def _guarantee(
 
 
 def build_ledger(
-  release: accounting.Release,
+  release: accounting_lib.Release,
   *,
   claim_epsilon: Optional[float],
   delta: float,
   clip_norm: Optional[float],
   num_rounds_planned: int,
   rounds_done: int,
-  accountant: str = accounting.RDP,
-  meter: Optional[accounting.Meter] = None,
+  accountant: str = accounting_lib.RDP,
+  meter: Optional[accounting_lib.Meter] = None,
 ) -> Ledger:
   """Makes the ledger of a run as it is after some rounds; quick enough for every round.
 
@@ -191,14 +198,14 @@ def build_ledger(
     raise ValueError(
       f"Found accountant = {accountant!r}; expected one of {', '.join(ACCOUNTINGS)}."
     )
-  delta = accounting.check_delta(delta)
+  delta = accounting_lib.check_delta(delta)
   if meter is not None:
     if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
       raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
     epsilon = meter.epsilon(rounds_done)
   else:
     epsilon = spent(release, rounds_done, delta, accountant)
-  server = accounting.server_epsilon(release, rounds_done, delta).epsilon
+  server = accounting_lib.server_epsilon(release, rounds_done, delta).epsilon
   if not math.isfinite(epsilon):
     raise ValueError(
       f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."

@@ -176,10 +176,10 @@ def build_tree_mechanism(
     ValueError: If a number is out of its range, sigma_local would be below 1.5, or the modulus is
       too small for the cohort.
   """
-  if (noise_multiplier is None) == (rho is None):
-    raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
-  if noise_multiplier is None:
+  if noise_multiplier is None and rho is not None:
     noise_multiplier = math.sqrt(0.5 / check_positive("rho", rho))
+  elif noise_multiplier is None or rho is not None:
+    raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
   noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if sensitivity not in _SENSITIVITIES:

@@ -8,11 +8,14 @@ convention of both LEAF and TensorFlow Federated: paper is 1.0, ink is 0.0, noth
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import functools
 import os
+from typing import Any
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks import emnist_files
 from tasks import emnist_standin
@@ -96,7 +99,7 @@ def _open_leaf(cache_dir: str, paths: Mapping[str, list[str]]) -> list[client_fi
   """The writers of LEAF's training and test files, [train, test]."""
   files = {
     split: _open_or_convert(
-      cache_dir, split, paths[split], lambda split=split: emnist_files.iterate_leaf(paths[split])
+      cache_dir, split, paths[split], functools.partial(emnist_files.iterate_leaf, paths[split])
     )
     for split in ("train", "test")
   }
@@ -116,7 +119,7 @@ def _open_pools(data_dir: str, cache_dir: str) -> list[client_files.ClientFiles]
 
 
 def _choose(
-  pools: list[client_files.ClientFiles], source: str, seed: int, min_examples: int, **choice
+  pools: list[client_files.ClientFiles], source: str, seed: int, min_examples: int, **choice: Any
 ) -> Mapping[str, client_files.ClientFiles]:
   """The splits of a seed, from [train, test] pools or from one pool that is cut in half."""
   rng = np.random.default_rng(seed)
@@ -166,7 +169,7 @@ def load_clients(
     ValueError: If an argument is out of range, or the data is missing or not what it should be.
   """
   del glove
-  choice = dict(
+  choice: dict[str, Any] = dict(
     num_train_clients=num_train_clients,
     num_test_clients=num_test_clients,
     validation_fraction=validation_fraction,
@@ -203,7 +206,7 @@ def load_standin(
   Raises:
     ValueError: If an argument is out of range or the cache is damaged.
   """
-  choice = dict(
+  choice: dict[str, Any] = dict(
     num_train_clients=num_train_clients,
     num_test_clients=num_test_clients,
     validation_fraction=validation_fraction,
@@ -217,12 +220,12 @@ def load_standin(
   return _choose([pool], cache_dir, seed, _MIN_EXAMPLES, **choice)
 
 
-def _build_linear_model(seed: int):
+def _build_linear_model(seed: int) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: it starts from zero.
   return models.build_linear_classifier(_INPUT_SPEC, emnist_files.NUM_CLASSES, intercept=False)
 
 
-def _build_convnet(seed: int):
+def _build_convnet(seed: int) -> tff.learning.models.FunctionalModel:
   return models.build_convnet(seed, _INPUT_SPEC, emnist_files.NUM_CLASSES)
 
 

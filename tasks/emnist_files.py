@@ -6,7 +6,7 @@ have to be downloaded first (`download`). Both readers yield (writer, x float32 
 paper = 1.0 and ink = 0.0, y int32 [n] in 0..61), one writer at a time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import lzma
 import os
@@ -15,6 +15,7 @@ import shutil
 import socket
 import sqlite3
 import tempfile
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -67,7 +68,7 @@ def _check_writer(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> _Writ
   return writer, x.reshape(-1, SIDE, SIDE), y.astype(np.int32)
 
 
-def _compact(data: dict):
+def _compact(data: dict) -> dict:
   """While JSON is parsed: makes a writer's images an array, if they are alike and numbers.
 
   Before the next writer is parsed, so that at most one writer's pixels are Python's numbers: a
@@ -79,7 +80,7 @@ def _compact(data: dict):
   return data
 
 
-def _leaf_writer(path: str, writer: str, data) -> _Writer:
+def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
   """One user of a LEAF file, checked."""
   x, y = data["x"], data["y"]
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
@@ -120,7 +121,8 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
     raise _not_a_database(path, f"has no table examples with the columns {sorted(missing)}")
   # Reads an index where there is one, and never the images.
   query = "SELECT rowid, client_id, split_name FROM examples WHERE split_name IN (?, ?)"
-  rows, seen = {}, set()
+  rows: dict[str, list[list[int]]] = {}
+  seen = set()
   for row, writer, split in connection.execute(query, _DATABASE_SPLITS):
     seen.add(split)
     rows.setdefault(writer, [[], []])[_DATABASE_SPLITS.index(split)].append(row)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import math
 import os
+from typing import Optional
 
 from absl import logging
 import numpy as np
@@ -92,7 +93,8 @@ def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, 
   # Bytes: the real files hold characters that Python takes for spaces or ends of lines.
   numbers = {word.encode("utf-8", "surrogatepass"): i for word, i in vocabulary.items()}
   known = np.zeros(len(vocabulary), bool)
-  vectors, dimension = None, 0
+  vectors: Optional[np.ndarray] = None
+  dimension = 0
   with open(path, "rb") as f:
     for line_number, line in enumerate(f, start=1):
       line = line.rstrip(b" \r\n")
@@ -109,11 +111,12 @@ def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, 
       if vectors is None:
         dimension = len(vector)
         vectors = np.zeros((len(vocabulary), dimension), np.float32)
-      number = numbers.get(line.partition(b" ")[0] if line.count(b" ") == dimension else None)
+      is_one_word = line.count(b" ") == dimension
+      number = numbers.get(line.partition(b" ")[0]) if is_one_word else None
       if number is not None and not known[number]:
         known[number] = True
         vectors[number] = vector
-  if not known.any():
+  if vectors is None or not known.any():
     raise ValueError(
       f"{path} has none of the {len(vocabulary)} words of the data; expected a text file of GloVe's"
       f" in the data's language, such as {FILE_NAME} from {SOURCE}."

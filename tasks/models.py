@@ -8,7 +8,7 @@ metric state beyond two numbers, which is most of what makes a round fast. All a
 import collections
 from collections.abc import Callable, Sequence
 import math
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,12 @@ def _initialize_metrics() -> collections.OrderedDict:
 
 
 @tf.function(autograph=False)
-def _update_metrics(state, labels, batch_output, sample_weight=None) -> collections.OrderedDict:
+def _update_metrics(
+  state: collections.OrderedDict,
+  labels: tf.Tensor,
+  batch_output: tff.learning.models.BatchOutput,
+  sample_weight: Optional[tf.Tensor] = None,
+) -> collections.OrderedDict:
   del labels, sample_weight  # The batch's mean loss and its size say it all.
   count = tf.convert_to_tensor(batch_output.num_examples)
   return collections.OrderedDict(
@@ -36,7 +41,7 @@ def _update_metrics(state, labels, batch_output, sample_weight=None) -> collecti
 
 
 @tf.function(autograph=False)
-def _finalize_metrics(state) -> collections.OrderedDict:
+def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict:
   # Sums over clients are finalized just as one client's are.
   return collections.OrderedDict(
     loss=tf.math.divide_no_nan(state["loss_sum"], tf.cast(state["num_examples"], tf.float32)),
@@ -44,7 +49,7 @@ def _finalize_metrics(state) -> collections.OrderedDict:
   )
 
 
-def _mean(losses: tf.Tensor, sample_weight) -> tf.Tensor:
+def _mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
   """The mean of losses [n], weighted if there are weights [n]."""
   if sample_weight is None:
     return tf.reduce_mean(losses)
@@ -52,13 +57,17 @@ def _mean(losses: tf.Tensor, sample_weight) -> tf.Tensor:
   return tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
 
 
-def _mean_cross_entropy(output, label, sample_weight=None) -> tf.Tensor:
+def _mean_cross_entropy(
+  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+) -> tf.Tensor:
   """The paper's multinomial logistic loss, mean over a batch of logits [n, classes], labels [n]."""
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
   return _mean(losses, sample_weight)
 
 
-def _mean_binary_cross_entropy(output, label, sample_weight=None) -> tf.Tensor:
+def _mean_binary_cross_entropy(
+  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+) -> tf.Tensor:
   """The paper's binary logistic loss, mean over a batch of logits [n], labels [n] of 0 and 1."""
   labels = tf.cast(label, output.dtype)
   return _mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
@@ -73,7 +82,7 @@ def _build_model(
   """A model without non-trainable weights; its metrics are mean loss and number of examples."""
 
   @tf.function(autograph=False)
-  def predict_on_batch(model_weights, x, training=True):
+  def predict_on_batch(model_weights: tuple, x: Any, training: bool = True) -> tf.Tensor:
     del training  # The same in training and evaluation.
     trainable, _ = model_weights
     return output_fn(trainable, x)
@@ -152,15 +161,15 @@ def build_linear_classifier(
     A model with weights W [features, classes] and, with an intercept, b [classes].
   """
   num_features = _num_features(input_spec[0])
-  weights = (np.zeros((num_features, num_classes), np.float32),)
+  initial_weights = [np.zeros((num_features, num_classes), np.float32)]
   if intercept:
-    weights += (np.zeros(num_classes, np.float32),)
+    initial_weights.append(np.zeros(num_classes, np.float32))
 
-  def logits(weights, x):
+  def logits(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     products = tf.matmul(tf.reshape(x, [-1, num_features]), weights[0])
     return products + weights[1] if intercept else products
 
-  return build_classifier(weights, logits, input_spec)
+  return build_classifier(initial_weights, logits, input_spec)
 
 
 def build_logistic_regression(
@@ -178,15 +187,15 @@ def build_logistic_regression(
     A model with weights w [features] and, with an intercept, b [].
   """
   num_features = _num_features(input_spec[0])
-  weights = (np.zeros(num_features, np.float32),)
+  initial_weights = [np.zeros(num_features, np.float32)]
   if intercept:
-    weights += (np.zeros([], np.float32),)
+    initial_weights.append(np.zeros([], np.float32))
 
-  def logit(weights, x):
+  def logit(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     products = tf.linalg.matvec(tf.reshape(x, [-1, num_features]), weights[0])
     return products + weights[1] if intercept else products
 
-  return build_binary_classifier(weights, logit, input_spec)
+  return build_binary_classifier(initial_weights, logit, input_spec)
 
 
 def _check_seed(seed: int) -> None:
@@ -247,10 +256,10 @@ def build_convnet(
       f"Found images of {height} x {width}; the ConvNet needs at least 16 x 16 pixels."
     )
   num_features = out_height * out_width * channels
-  shape = (num_features, num_classes)
-  weights += [_glorot_uniform(seed, len(_CONV_CHANNELS), shape), np.zeros(num_classes, np.float32)]
+  dense = _glorot_uniform(seed, len(_CONV_CHANNELS), (num_features, num_classes))
+  weights += [dense, np.zeros(num_classes, np.float32)]
 
-  def logits(weights, x):
+  def logits(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     hidden = tf.reshape(x, [-1, height, width, 1])
     for kernel, bias in (weights[0:2], weights[2:4]):
       hidden = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(hidden, kernel, 1, "VALID"), bias))
@@ -305,7 +314,7 @@ def build_lstm(
     np.zeros(1, np.float32),
   )
 
-  def logit(weights, x):
+  def logit(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     x_weights, h_weights, bias, logit_weights, logit_bias = weights
     num_sequences = tf.shape(x)[0]
     # One product for all steps; steps come first, so that each one's rows lie together.

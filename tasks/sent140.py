@@ -17,10 +17,12 @@ import functools
 import html
 import os
 import re
+from typing import Any
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks import glove as glove_lib
 from tasks import models
@@ -42,6 +44,7 @@ _LABEL_SPEC = tf.TensorSpec([None], tf.int32)
 _LINEAR_SPEC = (tf.TensorSpec([None, _DIMENSION], tf.float32), _LABEL_SPEC)
 _LSTM_SPEC = (tf.TensorSpec([None, _MAX_WORDS, _DIMENSION], tf.float32), _LABEL_SPEC)
 
+_InputSpec = tuple[tf.TensorSpec, tf.TensorSpec]
 _Represent = Callable[[np.ndarray], np.ndarray]
 
 
@@ -89,7 +92,8 @@ def _convert(
   Yields:
     (user, x float32 [n, ...], y int32 [n]).
   """
-  vocabulary, numbered = {}, []
+  vocabulary: dict[str, int] = {}
+  numbered = []
   for user, texts, y in users:
     tweets = [
       np.array([vocabulary.setdefault(w, len(vocabulary)) for w in split_words(text)], np.int64)
@@ -173,7 +177,7 @@ def _open_pools(
 
 
 def _choose(
-  pools: list[client_files.ClientFiles], source: str, seed: int, **choice
+  pools: list[client_files.ClientFiles], source: str, seed: int, **choice: Any
 ) -> Mapping[str, client_files.ClientFiles]:
   """The splits of a seed, from [train, test] pools or from one pool that is cut in half.
 
@@ -187,14 +191,14 @@ def _choose(
     "train", "test" and, if one is asked for, "validation".
   """
   if len(pools) == 1:
-    ids = task.shuffled_clients(np.random.default_rng(_SPLIT_SEED), pools[0])
-    if len(ids) < 2:
+    users = task.shuffled_clients(np.random.default_rng(_SPLIT_SEED), pools[0])
+    if len(users) < 2:
       raise ValueError(
         f"{source} has a single user with enough tweets; expected one to train on and one to test"
         " on: lower --min_examples_per_client, or get more of Sent140."
       )
-    half = len(ids) // 2  # The paper's 438 and 439 of 877.
-    pools = [pools[0].subset(ids[:half]), pools[0].subset(ids[half:])]
+    half = len(users) // 2  # The paper's 438 and 439 of 877.
+    pools = [pools[0].subset(users[:half]), pools[0].subset(users[half:])]
   rng = np.random.default_rng(seed)
   ids = [task.shuffled_clients(rng, pool) for pool in pools]
   return task.choose_clients(pools, ids, own_number=max(map(len, ids)), **choice)
@@ -235,7 +239,7 @@ def _load_clients(
   Raises:
     ValueError: If an argument is out of range, or the data is missing or not what it should be.
   """
-  choice = dict(
+  choice: dict[str, Any] = dict(
     num_train_clients=num_train_clients,
     num_test_clients=num_test_clients,
     validation_fraction=validation_fraction,
@@ -274,7 +278,7 @@ def _load_standin(
   Raises:
     ValueError: If an argument is out of range or the cache is damaged.
   """
-  choice = dict(
+  choice: dict[str, Any] = dict(
     num_train_clients=num_train_clients,
     num_test_clients=num_test_clients,
     validation_fraction=validation_fraction,
@@ -282,7 +286,7 @@ def _load_standin(
   task.check_arguments(seed=seed, **choice)
   name = f"sent140_standin_{sent140_standin.VERSION}_{represent.__name__}"
 
-  def make_users():
+  def make_users() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     for user, tweets, y in sent140_standin.make_users(_DIMENSION):
       yield user, np.stack([represent(vectors) for vectors in tweets]), y
 
@@ -290,12 +294,16 @@ def _load_standin(
   return _choose([pool], cache_dir, seed, **choice)
 
 
-def _build_linear_model(seed: int, input_spec=_LINEAR_SPEC):
+def _build_linear_model(
+  seed: int, input_spec: _InputSpec = _LINEAR_SPEC
+) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: it starts from zero.
   return models.build_logistic_regression(input_spec, intercept=False)
 
 
-def _build_lstm(seed: int, input_spec=_LSTM_SPEC):
+def _build_lstm(
+  seed: int, input_spec: _InputSpec = _LSTM_SPEC
+) -> tff.learning.models.FunctionalModel:
   # "The hidden dimension of the LSTM is the same as the embedding dimension".
   return models.build_lstm(seed, input_spec, hidden_size=input_spec[0].shape[2])
 

@@ -123,7 +123,7 @@ def iterate_leaf(paths: list[str], min_examples: int) -> Iterator[_User]:
       enough tweets.
   """
 
-  def read():
+  def read() -> Iterator[tuple[str, list[_Tweet]]]:
     for path, user, data in user_files.iterate_leaf(paths, LEAF):
       yield user, [_leaf_tweet(path, user, x, y) for x, y in zip(data["x"], data["y"])]
 
@@ -179,7 +179,7 @@ def iterate_csv(path: str, min_examples: int) -> Iterator[_User]:
   logging.info("Reading %s.", path)
   counts = collections.Counter(user for user, _ in _iterate_rows(path))
   # Those who are far from enough come along without their texts, to be counted.
-  tweets = {user: [] for user in sorted(counts)}
+  tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
   for user, tweet in _iterate_rows(path):
     if counts[user] >= min_examples:
       tweets[user].append(tweet)

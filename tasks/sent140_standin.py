@@ -44,7 +44,7 @@ class _Vocabulary:
 def _draw_vocabulary(rng: np.random.Generator, dimension: int) -> _Vocabulary:
   """Words around their topics; the polar ones are apart along two directions."""
 
-  def draw(*shape):
+  def draw(*shape: int) -> np.ndarray:
     return _SCALE * rng.standard_normal((*shape, dimension))
 
   common = draw()  # GloVe's frequent words have much in common.

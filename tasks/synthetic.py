@@ -13,6 +13,7 @@ import os
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks import models
 from tasks import task
@@ -169,7 +170,7 @@ def load_clients(
   return {split: files.subset(client_ids) for split, client_ids in taken.items()}
 
 
-def _build_model(seed: int):
+def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: the paper starts from zero.
   return models.build_linear_classifier(_INPUT_SPEC, _NUM_CLASSES, intercept=True)
 

@@ -24,7 +24,7 @@ nothing else has to know of it:
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import types
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from absl import logging
 import numpy as np
@@ -86,7 +86,7 @@ class Task:
   load_standin: Optional[Callable[..., Mapping[str, client_files.ClientFiles]]] = None
   model_takes_input_spec: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     differing = set(self.defaults) ^ set(DEFAULTS)
     if differing:
       raise ValueError(
@@ -94,8 +94,8 @@ class Task:
         f" {sorted(differing)}; state each of {sorted(DEFAULTS)}."
       )
     for key, (value_type, least) in DEFAULTS.items():
-      value = self.defaults[key]
-      accepted = (int, float) if value_type is float else value_type
+      value: Any = self.defaults[key]
+      accepted: Any = (int, float) if value_type is float else value_type
       if not isinstance(value, accepted) or isinstance(value, bool):
         raise ValueError(
           f"Task {self.name!r} has {key} = {value!r}; expected a {value_type.__name__}."

@@ -132,7 +132,7 @@ def iterate_leaf(
   Raises:
     ValueError: If a file isn't complete JSON of LEAF's form, or a user is there twice.
   """
-  file_of_user = {}
+  file_of_user: dict[str, str] = {}
   for path in paths:
     logging.info("Reading %s.", path)
     try:

@@ -392,10 +392,13 @@ def test_tests_run_after_the_linter(machine):
   assert machine.calls() == [
     "pip -r requirements-dev.lock",
     "-m ruff check .",
+    "-m mypy",
     "-m pytest -x tests/test_scripts.py",
   ]
   assert machine.run("run_tests.sh", FAILING_MODULE="ruff").returncode == 7
   assert machine.calls() == ["-m ruff check ."]
+  assert machine.run("run_tests.sh", FAILING_MODULE="mypy").returncode == 7
+  assert machine.calls() == ["-m ruff check .", "-m mypy"]
   assert machine.run("run_tests.sh", FAILING_MODULE="pytest").returncode == 7
 
 

@@ -6,6 +6,7 @@ without TensorFlow, is in `superquantile`.
 """
 
 import importlib
+import types
 
 __version__ = "0.1.0"
 
@@ -19,7 +20,7 @@ __all__ = (
 )
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> types.ModuleType:
   # Loaded on first use: TensorFlow Federated takes seconds to import, `--help` needs none of it.
   if name in __all__:
     return importlib.import_module(f"{__name__}.{name}")

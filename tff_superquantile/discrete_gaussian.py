@@ -1,6 +1,8 @@
 """Integer noise with the law of the discrete Gaussian, in a TensorFlow graph."""
 
+from collections.abc import Sequence
 import math
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +36,7 @@ def probabilities(stddev: float) -> np.ndarray:
   return unnormalised / unnormalised.sum()
 
 
-def sample(shape, stddev: float, seed: tf.Tensor) -> tf.Tensor:
+def sample(shape: Union[Sequence[int], tf.Tensor], stddev: float, seed: tf.Tensor) -> tf.Tensor:
   """Independent discrete Gaussian noise, a function of the seed.
 
   Inverts the distribution function by a table in float64. Each probability is off by less than

@@ -1,7 +1,7 @@
 """Sums of integer vectors, of which the server sees the result and how many clients reported."""
 
 import collections
-from typing import Union
+from typing import Callable, Union
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +58,10 @@ class IntegerSum:
 
 
 SecureSum = Union[ModularSum, IntegerSum]
-_SUMS = {"modular": ModularSum, "integer": IntegerSum}
+_SUMS: dict[str, Callable[[int, int, int], SecureSum]] = {
+  "modular": ModularSum,
+  "integer": IntegerSum,
+}
 
 
 def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> SecureSum:

@@ -15,6 +15,7 @@ theta is the tail fraction in (0, 1] everywhere: theta = 1 is the mean, theta ->
 from typing import Optional
 
 import numpy as np
+from numpy import typing as npt
 
 # theta * n is computed in floating point (0.1 * 30 > 3): sums within this relative distance of the
 # tail mass count as having reached it, so that exactly ceil(theta * n) untied clients pass.
@@ -35,7 +36,9 @@ def check_theta(theta: float) -> float:
   return float(theta)
 
 
-def _check(losses, weights) -> tuple[np.ndarray, np.ndarray]:
+def _check(
+  losses: npt.ArrayLike, weights: Optional[npt.ArrayLike]
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns float64 losses [n] and weights [n] that sum to one."""
   losses = np.asarray(losses, np.float64)
   if losses.ndim != 1 or losses.size == 0:
@@ -54,7 +57,7 @@ def _check(losses, weights) -> tuple[np.ndarray, np.ndarray]:
   return losses, weights / np.sum(weights)
 
 
-def quantile(losses, theta: float, weights=None) -> float:
+def quantile(losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None) -> float:
   """The upper (1 - theta)-quantile: inf { eta : P(Z > eta) < theta }.
 
   Z takes the value losses[i] with probability proportional to weights[i]. Without ties and weights
@@ -77,11 +80,13 @@ def quantile(losses, theta: float, weights=None) -> float:
   order = np.argsort(-losses, kind="stable")
   mass = np.cumsum(weights[order])
   # mass ends at 1 up to rounding, so the tail mass is always reached for theta <= 1.
-  first = np.searchsorted(mass, theta * (1.0 - TAIL_MASS_TOLERANCE), side="left")
+  first = int(np.searchsorted(mass, theta * (1.0 - TAIL_MASS_TOLERANCE), side="left"))
   return float(losses[order][min(first, losses.size - 1)])
 
 
-def tail_weights(losses, theta: float, weights=None) -> np.ndarray:
+def tail_weights(
+  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+) -> np.ndarray:
   """The paper's threshold rule: weight of each client when only the tail is averaged.
 
   pi_i is proportional to weights[i] * [losses[i] >= quantile], the line "reweigh" of the algorithm.
@@ -103,7 +108,9 @@ def tail_weights(losses, theta: float, weights=None) -> np.ndarray:
   return tail / np.sum(tail)
 
 
-def dual_weights(losses, theta: float, weights=None) -> np.ndarray:
+def dual_weights(
+  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+) -> np.ndarray:
   """pi*: an argmax of sum_i pi_i losses[i] over the capped simplex, also for non-integer theta * n.
 
   Clients above the quantile get the cap weights[i] / theta, those at the quantile share what is
@@ -128,7 +135,12 @@ def dual_weights(losses, theta: float, weights=None) -> np.ndarray:
   return pi / np.sum(pi)
 
 
-def smoothed_dual_weights(losses, theta: float, smoothing: float, weights=None) -> np.ndarray:
+def smoothed_dual_weights(
+  losses: npt.ArrayLike,
+  theta: float,
+  smoothing: float,
+  weights: Optional[npt.ArrayLike] = None,
+) -> np.ndarray:
   """argmax of sum_i pi_i losses[i] - nu * KL(pi || alpha) over the capped simplex (F_theta^nu).
 
   The optimality conditions give pi_i = alpha_i * min(1 / theta, exp((losses[i] - mu) / nu)) for the
@@ -171,7 +183,9 @@ def smoothed_dual_weights(losses, theta: float, smoothing: float, weights=None) 
   return pi / np.sum(pi)
 
 
-def superquantile(losses, theta: float, weights=None) -> float:
+def superquantile(
+  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+) -> float:
   """The mean of the worst theta fraction of the losses, SQ_theta of the paper.
 
   Args:
@@ -188,7 +202,7 @@ def superquantile(losses, theta: float, weights=None) -> float:
   return float(np.dot(dual_weights(losses, theta, weights), np.asarray(losses, np.float64)))
 
 
-def percentile(values, q: float, weights: Optional[np.ndarray] = None) -> float:
+def percentile(values: npt.ArrayLike, q: float, weights: Optional[npt.ArrayLike] = None) -> float:
   """The q-th percentile with linear interpolation, for reporting distributions.
 
   Values stand at the middles of their weights' steps; equal weights give `numpy.percentile`.

@@ -5,7 +5,7 @@ taken one at a time from numpy arrays as `ClientDataset.shuffle_repeat_batch` do
 the workload's, and a client's last batch is not filled up with examples that were there before.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from benchmarks import workload as workload_lib
 # FedJAX and JAX are not in the project's environment: only this process imports them.
 
 
-def _logits(settings: Mapping[str, Any], weights, x):
+def _logits(settings: Mapping[str, Any], weights: Sequence[Any], x: Any) -> Any:
   """The task's model; weights and layouts are as in `tasks.models`."""
   import jax
   import jax.numpy as jnp
@@ -51,7 +51,7 @@ def _logits(settings: Mapping[str, Any], weights, x):
   return h @ logit_weights + logit_bias
 
 
-def _losses(settings: Mapping[str, Any], batch, logits):
+def _losses(settings: Mapping[str, Any], batch: Mapping[str, Any], logits: Any) -> Any:
   """The loss of each example."""
   import jax.numpy as jnp
   import optax
@@ -72,7 +72,7 @@ class _OrderedDataset:
   def __len__(self) -> int:
     return len(self._order)
 
-  def shuffle_repeat_batch(self, hparams) -> Iterator[dict[str, np.ndarray]]:
+  def shuffle_repeat_batch(self, hparams: Any) -> Iterator[dict[str, np.ndarray]]:
     del hparams  # The workload's, not FedJAX's.
     for start in range(0, len(self._order), self._batch_size):
       rows = self._order[start : start + self._batch_size]
@@ -93,7 +93,8 @@ class _FedJax(contender.Contender):
 
     settings = workload.settings
     self._workload = workload
-    self._clients = {}  # In memory, as `fedjax.InMemoryFederatedData` has them.
+    # In memory, as `fedjax.InMemoryFederatedData` has them.
+    self._clients: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     model = fedjax.Model(
       init=lambda rng: None,
       apply_for_train=lambda weights, batch, rng: _logits(settings, weights, batch["x"]),
@@ -110,7 +111,7 @@ class _FedJax(contender.Contender):
     )
     self._state = self._algorithm.init([jnp.asarray(w) for w in workload.initial_weights])
     self._key = jax.random.PRNGKey(0)  # Nothing is drawn.
-    self._cohort = None
+    self._cohort: list[tuple[int, _OrderedDataset, Any]] = []
     self._is_compiled = False
     if settings["client_weighting"] == "uniform" and np.ptp(np.diff(workload.offsets)):
       raise ValueError("FedJAX weights clients by their examples; this workload does not.")

@@ -12,7 +12,7 @@ from benchmarks import contender
 from benchmarks import workload as workload_lib
 
 
-def _build_train(model, learning_rate: float):
+def _build_train(model: Any, learning_rate: float) -> Any:
   """From the weights and a client's examples to its weights after training."""
   import tensorflow as tf
 
@@ -51,7 +51,7 @@ class _Floor(contender.Contender):
     self._train = _build_train(model, settings["client_learning_rate"])
     self._workload = workload
     self._weights = list(workload.initial_weights)
-    self._examples = None
+    self._examples: list[tuple[Any, Any]] = []
 
   def prepare(self, round_num):
     import tensorflow as tf

@@ -22,7 +22,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _config(task, workload: workload_lib.Workload, options: Mapping[str, Any]) -> dict[str, Any]:
+def _config(
+  task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]
+) -> dict[str, Any]:
   """The flags of a run, resolved."""
   from tff_superquantile.experiments import method_names
 
@@ -78,7 +80,7 @@ class _Ours(contender.Contender):
       release = private_runs.build_release(config, population, num_parameters)
     self._process = methods.build_process(config, model, self._files, release)
     self._state = self._process.initialize()
-    self._cohort = None
+    self._cohort: list[Any] = []
 
   def prepare(self, round_num):
     self._cohort = handles(self._files, self._workload, round_num)
@@ -91,7 +93,7 @@ class _Ours(contender.Contender):
     return [np.asarray(w) for w in self._process.get_model_weights(self._state).trainable]
 
 
-def handles(files, workload: workload_lib.Workload, round_num: int) -> list[Any]:
+def handles(files: Any, workload: workload_lib.Workload, round_num: int) -> list[Any]:
   """What the clients of a round are handed: which file is their own, and their seed.
 
   Args:

@@ -5,7 +5,7 @@ no evaluation in it. With more than one process, clients are dealt to them as pf
 to fast simulations has it: the environment variables PFL_WORKER_RANK and PFL_WORKER_ADDRESSES.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import os
 import socket
 import subprocess
@@ -20,7 +20,7 @@ from benchmarks import workload as workload_lib
 # pfl and torch are not in the project's environment: only this process imports them.
 
 
-def _build_module(workload: workload_lib.Workload):
+def _build_module(workload: workload_lib.Workload) -> Any:
   """The task's model, with the workload's initial weights."""
   import torch
   from torch import nn
@@ -140,9 +140,9 @@ class _PflResearch(contender.Contender):
     settings = workload.settings
     self._workload = workload
     self._options = options
-    self._clients = {}
-    self._datasets = {}
-    self._places = iter(())
+    self._clients: dict[int, tuple[Any, Any]] = {}
+    self._datasets: dict[int, Any] = {}
+    self._places: Iterator[int] = iter(())
     self._make_dataset = Dataset
     self._module = _build_module(workload)
     parameters = [p for p in self._module.parameters() if p.requires_grad]
@@ -224,7 +224,8 @@ def _start_followers(num_processes: int) -> list[subprocess.Popen]:
   # Only the first address is used.
   os.environ["PFL_WORKER_ADDRESSES"] = ",".join([f"localhost:{port}"] * num_processes)
   os.environ["PFL_WORKER_RANK"] = "0"
-  command = [sys.executable, "-m", __spec__.name, *sys.argv[1:], str(os.getpid())]
+  module = __spec__.name  # type: ignore[name-defined]  # mypy does not know this global.
+  command = [sys.executable, "-m", module, *sys.argv[1:], str(os.getpid())]
   return [
     subprocess.Popen(
       command,

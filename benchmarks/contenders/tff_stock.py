@@ -17,7 +17,7 @@ from benchmarks import workload as workload_lib
 from benchmarks.contenders import ours
 
 
-def _weighting(workload: workload_lib.Workload):
+def _weighting(workload: workload_lib.Workload) -> Any:
   import tensorflow_federated as tff
 
   return tff.learning.ClientWeighting[workload.settings["client_weighting"].upper()]
@@ -28,9 +28,9 @@ class _Stock(contender.Contender):
 
   def __init__(self, workload: workload_lib.Workload):
     self._workload = workload
-    self._process = None
-    self._state = None
-    self._cohort = None
+    self._process: Any = None
+    self._state: Any = None
+    self._cohort: list[Any] = []
 
   def run_round(self, round_num):
     del round_num

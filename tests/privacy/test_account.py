@@ -273,6 +273,15 @@ def test_audit_fails(capsys, tmp_path):
   assert json.loads(capsys.readouterr().out)["holds"] is False
 
 
+def test_an_audit_that_fails_says_so_to_whoever_reads_only_the_beginning(tmp_path):
+  command = [sys.executable, "-m", "privacy.account", "audit", _run_folder(tmp_path, rounds=15)]
+  with subprocess.Popen(
+    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_ROOT
+  ) as process:
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 1)
+
+
 def test_imports_no_tensorflow_nor_matplotlib():
   done = _subprocess(
     "-c",

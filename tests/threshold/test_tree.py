@@ -366,6 +366,16 @@ def test_interpolation_without_noise():
   assert _run(bins, losses).result == 3.0  # 3.25 is nearer to H(3) = 4 than to H = 2.
 
 
+@pytest.mark.parametrize("num_bins", [2, 16])
+def test_equal_losses_as_before_training_pass_an_interpolated_threshold(num_bins):
+  mechanism = _mechanism(1e-5, num_bins, 5)
+  process = threshold_lib.build_tree_quantile(0.2, mechanism, _MAX_LOSS, seeded=True)
+  losses = [np.log(2.0)] * 5
+  output = _run(process, losses)
+  assert _shares(process, losses, output.result) == [1] * 5
+  assert output.measurements["estimated_tail_size"] == pytest.approx(5, abs=0.01)
+
+
 def test_with_nothing_but_noise_an_interpolated_threshold_does_not_leave_the_start():
   process = threshold_lib.build_tree_quantile(
     0.5, _exact_mechanism(16), _MAX_LOSS, interpolate=True, seeded=True

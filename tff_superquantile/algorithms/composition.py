@@ -71,7 +71,11 @@ def build_learning_process(
   )
 
 
-def _build_divide(aggregator, client_work, divisor_fn) -> tff.Computation:
+def _build_divide(
+  aggregator: tff.templates.AggregationProcess,
+  client_work: tff.templates.MeasuredProcess,
+  divisor_fn: Callable[[Any], tf.Tensor],
+) -> tff.Computation:
   """(update, measurements of the client work) -> what the finalizer applies."""
 
   @tff.tensorflow.computation(
@@ -85,7 +89,14 @@ def _build_divide(aggregator, client_work, divisor_fn) -> tff.Computation:
   return divide
 
 
-def _compose(initial_weights_fn, distributor, client_work, aggregator, finalizer, divisor_fn):
+def _compose(
+  initial_weights_fn: tff.Computation,
+  distributor: tff.learning.templates.DistributionProcess,
+  client_work: Union[tff.learning.templates.ClientWorkProcess, tail_client_work.ClientWork],
+  aggregator: tff.templates.AggregationProcess,
+  finalizer: tff.learning.templates.FinalizerProcess,
+  divisor_fn: Optional[Callable[[Any], tf.Tensor]],
+) -> tff.learning.templates.LearningProcess:
   """What `tff.learning.templates.compose_learning_process` does, for any client work.
 
   TFF's composer refuses clients that hold no data sets, and leaves no place for a division by what

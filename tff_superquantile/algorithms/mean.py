@@ -12,7 +12,7 @@ class MeanFactory(tff.aggregators.WeightedAggregationFactory):
   stays (TFF's default would divide by zero).
   """
 
-  def create(self, value_type, weight_type):
+  def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type, weight_type)
     def weigh(value, weight):
       return tf.nest.map_structure(lambda v: v * tf.cast(weight, v.dtype), value), weight

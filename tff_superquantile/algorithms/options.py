@@ -89,13 +89,13 @@ def build(
       f"Found the unknown keyword argument {unknown[0]}; expected some of"
       f" {', '.join(Options.__annotations__)}."
     )
-  options = dict(options)
-  shared = {name: options.pop(name, None) for name in ("model_distributor", "model_aggregator")}
+  own: dict[str, Any] = dict(options)
+  shared = {name: own.pop(name, None) for name in ("model_distributor", "model_aggregator")}
   client_work = client_work_lib.build_client_work(
     model_fn,
     client_work_lib.as_tff_optimizer(client_optimizer_fn),
     threshold=threshold,
-    **options,
+    **own,
     **client_work_options,
   )
   return composition.build_learning_process(

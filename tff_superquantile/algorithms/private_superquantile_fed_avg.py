@@ -1,6 +1,6 @@
 """Superquantile aggregation with end-to-end differential privacy; DP-FedAvg for theta = 1."""
 
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -41,7 +41,7 @@ def _build_noised_sum(
   else:
     query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_seed)
 
-  def clip(update, seed):
+  def clip(update: Any, seed: Optional[tf.Tensor]) -> Any:
     # The query clips, too, but in single precision, in which the norm of a huge update overflows:
     # the sum would be NaN, and no noise be released, because of one client.
     del seed
@@ -118,8 +118,7 @@ def build_private_superquantile_fed_avg(
     TypeError: If an argument is not of its documented type.
     ValueError: If a number is out of its range, or the threshold is not private.
   """
-  is_adaptive = isinstance(theta, threshold_lib.AdaptiveTheta)
-  if not is_adaptive:
+  if not isinstance(theta, threshold_lib.AdaptiveTheta):
     theta = superquantile.check_theta(theta)
   fixed = ("client_weighting", "metrics_aggregator", "model_aggregator")
   for name in fixed:
@@ -128,7 +127,7 @@ def build_private_superquantile_fed_avg(
   clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
   expected_clients = tree_mechanism.check_positive("expected_clients", expected_clients)
   noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
-  if threshold is None and is_adaptive:
+  if threshold is None and isinstance(theta, threshold_lib.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
       " expected build_tree_quantile."
@@ -151,7 +150,7 @@ def build_private_superquantile_fed_avg(
     update_sum,
   )
 
-  def divisor(measurements) -> tf.Tensor:
+  def divisor(measurements: Any) -> tf.Tensor:
     if threshold_process is None:
       return tf.constant(expected_clients, tf.float32)
     return measurements["threshold"]["estimated_tail_size"]

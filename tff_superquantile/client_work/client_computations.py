@@ -75,10 +75,13 @@ class LocalWork:
     self, client: Any, threshold: threshold_lib.ThresholdProcess
   ) -> tuple[tf.Tensor, ...]:
     """The client's index, int32 [], as the threshold's last argument; empty if it takes none."""
-    return (tf.cast(self.index_fn(client), tf.int32),) if threshold.takes_indices else ()
+    if not threshold.takes_indices:
+      return ()
+    assert self.index_fn is not None  # `build_client_work` has seen to it.
+    return (tf.cast(self.index_fn(client), tf.int32),)
 
 
-def _model_weights(weights) -> tff.learning.models.ModelWeights:
+def _model_weights(weights: Any) -> tff.learning.models.ModelWeights:
   return tff.learning.models.ModelWeights(weights.trainable, weights.non_trainable)
 
 
@@ -112,8 +115,13 @@ def build_loss_computation(
 
 
 def _train_if(
-  work: LocalWork, weights, client, hparams, share: tf.Tensor, loss: Optional[tf.Tensor] = None
-):
+  work: LocalWork,
+  weights: Any,
+  client: Any,
+  hparams: Any,
+  share: tf.Tensor,
+  loss: Optional[tf.Tensor] = None,
+) -> tuple[tff.learning.templates.ClientResult, Any, collections.OrderedDict[str, tf.Tensor]]:
   """Trains if share > 0 and does nothing otherwise.
 
   Returns:
@@ -128,7 +136,7 @@ def _train_if(
     weights = _model_weights(weights)
     model.load(weights)
 
-    def train():
+    def train() -> local_update.TrainingResult:
       return local_update.train(
         model,
         work.optimizer,
@@ -141,7 +149,7 @@ def _train_if(
         proximal_weight=work.proximal_weight,
       )
 
-    def rest():
+    def rest() -> local_update.TrainingResult:
       update = tf.nest.map_structure(tf.zeros_like, weights.trainable)
       return local_update.TrainingResult(update, model.initial_metrics(), tf.constant(0, tf.int64))
 

@@ -34,7 +34,7 @@ def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
   @tf.function
-  def converted(*args, **kwargs):
+  def converted(*args: Any, **kwargs: Any) -> Any:
     return method(*args, **kwargs)
 
   return converted
@@ -48,11 +48,15 @@ class LocalModel(abc.ABC):
     """Makes `weights` those of the model, before anything else is called."""
 
   @abc.abstractmethod
-  def loss(self, weights: tff.learning.models.ModelWeights, batch: Any):
+  def loss(
+    self, weights: tff.learning.models.ModelWeights, batch: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (mean loss float32 [], number of examples int64 []), as in evaluation."""
 
   @abc.abstractmethod
-  def gradients(self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any):
+  def gradients(
+    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+  ) -> tuple[Any, Any, tf.Tensor]:
     """Returns (gradients like weights.trainable, metrics, number of examples int64 [])."""
 
   @abc.abstractmethod
@@ -75,10 +79,12 @@ class _FunctionalLocalModel(LocalModel):
     self._loss = with_autograph(model.loss)
     self._update_metrics_state = with_autograph(model.update_metrics_state)
 
-  def load(self, weights):
+  def load(self, weights: tff.learning.models.ModelWeights) -> None:
     del weights  # They are passed to every call.
 
-  def _predict(self, weights, batch, training):
+  def _predict(
+    self, weights: tff.learning.models.ModelWeights, batch: Any, training: bool
+  ) -> tuple[tff.learning.models.BatchOutput, Any]:
     x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
     output = self._model.predict_on_batch(
       (weights.trainable, weights.non_trainable), x, training=training
@@ -87,11 +93,15 @@ class _FunctionalLocalModel(LocalModel):
     num_examples = tf.shape(tf.nest.flatten(output)[0])[0]
     return tff.learning.models.BatchOutput(loss, output, num_examples), y
 
-  def loss(self, weights, batch):
+  def loss(
+    self, weights: tff.learning.models.ModelWeights, batch: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     output, _ = self._predict(weights, batch, training=False)
     return output.loss, tf.cast(output.num_examples, tf.int64)
 
-  def gradients(self, weights, metrics, batch):
+  def gradients(
+    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+  ) -> tuple[Any, Any, tf.Tensor]:
     with tf.GradientTape() as tape:
       tape.watch(weights.trainable)
       output, labels = self._predict(weights, batch, training=True)
@@ -99,10 +109,10 @@ class _FunctionalLocalModel(LocalModel):
     metrics = self._update_metrics_state(metrics, batch_output=output, labels=labels)
     return gradients, metrics, tf.cast(output.num_examples, tf.int64)
 
-  def initial_metrics(self):
+  def initial_metrics(self) -> Any:
     return self._model.initialize_metrics_state()
 
-  def unfinalized_metrics(self, metrics, discard):
+  def unfinalized_metrics(self, metrics: Any, discard: tf.Tensor) -> Any:
     initial = self.initial_metrics()
     return tf.nest.map_structure(lambda new, old: tf.where(discard, old, new), metrics, initial)
 
@@ -118,36 +128,40 @@ class _VariableLocalModel(LocalModel):
     self._forward_pass = with_autograph(model.forward_pass)
     self._variables = tff.learning.models.ModelWeights.from_model(model)
 
-  def load(self, weights):
+  def load(self, weights: tff.learning.models.ModelWeights) -> None:
     tf.nest.map_structure(lambda v, w: v.assign(w), self._variables, weights)
 
-  def _assign_trainable(self, weights):
+  def _assign_trainable(self, weights: tff.learning.models.ModelWeights) -> None:
     for variable, value in zip(
       tf.nest.flatten(self._variables.trainable), tf.nest.flatten(weights.trainable)
     ):
       variable.assign(value)
 
-  def _num_examples(self, output):
+  def _num_examples(self, output: tff.learning.models.BatchOutput) -> tf.Tensor:
     if output.num_examples is None:
       return tf.shape(output.predictions, out_type=tf.int64)[0]
     return tf.cast(output.num_examples, tf.int64)
 
-  def loss(self, weights, batch):
+  def loss(
+    self, weights: tff.learning.models.ModelWeights, batch: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     self._assign_trainable(weights)
     output = self._forward_pass(batch, training=False)
     return output.loss, self._num_examples(output)
 
-  def gradients(self, weights, metrics, batch):
+  def gradients(
+    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+  ) -> tuple[Any, Any, tf.Tensor]:
     self._assign_trainable(weights)
     with tf.GradientTape() as tape:
       output = self._forward_pass(batch, training=True)
     gradients = tape.gradient(output.loss, self._variables.trainable)
     return tuple(tf.nest.flatten(gradients)), metrics, self._num_examples(output)
 
-  def initial_metrics(self):
+  def initial_metrics(self) -> Any:
     return ()  # They live in the model's variables.
 
-  def unfinalized_metrics(self, metrics, discard):
+  def unfinalized_metrics(self, metrics: Any, discard: tf.Tensor) -> Any:
     del metrics
     tf.cond(discard, lambda: (self._model.reset_metrics(), 0)[1], lambda: 0)
     return self._model.report_local_unfinalized_metrics()

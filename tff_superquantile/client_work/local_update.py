@@ -4,6 +4,7 @@ Iterating a `tf.data.Dataset` inside a client's graph costs more than training a
 so a client's examples are turned into tensors once, and batches are slices of them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -97,7 +98,9 @@ class TrainingResult(NamedTuple):
   num_examples: tf.Tensor
 
 
-def _add(gradients, penalty_gradients) -> tuple[tf.Tensor, ...]:
+def _add(
+  gradients: Sequence[Optional[tf.Tensor]], penalty_gradients: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, ...]:
   """Sums; the loss need not depend on all weights, so a gradient may be None."""
   return tuple(p if g is None else g + p for g, p in zip(gradients, penalty_gradients))
 
@@ -141,6 +144,7 @@ def train(
 
   def body(epoch, offset, trainable, optimizer_state, metrics, num_examples):
     if batch_size is None:
+      assert examples.batch_sizes is not None
       end = tf.minimum(offset + examples.batch_sizes[offset], total)
     else:
       end = tf.minimum(offset + (batch_size or total), total)

@@ -5,7 +5,7 @@ keeps variables, which a functional model cannot hold. Those with a TFF counterp
 from their configuration and take the same steps; others are refused with the reason.
 """
 
-from typing import Callable, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 import tensorflow as tf
@@ -27,17 +27,19 @@ _NOT_CONVERTED = {
 }
 
 
-def _build_sgd(learning_rate, config):
+def _build_sgd(learning_rate: float, config: dict[str, Any]) -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_sgdm(learning_rate, config["momentum"] or None)
 
 
-def _build_adam(learning_rate, config):
+def _build_adam(learning_rate: float, config: dict[str, Any]) -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_adam(
     learning_rate, config["beta_1"], config["beta_2"], config["epsilon"]
   )
 
 
-def _build_adagrad(learning_rate, config):
+def _build_adagrad(
+  learning_rate: float, config: dict[str, Any]
+) -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_adagrad(
     learning_rate, config["initial_accumulator_value"], config["epsilon"]
   )

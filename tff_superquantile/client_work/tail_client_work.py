@@ -24,7 +24,14 @@ class ClientWork(tff.templates.MeasuredProcess):
   `examples_fn` turns into a client's examples, such as a client id.
   """
 
-  def __init__(self, initialize_fn, next_fn, *, get_hparams_fn, set_hparams_fn):
+  def __init__(
+    self,
+    initialize_fn: tff.Computation,
+    next_fn: tff.Computation,
+    *,
+    get_hparams_fn: tff.Computation,
+    set_hparams_fn: tff.Computation,
+  ):
     super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
     self.get_hparams = get_hparams_fn
     self.set_hparams = set_hparams_fn
@@ -56,7 +63,7 @@ def _build_reader(
   ):
     raise TypeError(f"Found an examples_fn that returns {outputs}; the model takes {expected}.")
 
-  def read(client):
+  def read(client: Any) -> local_update.Examples:
     batch = tf.nest.pack_sequence_as(input_spec, tf.nest.flatten(examples_fn(client)))
     return local_update.Examples(batch, None)
 
@@ -249,7 +256,7 @@ def build_client_work(
   def next_fn(state, weights, clients):
     hparams = tff.federated_broadcast(tff.federated_map(hparams_of_round, state["own"]))
     new_state = collections.OrderedDict(own=tff.federated_map(next_state, state["own"]))
-    arguments = (weights, clients, hparams)
+    arguments: tuple[tff.Value, ...] = (weights, clients, hparams)
     measurements = collections.OrderedDict()
     if threshold is not None:
       losses, reports = tff.federated_map(loss_computation, (weights, clients))

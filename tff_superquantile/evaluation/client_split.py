@@ -68,9 +68,9 @@ def split_examples(
       " with an example to hold in and one to hold out: use a task whose test clients have more."
     )
 
-  def take(rows):
-    offsets = np.cumsum([0, *map(len, rows)])
-    rows = np.concatenate(rows)
+  def take(rows_of_clients: list[np.ndarray]) -> clients.ClientExamples:
+    offsets = np.cumsum([0, *map(len, rows_of_clients)])
+    rows = np.concatenate(rows_of_clients)
     return clients.ClientExamples(ids, examples.x[rows], examples.y[rows], offsets, examples.decode)
 
   return SplitExamples(take(rows_in), take(rows_out), len(examples.client_ids) - len(ids))

@@ -49,18 +49,17 @@ class ClientMetrics(NamedTuple):
 
 def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
   """Stacks data sets of batches (x, y), as TFF's tutorials make them, one a client."""
-  parts = [[], []]
-  sizes = []
+  xs, ys, sizes = [], [], []
   for dataset in datasets:
     size = 0
     for batch in dataset.as_numpy_iterator():
       x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
-      parts[0].append(x)
-      parts[1].append(y)
+      xs.append(x)
+      ys.append(y)
       size += len(y)
     sizes.append(size)
-  x, y = (np.concatenate(part) for part in parts)
-  return ClientExamples([str(i) for i in range(len(sizes))], x, y, np.cumsum([0, *sizes]))
+  client_ids = [str(i) for i in range(len(sizes))]
+  return ClientExamples(client_ids, np.concatenate(xs), np.concatenate(ys), np.cumsum([0, *sizes]))
 
 
 def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -102,11 +101,11 @@ def build_evaluator(
 
   loss = local_model.with_autograph(model.loss)
 
-  def example_loss(output_and_label):
+  def example_loss(output_and_label: Any) -> tf.Tensor:
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
     return tf.cast(loss(output=output, label=label), tf.float32)
 
-  def rows_spec(rows):
+  def rows_spec(rows: np.ndarray) -> tf.TensorSpec:
     return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
 
   weights_spec = tf.nest.map_structure(
@@ -117,7 +116,7 @@ def build_evaluator(
     input_signature=[weights_spec, rows_spec(examples.x), rows_spec(examples.y), rows_spec(owner)],
     autograph=False,
   )
-  def batch_sums(weights, x, y, owner):
+  def batch_sums(weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor) -> tf.Tensor:
     x = x if examples.decode is None else examples.decode(x)
     output = model.predict_on_batch(weights, x, training=False)
     losses = tf.vectorized_map(example_loss, (output, y))
@@ -125,7 +124,7 @@ def build_evaluator(
     values = tf.cast(tf.stack([losses, misclassified(output, y)], axis=1), tf.float64)
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
-  def evaluate(weights) -> ClientMetrics:
+  def evaluate(weights: Any) -> ClientMetrics:
     weights = (
       tuple(tf.convert_to_tensor(w) for w in weights.trainable),
       tuple(tf.convert_to_tensor(w) for w in weights.non_trainable),

@@ -3,13 +3,14 @@
 from typing import Optional
 
 import numpy as np
+from numpy import typing as npt
 
 from tff_superquantile import superquantile
 
 PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 
 
-def describe(values, weights: Optional[np.ndarray] = None) -> dict[str, float]:
+def describe(values: npt.ArrayLike, weights: Optional[npt.ArrayLike] = None) -> dict[str, float]:
   """Mean, spread, percentiles and tail means of a quantity over clients.
 
   Clients whose value is not finite are left out; with none left every entry is NaN.
@@ -24,19 +25,19 @@ def describe(values, weights: Optional[np.ndarray] = None) -> dict[str, float]:
     `superquantile_90` and `superquantile_95` (means of the worst 10 % and 5 % of the weight) and
     `best_10` (mean of the best 10 %), in the unit of the values.
   """
-  values = np.asarray(values, np.float64)
-  weights = np.ones_like(values) if weights is None else np.asarray(weights, np.float64)
-  finite = np.isfinite(values) & (weights > 0)
-  values, weights = values[finite], weights[finite]
+  found = np.asarray(values, np.float64)
+  shares = np.ones_like(found) if weights is None else np.asarray(weights, np.float64)
+  finite = np.isfinite(found) & (shares > 0)
+  found, shares = found[finite], shares[finite]
   names = ("mean", "std", *(f"p{q}" for q in PERCENTILES), "superquantile_90", "superquantile_95")
-  if not values.size:
+  if not found.size:
     return dict.fromkeys((*names, "best_10"), float("nan"))
-  mean = np.average(values, weights=weights)
+  mean = np.average(found, weights=shares)
   return {
     "mean": float(mean),
-    "std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
-    **{f"p{q}": superquantile.percentile(values, q, weights) for q in PERCENTILES},
-    "superquantile_90": superquantile.superquantile(values, 0.10, weights),
-    "superquantile_95": superquantile.superquantile(values, 0.05, weights),
-    "best_10": -superquantile.superquantile(-values, 0.10, weights),
+    "std": float(np.sqrt(np.average((found - mean) ** 2, weights=shares))),
+    **{f"p{q}": superquantile.percentile(found, q, shares) for q in PERCENTILES},
+    "superquantile_90": superquantile.superquantile(found, 0.10, shares),
+    "superquantile_95": superquantile.superquantile(found, 0.05, shares),
+    "best_10": -superquantile.superquantile(-found, 0.10, shares),
   }

@@ -114,10 +114,10 @@ def build_personalizer(
   local = local_model.build_local_model(model)
   model_loss = local_model.with_autograph(model.loss)
 
-  def rows_spec(rows):
+  def rows_spec(rows: np.ndarray) -> tf.TensorSpec:
     return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
 
-  def decoded(x):
+  def decoded(x: tf.Tensor) -> tf.Tensor:
     return x if held_in.decode is None else held_in.decode(x)
 
   weights_spec = tf.nest.map_structure(
@@ -125,11 +125,11 @@ def build_personalizer(
   )
   part_spec = (rows_spec(held_in.x), rows_spec(held_in.y))
 
-  def sums(weights, x, y):
+  def sums(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Sums of loss and error over the examples, float64 [2]."""
     total = tf.shape(y)[0]
 
-    def body(offset, values):
+    def body(offset: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       rows = slice(offset, offset + _BATCH_SIZE)
       output = model.predict_on_batch(weights, decoded(x[rows]), training=False)
       wrong = tf.cast(clients.misclassified(output, y[rows]), tf.float64)
@@ -150,7 +150,13 @@ def build_personalizer(
     ],
     autograph=False,
   )
-  def fine_tune(weights, tuned_on, measured_on, order, batch_sizes):
+  def fine_tune(
+    weights: Any,
+    tuned_on: tuple[tf.Tensor, tf.Tensor],
+    measured_on: tuple[tf.Tensor, tf.Tensor],
+    order: tf.Tensor,
+    batch_sizes: tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     trainable, non_trainable = weights
     x, y = (tf.gather(rows, order) for rows in tuned_on)
     initial_state = optimizer.initialize(
@@ -179,7 +185,7 @@ def build_personalizer(
       tuple(tf.convert_to_tensor(w) for w in weights.non_trainable),
     )
 
-    def one_client(i):
+    def one_client(i: int) -> tuple[np.ndarray, np.ndarray]:
       parts = [
         (
           part.x[part.offsets[i] : part.offsets[i + 1]],

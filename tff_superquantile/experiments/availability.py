@@ -31,6 +31,7 @@ from tff_superquantile.experiments import finished_models
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import pages
 from tff_superquantile.experiments import plot_style
+from tff_superquantile.experiments import plots
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import seed_tables
 from tff_superquantile.simulation import cohorts
@@ -157,7 +158,7 @@ def _measure(run: run_folder.Run) -> tuple[dict[str, float], dict[str, np.ndarra
   day["p90"] = _by_hour(recent["round"], recent["test_error_p90"])
   if _is_fixed(run):
     day["theta"] = np.full(_HOURS, float(run.flags["theta"]))
-  return metrics, day, _Window(seen, len({*(seen % _HOURS)}), run.last_round)
+  return metrics, day, _Window(seen, len({*(seen % _HOURS)}), int(run.rounds["round"][-1]))
 
 
 def _is_superquantile(run: run_folder.Run) -> bool:
@@ -257,7 +258,7 @@ def run_and_describe(output_dir: str | os.PathLike, task: str) -> str:
   return _terminal_text(done, tables, paths)
 
 
-def _draw(done: _Done):
+def _draw(done: _Done) -> plots.Figure:
   """Draws the figure; of many methods, those that can be told apart and those that adapt."""
   shown = {*comparison.contenders(done.groups), *_methods(done, _is_adaptive)}
   return availability_plots.draw(
@@ -329,13 +330,14 @@ def _clause(done: _Done, method: str, rival: str) -> tuple[str, int]:
   """What a method changes against another, and over how many seeds."""
   before, after = done.values[rival], done.values[method]
   name = done.names[rival]
-  worst = seed_tables.change(before[_WORST_P90], after[_WORST_P90])
-  if worst is None:
+  worst, mean, updates = (
+    seed_tables.change(before[metric], after[metric])
+    for metric in (_WORST_P90, _MEAN_ERROR, _UPDATES)
+  )
+  if worst is None or mean is None or updates is None:
     return f"shares no seed with {name}, so that they cannot be compared", 0
-  mean = seed_tables.change(before[_MEAN_ERROR], after[_MEAN_ERROR])
-  updates = seed_tables.change(before[_UPDATES], after[_UPDATES])
   shared = before[_UPDATES].keys() & after[_UPDATES].keys()
-  level = np.mean([before[_UPDATES][seed] for seed in shared])
+  level = float(np.mean([before[_UPDATES][seed] for seed in shared]))
   share = seed_tables.number(
     updates.mean / level if level else np.nan, comparison.Column("", "", decimals=0)
   )

@@ -53,7 +53,8 @@ def _draw(days: Days, dark: bool) -> bytes:
   panels = [panel for panel in _PANELS if any(panel[0] in day for day in days.values())]
   with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((plot_style.WIDTH, 3.4), layout="constrained")
-    for axes, (quantity, title, factor) in zip(figure.subplots(1, len(panels)), panels):
+    grid = figure.subplots(1, len(panels), squeeze=False)
+    for axes, (quantity, title, factor) in zip(grid[0], panels):
       if quantity == "tail_size":
         # The same seed has the same cohorts with every method.
         hours, turned_up, _ = _over_seeds(next(iter(days.values()))["cohort_size"])

@@ -7,7 +7,8 @@ import gc
 import os
 import signal
 import sys
-from typing import Callable, NoReturn
+import types
+from typing import Callable, NoReturn, Optional
 
 from absl import app
 from absl import flags
@@ -49,11 +50,11 @@ def run(main: Callable[[], None]) -> None:
   # Before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-  def terminate(signum, frame):
+  def terminate(signum: int, frame: Optional[types.FrameType]) -> NoReturn:
     del frame
     sys.exit(128 + signum)  # Unwinds, so that what was computed is saved.
 
-  def guarded(argv):
+  def guarded(argv: Sequence[str]) -> None:
     if len(argv) > 1:
       fail(f"Found {argv[1]!r} among the flags; expected --name=value.", USAGE_ERROR)
     if not flags.FLAGS["verbosity"].present:
@@ -66,7 +67,7 @@ def run(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
       fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
 
-  def parse(argv):
+  def parse(argv: Sequence[str]) -> Sequence[str]:
     try:
       return flags.FLAGS(argv)
     except flags.Error as error:

@@ -49,6 +49,9 @@ TRAIN_LOSS = Quantity(
   "train", "loss", 1, "Loss of a training client (nats)", "", "Training clients (%)", 2
 )
 
+# Percentiles that are drawn as curves, and their line styles.
+_PERCENTILES: dict[int, plot_style.Dash] = {50: "-", 90: (0, (3, 1.5))}
+
 
 def histogram(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> bytes:
   """Draws the distribution of a quantity over clients, those of all seeds together.
@@ -75,7 +78,9 @@ def histogram(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> byte
     figure = mpl_figure.Figure(
       (plot_style.WIDTH, 3.7 + 0.22 * len(values_of)), layout="constrained"
     )
-    strip, axes = figure.subplots(2, sharex=True, height_ratios=[0.22 * len(values_of) + 0.1, 3.1])
+    strip, axes = figure.subplots(
+      2, 1, sharex=True, squeeze=False, height_ratios=[0.22 * len(values_of) + 0.1, 3.1]
+    )[:, 0]
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].colors[dark]
       # Weights in the unit of the axis; rounding keeps 28.999999 out of the bin below 29.
@@ -96,8 +101,8 @@ def histogram(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> byte
       mean, p90 = (
         _reported(groups[method], quantity, name, fallback) * quantity.factor
         for name, fallback in (
-          ("mean", np.mean),
-          ("p90", lambda values: np.percentile(values, 90)),
+          ("mean", _mean),
+          ("p90", _p90),
         )
       )
       strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
@@ -167,7 +172,7 @@ def against_size(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> b
       )
       bins = np.array_split(np.argsort(size, kind="stable"), min(10, max(1, size.size // 20)))
       centers = [np.median(size[members]) for members in bins]
-      for percentile, style in ((50, "-"), (90, (0, (3, 1.5)))):
+      for percentile, style in _PERCENTILES.items():
         axes.plot(
           centers,
           [np.percentile(error[members], percentile) for members in bins],
@@ -188,7 +193,7 @@ def against_size(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> b
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(quantity.title, fontsize="medium")
     figure.legend(
-      [mpl_lines.Line2D([], [], color=ink, linestyle=style) for style in ("-", (0, (3, 1.5)))],
+      [mpl_lines.Line2D([], [], color=ink, linestyle=style) for style in _PERCENTILES.values()],
       ["median of clients of similar size", "90th percentile"],
       loc="outside upper left",
       ncols=2,
@@ -208,6 +213,14 @@ def _pooled(
       keep = np.isfinite(clients[column]) & np.isfinite(clients[quantity.column])
       parts.append(clients[column][keep])
   return np.concatenate(parts)
+
+
+def _mean(values: np.ndarray) -> float:
+  return float(np.mean(values))
+
+
+def _p90(values: np.ndarray) -> float:
+  return float(np.percentile(values, 90))
 
 
 def _reported(

@@ -109,7 +109,7 @@ def _summary(groups: run_folder.Groups) -> str:
   if not tails:
     return f"No method reports {_TAIL}."
   rivals = [method for method in tails if method != method_names.FED_AVG]
-  best = min(rivals or tails, key=tails.get)
+  best = min(rivals or tails, key=tails.__getitem__)
   name = method_names.display_name(best)
   if method_names.FED_AVG not in tails or not rivals:
     return (
@@ -165,8 +165,8 @@ def _compare(
     for runs in (before, after)
   )
   shared = sorted(first.keys() & second.keys())
-  old = np.mean([first[seed] for seed in shared or first])
-  new = np.mean([second[seed] for seed in shared or second])
+  old = float(np.mean([first[seed] for seed in shared or first]))
+  new = float(np.mean([second[seed] for seed in shared or second]))
   changes = [second[seed] - first[seed] for seed in shared] or [new - old]
   change = run_folder.Aggregate.of(changes)
   return len(shared), change.mean, change.sd, f"{_percent(old / 100)} → {_percent(new / 100)}"
@@ -189,7 +189,7 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
     found = run_folder.aggregate(runs).get(P90)
     tails[method] = math.inf if found is None else found.mean
 
-  def best(methods, number):
+  def best(methods: Sequence[str], number: int) -> list[str]:
     return sorted(methods, key=lambda method: tails[method])[:number]
 
   tail_methods = [method for method in groups if method_names.is_superquantile(method)]
@@ -224,7 +224,7 @@ def table(
     texts = {method: _number(entry.mean, column) for method, entry in entries.items()}
     finite = {method: entry.mean for method, entry in entries.items() if math.isfinite(entry.mean)}
     # What reads the same as the best is as good, so the text decides and not the 15th digit.
-    best = texts[min(finite, key=finite.get)] if len(groups) > 1 and finite else None
+    best = texts[min(finite, key=finite.__getitem__)] if len(groups) > 1 and finite else None
     for method, row in cells.items():
       if method not in entries:
         row.append(Cell("–"))

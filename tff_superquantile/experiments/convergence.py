@@ -64,7 +64,7 @@ class _Results:
 
 def _compute(num_seeds: int, all_rounds: Sequence[int]) -> _Results:
   problem = convergence_problem.build_problem()
-  points = []
+  points: list[convergence_study.Point] = []
   terminal = sys.stderr.isatty()
   with tqdm.tqdm(
     total=3 + len(convergence_study.COHORT_SIZES),

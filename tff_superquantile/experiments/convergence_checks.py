@@ -7,6 +7,7 @@ from collections.abc import Callable
 import dataclasses
 
 import numpy as np
+from numpy import typing as npt
 from scipy import optimize
 
 from tff_superquantile import superquantile
@@ -105,14 +106,14 @@ def run(problem: convergence_problem.Problem, num_points: int = 20) -> list[Chec
       total = value + 0.5 * problem.l2 * point @ point
       program.append(total - convergence_optimum.objective(problem, point, ranks))
 
-      def objective(w, theta=theta):
+      def objective(w: np.ndarray, theta: float = theta) -> float:
         return superquantile.superquantile(problem.losses(w), theta) + 0.5 * problem.l2 * w @ w
 
       expected = superquantile.dual_weights(losses, theta) @ gradients + problem.l2 * point
       slope.append(np.abs(central_differences(objective, point) - expected).max())
       for smoothing in _SMOOTHINGS:
 
-        def smoothed(w, theta=theta, smoothing=smoothing):
+        def smoothed(w: np.ndarray, theta: float = theta, smoothing: float = smoothing) -> float:
           return smoothed_objective(problem, w, theta, smoothing)
 
         weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
@@ -132,7 +133,7 @@ def run(problem: convergence_problem.Problem, num_points: int = 20) -> list[Chec
   runs = convergence_algorithm.simulate(problem, start, [setting], cohort_size=n, local_steps=4)
   plain = fed_avg(problem, start, learning_rate=0.02, local_steps=4, num_rounds=200)
 
-  def worst(values):
+  def worst(values: npt.ArrayLike) -> float:
     return float(np.abs(values).max())
 
   return [

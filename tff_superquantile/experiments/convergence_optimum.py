@@ -121,7 +121,8 @@ def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum
   """
   point = problem.minimiser(np.full(problem.num_clients, 1.0 / problem.num_clients))
   cuts = attaining_weights(problem, point, ranks)[None]
-  gap, best = np.inf, None
+  gap = np.inf
+  best: Optional[tuple[np.ndarray, float, np.ndarray]] = None
   for _ in range(_MAX_CUTS):
     point, shares = _lowest_of_largest(problem, cuts, point)
     weights = shares @ cuts
@@ -133,7 +134,7 @@ def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum
       break
     # Surfaces that carry nothing are below the others here, and come back if they are needed.
     cuts = np.vstack([cuts[shares > _MIN_SHARE], attaining_weights(problem, point, ranks)])
-  if gap > 100 * _GAP:
+  if best is None or gap > 100 * _GAP:
     raise ValueError(f"Found a duality gap of {gap:.1e}; expected at most {100 * _GAP:.0e}.")
   point, value, weights = best
   slope = np.linalg.norm(weights @ problem.gradients(point) + problem.l2 * point)
@@ -142,7 +143,9 @@ def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum
   return Optimum(point, value, weights, max(gap, 0.0), float(slope), int(num_tied))
 
 
-def _lowest_of_largest(problem, cuts, start):
+def _lowest_of_largest(
+  problem: convergence_problem.Problem, cuts: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   """The w [d] where max_k sum_i cuts[k, i] F_i(w) + lambda / 2 |w|^2 is lowest; shares [k] of it.
 
   Sequential quadratic programming, then Newton's method on the conditions that the surfaces with a
@@ -154,10 +157,10 @@ def _lowest_of_largest(problem, cuts, start):
   linear = cuts @ problem.linear_terms
   offsets = cuts @ problem.losses(np.zeros(d))
 
-  def values(w):
+  def values(w: np.ndarray) -> np.ndarray:
     return 0.5 * np.einsum("kij,i,j->k", hessians, w, w) - linear @ w + offsets
 
-  def slopes(w):
+  def slopes(w: np.ndarray) -> np.ndarray:
     return hessians @ w - linear
 
   point = optimize.minimize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
@@ -69,7 +70,12 @@ def _theta_label(theta: float, num_clients: int) -> str:
   return f"θ = {theta:g}{special.get(theta, '')}"
 
 
-def _draw_rounds(points, biases, num_clients, dark):
+def _draw_rounds(
+  points: Sequence[convergence_study.Point],
+  biases: Sequence[convergence_study.Bias],
+  num_clients: int,
+  dark: bool,
+) -> bytes:
   thetas = sorted({point.theta for point in points}, reverse=True)
   sizes = sorted({point.cohort_size for point in points}, reverse=True)
   grey, colors = _colors(len(sizes), dark)
@@ -107,7 +113,7 @@ def _draw_rounds(points, biases, num_clients, dark):
       axes.set_xlabel("Rounds T")
     for axes in panels[:, 0]:
       axes.set_ylabel("F(averaged iterate) - min F")
-    legend = {
+    legend: dict[str, dict[str, Any]] = {
       f"m = {size}" + (", everyone" if size == num_clients else ""): dict(color=color, linewidth=2)
       for color, size in zip(colors, sizes)
     }
@@ -118,7 +124,12 @@ def _draw_rounds(points, biases, num_clients, dark):
     return plot_style.to_svg(figure)
 
 
-def _draw_bias(points, biases, num_clients, dark):
+def _draw_bias(
+  points: Sequence[convergence_study.Point],
+  biases: Sequence[convergence_study.Bias],
+  num_clients: int,
+  dark: bool,
+) -> bytes:
   biases = [bias for bias in biases if bias.cohort_size < num_clients and bias.theta < 1.0]
   thetas = sorted({bias.theta for bias in biases}, reverse=True)
   grey, colors = _colors(len(thetas), dark)
@@ -128,7 +139,7 @@ def _draw_bias(points, biases, num_clients, dark):
   max_loss = biases[0].bound * np.sqrt(biases[0].theta * biases[0].cohort_size)
   with plot_style.theme(dark):
     figure = mpl_figure.Figure((plot_style.WIDTH, 4.0), layout="constrained")
-    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True, squeeze=False)[0]
     for color, theta in zip(colors, thetas):
       here = sorted((b for b in biases if b.theta == theta), key=lambda b: b.cohort_size)
       x = [b.theta * b.cohort_size for b in here]
@@ -156,7 +167,7 @@ def _draw_bias(points, biases, num_clients, dark):
       axes.yaxis.set_major_locator(ticker.LogLocator(10, numticks=20))
       axes.yaxis.set_minor_locator(ticker.NullLocator())
     left.set_ylabel("In units of the loss")
-    legend = {
+    legend: dict[str, dict[str, Any]] = {
       _theta_label(theta, 0): dict(color=color, linewidth=2) for color, theta in zip(colors, thetas)
     }
     legend["B / √(θ m)"] = dict(color=grey, linestyle=(0, (5, 2)))
@@ -165,6 +176,6 @@ def _draw_bias(points, biases, num_clients, dark):
     return plot_style.to_svg(figure)
 
 
-def _add_legend(figure, looks):
+def _add_legend(figure: mpl_figure.Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
   lines = [mpl_lines.Line2D([], [], **look) for look in looks.values()]
   figure.legend(lines, list(looks), loc="outside upper left", ncols=len(lines), columnspacing=1.2)

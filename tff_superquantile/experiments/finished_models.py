@@ -118,7 +118,8 @@ class Loader:
     self._held_in_fraction = held_in_fraction
     self._overrides = dict(overrides or {})
     self._key: tuple | None = None
-    self._loaded: tuple | None = None
+    # The model, the test clients' examples in two parts, and the ids of all test clients.
+    self._loaded: tuple[Any, Any, list[str]] | None = None
 
   def load(self, run: run_folder.Run) -> Material:
     """Loads what a run's model is tried with.
@@ -129,7 +130,7 @@ class Loader:
     """
     config = {**train_flags.from_strings(run.flags), **self._overrides}
     key = tuple(config.get(name) for name in _DATA_FLAGS)
-    if key != self._key:
+    if self._loaded is None or key != self._key:
       from tff_superquantile import evaluation
 
       model, files = load_task(config)
@@ -148,6 +149,8 @@ class Loader:
         " that the run had: pass its --data_dir."
       )
     weights = run.weights
+    if weights is None:
+      raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
     shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
     expected = [[np.shape(w) for w in part] for part in model.initial_weights]
     if shapes != expected:

@@ -81,7 +81,7 @@ def folder(config: Mapping[str, Any]) -> str:
   algorithm = config["algorithm"]
   parts = [algorithm]
 
-  def add_number(flag):
+  def add_number(flag: str) -> None:
     if config[flag] is not None:
       parts.append(f"{_NUMBERS[flag][0]}_{config[flag]:g}")
 

@@ -1,6 +1,6 @@
 """From the flags of a run to its learning process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
 import os
@@ -61,8 +61,9 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
 
 
 def _check_not_private(config: Mapping[str, Any]) -> None:
-  defaults = dict(delta=None, rho_ratio=None, clip_norm=None)
-  defaults.update(clip_unit="update", update_sum="central")
+  defaults = dict(
+    delta=None, rho_ratio=None, clip_norm=None, clip_unit="update", update_sum="central"
+  )
   for name, default in defaults.items():
     if config[name] != default:
       raise ValueError(
@@ -149,7 +150,7 @@ def _check_threshold(config: Mapping[str, Any]) -> None:
 
 def _build_threshold(
   config: Mapping[str, Any], release: Optional[accounting.Release]
-) -> Union[None, str, Callable]:
+) -> Union[None, str, threshold_lib.ThresholdFn]:
   """What the algorithms take for a threshold."""
   if config["threshold"] == "tree":
     if release is not None:
@@ -183,7 +184,7 @@ def _learning_rate_fn(config: Mapping[str, Any]) -> Optional[Callable[[tf.Tensor
   if config["learning_rate_decay"] == 1.0:
     return None
 
-  def learning_rate(round_num):
+  def learning_rate(round_num: tf.Tensor) -> tf.Tensor:
     decays = tf.cast(round_num // config["rounds_per_decay"], tf.float32)
     return config["client_learning_rate"] * tf.pow(config["learning_rate_decay"], decays)
 
@@ -212,7 +213,7 @@ def build_process(
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
   optimizer = tff.learning.optimizers.build_sgdm(config["client_learning_rate"])
-  local_work = dict(
+  local_work: dict[str, Any] = dict(
     client_learning_rate_fn=_learning_rate_fn(config),
     local_epochs=config["local_epochs"],
     local_batch_size=config["batch_size"],
@@ -225,6 +226,7 @@ def build_process(
   is_superquantile = config["algorithm"] == "superquantile"
   threshold = _build_threshold(config, release)
   if release is not None:
+    assert not isinstance(threshold, str)  # `private_runs.resolve` knows no names.
     return algorithms.build_private_superquantile_fed_avg(
       model,
       _theta(config) if is_superquantile else 1.0,
@@ -239,7 +241,7 @@ def build_process(
       **local_work,
     )
   weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
-  build = {
+  builders: dict[str, Callable[..., tff.learning.templates.LearningProcess]] = {
     "fed_avg": algorithms.build_fed_avg,
     "fed_avg_sub": algorithms.build_fed_avg,  # On a part of the cohort; see `build_selection`.
     "fed_prox": functools.partial(
@@ -263,8 +265,10 @@ def build_process(
       threshold=threshold,
       seed_fn=_read_seed,
     ),
-  }[config["algorithm"]]
-  return build(model, client_optimizer_fn=optimizer, client_weighting=weighting, **local_work)
+  }
+  return builders[config["algorithm"]](
+    model, client_optimizer_fn=optimizer, client_weighting=weighting, **local_work
+  )
 
 
 def build_selection(
@@ -282,12 +286,14 @@ def build_selection(
   Returns:
     A function of the round's number that returns handles of `files`.
   """
-  build = {
+  samplers: dict[str, Callable[[Sequence[str], int, int], Callable[[int], list[str]]]] = {
     "fixed_size": cohorts.build_fixed_size_sampler,
     "poisson": cohorts.build_poisson_sampler,
     "diurnal": cohorts.build_diurnal_sampler,
-  }[config["sampling"]]
-  sample = build(files.client_ids, config["clients_per_round"], config["seed"])
+  }
+  sample = samplers[config["sampling"]](
+    files.client_ids, config["clients_per_round"], config["seed"]
+  )
   size = None
   if config["algorithm"] == "fed_avg_sub":
     tail = config["theta"] * config["clients_per_round"] * (1 - superquantile.TAIL_MASS_TOLERANCE)

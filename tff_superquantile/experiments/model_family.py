@@ -46,7 +46,7 @@ def _evaluate(
   material = loader.load(run)
   columns: dict[str, Any] = {"client_id": material.examples.held_in.client_ids}
   described: dict[str, Any] = {"num_left_out": material.examples.num_left_out}
-  values = {}
+  values: dict[str, Any] = {}
   for part in model_family_choice.PARTS:
     metrics = evaluation.build_evaluator(material.model, getattr(material.examples, part))(
       material.weights

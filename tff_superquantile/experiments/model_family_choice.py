@@ -35,7 +35,7 @@ class Settings:
   held_in_fraction: float = 0.5
   methods: Sequence[str] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not 0.0 < self.held_in_fraction < 1.0:
       raise ValueError(
         f"Found held_in_fraction = {self.held_in_fraction}; expected a number between 0 and 1."
@@ -162,15 +162,16 @@ def choose(output_dir: str | os.PathLike, task: str, settings: Settings) -> Choi
           f"Found other test clients with {method} than with {methods[0]}, both of seed {seed};"
           " expected the same data: run both with the same --data_dir and numbers of clients."
         )
-    parts = [
+    held_in, held_out = (
       model_family.PartMetrics(
         *(np.stack([m[f"{quantity}_{part}"] for m in of_models]) for quantity in ("loss", "error"))
       )
       for part in PARTS
-    ]
-    result = model_family.compare(methods, *parts, seeds.generator(seed, "shuffled choices"))
+    )
+    rng = seeds.generator(seed, "shuffled choices")
+    result = model_family.compare(methods, held_in, held_out, rng)
     choice.clients[seed] = first
-    choice.errors[seed] = parts[1].error
+    choice.errors[seed] = held_out.error
     choice.comparisons[seed] = result
     for name in _row_order(methods):
       numbers = run_folder.flatten(result.statistics[name])

@@ -42,7 +42,7 @@ def _draw_shares(choice: model_family_choice.Choice, dark: bool) -> bytes:
   names = model_family_choice.names(methods)
   with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((plot_style.WIDTH, 0.9 + 0.34 * len(methods)), layout="constrained")
-    axes = figure.subplots()
+    axes = figure.add_subplot()
     for row, method in enumerate(methods):
       shares = 100 * np.array(list(choice.values[method]["share"].values()))
       color = looks[method].colors[dark]
@@ -66,7 +66,7 @@ def _draw_gains(choice: model_family_choice.Choice, dark: bool) -> bytes:
   ways = [way for way in choice.values if way not in (model_family.BY_ERROR, model_family.BY_LOSS)]
   with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((plot_style.WIDTH, 0.9 + 0.34 * len(ways)), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    panels = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
     for axes, statistic, title in zip(
       panels, ("mean", "p90"), ("Mean error (points lower)", "90th percentile (points lower)")
     ):

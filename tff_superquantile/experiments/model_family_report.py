@@ -176,10 +176,10 @@ def _summary(choice: model_family_choice.Choice) -> str:
   family = choice.values[model_family.BY_ERROR]
   single = choice.values[model_family.TUNED_SINGLE]
 
-  def level(values, metric):
+  def level(values: Mapping[str, Mapping[int, float]], metric: str) -> str:
     return f"{100 * np.mean(list(values[metric].values())):.1f} %"
 
-  def gain(way, statistic):
+  def gain(way: str, statistic: str) -> run_folder.Aggregate:
     return run_folder.Aggregate.of(list(choice.values[way][f"gain.{statistic}"].values()))
 
   gains = {name: gain(model_family.TUNED_SINGLE, name) for name in ("p90", "mean")}

@@ -17,7 +17,7 @@ Errors are fractions in files and percent in tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import os
 import pathlib
@@ -43,7 +43,7 @@ class Settings:
   epochs: int = 10
   held_in_fraction: float = 0.5
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.epochs < 1:
       raise ValueError(f"Found epochs = {self.epochs}; expected at least 1.")
     if not 0.0 < self.held_in_fraction < 1.0:
@@ -65,7 +65,7 @@ def final_learning_rate(config: Mapping[str, Any]) -> float:
   return config["client_learning_rate"] * config["learning_rate_decay"] ** decays
 
 
-def _describe(metrics) -> dict[str, Any]:
+def _describe(metrics: Any) -> dict[str, Any]:
   from tff_superquantile import evaluation
 
   return {
@@ -82,7 +82,7 @@ def _personalize(
   loader: finished_models.Loader,
   settings: Settings,
   results: finished_models.Results,
-  on_client,
+  on_client: Callable[[], None],
 ) -> None:
   """Fine-tunes one run's model for all its test clients and writes what came of it."""
   import tensorflow_federated as tff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import functools
 import math
 
 from matplotlib import figure as mpl_figure
@@ -49,11 +50,21 @@ def draw_all(all_groups: run_folder.Groups, all_values: seed_tables.Results) -> 
       name,
       heading + title,
       caption,
-      *(draw(of_methods, dark) for dark in (False, True)),
+      *(draw(dark) for dark in (False, True)),
     )
-    for name, heading, caption, draw, of_methods in (
-      ("before-after", "What fine-tuning changes", _ARROWS_CAPTION, _draw_arrows, values),
-      ("distribution", "Who gains by it", _HISTOGRAM_CAPTION, _draw_histograms, pooled),
+    for name, heading, caption, draw in (
+      (
+        "before-after",
+        "What fine-tuning changes",
+        _ARROWS_CAPTION,
+        functools.partial(_draw_arrows, values),
+      ),
+      (
+        "distribution",
+        "Who gains by it",
+        _HISTOGRAM_CAPTION,
+        functools.partial(_draw_histograms, pooled),
+      ),
     )
   ]
 
@@ -72,7 +83,7 @@ def _draw_arrows(values: seed_tables.Results, dark: bool) -> bytes:
   looks = plot_style.palette(list(values))
   with plot_style.theme(dark) as ink:
     figure = mpl_figure.Figure((plot_style.WIDTH, 1.2 + 0.36 * len(values)), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    panels = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
     for axes, statistic, title in zip(
       panels, ("mean", "p90"), ("Mean error (%)", "90th percentile of the error (%)")
     ):

@@ -142,10 +142,10 @@ def _summary(done: _Done) -> str:
   # By the names without a budget, as FedAvg's is then "fed_avg".
   values = {method: done.values[runs[0].method] for method, runs in groups.items()}
 
-  def mean(method, metric):
+  def mean(method: str, metric: str) -> float:
     return float(np.mean(list(values[method][metric].values())))
 
-  def level(method, metric):
+  def level(method: str, metric: str) -> str:
     return f"{100 * mean(method, metric):.1f} %"
 
   fed_avg = method_names.FED_AVG
@@ -169,7 +169,7 @@ def _summary(done: _Done) -> str:
     for metric in ("before.error.p90", "after.error.p90")
   )
   name = method_names.display_name(best)
-  if before is None:
+  if before is None or after is None:
     return f"{text} FedAvg and {name} share no seed, so their difference may be the seeds’."
   text += (
     f" At the 90th percentile, {name} differs from FedAvg by {seed_tables.points(before)} points"

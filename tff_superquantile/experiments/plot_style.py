@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import io
+from typing import Union
 
 import matplotlib
 from matplotlib import figure as mpl_figure
@@ -23,8 +24,9 @@ _COLORS = (
   ("#c88a00", "#f0b93a"),
   ("#56b4e9", "#a6dcfa"),
 )
+Dash = Union[str, tuple[int, tuple[float, ...]]]  # As matplotlib has it.
 # From the seventh method on colours repeat, with another dash.
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 _PALE = ("#a9afb6", "#6b737c")
 _INK = ("#22262b", "#e4e7ea")
 _FAINT = ("#d9dce0", "#3a4048")
@@ -42,7 +44,7 @@ class Look:
   """How a method is drawn: (light, dark) colours and a line style."""
 
   colors: tuple[str, str]
-  dash: str | tuple[int, tuple[float, ...]]
+  dash: Dash
 
 
 def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> dict[str, Look]:

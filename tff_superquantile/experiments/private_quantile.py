@@ -80,16 +80,16 @@ def run(plan: _Plan, path: pathlib.Path) -> list:
 
   points = {point.key: point for point in quantile_error.read_points(path)}
   blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins, plan.epsilons))
-  wanted = []
+  wanted = set()
 
-  def is_done(distribution, num_bins, epsilon):
+  def is_done(distribution: str, num_bins: int, epsilon: float) -> bool:
     settings = (epsilon, plan.delta, plan.num_clients, plan.num_seeds)
     keys = [
       (distribution, num_bins, bits, *settings, recipe)
       for bits in plan.bits
       for recipe in quantile_error.RECIPES
     ]
-    wanted.extend(keys)
+    wanted.update(keys)
     return all(key in points for key in keys)
 
   # By how many numbers of noise each takes.
@@ -118,7 +118,7 @@ def run(plan: _Plan, path: pathlib.Path) -> list:
         points.update((point.key, point) for point in measured)
         quantile_error.write_points(path, points.values())
       bar.update(num_bins)
-  wanted = set(wanted)
+
   return [
     point
     for key, point in points.items()

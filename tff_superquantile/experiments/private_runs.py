@@ -61,10 +61,10 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     )
   resolved["client_weighting"] = "uniform"
   resolved["sampling"] = resolved["sampling"] or "poisson"
-  if resolved["clip_norm"] is None or not 0.0 < resolved["clip_norm"] < np.inf:
-    raise ValueError(
-      f"Found --clip_norm={resolved['clip_norm']} in a private run; give a positive norm."
-    )
+  clip_norm = resolved["clip_norm"]
+  if clip_norm is None or not 0.0 < clip_norm < np.inf:
+    found = "no --clip_norm" if clip_norm is None else f"--clip_norm={clip_norm}"
+    raise ValueError(f"Found {found} in a private run; give a positive norm, such as 0.1.")
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
@@ -116,17 +116,17 @@ def calibrate(
   Raises:
     ValueError: If the noise cannot be found.
   """
-  config = dict(config)
-  if config["delta"] is None:
-    config["delta"] = accounting.default_delta(population)
-  if config["epsilon"] is None:
-    return config
+  found = dict(config)
+  delta: float = accounting.default_delta(population) if found["delta"] is None else found["delta"]
+  found["delta"] = delta
+  if found["epsilon"] is None:
+    return found
   if earlier:
-    config.update((name, float(earlier[name])) for name in _MULTIPLIERS if name in earlier)
-    return config
+    found.update((name, float(earlier[name])) for name in _MULTIPLIERS if name in earlier)
+    return found
   release = accounting.calibrate(
     config["epsilon"],
-    config["delta"],
+    delta,
     population=population,
     clients_per_round=config["clients_per_round"],
     num_rounds=config["num_rounds"],
@@ -136,8 +136,8 @@ def calibrate(
     num_bins=config["num_bins"] if config["threshold"] == "tree" else None,
     distributed_updates=config["update_sum"] == "distributed",
   )
-  config.update((name, getattr(release, name)) for name in _MULTIPLIERS)
-  return config
+  found.update((name, getattr(release, name)) for name in _MULTIPLIERS)
+  return found
 
 
 def update_clip_norm(config: Mapping[str, Any]) -> float:
@@ -271,5 +271,5 @@ class LedgerReleaseManager(tff.program.ReleaseManager):
   def __init__(self, account: Account):
     self._account = account
 
-  async def release(self, value, key: int) -> None:
+  async def release(self, value: Any, key: int) -> None:
     self._account.write(key)

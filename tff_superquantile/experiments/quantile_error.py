@@ -312,7 +312,13 @@ def measure(
   max_value, _ = DISTRIBUTIONS[distribution]
   in_tff = distribution == _TFF_DISTRIBUTION and num_bins == _TFF_NUM_BINS
 
-  def point(bits, num_seeds, recipe, mechanism, errors):
+  def point(
+    bits: int,
+    num_seeds: int,
+    recipe: str,
+    mechanism: tree_mechanism.TreeMechanism,
+    errors: Optional[np.ndarray],
+  ) -> Point:
     return Point(
       distribution,
       num_bins,

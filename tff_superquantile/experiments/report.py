@@ -274,13 +274,13 @@ def _how_it_was_run(groups: run_folder.Groups) -> dict[str, Any]:
   about = {}
   manifests = [run_folder.flatten(run.manifest) for run in runs]
   for name in dict.fromkeys(name for manifest in manifests for name in manifest):
-    values = [manifest[name] for manifest in manifests if name in manifest]
+    found = [manifest[name] for manifest in manifests if name in manifest]
     if name not in ("seed", "seconds_per_round", "task", "method"):
-      spans = name.startswith(("start", "finish")) and len(set(map(type, values))) == 1
+      spans = name.startswith(("start", "finish")) and len(set(map(type, found))) == 1
       about[name.replace("_", " ").replace("versions.", "")] = (
-        f"{min(values)} to {max(values)}"
-        if spans and min(values) != max(values)
-        else _join_distinct(map(str, values))
+        f"{min(found)} to {max(found)}"
+        if spans and min(found) != max(found)
+        else _join_distinct(map(str, found))
       )
   return {
     "shared": shared,

@@ -121,8 +121,8 @@ class Run:
   @property
   def last_round(self) -> int | None:
     """The last round in `rounds.csv`, or None before the first row."""
-    numbers = self.rounds.get("round", ())
-    return int(numbers[-1]) if len(numbers) else None
+    numbers = self.rounds.get("round")
+    return None if numbers is None or not len(numbers) else int(numbers[-1])
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
     """Reads the per-client file of a split, once.
@@ -166,10 +166,10 @@ class Run:
     columns = {}
     for index, column in enumerate(header):
       values = [row[index] for row in rows]
-      columns[column] = np.array(
-        values if column == "client_id" else [_to_float(value) for value in values],
-        dtype=str if column == "client_id" else np.float64,
-      )
+      if column == "client_id":
+        columns[column] = np.array(values, dtype=str)
+      else:
+        columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
     return columns
 
 
@@ -194,8 +194,8 @@ class Aggregate:
   @classmethod
   def of(cls, values: Sequence[float]) -> Aggregate:
     """Aggregates one value a seed; there must be at least one."""
-    sd = np.std(values, ddof=1) if len(values) > 1 else np.nan
-    return cls(float(np.mean(values)), float(sd), len(values))
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    return cls(float(np.mean(values)), sd, len(values))
 
 
 def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
@@ -208,7 +208,8 @@ def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
     The methods of the middle budget, by their names without it, and that budget; where no method
     has one, all of them and None.
   """
-  epsilons = sorted({method_names.epsilon_of(method) for method in groups} - {None})
+  found = {method_names.epsilon_of(method) for method in groups}
+  epsilons = sorted(epsilon for epsilon in found if epsilon is not None)
   if not epsilons:
     return groups, None
   epsilon = epsilons[len(epsilons) // 2]

@@ -1,6 +1,6 @@
 """One run: from resolved flags to a folder with everything that it leaves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import csv
 import dataclasses
@@ -47,11 +47,11 @@ class _ShowOnBar(tff.program.ReleaseManager):
   def __init__(self, bar: progress.ProgressBar):
     self._bar = bar
 
-  async def release(self, value, key: int) -> None:
+  async def release(self, value: Any, key: int) -> None:
     self._bar.show(value, key)
 
 
-def _read_metrics(metrics) -> dict[str, Any]:
+def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The flat names of rounds.csv from the metrics of a round."""
   client_work = metrics["client_work"] or {}  # Empty where nothing is measured.
   threshold = client_work.get("threshold", {})
@@ -64,7 +64,9 @@ def _read_metrics(metrics) -> dict[str, Any]:
   return {name: value for name, value in named.items() if value is not None}
 
 
-def _build_evaluator(model, files: client_files.ClientFiles):
+def _build_evaluator(
+  model: tff.learning.models.FunctionalModel, files: client_files.ClientFiles
+) -> Callable[[Any], evaluation.ClientMetrics]:
   x, y, offsets = files.load()
   return evaluation.build_evaluator(
     model, evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
@@ -139,7 +141,18 @@ def _open_folder(folder: pathlib.Path) -> None:
     ) from error
 
 
-def _check_same_flags(folder: pathlib.Path, config: Mapping[str, Any], found: Mapping[str, str]):
+def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
+  """Removes the folder of a run that was refused: it would be taken for an unfinished one."""
+  if [path.name for path in folder.iterdir()] == ["lock"]:
+    (folder / "lock").unlink()
+    for empty in (folder, folder.parent):
+      with contextlib.suppress(OSError):  # The method has runs with other seeds.
+        empty.rmdir()
+
+
+def _check_same_flags(
+  folder: pathlib.Path, config: Mapping[str, Any], found: Mapping[str, str]
+) -> None:
   """Refuses to continue a run that had other flags."""
   wanted = {name: str(value) for name, value in config.items() if value is not None}
   # What followed from the budget and the clients, and is not known yet now.
@@ -192,6 +205,9 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
+    except ValueError:
+      _remove_if_nothing_was_done(folder)
+      raise
     except training_loop.DivergedError as error:
       run_folder.write_atomically(folder / run_folder.DIVERGED, f"{error}\n")
       raise
@@ -236,7 +252,12 @@ def _tensorboard(folder: pathlib.Path) -> tff.program.TensorBoardReleaseManager:
   return tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))
 
 
-def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_folder.Run) -> None:
+def _train(
+  config: Mapping[str, Any],
+  task: tasks.task.Task,
+  folder: pathlib.Path,
+  earlier: run_folder.Run,
+) -> None:
   """The rounds and the final evaluation."""
   model, splits = load_task(task, config)
   account = release = None
@@ -264,7 +285,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
   (folder / "metrics.json").unlink(missing_ok=True)
   run_folder.drop_torn_line(folder / "rounds.csv")
 
-  def evaluate(weights, round_num: int):
+  def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
     described = _describe(evaluators["test"](weights), weighted=False)
     return {
@@ -273,7 +294,7 @@ def _train(config, task: tasks.task.Task, folder: pathlib.Path, earlier: run_fol
       for name in _RELEASED_STATISTICS
     }
 
-  def read_metrics(metrics, round_num: int):
+  def read_metrics(metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
     values = _read_metrics(metrics)
     if account is not None:
       values["epsilon"] = account.epsilon(round_num)

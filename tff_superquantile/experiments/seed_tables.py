@@ -41,7 +41,7 @@ def rows(
     The rows; the smallest is marked if there are others to compare with, and so is what reads the
     same.
   """
-  cells = {row: [] for row in results}
+  cells: dict[str, list[comparison.Cell]] = {row: [] for row in results}
   for column in columns:
     entries = {
       row: run_folder.Aggregate.of(list(metrics[column.metric].values()))
@@ -54,7 +54,9 @@ def rows(
       if row not in not_in_contest and math.isfinite(entry.mean)
     }
     texts = {row: number(entry.mean, column) for row, entry in entries.items()}
-    best = texts[min(rivals, key=rivals.get)] if column.contest and len(rivals) > 1 else None
+    best = None
+    if column.contest and len(rivals) > 1:
+      best = texts[min(rivals, key=rivals.__getitem__)]
     for row, line in cells.items():
       if row not in entries:
         line.append(comparison.Cell("–"))

@@ -68,7 +68,7 @@ def error_by_epsilon(groups: run_folder.Groups, dark: bool) -> bytes:
   looks = plot_style.palette(methods)
   with plot_style.theme(dark):
     figure = mpl_figure.Figure((plot_style.WIDTH, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2)
+    panels = figure.subplots(1, 2, squeeze=False)[0]
     for axes, metric, title in zip(
       panels, ("test.error.mean", "test.error.p90"), ("Mean error", "90th percentile of the error")
     ):
@@ -81,11 +81,11 @@ def error_by_epsilon(groups: run_folder.Groups, dark: bool) -> bytes:
             # Side by side, so that the bars of methods do not hide each other.
             points.append((epsilon * (1.0 + 0.012 * index), found.mean * 100, sd * 100))
         if points:
-          x, y, sd = zip(*points)
+          x, y, sds = zip(*points)
           axes.errorbar(
             x,
             y,
-            yerr=sd,
+            yerr=sds,
             color=looks[method].colors[dark],
             linestyle=looks[method].dash,
             marker="o",

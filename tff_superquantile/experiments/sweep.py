@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 from absl import flags
 import tqdm
@@ -91,7 +91,8 @@ def plan() -> list[dict[str, Any]]:
     if flags.FLAGS[name].present:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
-  thetas = epsilons = None
+  thetas: Optional[Sequence[float]] = None
+  epsilons: Optional[Sequence[float]] = None
   if _THETAS.value is not None:
     thetas = cli.parse_list("thetas", _THETAS.value, float)
     thetas = [superquantile.check_theta(theta) for theta in thetas]
@@ -212,6 +213,7 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
   cores = sorted(os.sched_getaffinity(0))
   num_workers = min(num_workers, len(configs), len(cores))
   # Cores, and a line of the terminal.
+  free: list[tuple[Sequence[int], int]]
   free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
   waiting = list(configs)
   active: list[_ActiveRun] = []
@@ -329,7 +331,7 @@ def _tune(
       configs = [{**config, **chosen} for config in configs]
   tuned = [c for c in configs if c["seed"] == first_seed and tuning.is_tuned(c)]
   if not tuned:
-    return configs
+    return list(configs)
   searches = [tuning.method_search(preset, config) for config in tuned]
   values = stages.search("tuning each method on validation clients", searches)
   by_method = {_key(config): chosen for config, chosen in zip(tuned, values)}

@@ -194,7 +194,13 @@ flags.DEFINE_float(
 )
 
 # Not a part of what a run computes: a run continues under other values of these.
-INCIDENTAL = ("output_dir", "cache_dir", "seconds_per_checkpoint", "num_rounds")
+INCIDENTAL = (
+  "output_dir",
+  "cache_dir",
+  "seconds_per_checkpoint",
+  "num_rounds",
+  "rounds_per_evaluation",
+)
 
 
 def names() -> list[str]:

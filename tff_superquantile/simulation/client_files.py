@@ -11,14 +11,14 @@ into what TFF takes: `build_examples_fn` (tensors, the fast way) and
 """
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import json
 import math
 import os
 import shutil
-from typing import Optional, Union
+from typing import Any, Optional, Union
 import urllib.parse
 import uuid
 
@@ -100,7 +100,9 @@ class ClientFiles:
       self, client_ids=tuple(client_ids), num_examples=self.num_examples[indices]
     )
 
-  def handle(self, client_id: str, seed: Sequence[int]) -> collections.OrderedDict:
+  def handle(
+    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+  ) -> collections.OrderedDict[str, Any]:
     """What to hand this client's graph, a value of `HANDLE_TYPE`.
 
     Args:
@@ -115,16 +117,16 @@ class ClientFiles:
       ValueError: If the client is unknown or the seed isn't two integers.
     """
     (index,) = self._indices([client_id])
-    seed = np.asarray(seed)
-    if seed.shape != (2,) or seed.dtype.kind not in "iu":
+    array = np.asarray(seed)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
       raise ValueError(
-        f"Found a seed of shape {seed.shape} and type {seed.dtype}; expected two integers."
+        f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
       )
     return collections.OrderedDict(
-      client_id=_file_stem(client_id), seed=seed.astype(np.int64), index=np.int32(index)
+      client_id=_file_stem(client_id), seed=array.astype(np.int64), index=np.int32(index)
     )
 
-  def decode(self, x) -> tf.Tensor:
+  def decode(self, x: Union[np.ndarray, tf.Tensor]) -> tf.Tensor:
     """From stored x (as `load` returns it) to the model's float32 x; scaled nowhere else."""
     x = tf.convert_to_tensor(x)
     if x.dtype.name != self.x_dtype:
@@ -173,7 +175,13 @@ def _client_path(directory: str, client_id: str) -> str:
   return os.path.join(directory, _file_stem(client_id) + _SUFFIX)
 
 
-def _check_client(directory: str, client_id: str, x, y, x_spec: Optional[tuple]) -> None:
+# Of x, without the number of examples: its shape and its type.
+_XSpec = tuple[tuple[int, ...], str]
+
+
+def _check_client(
+  directory: str, client_id: str, x: np.ndarray, y: np.ndarray, x_spec: Optional[_XSpec]
+) -> None:
   """Raises a `ValueError` unless this client can be stored; `x_spec` is the first's shape, type."""
   where = f"Client {client_id!r}, on its way to {directory},"
   if not client_id or len(_file_stem(client_id)) + len(_SUFFIX) > _MAX_NAME_BYTES:
@@ -199,7 +207,8 @@ def _check_client(directory: str, client_id: str, x, y, x_spec: Optional[tuple])
 
 def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) -> None:
   """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
-  client_ids, num_examples, x_spec = [], [], None
+  client_ids, num_examples = [], []
+  x_spec: Optional[_XSpec] = None
   for client_id, x, y in clients:
     x, y = np.asarray(x), np.asarray(y)
     _check_client(target, client_id, x, y, x_spec)
@@ -216,7 +225,7 @@ def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) 
       ) from None
     client_ids.append(client_id)
     num_examples.append(len(y))
-  if not client_ids:
+  if x_spec is None:
     raise ValueError(f"Found no clients to write to {target}; expected at least one.")
   index = {
     "format_version": FORMAT_VERSION,
@@ -358,7 +367,9 @@ def open_client_files(directory: Union[str, os.PathLike]) -> ClientFiles:
   return client_files
 
 
-def _read_examples(client_files: ClientFiles, handle, shuffle: bool):
+def _read_examples(
+  client_files: ClientFiles, handle: Mapping[str, tf.Tensor], shuffle: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
   """In a graph: (x float32 [n, ...], y int32 [n]) of the client that `handle` names."""
   x_bytes = client_files._x_bytes
   path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], _SUFFIX])
@@ -397,7 +408,7 @@ def build_examples_fn(
   )
 
   @tf.function(input_signature=[handle_spec], autograph=False)
-  def read_examples(handle):
+  def read_examples(handle: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return _read_examples(client_files, handle, shuffle)
 
   return read_examples
@@ -426,7 +437,7 @@ def build_dataset_computation(
     raise ValueError(f"Found batch_size = {batch_size}; expected a positive number, or 0 for all.")
 
   @tff.tensorflow.computation(HANDLE_TYPE)
-  def read_dataset(handle):
+  def read_dataset(handle: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
     examples = _read_examples(client_files, handle, shuffle)
     if not batch_size:
       return tf.data.Dataset.from_tensors(examples)

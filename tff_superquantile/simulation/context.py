@@ -9,12 +9,13 @@ else as the native one does.
 """
 
 import atexit
+from collections.abc import Sequence
 import functools
 import gc
 import os
 import subprocess
 import types
-from typing import Optional
+from typing import Any, Optional
 import weakref
 
 import tensorflow_federated as tff
@@ -33,7 +34,7 @@ _workers: "weakref.WeakSet[_Worker]" = weakref.WeakSet()
 class _Worker(dependent_process.DependentProcess):
   """TFF's worker, silent."""
 
-  def __init__(self, args, **kwargs):
+  def __init__(self, args: Sequence[str], **kwargs: Any):
     kwargs.update(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     super().__init__(args, **kwargs)
     _workers.add(self)

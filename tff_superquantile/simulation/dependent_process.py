@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import os
 import subprocess
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,7 +32,7 @@ class DependentProcess(subprocess.Popen):
   It must be started by a thread that lives as long as it should.
   """
 
-  def __init__(self, args: Sequence[str], *, cores: Optional[Sequence[int]] = None, **kwargs):
+  def __init__(self, args: Sequence[str], *, cores: Optional[Sequence[int]] = None, **kwargs: Any):
     """Starts the process.
 
     Args:

@@ -125,7 +125,7 @@ def _deferred_signals() -> Iterator[None]:
 def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int, set[int]]:
   """Returns the latest readable state, its round (0: the initial one) and the unreadable rounds."""
   initial_state = loop.process.initialize()
-  unreadable = set()
+  unreadable: set[int] = set()
   for round_num in reversed(wait(loop.state_manager.get_versions()) or []):
     if round_num > loop.num_rounds:
       raise ValueError(
@@ -164,7 +164,7 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
     # Plain numbers: what a release manager gets is what it writes.
     values = {name: np.asarray(value).item() for name, value in values.items()}
 
-    async def release_in_order():
+    async def release_in_order() -> None:
       for manager in loop.release_managers:
         await manager.release(values, key=round_num)
 

@@ -34,9 +34,12 @@ __all__ = (
   "build_tree_quantile",
 )
 
-_BUILDERS = {"exact": build_exact_quantile, "reweighting": build_exact_reweighting}
-
 ThresholdFn = Callable[[Theta], ThresholdProcess]
+
+_BUILDERS: dict[str, ThresholdFn] = {
+  "exact": build_exact_quantile,
+  "reweighting": build_exact_reweighting,
+}
 
 
 def build_threshold(threshold: Union[str, ThresholdFn], theta: Theta) -> ThresholdProcess:
@@ -55,14 +58,16 @@ def build_threshold(threshold: Union[str, ThresholdFn], theta: Theta) -> Thresho
     ValueError: If the name is unknown or theta is outside (0, 1].
     TypeError: If the function does not return a `ThresholdProcess`.
   """
-  if isinstance(threshold, str):
-    if threshold not in _BUILDERS:
-      raise ValueError(
-        f"Found threshold = {threshold!r}; expected one of {sorted(_BUILDERS)} or a function of"
-        " theta that returns a ThresholdProcess."
-      )
-    threshold = _BUILDERS[threshold]
-  process = threshold(theta)
+  if not isinstance(threshold, str):
+    build = threshold
+  elif threshold in _BUILDERS:
+    build = _BUILDERS[threshold]
+  else:
+    raise ValueError(
+      f"Found threshold = {threshold!r}; expected one of {sorted(_BUILDERS)} or a function of"
+      " theta that returns a ThresholdProcess."
+    )
+  process = build(theta)
   if not isinstance(process, ThresholdProcess):
     raise TypeError(f"Found a {type(process).__name__} for a threshold; expected ThresholdProcess.")
   return process

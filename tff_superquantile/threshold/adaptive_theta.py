@@ -35,7 +35,7 @@ class AdaptiveTheta:
   min_theta: float
   max_theta: float
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     wanted = float(self.wanted_updates)
     if not (1.0 <= wanted < np.inf and wanted == int(wanted)):  # Also refuses NaN.
       raise ValueError(

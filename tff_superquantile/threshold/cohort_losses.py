@@ -26,7 +26,9 @@ def _report(loss: tf.Tensor, weight: tf.Tensor, seed: None) -> tf.Tensor:
   return tf.stack([loss, weight])
 
 
-def _report_with_index(loss: tf.Tensor, weight: tf.Tensor, seed: None, index: tf.Tensor):
+def _report_with_index(
+  loss: tf.Tensor, weight: tf.Tensor, seed: None, index: tf.Tensor
+) -> tf.Tensor:
   """The same and its index, by which the server keeps what it knows of the client."""
   del seed
   return tf.stack([loss, weight, tf.cast(index, tf.float32)])
@@ -106,10 +108,9 @@ def build_process(
     )
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
+  report_fn: process.ReportFn = _report
+  if takes_indices:
+    report_fn = _report_with_index
   return process.ThresholdProcess(
-    initialize,
-    next_of_reports,
-    _report_with_index if takes_indices else _report,
-    share_fn,
-    takes_indices=takes_indices,
+    initialize, next_of_reports, report_fn, share_fn, takes_indices=takes_indices
   )

@@ -18,7 +18,7 @@ from tff_superquantile.threshold import process
 _ThetaOfRound = Union[float, tf.Tensor]
 
 
-def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound):
+def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Counted losses in descending order, their normalised weights and the index of the threshold.
 
   Args:
@@ -41,7 +41,9 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound):
   return losses, weights, tf.cast(tf.argmax(reached), tf.int32)
 
 
-def _dual_share_at_threshold(losses, weights, index, theta: _ThetaOfRound) -> tf.Tensor:
+def _dual_share_at_threshold(
+  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
+) -> tf.Tensor:
   """The share of the clients at the threshold in pi*: what the cap leaves to them, in [0, 1]."""
   threshold = losses[index]
   zeros = tf.zeros_like(weights)
@@ -51,7 +53,7 @@ def _dual_share_at_threshold(losses, weights, index, theta: _ThetaOfRound) -> tf
 
 
 def _measure(
-  losses, weights, index, theta: _ThetaOfRound
+  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """What the server learns of the cohort: threshold, mean and superquantile of the losses."""
   threshold = losses[index]

@@ -17,18 +17,26 @@ from tff_superquantile.threshold import process
 _MAX_INTERPOLATED_BINS = 16
 
 
-def _interpolated_threshold(
+def _interpolate(
   cumulative: hierarchical_histogram.Cumulative, theta: Union[float, tf.Tensor], edges: tf.Tensor
-) -> tf.Tensor:
-  """Where the linear interpolation of H crosses (1 - theta) n, for one monotone distribution."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
+
+  A bin that holds most of the cohort is an exception: its losses are not spread over it evenly.
+  Before training they are all the same, and a threshold within the bin could be above every one of
+  them, so that nobody trains, and nothing ever changes. There it is the bin's left edge.
+  """
   counts = tf.concat([cumulative.below, [tf.maximum(cumulative.total, cumulative.below[-1])]], 0)
   target = (1.0 - theta) * cumulative.total
   # The last bin that starts below the target; of the bins without values before it none.
   bin_index = tf.searchsorted(cumulative.below[1:], [target], side="left")[0]
   below, past = counts[bin_index], counts[bin_index + 1]
   fraction = tf.clip_by_value(tf.math.divide_no_nan(target - below, past - below), 0.0, 1.0)
+  is_crowded = past - below > cumulative.total / 2.0
+  fraction = tf.where(is_crowded, tf.zeros_like(fraction), fraction)
+  tail_size = tf.where(is_crowded, cumulative.total - below, theta * cumulative.total)
   left, right = edges[bin_index], edges[bin_index + 1]
-  return left + tf.cast(fraction, tf.float32) * (right - left)
+  return left + tf.cast(fraction, tf.float32) * (right - left), tail_size
 
 
 def build_tree_quantile(
@@ -69,8 +77,8 @@ def build_tree_quantile(
       the histogram says.
     mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
-    interpolate: Whether to place the threshold within a bin rather than on its left edge; None for
-      up to 16 bins.
+    interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
+      most of the cohort is in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
     seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
@@ -107,8 +115,7 @@ def build_tree_quantile(
     )
     theta_of_round = adaptive_theta.of_round(theta, cumulative.total)
     if interpolate:
-      threshold = _interpolated_threshold(cumulative, theta_of_round, tf.constant(edges))
-      tail_size = theta_of_round * cumulative.total
+      threshold, tail_size = _interpolate(cumulative, theta_of_round, tf.constant(edges))
     else:
       bin_index = hierarchical_histogram.quantile_bin(cumulative, theta_of_round)
       threshold = tf.constant(edges)[bin_index]

@@ -5,6 +5,7 @@ from typing import Any, Optional
 import weakref
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -12,6 +13,9 @@ from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import values
+
+# What `reading.Store.read` says of the shapes: the capacity first.
+_Key = Optional[tuple]
 
 
 class _Program:
@@ -45,10 +49,11 @@ class _Program:
     with tf.Graph().as_default():
       parameters = [leaf.spec for leaf in self._parameters]
       self._run([tf.compat.v1.placeholder(p.dtype, p.shape) for p in parameters], discovery)
+    self._strings = strings
     self._reader = None
     if discovery.reads:
       self._reader = reading.Reader(discovery.reads, strings)
-    self._functions = {}
+    self._functions: dict[_Key, Any] = {}
     self._can_compile = True
 
   def _run(self, tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
@@ -65,15 +70,16 @@ class _Program:
     results = list(values.flatten(evaluator.evaluate(self._block.result, scope)))
     return [
       evaluator.stack(leaf) if leaf_type.stacked else leaf.tensor
-      for leaf, leaf_type in zip(results, self._results, strict=True)
+      for leaf, leaf_type in zip(results, self._results)
     ]
 
-  def _function(self, key, reads: Sequence[reading.Read]):
+  def _function(self, key: _Key, reads: Sequence[reading.Read]) -> Any:
     """The traced function for what is read: of any shapes, or with a key of these shapes."""
     if key not in self._functions:
 
-      def run(parameters, flat_reads):
+      def run(parameters: Sequence[tf.Tensor], flat_reads: Sequence[tuple]) -> list[tf.Tensor]:
         by_ref = {r.ref: parts for r, parts in zip(reads, flat_reads)}
+        mapper: mapping.Mapper
         if key is None:
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
@@ -91,13 +97,16 @@ class _Program:
     arrays = []
     if self._converter is not None:
       arrays = self._converter.arrays(arg)
-    key, reads = None, []
+    key: _Key = None
+    reads: list[reading.Read] = []
     if self._reader is not None:
       reads, key = self._store.read(self._reader, arrays, self._can_compile)
     results = self._invoke(key, arrays, reads)
     return self._to_python([result.numpy() for result in results])
 
-  def _invoke(self, key, arrays, reads):
+  def _invoke(
+    self, key: _Key, arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
+  ) -> Sequence[tf.Tensor]:
     tensors = [tf.constant(array) for array in arrays]
     try:
       parts = [tuple(tf.constant(part) for part in r.parts()) for r in reads]
@@ -107,11 +116,13 @@ class _Program:
         raise
       logging.info("The engine computes without XLA, which cannot: %s", error)
       self._can_compile = False
-    reads = [r.without_padding(len(arrays[self._reader.strings[0]])) for r in reads]
+    reads = [r.without_padding(len(arrays[self._strings[0]])) for r in reads]
     return self._invoke(None, arrays, reads)
 
 
-def _wrap(block, parameter_type):
+def _wrap(
+  block: tff.framework.ComputationBuildingBlock, parameter_type: Optional[tff.Type]
+) -> tff.framework.Lambda:
   if parameter_type is None:
     return tff.framework.Lambda(None, None, tff.framework.Call(block))
   argument = tff.framework.Reference("engine_argument", block.type_signature.parameter)
@@ -147,10 +158,10 @@ class CohortContext(tff.framework.SyncContext):
         change while the context lives.
     """
     self._make_fallback = fallback
-    self._fallback_context = None
+    self._fallback_context: Optional[tff.framework.SyncContext] = None
     self._parallel = parallel
     # By identity: comparing computations, or hashing them, means to serialize them.
-    self._programs = {}
+    self._programs: dict[int, Optional[_Program]] = {}
     self._store = reading.Store(max_bytes)
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
@@ -202,5 +213,6 @@ class CohortContext(tff.framework.SyncContext):
 
   def _fallback(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     if self._fallback_context is None:
+      assert self._make_fallback is not None  # Otherwise `invoke` and `_program` raise.
       self._fallback_context = self._make_fallback()
     return self._fallback_context.invoke(comp, arg)

@@ -1,6 +1,7 @@
 """TensorFlow components of a federated computation, called in a trace."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,7 +15,7 @@ _SHARED_STATE = frozenset(
 )
 
 
-def _tensor_names(binding) -> list[str]:
+def _tensor_names(binding: Any) -> list[str]:
   kind = binding.WhichOneof("binding")
   if kind is None:
     return []
@@ -75,12 +76,10 @@ class Component:
       UnsupportedError: If it cannot be taken apart.
     """
     names = [name.rpartition(":")[0] for name in self._parameters]
-    return expressions.graph_body(
-      self._graph_def, dict(zip(names, roots, strict=True)), self._results, pool
-    )
+    return expressions.graph_body(self._graph_def, dict(zip(names, roots)), self._results, pool)
 
   def _import(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
-    inputs = dict(zip(self._parameters, arguments, strict=True))
+    inputs = dict(zip(self._parameters, arguments))
     if self._has_session_token:
       inputs[self._session_token] = tf.constant("")
     return tf.graph_util.import_graph_def(
@@ -101,7 +100,10 @@ class Component:
 
 
 def fold(
-  accumulate, zero: list[tf.Tensor], types: Sequence[values.LeafType], num_clients: tf.Tensor
+  accumulate: Callable[[list[tf.Tensor], tf.Tensor], list[tf.Tensor]],
+  zero: list[tf.Tensor],
+  types: Sequence[values.LeafType],
+  num_clients: tf.Tensor,
 ) -> list[tf.Tensor]:
   """acc = accumulate(acc, i) for each client, in their order.
 

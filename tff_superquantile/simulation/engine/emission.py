@@ -1,8 +1,8 @@
 """From expressions back to TensorFlow ops, with what is constant computed at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Value(NamedTuple):
     return tf.constant(self.constant) if self.tensor is None else self.tensor
 
 
-_FOLDED = {
+_FOLDED: dict[str, Callable[..., Any]] = {
   "Add": np.add,
   "AddV2": np.add,
   "Equal": np.equal,
@@ -61,7 +61,7 @@ def _slice(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.nd
   def is_set(name: str, position: int) -> bool:
     return bool(node.attr[name].i >> position & 1)
 
-  index = []
+  index: list[Any] = []
   for position, (begin, end, stride) in enumerate(zip(*bounds)):
     if is_set("ellipsis_mask", position):
       index.append(Ellipsis)
@@ -104,16 +104,26 @@ class Emitter:
     self._may_loop = may_loop
 
   def _find(self, ref: expressions.Ref) -> Optional[Value]:
-    emitter = self
+    emitter: Optional[Emitter] = self
     while emitter is not None:
       if ref in emitter._known:
         return emitter._known[ref]
       emitter = emitter._parent
     return None
 
-  def emit(self, refs: Sequence[expressions.Ref], effects=()) -> list[Value]:
+  def _value(self, ref: expressions.Ref) -> Value:
+    value = self._find(ref)
+    assert value is not None
+    return value
+
+  def emit(
+    self,
+    refs: Sequence[expressions.Ref],
+    effects: Iterable[expressions.Expression] = (),
+  ) -> list[Value]:
     """Emits values, what they depend on, and effects."""
-    pending, stack = {}, [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
+    pending: dict[int, expressions.Expression] = {}
+    stack = [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
     while stack:
       ref = stack.pop()
       expression = ref.expression
@@ -123,12 +133,12 @@ class Emitter:
       stack.extend(expression.inputs)
     for order in sorted(pending):
       self._emit(pending[order])
-    return [self._find(ref) for ref in refs]
+    return [self._value(ref) for ref in refs]
 
   def _emit(self, expression: expressions.Expression) -> None:
     if expression.node is None:
       raise values.UnsupportedError("a value that is not there")
-    inputs = [self._find(ref) for ref in expression.inputs]
+    inputs = [self._value(ref) for ref in expression.inputs]
     if expression.op in ("If", "StatelessIf"):
       results = self._condition(expression, inputs)
     elif expression.op in ("While", "StatelessWhile"):
@@ -145,8 +155,8 @@ class Emitter:
       if constant.size <= _MAX_FOLDED_SIZE and constant.dtype != np.object_:
         return [Value(None, constant)]
       return [Value(tf.constant(constant), None)]
-    constants = [i.constant for i in inputs]
-    are_constant = bool(inputs) and all(constant is not None for constant in constants)
+    constants = [i.constant for i in inputs if i.constant is not None]
+    are_constant = bool(inputs) and len(constants) == len(inputs)
     if are_constant and node.op in _FOLDED:
       return [Value(None, np.asarray(_FOLDED[node.op](*constants)))]
     if are_constant and node.op == "StridedSlice":
@@ -158,13 +168,13 @@ class Emitter:
         return [Value(None, np.asarray(f)) for f in folded]
     return [Value(t, None) for t in results]
 
-  def _condition(self, expression, inputs) -> list[Value]:
+  def _condition(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
     predicate = inputs[0]
     if predicate.constant is not None:
       body = expression.bodies[0 if predicate.constant else 1]
       return self.emit(body.outputs, body.effects)
 
-    def branch(body):
+    def branch(body: expressions.Body) -> list[tf.Tensor]:
       inner = Emitter({}, self, self._may_loop)
       return [value.as_tensor() for value in inner.emit(body.outputs, body.effects)]
 
@@ -177,7 +187,7 @@ class Emitter:
     known = {expressions.Ref(p, 0): value for p, value in zip(body.parameters, variables)}
     return Emitter(known, self, self._may_loop).emit(body.outputs, body.effects)
 
-  def _loop(self, expression, initial: Sequence[Value]) -> list[Value]:
+  def _loop(self, expression: expressions.Expression, initial: Sequence[Value]) -> list[Value]:
     condition, body = expression.bodies
     variables = list(initial)
     for steps in range(_MAX_UNROLLED_STEPS + 1):
@@ -192,7 +202,7 @@ class Emitter:
     if not self._may_loop:
       raise LoopError
 
-    def as_values(tensors):
+    def as_values(tensors: Iterable[tf.Tensor]) -> list[Value]:
       return [Value(tensor, None) for tensor in tensors]
 
     tensors = [value.as_tensor() for value in initial]

@@ -5,9 +5,9 @@ by a branch of a condition. As expressions, equal ones are one object wherever t
 can be asked on what each depends.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import hashlib
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -35,7 +35,7 @@ class Ref(NamedTuple):
   """One output of an expression."""
 
   expression: "Expression"
-  index: int
+  index: int  # type: ignore[assignment]  # Hides a method of tuples that nobody calls here.
 
 
 class Expression:
@@ -67,6 +67,16 @@ class Expression:
     "is_pure",
     "digest",
   )
+  order: int
+  op: str
+  node: Any  # tf.compat.v1.NodeDef
+  inputs: tuple[Ref, ...]
+  bodies: tuple["Body", ...]
+  roots: frozenset[str]
+  reads: bool
+  of_shape: bool
+  is_pure: bool
+  digest: bytes
 
 
 class Body(NamedTuple):
@@ -86,11 +96,21 @@ class Body(NamedTuple):
 class Pool:
   """Makes expressions; equal ones are one object."""
 
-  def __init__(self):
-    self._by_digest = {}
+  def __init__(self) -> None:
+    self._by_digest: dict[bytes, Expression] = {}
     self._count = 0
 
-  def _add(self, op, node, inputs, bodies, digest, roots, reads, is_pure) -> Expression:
+  def _add(
+    self,
+    op: str,
+    node: Optional[tf.compat.v1.NodeDef],
+    inputs: tuple[Ref, ...],
+    bodies: tuple[Body, ...],
+    digest: bytes,
+    roots: frozenset[str],
+    reads: bool,
+    is_pure: bool,
+  ) -> Expression:
     known = self._by_digest.get(digest)
     if known is not None:
       return known
@@ -146,10 +166,19 @@ class Pool:
     )
 
 
+# From the name of a function to its FunctionDef, a protocol buffer that TensorFlow does not export.
+_Functions = Mapping[str, Any]
+
+
 class _Graph:
   """A GraphDef or FunctionDef, whose tensors are named in different ways."""
 
-  def __init__(self, nodes: Iterable, arguments: Mapping[str, Ref], library: Mapping):
+  def __init__(
+    self,
+    nodes: Iterable[tf.compat.v1.NodeDef],
+    arguments: Mapping[str, Ref],
+    library: _Functions,
+  ):
     self.nodes = {node.name: node for node in nodes}
     self.arguments = arguments
     self.library = library
@@ -164,7 +193,7 @@ class _Graph:
     return parts[0], parts[1], int(parts[2])
 
 
-def _output_offset(node, argument: Optional[str], library: Mapping) -> int:
+def _output_offset(node: tf.compat.v1.NodeDef, argument: Optional[str], library: _Functions) -> int:
   """The position of the first tensor of an op's output argument."""
   if argument is None:
     return 0
@@ -189,14 +218,18 @@ def _computed(refs: Sequence[Ref]) -> list[Ref]:
   return [ref for ref in refs if ref.expression.node is not None]
 
 
+_Result = Union[Expression, tuple[Ref, ...]]
+
+
 class _Evaluator:
   """Turns one graph into expressions."""
 
   def __init__(self, graph: _Graph, pool: Pool):
     self._graph = graph
     self._pool = pool
-    self._results = {}  # From a node's name to the Refs of its outputs, or its expression.
-    self.effects = []
+    # From a node's name to the Refs of its outputs, or its expression.
+    self._results: dict[str, _Result] = {}
+    self.effects: list[Expression] = []
 
   def run(self, names: Sequence[str]) -> tuple[Ref, ...]:
     """The values of some tensors; what they wait for is added to `effects`."""
@@ -235,7 +268,7 @@ class _Evaluator:
     index += _output_offset(self._graph.nodes[node_name], argument, self._graph.library)
     return result[index] if isinstance(result, tuple) else Ref(result, index)
 
-  def _evaluate(self, node):
+  def _evaluate(self, node: tf.compat.v1.NodeDef) -> _Result:
     inputs = [self._ref(name) for name in node.input if not name.startswith("^")]
     library = self._graph.library
     if node.op in ("Identity", "StopGradient", "PreventGradient"):
@@ -265,7 +298,7 @@ class _Evaluator:
       self.effects.append(expression)
     return expression
 
-  def _loop(self, node, inputs: Sequence[Ref]):
+  def _loop(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> tuple[Ref, ...]:
     library = self._graph.library
     body_def = library[node.attr["body"].func.name]
     parameters = [Ref(self._pool.parameter(), 0) for _ in inputs]
@@ -295,10 +328,10 @@ class _Evaluator:
     )
 
 
-def function_body(function, arguments: Sequence[Ref], library: Mapping, pool: Pool) -> Body:
+def function_body(function: Any, arguments: Sequence[Ref], library: _Functions, pool: Pool) -> Body:
   """A FunctionDef applied to arguments."""
   names = [argument.name for argument in function.signature.input_arg]
-  graph = _Graph(function.node_def, dict(zip(names, arguments, strict=True)), library)
+  graph = _Graph(function.node_def, dict(zip(names, arguments)), library)
   evaluator = _Evaluator(graph, pool)
   outputs = evaluator.run([function.ret[o.name] for o in function.signature.output_arg])
   evaluator.run_for_effect(list(function.control_ret.values()))
@@ -328,7 +361,9 @@ def graph_body(
   return Body((), outputs, tuple(dict.fromkeys(evaluator.effects)))
 
 
-def walk(refs: Iterable[Ref], stop=lambda expression: False) -> list[Expression]:
+def walk(
+  refs: Iterable[Ref], stop: Callable[[Expression], bool] = lambda expression: False
+) -> list[Expression]:
   """All expressions that these depend on, also within branches and loops, in their order.
 
   Args:
@@ -338,7 +373,8 @@ def walk(refs: Iterable[Ref], stop=lambda expression: False) -> list[Expression]
   Returns:
     Expressions by their order.
   """
-  seen, stack = {}, [ref.expression for ref in refs]
+  seen: dict[int, Expression] = {}
+  stack = [ref.expression for ref in refs]
   while stack:
     expression = stack.pop()
     if expression.order in seen:
@@ -353,7 +389,7 @@ def walk(refs: Iterable[Ref], stop=lambda expression: False) -> list[Expression]
   return [seen[order] for order in sorted(seen)]
 
 
-def frontier(refs: Iterable[Ref], wanted) -> list[Ref]:
+def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
   """The largest parts of some values that are `wanted`, in order.
 
   Args:

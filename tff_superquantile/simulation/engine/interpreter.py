@@ -11,7 +11,6 @@ from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import values
 
-framework = tff.framework
 Leaf = values.Leaf
 
 # What a function of the language is here: from (argument or None, whether at clients) to a value.
@@ -71,7 +70,7 @@ class Interpreter:
 
   def evaluate(
     self,
-    block: framework.ComputationBuildingBlock,
+    block: tff.framework.ComputationBuildingBlock,
     scope: Mapping[str, Any],
     at_clients: bool = False,
   ) -> Any:
@@ -88,41 +87,41 @@ class Interpreter:
     Raises:
       UnsupportedError: If there is something in it that the engine does not know.
     """
-    if isinstance(block, framework.Reference):
+    if isinstance(block, tff.framework.Reference):
       return scope[block.name]
-    if isinstance(block, framework.Selection):
+    if isinstance(block, tff.framework.Selection):
       return self.evaluate(block.source, scope, at_clients)[block.as_index()]
-    if isinstance(block, framework.Struct):
+    if isinstance(block, tff.framework.Struct):
       return tff.structure.Struct(
         [
           (name, self.evaluate(element, scope, at_clients))
           for name, element in tff.structure.to_elements(block)
         ]
       )
-    if isinstance(block, framework.Call):
+    if isinstance(block, tff.framework.Call):
       function = self.evaluate(block.function, scope, at_clients)
       argument = block.argument and self.evaluate(block.argument, scope, at_clients)
       return function(argument, at_clients)
-    if isinstance(block, framework.Lambda):
+    if isinstance(block, tff.framework.Lambda):
       return self._closure(block, scope)
-    if isinstance(block, framework.Block):
+    if isinstance(block, tff.framework.Block):
       scope = dict(scope)
       for name, local in block.locals:
         scope[name] = self.evaluate(local, scope, at_clients)
       return self.evaluate(block.result, scope, at_clients)
-    if isinstance(block, framework.CompiledComputation):
+    if isinstance(block, tff.framework.CompiledComputation):
       return self._function_of_component(block)
-    if isinstance(block, framework.Intrinsic):
+    if isinstance(block, tff.framework.Intrinsic):
       if block.uri not in self._intrinsics:
         raise values.UnsupportedError(f"the intrinsic {block.uri}")
       intrinsic = self._intrinsics[block.uri]
       return lambda argument, at_clients: intrinsic(argument)
-    if isinstance(block, framework.Literal):
+    if isinstance(block, tff.framework.Literal):
       return Leaf(tf.constant(block.value, tf.as_dtype(block.type_signature.dtype)), False)
     raise values.UnsupportedError(f"a {type(block).__name__}")
 
-  def _closure(self, block: framework.Lambda, scope: Mapping[str, Any]) -> Function:
-    def function(argument, at_clients):
+  def _closure(self, block: tff.framework.Lambda, scope: Mapping[str, Any]) -> Function:
+    def function(argument: Any, at_clients: bool) -> Any:
       inner = dict(scope)
       if block.parameter_name is not None:
         inner[block.parameter_name] = argument
@@ -130,10 +129,10 @@ class Interpreter:
 
     return function
 
-  def _function_of_component(self, block: framework.CompiledComputation) -> Function:
+  def _function_of_component(self, block: tff.framework.CompiledComputation) -> Function:
     component = self._mapper.component(block)
 
-    def function(argument: Optional[Any], at_clients: bool):
+    def function(argument: Optional[Any], at_clients: bool) -> Any:
       leaves = [] if argument is None else list(values.flatten(argument))
       if at_clients:
         results = self._mapper.map(component, leaves, self._num_clients)
@@ -207,7 +206,7 @@ class Interpreter:
       return False
     finally:
       self._mapper = mapper
-    return isinstance(result, Leaf) and expressions.is_append(
+    return isinstance(result, values.Leaf) and expressions.is_append(
       result.tensor, rows.tensor, row.tensor
     )
 
@@ -219,7 +218,7 @@ class Interpreter:
     if self._appends(accumulate, zero, value):
       return report(Leaf(tf.concat([zero.tensor, stacked.tensor], axis=0), False), False)
 
-    def step(state, i):
+    def step(state: list[tf.Tensor], i: tf.Tensor) -> list[tf.Tensor]:
       leaves = iter([Leaf(tensor, False) for tensor in state])
       accumulator = _map_leaves(lambda _: next(leaves), zero)
       own = _map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from absl import logging
 import tensorflow as tf
@@ -32,7 +32,8 @@ class Library:
     """
     self.pool = expressions.Pool()
     self._names = names_of_strings
-    self._components = {}
+    # By identity; the block is kept so that no other one gets its id.
+    self._components: dict[int, tuple[Any, components.Component]] = {}
     self._count = 0
 
   def component(self, block: tff.framework.CompiledComputation) -> components.Component:
@@ -47,7 +48,7 @@ class Library:
     """The roots that stand for the leaves, and the component's body; None if it has none."""
     roots = []
     for leaf in leaves:
-      name = self._names.get(leaf.origin)
+      name = None if leaf.origin is None else self._names.get(leaf.origin)
       if name is None:
         self._count += 1
         name = f"argument {self._count}"
@@ -111,7 +112,9 @@ class Mapper(abc.ABC):
     return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
 
   @abc.abstractmethod
-  def _map(self, component, leaves, num_clients) -> list[tf.Tensor]:
+  def _map(
+    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
     """`map`, without the cases that need no mapping."""
 
 
@@ -124,18 +127,20 @@ class Discovery(Mapper):
 
   def __init__(self, library: Library):
     super().__init__(library)
-    self.reads = []
+    self.reads: list[expressions.Ref] = []
 
-  def _nothing(self, component, stacked) -> list[tf.Tensor]:
+  def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
     return [
       tf.compat.v1.placeholder(spec.dtype, spec.shape)
       for spec in (leaf._replace(stacked=stacked).spec for leaf in component.result_types)
     ]
 
-  def call(self, component, leaves):
+  def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     return [Leaf(tensor, False) for tensor in self._nothing(component, False)]
 
-  def _map(self, component, leaves, num_clients):
+  def _map(
+    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
     found = self._library.body(component, leaves)
     if found is not None:
       _, body = found
@@ -149,7 +154,7 @@ class Discovery(Mapper):
 class Symbolic(Mapper):
   """Computes nothing; leaves are expressions, from which one sees what results are made of."""
 
-  def call(self, component, leaves):
+  def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     if not all(isinstance(leaf.tensor, expressions.Ref) for leaf in leaves):
       raise values.UnsupportedError("a value that is no expression")
     body = component.body([leaf.tensor for leaf in leaves], self._library.pool)
@@ -157,7 +162,9 @@ class Symbolic(Mapper):
       raise values.UnsupportedError("a component with effects")
     return [Leaf(ref, False) for ref in body.outputs]
 
-  def _map(self, component, leaves, num_clients):
+  def _map(
+    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
     raise values.UnsupportedError("a map within an expression")
 
   def symbol(self, name: str) -> Leaf:
@@ -168,7 +175,7 @@ class Symbolic(Mapper):
 def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
   """Calls a component on all clients at once."""
 
-  def call_one(stacked):
+  def call_one(stacked: list[tf.Tensor]) -> list[tf.Tensor]:
     own = iter(stacked)
     return component.call([next(own) if leaf.stacked else leaf.tensor for leaf in leaves])
 
@@ -196,12 +203,14 @@ class Sequential(Mapper):
     self._reads = reads
     self._parallel = parallel
 
-  def _map(self, component, leaves, num_clients):
+  def _map(
+    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
     if component.is_flat and component.is_deterministic:
       return _vectorize(component, leaves)
     found = self._library.body(component, leaves) if self._reads else None
 
-    def call_one(client):
+    def call_one(client: tf.Tensor) -> list[tf.Tensor]:
       # A row at a time: taken apart beforehand, large values would be in memory twice.
       arguments = [leaf.tensor[client] if leaf.stacked else leaf.tensor for leaf in leaves]
       if found is None:
@@ -232,7 +241,14 @@ class Compiled(Sequential):
   would have to slice batches of unknown bounds.
   """
 
-  def __init__(self, library, reads, parallel, stacked_reads, capacity: int):
+  def __init__(
+    self,
+    library: Library,
+    reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
+    parallel: int,
+    stacked_reads: Mapping[expressions.Ref, tf.Tensor],
+    capacity: int,
+  ):
     """Initializes the mapper.
 
     Args:
@@ -247,7 +263,9 @@ class Compiled(Sequential):
     self._stacked_reads = stacked_reads
     self._capacity = capacity
 
-  def _map(self, component, leaves, num_clients):
+  def _map(
+    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
     found = self._library.body(component, leaves)
     if found is None or not _may_compile(found[1]):
       return super()._map(component, leaves, num_clients)
@@ -264,12 +282,17 @@ class Compiled(Sequential):
     def pad(leaf: Leaf) -> tf.Tensor:
       return tf.gather(leaf.tensor, positions) if leaf.stacked else leaf.tensor
 
-    def map_all(outputs, given, arguments, tensors_given, signature):
+    def map_all(
+      outputs: Sequence[expressions.Ref],
+      given: Sequence[expressions.Ref],
+      arguments: Sequence[tf.Tensor],
+      tensors_given: Sequence[tf.Tensor],
+      signature: list[tf.TensorSpec],
+    ) -> list[tf.Tensor]:
       """The outputs of all clients, of what they are given and the arguments."""
 
-      def call_one(elements):
-        own, own_given = elements
-        own = iter(own)
+      def call_one(elements: tuple[list[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
+        own, own_given = iter(elements[0]), elements[1]
         known = {ref: emission.Value(tensor, None) for ref, tensor in zip(given, own_given)}
         for i, argument in zip(used, arguments):
           tensor = next(own) if leaves[i].stacked else argument
@@ -279,7 +302,7 @@ class Compiled(Sequential):
         shapes[:] = [result.shape for result in results]
         return results
 
-      shapes = []
+      shapes: list[tf.TensorShape] = []
       stacked = [t for i, t in zip(used, arguments) if leaves[i].stacked]
       results = tf.map_fn(
         call_one,
@@ -292,7 +315,9 @@ class Compiled(Sequential):
       ]
 
     @tf.function(jit_compile=True, autograph=False)
-    def compiled(arguments, tensors_given):
+    def compiled(
+      arguments: Sequence[tf.Tensor], tensors_given: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
       signature = [leaf.spec for leaf in component.result_types]
       return map_all(body.outputs, refs + apart, arguments, tensors_given, signature)
 

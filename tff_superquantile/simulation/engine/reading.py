@@ -65,7 +65,7 @@ class Reader:
     self.strings = strings
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
-    def read(*names):
+    def read(*names: tf.Tensor) -> list[tf.Tensor]:
       pool_names = {f"string {k}": name for k, name in enumerate(names)}
       known = {
         expressions.Ref(expression, 0): emission.Value(pool_names[name], None)
@@ -75,7 +75,7 @@ class Reader:
       }
       return [value.as_tensor() for value in emission.Emitter(known).emit(refs)]
 
-    def read_all(*names):
+    def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
         tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
         for spec in self._specs
@@ -84,7 +84,9 @@ class Reader:
         tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
       ]
 
-      def step(i, flat, shapes):
+      def step(
+        i: tf.Tensor, flat: list[tf.TensorArray], shapes: list[tf.TensorArray]
+      ) -> tuple[tf.Tensor, list[tf.TensorArray], list[tf.TensorArray]]:
         found = read(*(name[i] for name in names))
         flat = [array.write(i, tf.reshape(value, [-1])) for array, value in zip(flat, found)]
         shapes = [array.write(i, tf.shape(value)) for array, value in zip(shapes, found)]
@@ -124,24 +126,32 @@ def _capacity(num_clients: int) -> int:
   return -(-num_clients // step) * step
 
 
+# What says from where a client's values are read.
+_Names = tuple[bytes, ...]
+
+
 class Store:
   """Keeps what was read, up to a number of bytes; what was not used for longest goes first."""
 
   def __init__(self, max_bytes: int):
     self._max_bytes = max_bytes
     self._bytes = 0
+    # From (a key of the reader, the names of a client).
+    self._values: collections.OrderedDict[tuple[tuple[bytes, int], _Names], np.ndarray]
     self._values = collections.OrderedDict()
 
-  def _clients(self, reader: Reader, names: Sequence[tuple]) -> list[list[np.ndarray]]:
+  def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
     """The values of each client."""
-    clients = {}
+    clients: dict[_Names, list[np.ndarray]] = {}
+    missing = []
     for name in dict.fromkeys(names):
       found = [self._values.get((key, name)) for key in reader.keys]
-      clients[name] = None if any(value is None for value in found) else found
-    missing = [name for name, found in clients.items() if found is None]
-    for name, found in zip(missing, reader(missing)):
-      clients[name] = found
-      for key, value in zip(reader.keys, found):
+      clients[name] = [value for value in found if value is not None]
+      if len(clients[name]) < len(found):
+        missing.append(name)
+    for name, own in zip(missing, reader(missing)):
+      clients[name] = own
+      for key, value in zip(reader.keys, own):
         if (key, name) not in self._values:
           self._bytes += value.nbytes
         self._values[key, name] = value

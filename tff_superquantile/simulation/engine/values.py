@@ -60,7 +60,7 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   raise UnsupportedError(f"values of type {type_spec}")
 
 
-def _elements(struct) -> list[tuple[Optional[str], Any]]:
+def _elements(struct: Any) -> list[tuple[Optional[str], Any]]:
   return tff.structure.to_elements(struct)
 
 
@@ -130,7 +130,8 @@ class Converter:
     """
     self._type = type_spec
     self._is_stacked = isinstance(type_spec, tff.FederatedType) and not type_spec.all_equal
-    self._elements = None
+    # None for a tensor.
+    self._elements: Optional[list[tuple[Optional[str], Converter]]] = None
     if isinstance(type_spec, tff.FederatedType):
       self._elements = [(None, Converter(type_spec.member))]
     elif isinstance(type_spec, tff.StructType):
@@ -152,7 +153,7 @@ class Converter:
     if self._elements is None:
       return [_as_array(value, self._dtype, self._shape)]
     if self._is_stacked:
-      return self._stacked(value)
+      return self._stacked(self._elements[0][1], value)
     if isinstance(self._type, tff.FederatedType):
       return self._elements[0][1].arrays(value)
     if isinstance(value, dict) and self._are_named:
@@ -166,15 +167,12 @@ class Converter:
         raise TypeError(f"Found the names {names}; expected {self._names}.")
       parts = list(struct)
     return [
-      array
-      for part, (_, element) in zip(parts, self._elements, strict=True)
-      for array in element.arrays(part)
+      array for part, (_, element) in zip(parts, self._elements) for array in element.arrays(part)
     ]
 
-  def _stacked(self, value: Any) -> list[np.ndarray]:
+  def _stacked(self, member: "Converter", value: Any) -> list[np.ndarray]:
     if not isinstance(value, (list, tuple)):
       raise TypeError(f"Found a {type(value).__name__}; expected a list, one value a client.")
-    member = self._elements[0][1]
     if not value:
       return [
         np.zeros(
@@ -202,12 +200,13 @@ class Converter:
     keys = set(self._names)
     if not self._are_named or not all(isinstance(c, dict) and c.keys() == keys for c in clients):
       return None
-    columns = [
-      element._columns([client[name] for client in clients]) for name, element in self._elements
-    ]
-    if any(column is None for column in columns):
-      return None
-    return [array for column in columns for array in column]
+    arrays: list[np.ndarray] = []
+    for name, element in self._elements:
+      columns = element._columns([client[name] for client in clients])
+      if columns is None:
+        return None
+      arrays.extend(columns)
+    return arrays
 
 
 def _split_clients(type_spec: tff.Type, value: Any) -> Any:
@@ -267,7 +266,7 @@ def build_to_python(type_spec: tff.Type) -> Callable[[list], Any]:
     construct = _constructor(type_spec)
     return lambda arrays: construct(iter(arrays))
 
-  def to_python(arrays):
+  def to_python(arrays: list) -> Any:
     packed = _split_clients(type_spec, pack(type_spec, iter(arrays)))
     return tff.types.type_to_py_container(packed, type_spec)
 
