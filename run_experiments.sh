@@ -167,7 +167,10 @@ export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
 case "$experiment" in
-  private_quantile | convergence | doctor)
+  doctor)
+    exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
+    ;;
+  private_quantile | convergence)
     exec "$VENV/bin/python" -m "tff_superquantile.experiments.$experiment" "$@"
     ;;
 esac

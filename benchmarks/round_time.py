@@ -37,13 +37,10 @@ from benchmarks import race  # noqa: E402
 from benchmarks import report  # noqa: E402
 from benchmarks import workload as workload_lib  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
+from tff_superquantile import user_cache  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.simulation import dependent_process  # noqa: E402
 
-_CACHE = os.path.join(
-  os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"),
-  "tff_superquantile",
-)
 _KNOWN_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_lstm")
 
 _TASKS = flags.DEFINE_list("tasks", list(_KNOWN_TASKS[:3]), f"Of {', '.join(_KNOWN_TASKS)}.")
@@ -67,9 +64,13 @@ _CONTENDERS = flags.DEFINE_list(
 )
 _PEERS = flags.DEFINE_bool("peers", False, f"Adds {' and '.join(lineup.PEERS)}.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "EMNIST in TFF's or LEAF's format.")
-_CACHE_DIR = flags.DEFINE_string("cache_dir", _CACHE, "Where tasks keep what they convert.")
+_CACHE_DIR = flags.DEFINE_string(
+  "cache_dir", user_cache.default_dir(), "Where tasks keep what they convert."
+)
 _PEERS_DIR = flags.DEFINE_string(
-  "peers_dir", os.path.join(_CACHE, "peers"), "Where the peers' environments are, made if missing."
+  "peers_dir",
+  os.path.join(user_cache.default_dir(), "peers"),
+  "Where the peers' environments are, made if missing.",
 )
 _JSON = flags.DEFINE_string("json", "", "A file for all numbers.")
 

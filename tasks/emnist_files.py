@@ -15,7 +15,7 @@ import shutil
 import socket
 import sqlite3
 import tempfile
-from typing import Any
+from typing import Any, Optional
 
 from absl import logging
 import numpy as np
@@ -195,6 +195,15 @@ def decompress(path: str, target: str) -> None:
       os.remove(temporary)
 
 
+def find_downloaded(cache_dir: str) -> Optional[str]:
+  """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
+  for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
+    path = os.path.join(folder, DATABASE_NAME)
+    if os.path.exists(path):
+      return path
+  return None
+
+
 def download(cache_dir: str) -> str:
   """Returns the path of TFF's EMNIST database, downloaded to `cache_dir` if it isn't there yet.
 
@@ -203,10 +212,10 @@ def download(cache_dir: str) -> str:
   Raises:
     ValueError: If it can't be downloaded; names both ways to get the data.
   """
+  downloaded = find_downloaded(cache_dir)
+  if downloaded is not None:
+    return downloaded
   target = os.path.join(cache_dir, DATABASE_NAME)
-  for path in (os.path.join(os.path.expanduser("~"), ".tff", DATABASE_NAME), target):
-    if os.path.exists(path):
-      return path
   os.makedirs(cache_dir, exist_ok=True)
   timeout = socket.getdefaulttimeout()
   socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)

@@ -196,12 +196,19 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   assert f"in {machine.folder}, log level 3" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["private_quantile", "convergence", "doctor"])
-def test_what_is_no_sweep_is_a_module_of_its_own(machine, name):
+@pytest.mark.parametrize(
+  "name,module",
+  [
+    ("private_quantile", "experiments.private_quantile"),
+    ("convergence", "experiments.convergence"),
+    ("doctor", "doctor"),
+  ],
+)
+def test_what_is_no_sweep_is_a_module_of_its_own(machine, name, module):
   machine.python()
   result = machine.run("run_experiments.sh", name, "--output_dir=a b")
   assert result.returncode == 0
-  assert machine.calls()[-1] == f"-m tff_superquantile.experiments.{name} --output_dir=a b"
+  assert machine.calls()[-1] == f"-m tff_superquantile.{module} --output_dir=a b"
 
 
 def test_experiment_replaces_the_script(machine):

@@ -24,7 +24,7 @@ _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 _MODULE_OF = {
   "private_quantile": "tff_superquantile.experiments.private_quantile",
   "convergence": "tff_superquantile.experiments.convergence",
-  "doctor": "tff_superquantile.experiments.doctor",
+  "doctor": "tff_superquantile.doctor",
 }
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"

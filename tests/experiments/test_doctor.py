@@ -19,13 +19,13 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_superquantile import threshold
-from tff_superquantile.experiments import doctor
-from tff_superquantile.experiments import doctor_data
-from tff_superquantile.experiments import doctor_machine
-from tff_superquantile.experiments import doctor_packages
-from tff_superquantile.experiments import doctor_report
-from tff_superquantile.experiments import doctor_runtime
-from tff_superquantile.experiments import doctor_trials
+from tff_superquantile.doctor import command as doctor
+from tff_superquantile.doctor import data
+from tff_superquantile.doctor import machine
+from tff_superquantile.doctor import packages
+from tff_superquantile.doctor import report
+from tff_superquantile.doctor import runtime
+from tff_superquantile.doctor import trials
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import context
 
@@ -37,9 +37,9 @@ def _assert_finding(finding, status, *parts):
   assert finding.status == status, finding
   for part in parts:
     assert part in f"{finding.found}\n{finding.remedy}"
-  if status == doctor_report.FAIL:
+  if status == report.FAIL:
     assert re.match(r"Found .*\.", finding.found) and finding.remedy
-  if status == doctor_report.OK:
+  if status == report.OK:
     assert not finding.remedy
 
 
@@ -49,8 +49,8 @@ def _assert_finding(finding, status, *parts):
 @pytest.fixture
 def root(tmp_path, monkeypatch):
   """A folder in place of /, with two cores and 8 GB that no cgroup limits."""
-  monkeypatch.setattr(doctor_machine, "_ROOT", tmp_path)
-  monkeypatch.setattr(doctor_machine, "_num_cores", lambda: 2)
+  monkeypatch.setattr(machine, "_ROOT", tmp_path)
+  monkeypatch.setattr(machine, "_num_cores", lambda: 2)
   _write(tmp_path, "proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable:    8000000 kB\n")
   _write(tmp_path, "proc/cpuinfo", "model name\t: Fast  One\nflags\t\t: fpu sse avx avx2\n")
   _write(tmp_path, "proc/self/cgroup", "0::/a/b\n")
@@ -63,105 +63,105 @@ def _write(root, path, text):
 
 
 def test_python(monkeypatch):
-  _assert_finding(doctor_machine.check_python(), "ok", "CPython 3.", sys.executable)
+  _assert_finding(machine.check_python(), "ok", "CPython 3.", sys.executable)
   monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-  _assert_finding(doctor_machine.check_python(), "FAIL", "3.9, 3.10, 3.11", "PYTHON=")
+  _assert_finding(machine.check_python(), "FAIL", "3.9, 3.10, 3.11", "PYTHON=")
   monkeypatch.setattr(sys, "version_info", (3, 10, 1))
   monkeypatch.setattr("platform.python_implementation", lambda: "PyPy")
-  _assert_finding(doctor_machine.check_python(), "FAIL", "Found PyPy")
+  _assert_finding(machine.check_python(), "FAIL", "Found PyPy")
 
 
 def test_wanted_versions_are_those_of_the_set_up():
   config = (commands.ROOT / "setup.cfg").read_text()
-  least, most = doctor_machine.PYTHONS[0], doctor_machine.PYTHONS[-1]
+  least, most = machine.PYTHONS[0], machine.PYTHONS[-1]
   wanted = f"python_requires = >={least[0]}.{least[1]},<{most[0]}.{most[1] + 1}\n"
   assert wanted in config
   script = (commands.ROOT / "scripts/venv.sh").read_text()
-  assert f"_MIN_GLIBC_MINOR={doctor_machine.MIN_GLIBC[1]}\n" in script
+  assert f"_MIN_GLIBC_MINOR={machine.MIN_GLIBC[1]}\n" in script
 
 
-@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "aarch64")])
-def test_platform(monkeypatch, system, machine):
-  _assert_finding(doctor_machine.check_platform(), "ok", "Linux x86_64")
+@pytest.mark.parametrize("system, processor", [("Darwin", "arm64"), ("Linux", "aarch64")])
+def test_platform(monkeypatch, system, processor):
+  _assert_finding(machine.check_platform(), "ok", "Linux x86_64")
   monkeypatch.setattr("platform.system", lambda: system)
-  monkeypatch.setattr("platform.machine", lambda: machine)
-  _assert_finding(doctor_machine.check_platform(), "FAIL", f"Found {system} {machine}", "container")
+  monkeypatch.setattr("platform.machine", lambda: processor)
+  _assert_finding(machine.check_platform(), "FAIL", f"Found {system} {processor}", "container")
 
 
 def test_c_library(root, monkeypatch):
   monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.31")
-  _assert_finding(doctor_machine.check_c_library(), "ok", "glibc 2.31")
+  _assert_finding(machine.check_c_library(), "ok", "glibc 2.31")
   monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.28")
-  _assert_finding(doctor_machine.check_c_library(), "FAIL", "glibc 2.28", "2.31", "newer Linux")
+  _assert_finding(machine.check_c_library(), "FAIL", "glibc 2.28", "2.31", "newer Linux")
 
   def unknown(name):
     raise ValueError("unrecognized configuration name")
 
   monkeypatch.setattr(os, "confstr", unknown)
-  _assert_finding(doctor_machine.check_c_library(), "note", "no version")
+  _assert_finding(machine.check_c_library(), "note", "no version")
   _write(root, "lib/ld-musl-x86_64.so.1", "")
-  _assert_finding(doctor_machine.check_c_library(), "FAIL", "musl", "glibc 2.31", "Debian")
+  _assert_finding(machine.check_c_library(), "FAIL", "musl", "glibc 2.31", "Debian")
 
 
 def test_processor(root):
-  _assert_finding(doctor_machine.check_processor(), "ok", "Fast One, with AVX")
+  _assert_finding(machine.check_processor(), "ok", "Fast One, with AVX")
   _write(root, "proc/cpuinfo", "model name: Old\nflags: fpu sse avx2like\n")
-  _assert_finding(doctor_machine.check_processor(), "FAIL", "Old without AVX", "-cpu host")
+  _assert_finding(machine.check_processor(), "FAIL", "Old without AVX", "-cpu host")
   (root / "proc/cpuinfo").unlink()
-  _assert_finding(doctor_machine.check_processor(), "note", "SIGILL")
+  _assert_finding(machine.check_processor(), "note", "SIGILL")
 
 
 def test_cores_and_quotas(root):
-  _assert_finding(doctor_machine.check_cores(), "ok", "2")
+  _assert_finding(machine.check_cores(), "ok", "2")
   _write(root, "sys/fs/cgroup/cpu.max", "max 100000")
   _write(root, "sys/fs/cgroup/a/b/cpu.max", "300000 100000")
-  _assert_finding(doctor_machine.check_cores(), "ok", "2")
+  _assert_finding(machine.check_cores(), "ok", "2")
   _write(root, "sys/fs/cgroup/a/cpu.max", "150000 100000")  # Of a cgroup around.
-  _assert_finding(doctor_machine.check_cores(), "note", "allows 1.5", "--num_workers=1")
+  _assert_finding(machine.check_cores(), "note", "allows 1.5", "--num_workers=1")
 
 
 def test_cores_and_quotas_of_version_1(root):
   _write(root, "proc/self/cgroup", "3:cpu,cpuacct:/not/seen/here\n1:memory:/\n")
   _write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", -1)
   _write(root, "sys/fs/cgroup/cpu/cpu.cfs_period_us", 100000)
-  _assert_finding(doctor_machine.check_cores(), "ok", "2")
+  _assert_finding(machine.check_cores(), "ok", "2")
   _write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", 100000)
-  _assert_finding(doctor_machine.check_cores(), "note", "allows 1.", "--num_workers=1")
+  _assert_finding(machine.check_cores(), "note", "allows 1.", "--num_workers=1")
 
 
 def test_memory_of_the_machine(root):
-  _assert_finding(doctor_machine.check_memory(), "ok", "8.2 GB available")
+  _assert_finding(machine.check_memory(), "ok", "8.2 GB available")
   _write(root, "proc/meminfo", "MemAvailable: 1500000 kB\n")
-  _assert_finding(doctor_machine.check_memory(), "note", "1.5 GB", "--num_workers=1")
+  _assert_finding(machine.check_memory(), "note", "1.5 GB", "--num_workers=1")
   _write(root, "proc/meminfo", "MemAvailable: 400000 kB\n")
-  _assert_finding(doctor_machine.check_memory(), "FAIL", "0.4 GB", "expected 1 GB")
+  _assert_finding(machine.check_memory(), "FAIL", "0.4 GB", "expected 1 GB")
   (root / "proc/meminfo").unlink()
-  _assert_finding(doctor_machine.check_memory(), "note", "no MemAvailable")
+  _assert_finding(machine.check_memory(), "note", "no MemAvailable")
 
 
 def test_memory_of_a_cgroup(root):
   group = "sys/fs/cgroup/a/b"
   _write(root, f"{group}/memory.max", "max")
-  _assert_finding(doctor_machine.check_memory(), "ok", "8.2 GB")
+  _assert_finding(machine.check_memory(), "ok", "8.2 GB")
   _write(root, f"{group}/memory.max", 3 * 10**9)
   _write(root, f"{group}/memory.current", 29 * 10**8)
-  _assert_finding(doctor_machine.check_memory(), "FAIL", "0.1 GB", "container")
+  _assert_finding(machine.check_memory(), "FAIL", "0.1 GB", "container")
   _write(root, f"{group}/memory.stat", "file 9\ninactive_file 2500000000\nactive_file 7\n")
-  _assert_finding(doctor_machine.check_memory(), "ok", "2.6 GB")
+  _assert_finding(machine.check_memory(), "ok", "2.6 GB")
 
 
 def test_memory_of_a_cgroup_of_version_1(root):
   _write(root, "proc/self/cgroup", "4:memory:/docker/12\n0::/\n")
   _write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", 2**63 - 4096)
-  _assert_finding(doctor_machine.check_memory(), "ok", "8.2 GB")
+  _assert_finding(machine.check_memory(), "ok", "8.2 GB")
   _write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", 10**9)
   _write(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", 5 * 10**8)
-  _assert_finding(doctor_machine.check_memory(), "FAIL", "0.5 GB")
+  _assert_finding(machine.check_memory(), "FAIL", "0.5 GB")
 
 
 def test_folder(tmp_path, monkeypatch):
   def check(path):
-    return doctor_machine.check_folder(str(path), "--output_dir=DIR")
+    return machine.check_folder(str(path), "--output_dir=DIR")
 
   _assert_finding(check(tmp_path / "new/one"), "ok", f"GB free for {tmp_path}/new/one")
   assert list(tmp_path.iterdir()) == []
@@ -196,7 +196,7 @@ def installed(tmp_path, monkeypatch):
     return versions[name]
 
   monkeypatch.setattr(importlib.metadata, "version", version)
-  monkeypatch.setattr(doctor_packages, "_LOCK", tmp_path / "requirements.lock")
+  monkeypatch.setattr(packages, "_LOCK", tmp_path / "requirements.lock")
   (tmp_path / "requirements.lock").write_text(_LOCK)
   return versions
 
@@ -206,25 +206,25 @@ def _pip(*arguments):
 
 
 def test_packages_as_in_the_lock(installed):
-  _assert_finding(doctor_packages.check_packages(), "ok", "all 2 of requirements.lock")
-  _assert_finding(doctor_packages.check_versions(), "ok")
+  _assert_finding(packages.check_packages(), "ok", "all 2 of requirements.lock")
+  _assert_finding(packages.check_versions(), "ok")
 
 
 def test_missing_and_different_packages_have_one_command(installed):
   del installed["zeta"]
   installed["alpha"] = "2.1"
   command = _pip("alpha==2.0", "zeta==1.0")
-  _assert_finding(doctor_packages.check_packages(), "FAIL", "Found no zeta;", command)
-  _assert_finding(doctor_packages.check_versions(), "FAIL", "alpha 2.1 (not 2.0)", command)
+  _assert_finding(packages.check_packages(), "FAIL", "Found no zeta;", command)
+  _assert_finding(packages.check_versions(), "FAIL", "alpha 2.1 (not 2.0)", command)
   installed["zeta"] = None  # A folder of metadata without a file in it.
-  _assert_finding(doctor_packages.check_packages(), "FAIL", "Found no zeta;")
+  _assert_finding(packages.check_packages(), "FAIL", "Found no zeta;")
 
 
 def test_many_missing_packages_are_installed_from_the_lock(installed, tmp_path):
   lock = tmp_path / "requirements.lock"
   lock.write_text("".join(f"p{i}==1.0\n" for i in range(20)))
   command = _pip(f"-r {lock}")
-  _assert_finding(doctor_packages.check_packages(), "FAIL", "no p0, p1", "and 13 more", command)
+  _assert_finding(packages.check_packages(), "FAIL", "no p0, p1", "and 13 more", command)
 
 
 def test_lock_of_the_metadata(installed, monkeypatch, tmp_path):
@@ -236,23 +236,23 @@ def test_lock_of_the_metadata(installed, monkeypatch, tmp_path):
     'pytest>=8; extra == "dev"',
   ]
   monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
-  _assert_finding(doctor_packages.check_packages(), "ok", "all 2 of the metadata")
+  _assert_finding(packages.check_packages(), "ok", "all 2 of the metadata")
   monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements[-1:])
-  _assert_finding(doctor_packages.check_packages(), "FAIL", "extra 'stack'", "-e")
+  _assert_finding(packages.check_packages(), "FAIL", "extra 'stack'", "-e")
 
   def missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
   monkeypatch.setattr(importlib.metadata, "requires", missing)
-  _assert_finding(doctor_packages.check_packages(), "FAIL", "no metadata")
+  _assert_finding(packages.check_packages(), "FAIL", "no metadata")
 
 
 def test_the_lock_of_this_checkout_is_read_whole():
-  lock = doctor_packages.read_lock()
+  lock = packages.read_lock()
   lines = (commands.ROOT / "requirements.lock").read_text().splitlines()
   wanted = [line for line in lines if line and not line.startswith("#") and ";" not in line]
   assert wanted == [f"{name}=={v}" for name, v in lock.versions.items() if f"{name}=={v}" in wanted]
-  assert _pip("--force-reinstall tensorflow==") in doctor_packages.reinstall_command()
+  assert _pip("--force-reinstall tensorflow==") in packages.reinstall_command()
 
 
 # Trials.
@@ -261,7 +261,7 @@ def test_the_lock_of_this_checkout_is_read_whole():
 def _trials(lines):
   """Trials by a process that reads one request and then does this."""
   script = "import os, signal, sys, time, subprocess\nsys.stdin.readline()\n" + lines
-  return doctor_runtime.Trials([sys.executable, "-c", script])
+  return runtime.Trials([sys.executable, "-c", script])
 
 
 def _answer(**fields):
@@ -302,7 +302,7 @@ def test_trial_that_hangs_is_ended_and_what_it_leaves_is_named(monkeypatch):
 
   # What it started was not bound to it, as TFF's worker is.
   ((pid, _),) = trials._seen
-  monkeypatch.setattr(doctor_runtime, "_SECONDS_TO_END", 0.2)
+  monkeypatch.setattr(runtime, "_SECONDS_TO_END", 0.2)
   try:
     finding = doctor._check_processes(trials)
   finally:
@@ -311,7 +311,7 @@ def test_trial_that_hangs_is_ended_and_what_it_leaves_is_named(monkeypatch):
 
 
 def _try(trial, **arguments):
-  return doctor_trials._answer({"trial": trial, "arguments": arguments})
+  return trials._answer({"trial": trial, "arguments": arguments})
 
 
 def test_whatever_a_trial_raises_is_a_finding():
@@ -364,12 +364,12 @@ def _write_database(path):
 def test_leaf_files_are_told_apart_by_what_is_in_them(tmp_path):
   pixels = _write_leaf(tmp_path / "pixels", [[0.5] * 784])
   texts = _write_leaf(tmp_path / "texts", [["1", "date", "query", "user", "text [", "training"]])
-  _assert_finding(doctor_data.check_data_dir(pixels), "ok", "holds EMNIST")
-  _assert_finding(doctor_data.check_data_dir(texts), "ok", "holds Sent140")
-  finding = doctor_data.check_data_set("EMNIST", pixels, "")
+  _assert_finding(data.check_data_dir(pixels), "ok", "holds EMNIST")
+  _assert_finding(data.check_data_dir(texts), "ok", "holds Sent140")
+  finding = data.check_data_set("EMNIST", pixels, "")
   _assert_finding(finding, "ok", "2 training and 2 test writers", pixels)
-  _assert_finding(doctor_data.check_data_set("Sent140", texts, ""), "ok", "2 test users")
-  _assert_finding(doctor_data.check_data_set("Sent140", pixels, ""), "note", "not in", "--data_dir")
+  _assert_finding(data.check_data_set("Sent140", texts, ""), "ok", "2 test users")
+  _assert_finding(data.check_data_set("Sent140", pixels, ""), "note", "not in", "--data_dir")
 
 
 def test_single_files(tmp_path):
@@ -378,40 +378,40 @@ def test_single_files(tmp_path):
   table = tmp_path / "tweets.csv"
   with open(table, "w", newline="") as file:
     csv.writer(file).writerow(["0", "1", "date", "query", "user", "text, more"])
-  _assert_finding(doctor_data.check_data_dir(str(tmp_path)), "ok", "holds EMNIST")
-  _assert_finding(doctor_data.check_data_dir(str(table)), "ok", "holds Sent140")
-  _assert_finding(doctor_data.check_data_set("EMNIST", str(database), ""), "ok", "2 writers")
-  _assert_finding(doctor_data.check_data_set("Sent140", str(table), ""), "ok", "tweets.csv")
+  _assert_finding(data.check_data_dir(str(tmp_path)), "ok", "holds EMNIST")
+  _assert_finding(data.check_data_dir(str(table)), "ok", "holds Sent140")
+  _assert_finding(data.check_data_set("EMNIST", str(database), ""), "ok", "2 writers")
+  _assert_finding(data.check_data_set("Sent140", str(table), ""), "ok", "tweets.csv")
 
 
 def test_unusable_data(tmp_path):
-  _assert_finding(doctor_data.check_data_dir(str(tmp_path / "no")), "FAIL", "There is no directory")
+  _assert_finding(data.check_data_dir(str(tmp_path / "no")), "FAIL", "There is no directory")
   (tmp_path / "empty").mkdir()
   parts = ("EMNIST: ", "Sent140: ", "no train/*.json")
-  _assert_finding(doctor_data.check_data_dir(str(tmp_path / "empty")), "FAIL", *parts)
+  _assert_finding(data.check_data_dir(str(tmp_path / "empty")), "FAIL", *parts)
   for name, content in (("emnist_all.sqlite.lzma", b"no lzma"), ("emnist_all.sqlite", b"SQL")):
     (tmp_path / name).write_bytes(content)
-    _assert_finding(doctor_data.check_data_dir(str(tmp_path / name)), "FAIL", name)
+    _assert_finding(data.check_data_dir(str(tmp_path / name)), "FAIL", name)
   (tmp_path / "emnist_all.sqlite").write_bytes(b"SQLite format 3\0" + bytes(3000))
-  _assert_finding(doctor_data.check_data_dir(str(tmp_path / "emnist_all.sqlite")), "FAIL")
+  _assert_finding(data.check_data_dir(str(tmp_path / "emnist_all.sqlite")), "FAIL")
 
 
 def test_what_was_downloaded(tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
   cache = str(tmp_path / "cache")
-  finding = doctor_data.check_data_set("EMNIST", "", cache)
+  finding = data.check_data_set("EMNIST", "", cache)
   _assert_finding(finding, "note", "not here", "downloads it", "--data=standin")
-  _assert_finding(doctor_data.check_data_set("Sent140", "", cache), "note", "http://cs.stanford")
+  _assert_finding(data.check_data_set("Sent140", "", cache), "note", "http://cs.stanford")
   (tmp_path / "cache").mkdir()
   _write_database(tmp_path / "cache/emnist_all.sqlite")
-  _assert_finding(doctor_data.check_data_set("EMNIST", "", cache), "ok", "2 writers", cache)
+  _assert_finding(data.check_data_set("EMNIST", "", cache), "ok", "2 writers", cache)
   (tmp_path / ".tff").mkdir()  # Where TFF itself leaves it, which comes first.
   (tmp_path / ".tff/emnist_all.sqlite").write_bytes(b"half a download")
-  _assert_finding(doctor_data.check_data_set("EMNIST", "", cache), "FAIL", ".tff", "Delete")
+  _assert_finding(data.check_data_set("EMNIST", "", cache), "FAIL", ".tff", "Delete")
 
 
 def test_word_vectors(tmp_path):
-  check = doctor_data.check_word_vectors
+  check = data.check_word_vectors
   _assert_finding(check("", ""), "note", "not here", "--glove")
   _assert_finding(check("", str(tmp_path)), "note", "no glove.6B.50d.txt", "--glove")
   path = tmp_path / "glove.6B.50d.txt"
@@ -427,27 +427,27 @@ def test_word_vectors(tmp_path):
 
 def _findings(*statuses):
   return [
-    doctor_report.Finding(status, f"Found {status}.", "Do this.\nDo that." * (status == "FAIL"), n)
+    report.Finding(status, f"Found {status}.", "Do this.\nDo that." * (status == "FAIL"), n)
     for status, n in zip(statuses, ("one", "another", "third", "fourth"))
   ]
 
 
 def test_columns_and_remedies():
-  layout = doctor_report.Layout(["one", "another"], colour=False)
+  layout = report.Layout(["one", "another"], colour=False)
   ok, failed = _findings("ok", "FAIL")
   assert layout.lines(ok) == "ok    one      Found ok."
   indent = " " * len("FAIL  another  ")
   assert layout.lines(failed) == (f"FAIL  another  Found FAIL.\n{indent}Do this.\n{indent}Do that.")
   hostile = dataclasses.replace(ok, found="a\33[2Jb")
   assert "\33" not in layout.lines(hostile)
-  coloured = doctor_report.Layout(["one", "another"], colour=True).lines(failed)
+  coloured = report.Layout(["one", "another"], colour=True).lines(failed)
   assert coloured.startswith("\33[1;31mFAIL\33[0m  another") and coloured.count("\33") == 2
 
 
 def test_summary():
-  assert doctor_report.summary(_findings("ok")) == "All is well: 1 check."
-  assert doctor_report.summary(_findings("ok", "note")) == "All is well: 2 checks, 1 note."
-  said = doctor_report.summary(_findings("ok", "FAIL", "skip", "skip"))
+  assert report.summary(_findings("ok")) == "All is well: 1 check."
+  assert report.summary(_findings("ok", "note")) == "All is well: 2 checks, 1 note."
+  said = report.summary(_findings("ok", "FAIL", "skip", "skip"))
   assert said.startswith("1 of 4 checks failed, 2 skipped: ")
 
 
@@ -456,10 +456,10 @@ def test_checks_that_need_a_failed_one_are_skipped():
     raise RuntimeError("what")
 
   checks = [
-    doctor.Check("a", lambda: doctor_report.fail("Found a.", "b")),
+    doctor.Check("a", lambda: report.fail("Found a.", "b")),
     doctor.Check("b", broken, ("a",)),
     doctor.Check("c", broken, ("b",)),
-    doctor.Check("d", lambda: doctor_report.note("d")),
+    doctor.Check("d", lambda: report.note("d")),
     doctor.Check("e", broken, ("d",)),
   ]
   found = list(doctor.carry_out(checks))
@@ -476,8 +476,8 @@ def _run_main(monkeypatch, capsys, checks, *arguments):
 
 
 def test_exit_status_and_json(monkeypatch, capsys):
-  good = [doctor.Check("good", lambda: doctor_report.ok("well"))]
-  bad = [*good, doctor.Check("bad", lambda: doctor_report.fail("Found it.", "Mend it."))]
+  good = [doctor.Check("good", lambda: report.ok("well"))]
+  bad = [*good, doctor.Check("bad", lambda: report.fail("Found it.", "Mend it."))]
   code, said = _run_main(monkeypatch, capsys, good)
   assert (code, said.err) == (0, "")
   assert said.out == "ok    good  well\n\nAll is well: 1 check.\n"
@@ -515,7 +515,7 @@ def test_runs_where_nothing_is_installed(tmp_path):
   """And on Pythons that the rest is not for: without site-packages, it says what is missing."""
   script = (
     "import sys; sys.path.append(sys.argv[1])\n"
-    "from tff_superquantile.experiments import doctor\n"
+    "from tff_superquantile.doctor import command as doctor\n"
     "sys.exit(doctor.main([]))"
   )
   result = subprocess.run(
@@ -529,14 +529,16 @@ def test_runs_where_nothing_is_installed(tmp_path):
   assert (result.returncode, result.stderr) == (1, "")
   assert re.search(r"^FAIL  packages +Found no absl-py, ", result.stdout, re.MULTILINE)
   assert re.search(r"^skip  TensorFlow +needs packages$", result.stdout, re.MULTILINE)
-  for path in pathlib.Path(doctor.__file__).parent.glob("doctor*.py"):
+  for path in pathlib.Path(doctor.__file__).parent.glob("*.py"):
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.fixture(scope="module")
 def real_run(lab):
   data = _write_leaf(lab.folder / "data", [[0.5] * 784])
-  started = lab.bare("doctor", f"--data_dir={data}", "--glove=nowhere", "--json")
+  started = lab.python(
+    "-m", "tff_superquantile.doctor", f"--data_dir={data}", "--glove=nowhere", "--json"
+  )
   return started.wait(), started
 
 
@@ -553,7 +555,7 @@ def test_a_real_run_finds_only_what_is_wrong(real_run):
 
 
 def test_ctrl_c_ends_it_at_once(lab):
-  started = lab.bare("doctor")
+  started = lab.python("-m", "tff_superquantile.doctor")
   started.wait_until(lambda: "versions" in started._files["out"].read_text())
   time.sleep(0.5)  # TensorFlow is on its way.
   result = started.end_by(signal.SIGINT)

@@ -1,11 +1,11 @@
 """The flags of a run. Importing this module starts no TensorFlow, so `--help` answers at once."""
 
 from collections.abc import Mapping
-import os
 from typing import Any
 
 from absl import flags
 
+from tff_superquantile import user_cache
 from tff_superquantile.experiments import method_names
 
 _TASK_DEFAULT = "None for the task's own"
@@ -183,10 +183,7 @@ flags.DEFINE_string("run_name", "", "Folder of the method; empty to name it by i
 flags.DEFINE_string("output_dir", "results", "Where OUTPUT_DIR/TASK/METHOD/seed_S/ is written.")
 flags.DEFINE_string(
   "cache_dir",
-  os.path.join(
-    os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"),
-    "tff_superquantile",
-  ),
+  user_cache.default_dir(),
   "Where converted data is kept for the next run.",
 )
 flags.DEFINE_float(

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 
-from tff_superquantile.experiments import doctor_report
+from tff_superquantile.doctor import report
 
 # The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
 PYTHONS = ((3, 9), (3, 10), (3, 11))
@@ -37,29 +37,32 @@ def _read(path: pathlib.Path) -> str:
     return ""
 
 
-def check_python() -> doctor_report.Finding:
+def check_python() -> report.Finding:
+  """Whether this is a Python that TFF has a wheel for."""
   implementation = platform.python_implementation()
   found = f"{implementation} {platform.python_version()}, {sys.executable}"
   if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
-    return doctor_report.ok(found)
-  return doctor_report.fail(
+    return report.ok(found)
+  return report.fail(
     f"Found {found}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
     " which TensorFlow Federated 0.87 has a wheel.",
     "Make the environment with one of these: PYTHON=/path/to/python3.11 ./run_experiments.sh",
   )
 
 
-def check_platform() -> doctor_report.Finding:
+def check_platform() -> report.Finding:
+  """Whether this is a platform that TFF has a wheel for."""
   found = f"{platform.system()} {platform.machine()}"
   if found == "Linux x86_64":
-    return doctor_report.ok(found)
-  return doctor_report.fail(
+    return report.ok(found)
+  return report.fail(
     f"Found {found}; expected Linux x86_64, for which TensorFlow Federated 0.87 has a wheel.",
     "Use such a machine or a container (on Windows, WSL 2).",
   )
 
 
-def check_c_library() -> doctor_report.Finding:
+def check_c_library() -> report.Finding:
+  """Whether the C library is glibc, and new enough."""
   wanted = f"expected glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer"
   remedy = "Use a newer Linux, such as Debian 11 or Ubuntu 20.04, or a container of one."
   try:
@@ -69,29 +72,30 @@ def check_c_library() -> doctor_report.Finding:
   version = re.match(r"glibc (\d+)\.(\d+)", found)
   if version:
     if (int(version[1]), int(version[2])) >= MIN_GLIBC:
-      return doctor_report.ok(found)
-    return doctor_report.fail(f"Found {found}; {wanted}.", remedy)
+      return report.ok(found)
+    return report.fail(f"Found {found}; {wanted}.", remedy)
   if any((_ROOT / "lib").glob("ld-musl-*")):
-    return doctor_report.fail(
+    return report.fail(
       f"Found musl, as in Alpine; {wanted}, for which TensorFlow's wheels are.",
       "Use Debian, Ubuntu or the like, or a container of one.",
     )
-  return doctor_report.note(f"Found a C library that tells no version; {wanted}.", remedy)
+  return report.note(f"Found a C library that tells no version; {wanted}.", remedy)
 
 
-def check_processor() -> doctor_report.Finding:
+def check_processor() -> report.Finding:
+  """Whether the processor has the instructions that TensorFlow's wheels use."""
   cpuinfo = _read(_ROOT / "proc/cpuinfo")
   model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
   flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
   found = " ".join(model[1].split()) if model else "a processor without a name"
   if flags is None:
-    return doctor_report.note(
+    return report.note(
       "Found no list of instructions in /proc/cpuinfo; expected AVX among them.",
       "If TensorFlow is ended by SIGILL below, it is for want of AVX.",
     )
   if "avx" in flags[1].split():
-    return doctor_report.ok(f"{found}, with AVX")
-  return doctor_report.fail(
+    return report.ok(f"{found}, with AVX")
+  return report.fail(
     f"Found {found} without AVX; expected AVX, which TensorFlow's wheels use.",
     "Use a processor of 2011 or later; a virtual machine has to pass its instructions on"
     " (QEMU: -cpu host).",
@@ -137,14 +141,15 @@ def _num_cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_cores() -> doctor_report.Finding:
+def check_cores() -> report.Finding:
+  """How many cores may be used; a note if a quota allows less."""
   cores, quota = _num_cores(), _cpu_quota()
   if quota is not None and quota < cores:
-    return doctor_report.note(
+    return report.note(
       f"Found {cores}, and a quota of the container's that allows {quota:g}.",
       f"Start sweeps with --num_workers={max(1, int(quota))}, or raise the quota.",
     )
-  return doctor_report.ok(str(cores))
+  return report.ok(str(cores))
 
 
 def _available_bytes() -> int | None:
@@ -162,26 +167,27 @@ def _available_bytes() -> int | None:
   return min(available, default=None)
 
 
-def check_memory() -> doctor_report.Finding:
+def check_memory() -> report.Finding:
+  """Whether a run has the memory that it needs, and each core its run."""
   available = _available_bytes()
   if available is None:
-    return doctor_report.note("Found no MemAvailable in /proc/meminfo; it cannot be told.")
+    return report.note("Found no MemAvailable in /proc/meminfo; it cannot be told.")
   found, a_run = f"{available / _GB:.1f} GB available", f"{_RUN_BYTES / _GB:g} GB"
   at_once = available // _RUN_BYTES
   if at_once == 0:
-    return doctor_report.fail(
+    return report.fail(
       f"Found {found}; expected {a_run}, which a run takes.",
       "End other programs, or raise the memory limit of the container.",
     )
   if at_once < _num_cores():
-    return doctor_report.note(
+    return report.note(
       f"Found {found}; expected {a_run} for each core, as a sweep starts a run on each.",
       f"Start sweeps with --num_workers={at_once}.",
     )
-  return doctor_report.ok(found)
+  return report.ok(found)
 
 
-def check_folder(path: str, other: str) -> doctor_report.Finding:
+def check_folder(path: str, other: str) -> report.Finding:
   """Whether files can be written into a folder, which may still have to be made.
 
   Args:
@@ -200,19 +206,19 @@ def check_folder(path: str, other: str) -> doctor_report.Finding:
       os.fsync(file.fileno())
     free = shutil.disk_usage(str(existing)).free
   except OSError as error:
-    return doctor_report.fail(
+    return report.fail(
       f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can.",
       f"Change that, or name another folder: {other}",
     )
   found = f"{free / _GB:.1f} GB free for {folder}"
   if free < _LEAST_DISK_BYTES:
-    return doctor_report.fail(
+    return report.fail(
       f"Found {found}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least.",
       f"Make room, or name another folder: {other}",
     )
   if free < _AMPLE_DISK_BYTES:
-    return doctor_report.note(
+    return report.note(
       f"Found {found}; expected {_AMPLE_DISK_BYTES / _GB:g} GB.",
       f"Make room before a large task or sweep, or name another folder: {other}",
     )
-  return doctor_report.ok(found)
+  return report.ok(found)

@@ -21,7 +21,7 @@ from tasks import emnist_files
 from tasks import glove as glove_lib
 from tasks import sent140_files
 from tasks import user_files
-from tff_superquantile.experiments import doctor_report
+from tff_superquantile.doctor import report
 
 _HEAD_BYTES = 1 << 24  # Of a JSON file: its users' names and the first one's data.
 _SNIPPET_BYTES = 200
@@ -143,7 +143,7 @@ def _look(name: str, data_dir: str) -> str:
     raise ValueError(f"{source if isinstance(source, str) else data_dir}: {error}") from error
 
 
-def check_data_dir(data_dir: str) -> doctor_report.Finding:
+def check_data_dir(data_dir: str) -> report.Finding:
   """Whether what the user named holds one of the data sets."""
   found, reasons = [], []
   for name in _DATA_SETS:
@@ -153,14 +153,14 @@ def check_data_dir(data_dir: str) -> doctor_report.Finding:
     except ValueError as error:
       reasons.append(f"{name}: {str(error).rstrip('.')}.")
   if found:
-    return doctor_report.ok(f"holds {' and '.join(found)}")
-  return doctor_report.fail(
+    return report.ok(f"holds {' and '.join(found)}")
+  return report.fail(
     f"Found no data set in --data_dir={data_dir}; expected one of {', '.join(_DATA_SETS)}.",
     "\n".join([*reasons, "Name another directory or file, or get the data again."]),
   )
 
 
-def check_data_set(data_set: str, data_dir: str, cache_dir: str) -> doctor_report.Finding:
+def check_data_set(data_set: str, data_dir: str, cache_dir: str) -> report.Finding:
   """Whether a data set is where the user says, or where it is downloaded to.
 
   Args:
@@ -171,24 +171,19 @@ def check_data_set(data_set: str, data_dir: str, cache_dir: str) -> doctor_repor
   Returns:
     The finding, a note if it is not there.
   """
-  places = [data_dir] if data_dir else []
-  if data_set == "EMNIST" and not data_dir:  # As `emnist_files.download` looks for it.
-    folders = (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir)
-    places = [os.path.join(folder, emnist_files.DATABASE_NAME) for folder in folders]
-    places = [place for place in places if os.path.exists(place)][:1]
-  for place in places:
+  downloaded = emnist_files.find_downloaded(cache_dir) if data_set == "EMNIST" else None
+  place = data_dir or downloaded
+  if place:
     try:
-      return doctor_report.ok(_look(data_set, place))
+      return report.ok(_look(data_set, place))
     except ValueError as error:
       if not data_dir:
-        return doctor_report.fail(
-          f"Found that {error}.", f"Delete {place}; it is downloaded again."
-        )
+        return report.fail(f"Found that {error}.", f"Delete {place}; it is downloaded again.")
   where = f"not in {data_dir}" if data_dir else "not here"
-  return doctor_report.note(where, _DATA_SETS[data_set].remedy)
+  return report.note(where, _DATA_SETS[data_set].remedy)
 
 
-def check_word_vectors(glove: str, data_dir: str) -> doctor_report.Finding:
+def check_word_vectors(glove: str, data_dir: str) -> report.Finding:
   """Whether GloVe's word vectors are where the user says, or beside the data.
 
   Args:
@@ -200,13 +195,13 @@ def check_word_vectors(glove: str, data_dir: str) -> doctor_report.Finding:
   """
   remedy = f"Get {glove_lib.FILE_NAME} from {glove_lib.SOURCE} and name it with --glove."
   if not glove and not data_dir:
-    return doctor_report.note("not here", remedy)
+    return report.note("not here", remedy)
   try:
     path = glove_lib.find_file(glove, data_dir)
   except ValueError as error:
     if glove:
-      return doctor_report.fail(f"Found no file --glove={glove}; expected word vectors.", remedy)
-    return doctor_report.note(str(error).partition(";")[0], remedy)
+      return report.fail(f"Found no file --glove={glove}; expected word vectors.", remedy)
+    return report.note(str(error).partition(";")[0], remedy)
   with open(path, "rb") as file:
     numbers = file.readline(1 << 16).split()[1:]
   try:
@@ -214,7 +209,7 @@ def check_word_vectors(glove: str, data_dir: str) -> doctor_report.Finding:
   except ValueError:
     dimension = 0
   if not dimension:
-    return doctor_report.fail(
+    return report.fail(
       f"Found {path}, whose first line is not a word and numbers; expected GloVe's text.", remedy
     )
-  return doctor_report.ok(f"{dimension} numbers a word, {path}")
+  return report.ok(f"{dimension} numbers a word, {path}")

@@ -1,7 +1,7 @@
 """What the doctor tries in a process of its own: TensorFlow, the engines, a secure sum, data sets.
 
 Reads {"trial": name, "arguments": {...}} from standard input, a line each, and answers each with a
-line on standard output, the fields of a `doctor_report.Finding`. Whatever else is printed goes to
+line on standard output, the fields of a `report.Finding`. Whatever else is printed goes to
 standard error.
 """
 
@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from tff_superquantile.experiments import doctor_report
+from tff_superquantile.doctor import report
 
 _NUM_CLIENTS = 100
 _NUM_BINS = 64
@@ -28,24 +28,26 @@ def _values() -> list[float]:
   return [_MAX_VALUE * (i + 0.5) / _NUM_CLIENTS for i in range(_NUM_CLIENTS)]
 
 
-def tensorflow() -> doctor_report.Finding:
+def tensorflow() -> report.Finding:
+  """Imports TensorFlow and computes a sum."""
   start = time.monotonic()
   import tensorflow as tf
 
   total = float(tf.reduce_sum(tf.constant(_values())))
   if abs(total - sum(_values())) > 1e-3:
-    return doctor_report.fail(f"Found a sum of {total:g}; expected {sum(_values()):g}.", "")
-  return doctor_report.ok(f"{tf.__version__} computes, after {time.monotonic() - start:.1f} s")
+    return report.fail(f"Found a sum of {total:g}; expected {sum(_values()):g}.", "")
+  return report.ok(f"{tf.__version__} computes, after {time.monotonic() - start:.1f} s")
 
 
-def federated() -> doctor_report.Finding:
+def federated() -> report.Finding:
+  """Imports TFF."""
   start = time.monotonic()
   import tensorflow_federated as tff
 
-  return doctor_report.ok(f"{tff.__version__} imports, in {time.monotonic() - start:.1f} s")
+  return report.ok(f"{tff.__version__} imports, in {time.monotonic() - start:.1f} s")
 
 
-def engine(kind: str) -> doctor_report.Finding:
+def engine(kind: str) -> report.Finding:
   """Carries out a federated computation.
 
   Args:
@@ -73,12 +75,12 @@ def engine(kind: str) -> doctor_report.Finding:
   values = list(range(_NUM_CLIENTS))
   total = int(total_of_doubles(values))
   if total != 2 * sum(values):
-    return doctor_report.fail(f"Found a federated sum of {total}; expected {2 * sum(values)}.", "")
+    return report.fail(f"Found a federated sum of {total}; expected {2 * sum(values)}.", "")
   seconds = time.monotonic() - start
-  return doctor_report.ok(f"sums over {_NUM_CLIENTS} clients, after {seconds:.1f} s")
+  return report.ok(f"sums over {_NUM_CLIENTS} clients, after {seconds:.1f} s")
 
 
-def secure_sum() -> doctor_report.Finding:
+def secure_sum() -> report.Finding:
   """Sums securely, which has to be exact, and takes a private median, near numpy's."""
   import numpy as np
   import tensorflow_federated as tff
@@ -100,7 +102,7 @@ def secure_sum() -> doctor_report.Finding:
   sums = tuple(int(s) for s in secure_sums(integers))
   expected_sums = (sum(integers), sum(integers) % modulus)
   if sums != expected_sums:
-    return doctor_report.fail(
+    return report.fail(
       f"Found secure sums {sums}, plain and modulo {modulus}; expected {expected_sums}.", ""
     )
 
@@ -114,35 +116,38 @@ def secure_sum() -> doctor_report.Finding:
   low, high = np.quantile(values, [0.5 - noise, 0.5 + noise])
   low -= _MAX_VALUE / _NUM_BINS
   if not low <= median <= high:
-    return doctor_report.fail(
+    return report.fail(
       f"Found a private median of {median:.3f}; expected one in {low:.3f} to {high:.3f}, numpy's"
       f" being {np.median(values):.3f}.",
       "",
     )
-  return doctor_report.ok(
+  return report.ok(
     f"exact, plain and modular; private median {median:.3f}, numpy's {np.median(values):.3f}"
   )
 
 
-def data_dir(data_dir: str) -> doctor_report.Finding:
-  from tff_superquantile.experiments import doctor_data
+def data_dir(data_dir: str) -> report.Finding:
+  """See `data.check_data_dir`."""
+  from tff_superquantile.doctor import data
 
-  return doctor_data.check_data_dir(data_dir)
-
-
-def data_set(data_set: str, data_dir: str, cache_dir: str) -> doctor_report.Finding:
-  from tff_superquantile.experiments import doctor_data
-
-  return doctor_data.check_data_set(data_set, data_dir, cache_dir)
+  return data.check_data_dir(data_dir)
 
 
-def word_vectors(glove: str, data_dir: str) -> doctor_report.Finding:
-  from tff_superquantile.experiments import doctor_data
+def data_set(data_set: str, data_dir: str, cache_dir: str) -> report.Finding:
+  """See `data.check_data_set`."""
+  from tff_superquantile.doctor import data
 
-  return doctor_data.check_word_vectors(glove, data_dir)
+  return data.check_data_set(data_set, data_dir, cache_dir)
 
 
-_TRIALS: dict[str, Callable[..., doctor_report.Finding]] = {
+def word_vectors(glove: str, data_dir: str) -> report.Finding:
+  """See `data.check_word_vectors`."""
+  from tff_superquantile.doctor import data
+
+  return data.check_word_vectors(glove, data_dir)
+
+
+_TRIALS: dict[str, Callable[..., report.Finding]] = {
   "tensorflow": tensorflow,
   "federated": federated,
   "engine": engine,
@@ -153,15 +158,16 @@ _TRIALS: dict[str, Callable[..., doctor_report.Finding]] = {
 }
 
 
-def _answer(request: dict) -> doctor_report.Finding:
+def _answer(request: dict) -> report.Finding:
   try:
     return _TRIALS[request["trial"]](**request["arguments"])
   except Exception as error:  # Whatever it is, it is what there is to find.
     message = " ".join(str(error).split())[:300]
-    return doctor_report.fail(f"Found {type(error).__name__}: {message}", "")
+    return report.fail(f"Found {type(error).__name__}: {message}", "")
 
 
 def main() -> None:
+  """Answers trial after trial."""
   answers = os.fdopen(os.dup(1), "w", buffering=1)
   os.dup2(2, 1)
   for line in sys.stdin:

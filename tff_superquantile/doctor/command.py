@@ -1,6 +1,6 @@
 """Checks this machine, and says what to do about what is wrong with it.
 
-    python -m tff_superquantile.experiments.doctor [--data_dir=PATH] [--glove=FILE] [--json]
+    python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE] [--json]
 
 Python, platform, C library, processor, memory and disk; every package against requirements.lock;
 that TensorFlow and TFF import, that TFF's worker and the engine compute, that a secure sum is
@@ -23,10 +23,11 @@ import tempfile
 import time
 from typing import Callable, NoReturn
 
-from tff_superquantile.experiments import doctor_machine
-from tff_superquantile.experiments import doctor_packages
-from tff_superquantile.experiments import doctor_report
-from tff_superquantile.experiments import doctor_runtime
+from tff_superquantile import user_cache
+from tff_superquantile.doctor import machine
+from tff_superquantile.doctor import packages
+from tff_superquantile.doctor import report
+from tff_superquantile.doctor import runtime
 
 # As in `cli`, which needs absl.
 _FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
@@ -36,7 +37,7 @@ _SECONDS_TO_IMPORT = 180.0
 _SECONDS_TO_COMPUTE = 60.0
 
 # As `typing` has it, for old versions of Python.
-_Run = Callable[[], doctor_report.Finding]
+_Run = Callable[[], report.Finding]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,23 +55,17 @@ class Check:
   needs: tuple[str, ...] = ()
 
 
-def default_cache_dir() -> str:
-  """The default of --cache_dir of the other commands."""
-  cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-  return os.path.join(cache, "tff_superquantile")
-
-
-def _check_processes(trials: doctor_runtime.Trials) -> doctor_report.Finding:
+def _check_processes(trials: runtime.Trials) -> report.Finding:
   left = trials.close()
   if left:
     pids = " ".join(map(str, left))
-    return doctor_report.fail(
+    return report.fail(
       f"Found processes of TFF's that did not end: {pids}; expected none.", f"Run: kill -9 {pids}"
     )
-  return doctor_report.ok("none is left behind")
+  return report.ok("none is left behind")
 
 
-def all_checks(options: argparse.Namespace, trials: doctor_runtime.Trials) -> list[Check]:
+def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Check]:
   """All checks, in order.
 
   Args:
@@ -82,27 +77,27 @@ def all_checks(options: argparse.Namespace, trials: doctor_runtime.Trials) -> li
   """
 
   def trial(name: str, seconds: float = _SECONDS_TO_COMPUTE, **arguments: str) -> _Run:
-    def run() -> doctor_report.Finding:
-      return trials.run(name, seconds, doctor_packages.reinstall_command(), **arguments)
+    def run() -> report.Finding:
+      return trials.run(name, seconds, packages.reinstall_command(), **arguments)
 
     return run
 
   def folder(path: str, other: str) -> _Run:
-    return functools.partial(doctor_machine.check_folder, path, other)
+    return functools.partial(machine.check_folder, path, other)
 
-  machine = ("Python", "platform", "C library")
+  right_machine = ("Python", "platform", "C library")
   checks = [
-    Check("Python", doctor_machine.check_python),
-    Check("platform", doctor_machine.check_platform),
-    Check("C library", doctor_machine.check_c_library, ("platform",)),
-    Check("processor", doctor_machine.check_processor, ("platform",)),
-    Check("cores", doctor_machine.check_cores),
-    Check("memory", doctor_machine.check_memory, ("platform",)),
+    Check("Python", machine.check_python),
+    Check("platform", machine.check_platform),
+    Check("C library", machine.check_c_library, ("platform",)),
+    Check("processor", machine.check_processor, ("platform",)),
+    Check("cores", machine.check_cores),
+    Check("memory", machine.check_memory, ("platform",)),
     Check("results", folder(options.output_dir, "--output_dir=DIR")),
     Check("cache", folder(options.cache_dir, "--cache_dir=DIR")),
     Check("temporary", folder(tempfile.gettempdir(), "TMPDIR=DIR in the environment")),
-    Check("packages", doctor_packages.check_packages, machine),
-    Check("versions", doctor_packages.check_versions, ("packages",)),
+    Check("packages", packages.check_packages, right_machine),
+    Check("versions", packages.check_versions, ("packages",)),
     Check("TensorFlow", trial("tensorflow", _SECONDS_TO_IMPORT), ("packages", "processor")),
     Check("TFF", trial("federated", _SECONDS_TO_IMPORT), ("TensorFlow",)),
     Check("TFF's worker", trial("engine", kind="native"), ("TFF",)),
@@ -123,19 +118,19 @@ def all_checks(options: argparse.Namespace, trials: doctor_runtime.Trials) -> li
   return checks
 
 
-def carry_out(checks: Sequence[Check]) -> Iterator[doctor_report.Finding]:
+def carry_out(checks: Sequence[Check]) -> Iterator[report.Finding]:
   """Yields what each check finds, as soon as it has."""
   usable: dict[str, bool] = {}
   for check in checks:
     start = time.monotonic()
     missing = [name for name in check.needs if not usable[name]]
     if missing:
-      finding = doctor_report.Finding(doctor_report.SKIP, f"needs {', '.join(missing)}")
+      finding = report.Finding(report.SKIP, f"needs {', '.join(missing)}")
     else:
       try:
         finding = check.run()
       except Exception as error:  # One check that breaks must not hide what the others find.
-        finding = doctor_report.fail(
+        finding = report.fail(
           f"Found that the check itself fails, with {error!r}.", "Report it, with these lines."
         )
     usable[check.name] = finding.usable
@@ -159,19 +154,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--data_dir", default="", help="data of EMNIST or Sent140, as for train")
   parser.add_argument("--glove", default="", help="file of word vectors, as for train")
   parser.add_argument("--output_dir", default="results", help="where results are to go")
-  parser.add_argument("--cache_dir", default=default_cache_dir(), help="where data are kept")
+  parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where data are kept")
   parser.add_argument("--json", action="store_true", help="print all findings as JSON")
   return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
+  """Runs the command with its arguments; returns the exit status."""
   options = _parse(arguments)
-  trials = doctor_runtime.Trials()
+  trials = runtime.Trials()
   findings = []
   try:
     checks = all_checks(options, trials)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    layout = doctor_report.Layout([check.name for check in checks], colour=colour)
+    layout = report.Layout([check.name for check in checks], colour=colour)
     for finding in carry_out(checks):
       findings.append(finding)
       if not options.json:
@@ -181,9 +177,5 @@ def main(arguments: Sequence[str]) -> int:
     return _INTERRUPTED
   finally:
     trials.kill()
-  print(doctor_report.to_json(findings) if options.json else f"\n{doctor_report.summary(findings)}")
-  return _FAILED if doctor_report.has_failed(findings) else 0
-
-
-if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  print(report.to_json(findings) if options.json else f"\n{report.summary(findings)}")
+  return _FAILED if report.has_failed(findings) else 0

@@ -1,6 +1,6 @@
 """Trials in a Python of their own, where a crash or a hang is found out instead of suffered.
 
-`doctor_trials` is what runs there: it reads a line of JSON for each trial and answers with one. It
+`trials` is what runs there: it reads a line of JSON for each trial and answers with one. It
 is started with the first trial, and anew after one that ended it. Standard library alone.
 """
 
@@ -18,9 +18,9 @@ import tempfile
 import time
 from typing import Any
 
-from tff_superquantile.experiments import doctor_report
+from tff_superquantile.doctor import report
 
-COMMAND = (sys.executable, "-m", "tff_superquantile.experiments.doctor_trials")
+COMMAND = (sys.executable, "-m", "tff_superquantile.doctor.trials")
 
 _SECONDS_TO_END = 10.0
 _SHOWN_LETTERS = 300
@@ -144,11 +144,11 @@ class Trials:
     self._process: _Process | None = None
     self._seen: set[tuple[int, int]] = set()  # What its processes have started.
 
-  def run(self, trial: str, seconds: float, remedy: str, **arguments: Any) -> doctor_report.Finding:
+  def run(self, trial: str, seconds: float, remedy: str, **arguments: Any) -> report.Finding:
     """Runs a trial.
 
     Args:
-      trial: A function of `doctor_trials`.
+      trial: A function of `trials`.
       seconds: After which it is ended.
       remedy: What to do if it fails, unless how it does tells more.
       **arguments: Its own, as JSON knows them.
@@ -162,11 +162,11 @@ class Trials:
       answer = self._process.ask({"trial": trial, "arguments": arguments}, seconds)
     except _Ended as ended:
       self.kill()
-      return doctor_report.fail(ended.found, ended.remedy or remedy)
+      return report.fail(ended.found, ended.remedy or remedy)
     self._seen |= self._process.children()
-    finding = doctor_report.Finding(**json.loads(answer))
-    if finding.status == doctor_report.FAIL and not finding.remedy:
-      return doctor_report.fail(finding.found, remedy)
+    finding = report.Finding(**json.loads(answer))
+    if finding.status == report.FAIL and not finding.remedy:
+      return report.fail(finding.found, remedy)
     return finding
 
   def _end(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 
-from tff_superquantile.experiments import doctor_report
+from tff_superquantile.doctor import report
 
 _PROJECT = "tff_superquantile"
 _EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
@@ -141,32 +141,34 @@ def _fix(comparison: Comparison) -> str:
   return f"Run: {pip_command(comparison.lock, wrong)}"
 
 
-def check_packages() -> doctor_report.Finding:
+def check_packages() -> report.Finding:
+  """Whether every package of the lock is installed, in whatever version."""
   try:
     comparison = compare()
   except LookupError as error:
-    return doctor_report.fail(
+    return report.fail(
       f"Found {error.args[0]}; expected one of them, to know the versions.",
       f"Run: {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-deps', '-e'])} PATH"
       " of a checkout of the project.",
     )
   missing, source = comparison.missing, comparison.lock.source
   if missing:
-    return doctor_report.fail(
+    return report.fail(
       f"Found no {_listed(missing)}; expected them, as in {source}.", _fix(comparison)
     )
-  return doctor_report.ok(f"all {len(comparison.lock.versions)} of {source}")
+  return report.ok(f"all {len(comparison.lock.versions)} of {source}")
 
 
-def check_versions() -> doctor_report.Finding:
+def check_versions() -> report.Finding:
+  """Whether what is installed has the versions of the lock."""
   comparison = compare()
   lock, different = comparison.lock, comparison.different
   if different:
     found = _listed(
       [f"{name} {version} (not {lock.versions[name]})" for name, version in different]
     )
-    return doctor_report.fail(f"Found {found}; expected those of {lock.source}.", _fix(comparison))
-  return doctor_report.ok(f"as in {lock.source}")
+    return report.fail(f"Found {found}; expected those of {lock.source}.", _fix(comparison))
+  return report.ok(f"as in {lock.source}")
 
 
 def reinstall_command() -> str:

@@ -38,14 +38,17 @@ class Finding:
 
 
 def ok(found: str) -> Finding:
+  """It works."""
   return Finding(OK, found)
 
 
 def note(found: str, remedy: str = "") -> Finding:
+  """Worth knowing; nothing fails for it."""
   return Finding(NOTE, found, remedy)
 
 
 def fail(found: str, remedy: str) -> Finding:
+  """Something that runs need does not work; the remedy says what to do."""
   return Finding(FAIL, found, remedy)
 
 
