@@ -15,6 +15,8 @@ from tff_superquantile.threshold import process
 
 # Up to this many bins their width is more of the error than the noise.
 _MAX_INTERPOLATED_BINS = 16
+# A bin with more than this share of the cohort is crowded.
+_CROWDED = 0.75
 
 
 def _interpolate(
@@ -22,9 +24,9 @@ def _interpolate(
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
 
-  A bin that holds most of the cohort is an exception: its losses are not spread over it evenly.
-  Before training they are all the same, and a threshold within the bin could be above every one of
-  them, so that nobody trains, and nothing ever changes. There it is the bin's left edge.
+  A crowded bin is an exception: its losses are not spread over it evenly. Before training they are
+  all the same, and a threshold within the bin could be above every one of them, so that nobody
+  trains, and nothing ever changes. There it is the bin's left edge.
   """
   counts = tf.concat([cumulative.below, [tf.maximum(cumulative.total, cumulative.below[-1])]], 0)
   target = (1.0 - theta) * cumulative.total
@@ -32,7 +34,7 @@ def _interpolate(
   bin_index = tf.searchsorted(cumulative.below[1:], [target], side="left")[0]
   below, past = counts[bin_index], counts[bin_index + 1]
   fraction = tf.clip_by_value(tf.math.divide_no_nan(target - below, past - below), 0.0, 1.0)
-  is_crowded = past - below > cumulative.total / 2.0
+  is_crowded = past - below > _CROWDED * cumulative.total
   fraction = tf.where(is_crowded, tf.zeros_like(fraction), fraction)
   tail_size = tf.where(is_crowded, cumulative.total - below, theta * cumulative.total)
   left, right = edges[bin_index], edges[bin_index + 1]
@@ -78,7 +80,7 @@ def build_tree_quantile(
     mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
-      most of the cohort is in that bin; None for up to 16 bins.
+      more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
     seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
