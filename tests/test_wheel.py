@@ -3,12 +3,14 @@
 import configparser
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
+import yaml
 
 import tff_superquantile
 
@@ -70,6 +72,25 @@ def test_metadata_name_the_version_and_the_lock(wheel):
   for line in (_ROOT / "requirements.lock").read_text().splitlines():
     if line and not line.startswith("#"):
       assert any(entry.startswith(f"Requires-Dist: {line.split(' ')[0]};") for entry in required)
+
+
+def test_version_is_the_same_everywhere():
+  version = tff_superquantile.__version__
+  citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+  assert citation["version"] == version
+  assert citation["preferred-citation"]["doi"] == "10.1007/s10994-023-06332-x"
+  assert f"\n## {version}\n" in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_dockerfile_copies_what_is_there_and_not_ignored():
+  dockerfile = (_ROOT / "Dockerfile").read_text(encoding="utf-8")
+  copied = set()
+  for line in re.findall(r"^COPY (.+) \S+$", dockerfile, flags=re.MULTILINE):
+    copied.update(line.split())
+  kept = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+  assert copied == {line[1:] for line in kept if line.startswith("!")}
+  assert all((_ROOT / name).exists() for name in copied)
+  assert {*_PACKAGES, *_BESIDE} <= copied
 
 
 def test_works_away_from_the_checkout(wheel, tmp_path):

@@ -33,6 +33,35 @@ def test_every_client_exactly(sizes):
     assert metrics.error[i] == pytest.approx(np.mean(logits.argmax(axis=1) != y))
 
 
+def test_keras_model():
+  arrays = problems.client_arrays()
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(problems.NUM_FEATURES),
+      tf.keras.layers.Dense(4, "relu"),
+      tf.keras.layers.Dense(problems.NUM_CLASSES),
+    ]
+  )
+  outputs = [keras_model(x).numpy() for x, _ in arrays]
+  loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  expected = [loss_fn(y, output).numpy() for (_, y), output in zip(arrays, outputs)]
+  model = tff.learning.models.functional_model_from_keras(
+    keras_model, loss_fn, problems.linear_model().input_spec
+  )
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+  examples = evaluation.examples_of_datasets(problems.datasets(arrays))
+  metrics = evaluation.build_evaluator(model, examples)(weights)
+  np.testing.assert_allclose(metrics.loss, expected, rtol=1e-5)
+  errors = [np.mean(output.argmax(axis=1) != y) for (_, y), output in zip(arrays, outputs)]
+  np.testing.assert_allclose(metrics.error, errors)
+
+
+def test_a_variable_model_is_refused():
+  examples = evaluation.examples_of_datasets(problems.datasets(problems.client_arrays()))
+  with pytest.raises(TypeError, match="Found a .* to evaluate.*functional_model_from_keras"):
+    evaluation.build_evaluator(problems.keras_model_fn(), examples)
+
+
 def test_decode_and_a_client_without_examples():
   x = np.arange(20, dtype=np.uint8).reshape(4, 5)
   y = np.array([0, 1, 2, 0], np.int32)

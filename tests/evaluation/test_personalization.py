@@ -1,5 +1,7 @@
 """Fine-tuning of test clients against numpy SGD over the same batches, and the split it is for."""
 
+import time
+
 import numpy as np
 import problems
 import pytest
@@ -210,6 +212,7 @@ def test_a_failure_ends_the_work(monkeypatch):
 
   def plan(*arguments):
     plans.append(1)
+    time.sleep(0.02)  # Or all are done before the first one is reported.
     return batch_plan(*arguments)
 
   batch_plan = personalization.batch_plan

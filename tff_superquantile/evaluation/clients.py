@@ -89,12 +89,20 @@ def build_evaluator(
   sums. The loss of an example is the model's loss of a batch of that example alone.
 
   Args:
-    model: The model.
+    model: The model; of a Keras model, `tff.learning.models.functional_model_from_keras`.
     examples: Everybody's examples.
 
   Returns:
     A function of `tff.learning.models.ModelWeights`.
+
+  Raises:
+    TypeError: If the model is no `FunctionalModel`.
   """
+  if not isinstance(model, tff.learning.models.FunctionalModel):
+    raise TypeError(
+      f"Found a {type(model).__name__} to evaluate; expected a tff.learning.models.FunctionalModel,"
+      " which functional_model_from_keras makes of a Keras model."
+    )
   num_clients = len(examples.client_ids)
   num_examples = np.diff(examples.offsets)
   owner = np.repeat(np.arange(num_clients), num_examples)
@@ -124,6 +132,10 @@ def build_evaluator(
     values = tf.cast(tf.stack([losses, misclassified(output, y)], axis=1), tf.float64)
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
+  # In a graph: TFF's functional models of Keras models refuse to be used elsewhere.
+  with tf.Graph().as_default():
+    traced_batch_sums = batch_sums.get_concrete_function()
+
   def evaluate(weights: Any) -> ClientMetrics:
     weights = (
       tuple(tf.convert_to_tensor(w) for w in weights.trainable),
@@ -132,7 +144,8 @@ def build_evaluator(
     sums = np.zeros([num_clients, 2])
     for start in range(0, len(owner), BATCH_SIZE):
       rows = slice(start, start + BATCH_SIZE)
-      sums += batch_sums(weights, examples.x[rows], examples.y[rows], owner[rows]).numpy()
+      batch = (tf.constant(part[rows]) for part in (examples.x, examples.y, owner))
+      sums += traced_batch_sums(weights, *batch).numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / num_examples[:, np.newaxis]
     return ClientMetrics(examples.client_ids, num_examples, means[:, 0], means[:, 1])
