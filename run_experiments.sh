@@ -144,12 +144,9 @@ EXAMPLES
 HELP
 }
 
-for argument in "$@"; do
-  if [[ "$argument" == --help || "$argument" == -h ]]; then
-    show_help
-    exit 0
-  fi
-done
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
+help_if_asked "$@"
 
 experiment=default
 if (($# > 0)) && [[ "$1" != -* ]]; then
@@ -157,8 +154,6 @@ if (($# > 0)) && [[ "$1" != -* ]]; then
   shift
 fi
 
-# shellcheck source=scripts/venv.sh
-source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
 ensure_venv packages project
 
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"

@@ -19,15 +19,10 @@ Exit status: 0 all fine, 1 a mistake of style or type or a failed test, 2 set-up
 HELP
 }
 
-for argument in "$@"; do
-  if [[ "$argument" == --help || "$argument" == -h ]]; then
-    show_help
-    exit 0
-  fi
-done
-
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
+help_if_asked "$@"
+
 ensure_venv packages project dev
 
 cd -- "$ROOT"

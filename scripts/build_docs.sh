@@ -16,15 +16,10 @@ Exit status: 0 built, 1 a broken link or docstring, 2 set-up or arguments failed
 HELP
 }
 
-for argument in "$@"; do
-  if [[ "$argument" == --help || "$argument" == -h ]]; then
-    show_help
-    exit 0
-  fi
-done
-
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
+help_if_asked "$@"
+
 ensure_venv packages project dev
 
 cd -- "$ROOT"

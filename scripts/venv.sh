@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Sourced by run_experiments.sh and run_tests.sh. `ensure_venv PART...` makes the environment .venv
-# in the project's root where it is missing, incomplete or out of date, and otherwise does nothing,
-# quickly. Sets ROOT and VENV. The user may set PYTHON, pip's PIP_* and, for the disk space that is
-# insisted on, TFF_SUPERQUANTILE_MIN_DISK_MB.
+# Sourced by run_experiments.sh, run_tests.sh and build_docs.sh. `ensure_venv PART...` makes the
+# environment .venv in the project's root where it is missing, incomplete or out of date, and
+# otherwise does nothing, quickly; `help_if_asked ARGUMENT...` shows the script's help. Sets ROOT and
+# VENV. The user may set PYTHON, pip's PIP_* and, for the disk space that is insisted on,
+# TFF_SUPERQUANTILE_MIN_DISK_MB.
 #
 # The parts, in the order in which they go in:
 #   packages        requirements.lock
@@ -28,6 +29,17 @@ _MIN_GLIBC_MINOR=31
 _die() {
   printf 'Error: %s\n' "$*" >&2
   exit "$_SET_UP_FAILED"
+}
+
+# help_if_asked ARGUMENT...: calls the script's show_help and ends, if --help is among them.
+help_if_asked() {
+  local argument
+  for argument in "$@"; do
+    if [[ "$argument" == --help || "$argument" == -h ]]; then
+      show_help
+      exit 0
+    fi
+  done
 }
 
 # _stamp_of PART: changes with what the part is installed from.
