@@ -243,6 +243,20 @@ class Release:
     return max(m.min_clients for m in found), min(m.max_clients for m in found)
 
   @property
+  def shows_cohort_size(self) -> bool:
+    """Whether the clients' own noise tells how large a Poisson cohort was.
+
+    The sum of K shares has K times the variance of one, and d entries show K up to K sqrt(2 / d),
+    to within a client if d > 2 m^2. The accounting of Poisson samples takes K for unknown: it is no
+    guarantee then.
+    """
+    return (
+      self.sampling == POISSON
+      and self.update_sum is not None
+      and self.update_sum.num_entries > 2.0 * self.clients_per_round**2
+    )
+
+  @property
   def sampling_probability(self) -> float:
     """q: the chance that a given client takes part in a given round; 1 without sampling."""
     if self.sampling == NO_SAMPLING:
@@ -725,7 +739,8 @@ def server_epsilon(
   # Without sampling the PLD is that of one Gaussian, exact and quick unless the loss is absurd.
   total = known.effective_noise_multiplier / math.sqrt(participations)
   accountant = PLD if total > 0.05 else RDP
-  # A server who knows the cohorts learns nothing from an aborted round.
+  # That a round aborts is no news to a server who knows the cohorts; it is trusted to discard the
+  # sum of too few reports.
   found = _spent(known, participations, delta, accountant, _round_slack(release), 0.0)
   trusted = (
     "is trusted with the updates, to whose sum it adds the noise"

@@ -68,6 +68,8 @@ def aborts(release: accounting.Release) -> Optional[str]:
   limits = release.cohort_limits
   if limits is None:
     return None
+  if release.sampling != accounting.POISSON:
+    return f"Rounds with another number of clients than {limits[0]} are aborted, for all to see."
   return (
     f"Rounds with fewer than {limits[0]} or more than {limits[1]} clients are aborted, for all to"
     " see; the chance of that is a part of delta."
@@ -88,6 +90,18 @@ def adversary(release: accounting.Release) -> str:
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
+def cohort_size_caveat(release: accounting.Release) -> Optional[str]:
+  """That epsilon is no guarantee where the noise shows the size of a cohort; None elsewhere."""
+  update_sum = release.update_sum
+  if update_sum is None or not release.shows_cohort_size:
+    return None
+  return (
+    f"NOT a guarantee: the noise that clients make on {update_sum.num_entries} numbers shows how"
+    " many clients there were, which the accounting of Poisson samples takes for unknown."
+    " Cohorts of fixed size, or noise made by the server, have a guarantee."
+  )
+
+
 def guarantee(release: accounting.Release) -> list[str]:
   """All of the above, in the order of reading."""
   sentences = [
@@ -96,6 +110,7 @@ def guarantee(release: accounting.Release) -> list[str]:
     sampling(release),
     aborts(release),
     adversary(release),
+    cohort_size_caveat(release),
   ]
   return [sentence for sentence in sentences if sentence is not None]
 

@@ -12,6 +12,7 @@ from scipy import optimize
 from scipy import stats
 
 from privacy import accounting
+from privacy import statements
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 
@@ -291,6 +292,25 @@ def test_a_sum_of_updates_whose_noise_the_clients_make():
   )
   calibrated = dataclasses.replace(calibrated, update_sum=update_sum)
   assert 2.999 < accounting.epsilon(calibrated, _ROUNDS, _DELTA).epsilon <= 3
+
+
+@pytest.mark.parametrize(
+  "num_entries,sampling,is_shown",
+  [
+    (20_000, "poisson", False),
+    (20_001, "poisson", True),
+    (20_001, "fixed_size", False),
+  ],
+)
+def test_noise_on_many_numbers_shows_the_size_of_a_poisson_cohort(num_entries, sampling, is_shown):
+  update_sum = sum_mechanism.build_sum_mechanism(
+    2.0, 1.0, num_entries, min_clients=100, max_clients=100
+  )
+  release = _release(None, 2.0, sampling, update_sum=update_sum)
+  assert release.shows_cohort_size is is_shown
+  said = " ".join(statements.guarantee(release))
+  assert ("NOT a guarantee" in said) is is_shown
+  assert ("another number of clients than 100" in said) is (sampling == "fixed_size")
 
 
 def test_meter():

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import ledger
+from privacy import statements
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import superquantile
@@ -241,10 +242,14 @@ class Account:
       lines.append(release.tree.describe())
     lines.append(
       f"Cohorts and noise follow from --seed={config['seed']}: where the result is to be published,"
-      " take a large random seed, and keep it and flags.txt secret."
+      " take a large random seed for this run alone, and keep it, flags.txt, manifest.json and the"
+      " checkpoints secret."
     )
-    warning = accounting.delta_warning(config["delta"], release.population)
-    return "\n".join(lines + ([f"Warning: {warning}"] if warning else []))
+    warnings = (
+      accounting.delta_warning(config["delta"], release.population),
+      statements.cohort_size_caveat(release),
+    )
+    return "\n".join(lines + [f"Warning: {warning}" for warning in warnings if warning])
 
   def epsilon(self, round_num: int) -> float:
     """What the rounds up to this one cost."""
