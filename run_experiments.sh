@@ -63,13 +63,12 @@ EXPERIMENTS
                     the options it has --quick and --output_dir.
 
 COMMANDS
-    doctor          Checks this machine and .venv, in half a minute, and says
+    doctor          Checks this machine and .venv, in twenty seconds, and says
                     what to do about each failure: versions, whether TensorFlow,
                     TFF's worker and a secure sum work, memory and disk, which
                     data sets are there. Of the options it has --output_dir,
                     --data_dir and --glove; its own flags, such as --json:
-                    .venv/bin/python -m \
-                        tff_superquantile.experiments.doctor --help
+                    .venv/bin/python -m tff_superquantile.doctor --help
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed: to

@@ -71,7 +71,7 @@ def _as_sentence(message: str) -> str:
     ),
     (
       r"the following arguments are required: (?P<a>.*)",
-      "Found no {a}; expected what is missing",
+      "Found no {a}; expected it",
     ),
     (
       r"unrecognized arguments: (?P<a>.*)",

@@ -9,7 +9,8 @@ Usage: build_docs.sh [MKDOCS ARGUMENT ...]
 Builds the documentation as a site, site/index.html; the first call makes the environment .venv.
 A link to a page or heading that does not exist is an error.
 
-    scripts/build_docs.sh                     the site, in site/
+    scripts/build_docs.sh                     the site, in site/; its search needs a server:
+                                              .venv/bin/python -m http.server -d site
     scripts/build_docs.sh --site-dir=/tmp/x   elsewhere
 
 Exit status: 0 built, 1 a broken link or docstring, 2 set-up or arguments failed.

@@ -1,6 +1,7 @@
 """The shell scripts on machines of all kinds, which are folders of fake commands; the locks."""
 
 import configparser
+import importlib.util
 import os
 import pathlib
 import re
@@ -157,6 +158,10 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   assert described("EXPERIMENTS", "COMMANDS") == experiments
   assert described("COMMANDS", "OPTIONS") == ["doctor"]
   assert max(map(len, result.stdout.splitlines())) <= 80
+  modules = re.findall(r"-m \\?\s*([\w.]+)", result.stdout)
+  assert "tff_superquantile.doctor" in modules
+  for module in modules:
+    assert importlib.util.find_spec(module) is not None
   assert not (machine.project / ".venv").exists()
 
 

@@ -8,9 +8,6 @@ import sys
 
 import problems
 import pytest
-import tensorflow_federated as tff
-
-from tff_superquantile import algorithms
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -37,7 +34,7 @@ def test_readme_is_under_two_screens():
 
 
 def test_private_threshold_example(simulation_context, capsys):
-  names = dict(model_fn=problems.linear_model(), algorithms=algorithms, tff=tff)
+  names = dict(model_fn=problems.linear_model())
   exec(_block("docs/reference/threshold.md"), names)
   mechanism, result, *_ = capsys.readouterr().out.splitlines()
   assert "bits a client" in mechanism

@@ -220,6 +220,17 @@ def test_missing_and_different_packages_have_one_command(installed):
   _assert_finding(packages.check_packages(), "FAIL", "Found no zeta;")
 
 
+def test_own_packages(tmp_path, monkeypatch):
+  _assert_finding(packages.check_own_packages(), "ok", str(commands.ROOT))
+  (tmp_path / "tasks").mkdir()
+  (tmp_path / "tasks/__init__.py").touch()
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, "tasks")
+  _assert_finding(
+    packages.check_own_packages(), "FAIL", f"Found {tmp_path}/tasks", "PYTHONSAFEPATH"
+  )
+
+
 def test_many_missing_packages_are_installed_from_the_lock(installed, tmp_path):
   lock = tmp_path / "requirements.lock"
   lock.write_text("".join(f"p{i}==1.0\n" for i in range(20)))

@@ -482,3 +482,20 @@ def test_command_reports_every_task(tmp_path):
     for ending in ("html", "md", "csv"):
       assert str(tmp_path / task / f"report.{ending}") in result.stdout
       assert (tmp_path / task / f"report.{ending}").stat().st_size > 0
+
+
+def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
+  private = "superquantile_theta_0.5_epsilon_5"
+  for method in ("fed_avg", "superquantile_theta_0.5", private):
+    _fabricate(tmp_path, method, 0, num_rounds=None)
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  chosen, epsilon = run_folder.at_one_epsilon(groups)
+  assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
+  assert "no result of FedAvg" not in comparison.summary(groups)
+  # Where there is something to compare at a budget, the budget it is.
+  _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  chosen, epsilon = run_folder.at_one_epsilon(groups)
+  assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
+  # And alone it is better than nothing.
+  assert run_folder.at_one_epsilon({private: groups[private]})[1] == 5.0

@@ -151,7 +151,7 @@ _REFUSED = {
   "--thetas=0.5,0": ("theta", "(0, 1]"),
   "--thetas=0.5,0.5": ("thetas",),
   "--thetas=nan": ("theta", "(0, 1]"),
-  "--experiment=defualt": ("experiment", "default"),
+  "--experiment=defualt": ("no experiment 'defualt'", "did you mean 'default'?"),
   "--num_workers=0": ("num_workers",),
   "default": ("'default'", "--name=value"),
 }

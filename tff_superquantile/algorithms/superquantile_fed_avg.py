@@ -32,8 +32,9 @@ def build_superquantile_fed_avg(
       (<S@SERVER, {B*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)
 
   with S a `tff.learning.templates.LearningAlgorithmState`. The metrics' `client_work` holds `train`
-  (the model's training metrics over the tail) and `cohort` (threshold, cohort_size, tail_size,
-  num_excluded, and the mean and superquantile of the cohort's losses; see `build_client_work`).
+  (the model's training metrics over the tail), `threshold` (what the threshold process measures: of
+  the exact one the threshold, and mean and superquantile of the cohort's losses) and `cohort`
+  (cohort_size, tail_size, num_excluded).
 
   Args:
     model_fn: A no-argument function that returns a `tff.learning.models.VariableModel`, or a

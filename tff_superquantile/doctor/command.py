@@ -98,13 +98,15 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
     Check("temporary", folder(tempfile.gettempdir(), "TMPDIR=DIR in the environment")),
     Check("packages", packages.check_packages, right_machine),
     Check("versions", packages.check_versions, ("packages",)),
+    Check("own packages", packages.check_own_packages),
     Check("TensorFlow", trial("tensorflow", _SECONDS_TO_IMPORT), ("packages", "processor")),
     Check("TFF", trial("federated", _SECONDS_TO_IMPORT), ("TensorFlow",)),
     Check("TFF's worker", trial("engine", kind="native"), ("TFF",)),
     Check("engine", trial("engine", kind="in_process"), ("TFF",)),
-    Check("secure sum", trial("secure_sum"), ("TFF's worker",)),
+    Check("secure sum", trial("secure_sum"), ("TFF's worker", "own packages")),
   ]
-  data_needs = ("TFF",)
+  tasks_need: tuple[str, ...] = ("TFF", "own packages")
+  data_needs = tasks_need
   if options.data_dir:
     checks.append(Check("--data_dir", trial("data_dir", data_dir=options.data_dir), data_needs))
     data_needs = ("--data_dir",)
@@ -112,7 +114,7 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
   for name in ("EMNIST", "Sent140"):
     checks.append(Check(name, trial("data_set", data_set=name, **where), data_needs))
   glove = trial("word_vectors", glove=options.glove, data_dir=options.data_dir)
-  checks.append(Check("word vectors", glove, ("TFF",)))
+  checks.append(Check("word vectors", glove, tasks_need))
   processes = functools.partial(_check_processes, trials)
   checks.append(Check("processes", processes, ("packages", "processor")))
   return checks

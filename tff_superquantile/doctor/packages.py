@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from importlib import metadata
+from importlib import util as importlib_util
 import operator
 import pathlib
 import re
@@ -17,7 +18,8 @@ from tff_superquantile.doctor import report
 
 _PROJECT = "tff_superquantile"
 _EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
-_LOCK = pathlib.Path(__file__).resolve().parents[2] / "requirements.lock"
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_LOCK = _ROOT / "requirements.lock"
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*==\s*([\w.!+-]+)\s*(?:;\s*(.*))?")
 _FOR_PYTHON = re.compile(r"""python_version\s*([<>=!]=|[<>])\s*["'](\d+)\.(\d+)["']""")
@@ -169,6 +171,20 @@ def check_versions() -> report.Finding:
     )
     return report.fail(f"Found {found}; expected those of {lock.source}.", _fix(comparison))
   return report.ok(f"as in {lock.source}")
+
+
+def check_own_packages() -> report.Finding:
+  """Whether `privacy` and `tasks` are this project's, and not other folders of that name."""
+  for name in ("privacy", "tasks"):
+    spec = importlib_util.find_spec(name)
+    found = pathlib.Path(spec.origin).parent if spec is not None and spec.origin else None
+    if found is None or found.resolve() != _ROOT / name:
+      return report.fail(
+        f"Found {found or 'no folder'} for the package {name}; expected {_ROOT / name}.",
+        "Start Python from another directory, rename that folder, or set PYTHONSAFEPATH=1 (which"
+        " Python 3.11 knows).",
+      )
+  return report.ok(f"privacy and tasks of {_ROOT}")
 
 
 def reinstall_command() -> str:

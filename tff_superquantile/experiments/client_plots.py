@@ -62,7 +62,7 @@ def histogram(groups: run_folder.Groups, dark: bool, quantity: Quantity) -> byte
   values_of = {method: values for method, values in values_of.items() if values.size}
   if not values_of:
     raise plot_style.NothingToDraw(
-      f"No histogram of {quantity.column}s: the runs have none of {quantity.split} clients."
+      f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
     )
   # A few clients with enormous losses would leave the others no room.
   largest = max(values.max() for values in values_of.values())

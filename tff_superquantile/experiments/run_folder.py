@@ -205,8 +205,8 @@ def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
     groups: Runs by method.
 
   Returns:
-    The methods of the middle budget, by their names without it, and that budget; where no method
-    has one, all of them and None.
+    The methods of the middle budget, by their names without it, and that budget. Where there is
+    nothing to compare at it but there is without privacy, the methods without privacy and None.
   """
   found = {method_names.epsilon_of(method) for method in groups}
   epsilons = sorted(epsilon for epsilon in found if epsilon is not None)
@@ -218,6 +218,9 @@ def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
     for method, runs in groups.items()
     if method_names.epsilon_of(method) == epsilon
   }
+  public = {method: runs for method, runs in groups.items() if not method_names.epsilon_of(method)}
+  if len(chosen) < 2 <= len(public):
+    return public, None
   return chosen, epsilon
 
 

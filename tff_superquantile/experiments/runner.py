@@ -200,7 +200,8 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
       if (earlier.last_round or 0) > config["num_rounds"]:
         raise ValueError(
           f"Found {earlier.last_round} rounds done in {folder}, more than"
-          f" --num_rounds={config['num_rounds']}; ask for at least as many, or remove that folder."
+          f" --num_rounds={config['num_rounds']}; ask for at least as many, choose another"
+          " --output_dir, or remove that folder."
         )
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:

@@ -13,6 +13,7 @@ Without it the same command then makes the report.
 from collections.abc import Mapping, Sequence
 import csv
 import dataclasses
+import difflib
 import importlib
 import itertools
 import os
@@ -38,8 +39,8 @@ from tff_superquantile.simulation import dependent_process
 from tff_superquantile.simulation import progress
 
 flags.adopt_module_key_flags(train_flags)
-_EXPERIMENT = flags.DEFINE_enum(
-  "experiment", "default", sorted(presets.PRESETS), "What to run; see run_experiments.sh --help."
+_EXPERIMENT = flags.DEFINE_string(
+  "experiment", "default", "What to run; see run_experiments.sh --help."
 )
 _QUICK = flags.DEFINE_bool("quick", False, "Few rounds and one seed, to see that all works.")
 _SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.")
@@ -81,12 +82,23 @@ _NOT_OF_A_SWEEP = {
 }
 
 
+def _preset() -> presets.Preset:
+  name = _EXPERIMENT.value
+  if name not in presets.PRESETS:
+    (close,) = difflib.get_close_matches(name, presets.PRESETS, n=1, cutoff=0.0)
+    raise ValueError(
+      f"Found no experiment {name!r}; did you mean {close!r}? ./run_experiments.sh --help lists"
+      " them."
+    )
+  return presets.PRESETS[name]
+
+
 def plan() -> list[dict[str, Any]]:
   """Returns the flags of every run: the preset's, then those given on the command line.
 
   What is to be tuned is a `presets.Grid`.
   """
-  preset = presets.PRESETS[_EXPERIMENT.value]
+  preset = _preset()
   for name, instead in _NOT_OF_A_SWEEP.items():
     if flags.FLAGS[name].present:
       hint = f"use {instead}, or " if instead else ""
@@ -344,8 +356,8 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-  preset = presets.PRESETS[_EXPERIMENT.value]
   configs = plan()
+  preset = _preset()
   output_dir = configs[0]["output_dir"]
   task = method_names.task_folder(configs[0])
   folder = pathlib.Path(output_dir, task)
