@@ -243,6 +243,12 @@ class Release:
     return max(m.min_clients for m in found), min(m.max_clients for m in found)
 
   @property
+  def num_entries(self) -> int:
+    """d: how many numbers of a round have noise that the clients make."""
+    num_nodes = 0 if self.tree is None else self.tree.num_nodes
+    return num_nodes + (0 if self.update_sum is None else self.update_sum.num_entries)
+
+  @property
   def shows_cohort_size(self) -> bool:
     """Whether the clients' own noise tells how large a Poisson cohort was.
 
@@ -250,11 +256,7 @@ class Release:
     to within a client if d > 2 m^2. The accounting of Poisson samples takes K for unknown: it is no
     guarantee then.
     """
-    return (
-      self.sampling == POISSON
-      and self.update_sum is not None
-      and self.update_sum.num_entries > 2.0 * self.clients_per_round**2
-    )
+    return self.sampling == POISSON and self.num_entries > 2.0 * self.clients_per_round**2
 
   @property
   def sampling_probability(self) -> float:

@@ -245,6 +245,9 @@ def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> 
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
       f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
     )
+  caveat = statements.cohort_size_caveat(release)
+  if caveat is not None:
+    failures.append(caveat)
   failures.extend(_contradictions(flags, ledger))
 
   notes = []

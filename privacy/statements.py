@@ -92,11 +92,10 @@ def adversary(release: accounting.Release) -> str:
 
 def cohort_size_caveat(release: accounting.Release) -> Optional[str]:
   """That epsilon is no guarantee where the noise shows the size of a cohort; None elsewhere."""
-  update_sum = release.update_sum
-  if update_sum is None or not release.shows_cohort_size:
+  if not release.shows_cohort_size:
     return None
   return (
-    f"NOT a guarantee: the noise that clients make on {update_sum.num_entries} numbers shows how"
+    f"NOT a guarantee: the noise that clients make on {release.num_entries} numbers shows how"
     " many clients there were, which the accounting of Poisson samples takes for unknown."
     " Cohorts of fixed size, or noise made by the server, have a guarantee."
   )

@@ -11,6 +11,7 @@ from privacy import accounting
 from privacy import audit
 from privacy import ledger
 from privacy import statements
+from privacy import sum_mechanism
 
 _DELTA = 1e-5
 _PLANNED = 50
@@ -192,6 +193,25 @@ def test_a_run_before_its_first_round(tmp_path):
   found = audit.audit_folder(folder)
   assert found.holds
   assert found.spent.epsilon == 0.0
+
+
+def test_an_audit_fails_where_noise_shows_the_size_of_the_cohorts(tmp_path):
+  limits = accounting.cohort_bounds(
+    _GEOMETRIC.population, _GEOMETRIC.clients_per_round, _PLANNED, _DELTA
+  )
+  failed = []
+  for num_entries in (7200, 7201):  # 2 m^2 with 60 clients a round, and one more.
+    update_sum = sum_mechanism.build_sum_mechanism(
+      _GEOMETRIC.update_noise_multiplier,
+      0.5,
+      num_entries,
+      min_clients=limits[0],
+      max_clients=limits[1],
+    )
+    release = dataclasses.replace(_GEOMETRIC, update_sum=update_sum)
+    folder = _folder(tmp_path / str(num_entries), _ledger(release, claim=None))
+    failed.append(any("NOT a guarantee" in text for text in audit.audit_folder(folder).failures))
+  assert failed == [False, True]
 
 
 def test_repeated_and_aborted_rounds(tmp_path):
