@@ -32,8 +32,11 @@ if not __package__:
 
 from privacy import accounting
 from privacy import audit as audit_lib
+from privacy import calibration
 from privacy import ledger
 from privacy import paper_accounting
+from privacy import server as server_lib
+from privacy import shares
 from privacy import statements
 from privacy import tree_mechanism
 
@@ -44,7 +47,7 @@ _INTERRUPTED = 130
 
 _WIDTH = 100
 _LABEL_WIDTH = 34
-_PLOT_POINTS = 200
+_PLOT_POINTS = 40
 
 
 class _Parser(argparse.ArgumentParser):
@@ -125,8 +128,15 @@ def _make_parser() -> _Parser:
       "--sampling",
       choices=accounting.SAMPLINGS,
       help="poisson: everybody takes part with probability m / n; fixed_size: m clients without"
-      " replacement, accounted for replacing a client; none: as if all took part in all rounds."
-      " Default: poisson; with --accounting=paper calibrate, fixed_size",
+      " replacement; none: as if all took part in all rounds. Default: poisson; with"
+      " --accounting=paper calibrate, fixed_size",
+    )
+    group.add_argument(
+      "--relation",
+      choices=accounting.RELATIONS,
+      default=accounting.ZERO_OUT,
+      help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
+      " zero_out)",
     )
     group.add_argument(
       "--threshold",
@@ -135,6 +145,28 @@ def _make_parser() -> _Parser:
       help="how the threshold is found: by a histogram or a one-bit count (default: tree)",
     )
     flag(group, "num_bins", "bins of the histogram, a power of two", "B")
+    group.add_argument(
+      "--update_sum",
+      choices=("central", "distributed"),
+      default="central",
+      help="who makes the noise of the updates: the server, or the clients (default: central)",
+    )
+    flag(group, "num_parameters", "d, numbers in an update; for --update_sum=distributed", "D")
+    group.add_argument(
+      "--noise_shares",
+      choices=shares.PROTOCOLS,
+      default=shares.COMPLEMENT,
+      help="where clients make noise, who makes what a cohort lacks: the server (complement), other"
+      " clients (helpers), or more clients than add data, by a coin of their own (private_coin)"
+      " (default: complement)",
+    )
+    flag(
+      group,
+      "contacted_clients",
+      "for --noise_shares=private_coin: how many clients a round is expected to contact, of which M"
+      " add data",
+      "K",
+    )
     flag(group, "clip_norm", "C, to which a client's update is clipped", "C")
     flag(
       group,
@@ -146,9 +178,9 @@ def _make_parser() -> _Parser:
     group.add_argument(
       "--accounting",
       choices=ledger.ACCOUNTINGS,
-      default=accounting.RDP,
-      help="rdp, the tighter and slower pld, or paper: the paper's formulas, NOT a guarantee"
-      " (default: rdp)",
+      default=accounting.TIGHTEST,
+      help="whose bound: the smaller of both (tightest), privacy loss distributions (pld), Renyi"
+      " divergences (rdp), or the paper's formulas, NOT a guarantee (paper) (default: tightest)",
     )
 
   calibrate = command("calibrate", "the noise that a privacy budget asks for")
@@ -172,8 +204,8 @@ def _make_parser() -> _Parser:
   flag(
     noise,
     "sigma_threshold",
-    "standard deviation on a scaled node of the histogram, z_q c sqrt(log2 b), in place of z_q;"
-    " with --scale and --num_bins",
+    "standard deviation on a scaled node of the histogram, (z_q^2 c^2 log2 b + 2)^(1/2), in place"
+    " of z_q; with --scale and --num_bins",
     "S",
   )
   flag(noise, "scale", "c, with which the counts of the histogram are multiplied", "C")
@@ -211,21 +243,44 @@ def _delta(args: argparse.Namespace) -> float:
 
 def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
   """The release that `calibrate`'s flags ask for."""
-  num_bins = _optional_whole("num_bins", args.num_bins)
   target: dict[str, Any] = dict(
     population=args.population,
     clients_per_round=args.clients_per_round,
     num_rounds=_whole("num_rounds", args.num_rounds),
     rho_ratio=args.rho_ratio,
-    num_bins=num_bins,
+    num_bins=_optional_whole("num_bins", args.num_bins),
     sampling=_sampling(args),
   )
   if args.accounting == ledger.PAPER:
     if args.threshold != accounting.TREE:
       raise ValueError("Found --threshold=geometric; expected tree, the paper's only threshold.")
     return paper_accounting.calibrate(args.epsilon, delta, **target)
-  return accounting.calibrate(
-    args.epsilon, delta, **target, accountant=args.accounting, threshold_kind=args.threshold
+  return calibration.calibrate(
+    args.epsilon,
+    delta,
+    **target,
+    accountant=args.accounting,
+    threshold_kind=args.threshold,
+    relation=args.relation,
+    protocol=args.noise_shares,
+    contacted=args.contacted_clients,
+    **_distributed(args),
+  )
+
+
+def _distributed(args: argparse.Namespace) -> dict[str, Any]:
+  """What `calibration.complete` takes for updates whose noise the clients make."""
+  num_parameters = _optional_whole("num_parameters", args.num_parameters)
+  distributed = args.update_sum == "distributed"
+  if distributed != (num_parameters is not None):
+    raise ValueError(
+      f"Found --update_sum={args.update_sum} {'without' if distributed else 'with'}"
+      " --num_parameters; expected the number of parameters of the model with distributed alone."
+    )
+  return dict(
+    distributed_updates=distributed,
+    num_parameters=num_parameters,
+    clip_norm=1.0 if args.clip_norm is None else args.clip_norm,
   )
 
 
@@ -250,7 +305,7 @@ def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
     if scale < 1:
       raise ValueError(f"Found --scale={scale}; expected a whole number of at least 1.")
     levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-    z_q = args.sigma_threshold / (scale * math.sqrt(levels))
+    z_q = shares.delivered_noise_multiplier(args.sigma_threshold, scale * math.sqrt(levels), 1)
   release = accounting.Release(
     args.population,
     args.clients_per_round,
@@ -258,15 +313,17 @@ def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
     z_w,
     _sampling(args),
     threshold_kind=args.threshold,
+    relation=args.relation,
+    protocol=args.noise_shares,
+    contacted=args.contacted_clients,
   )
-  if num_bins is None:
-    if scale is not None:
-      raise ValueError("Found --scale without --num_bins; expected both or neither.")
-    return release
-  tree = accounting.tree_for(
-    release, num_bins, max(1, _whole("num_rounds", args.num_rounds)), delta, scale
-  )
-  return dataclasses.replace(release, tree=tree)
+  if num_bins is None and scale is not None:
+    raise ValueError("Found --scale without --num_bins; expected both or neither.")
+  release = calibration.complete(release, num_bins=num_bins, **_distributed(args))
+  if scale is not None and num_bins is not None:
+    tree = calibration.tree_for(release, num_bins, scale)
+    release = dataclasses.replace(release, tree=tree)
+  return release
 
 
 def _answer(args: argparse.Namespace) -> dict[str, Any]:
@@ -288,6 +345,7 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
     delta=delta,
     sampling=release.sampling,
     sampling_probability=release.sampling_probability,
+    relation=release.relation,
     neighboring_relation=release.neighboring_relation,
     threshold=None if z_q is None else release.threshold_kind,
     effective_noise_multiplier=release.effective_noise_multiplier,
@@ -301,8 +359,17 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
       clip_norm=args.clip_norm, sigma_update=None if z_w is None else z_w * args.clip_norm
     )
   answer.update(_costs(release, num_rounds, delta, args))
+  if release.num_shares is not None:
+    answer.update(noise_shares=release.protocol, num_shares=release.num_shares)
+  if release.contacted is not None:
+    answer["contacted_clients"] = release.contacted
   if release.tree is not None:
     answer.update(_tree_entries(release.tree))
+  if release.update_sum is not None:
+    answer.update(
+      num_parameters=release.update_sum.num_entries,
+      bits_per_update=release.update_sum.bits_per_client,
+    )
   answer["guarantee"] = statements.guarantee(release)
   if paper:
     answer["guarantee"] = statements.paper_caveat(release, num_rounds, delta) + answer["guarantee"]
@@ -320,22 +387,17 @@ def _costs(
 ) -> dict[str, Any]:
   """The epsilons of an answer."""
   participations = _optional_whole("participations", args.participations)
-  by_rdp = accounting.epsilon(release, num_rounds, delta)
-  one = accounting.epsilon(release, min(1, num_rounds), delta)
+  accountant = accounting.TIGHTEST if args.accounting == ledger.PAPER else args.accounting
+  spent = accounting.epsilon(release, num_rounds, delta, accountant)
   found: dict[str, Any] = dict(
-    epsilon=by_rdp.epsilon,
-    epsilon_one_round=one.epsilon,
-    epsilon_rdp=by_rdp.epsilon,
-    rdp_order=by_rdp.rdp_order,
-    epsilon_pld=accounting.quick_pld_epsilon(release, num_rounds, delta),
+    epsilon=spent.epsilon,
+    epsilon_one_round=accounting.epsilon(release, min(1, num_rounds), delta, accountant).epsilon,
+    accountant=spent.accountant,
+    epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
+    rdp_order=spent.rdp_order,
+    epsilon_pld=accounting.epsilon_or_none(release, num_rounds, delta, accounting.PLD),
   )
-  if args.accounting == accounting.PLD:
-    found["epsilon"] = accounting.epsilon(release, num_rounds, delta, accounting.PLD).epsilon
-    found["epsilon_one_round"] = accounting.epsilon(
-      release, min(1, num_rounds), delta, accounting.PLD
-    ).epsilon
-    found["epsilon_pld"] = found["epsilon"]
-  elif args.accounting == ledger.PAPER:
+  if args.accounting == ledger.PAPER:
     real = paper_accounting.real_cost(release, num_rounds, delta)
     found["epsilon"] = paper_accounting.epsilon(release, num_rounds, delta)
     found["epsilon_one_round"] = paper_accounting.epsilon(release, min(1, num_rounds), delta)
@@ -344,8 +406,8 @@ def _costs(
       epsilon_real_fixed_size=real.fixed_size,
       epsilon_real_fixed_size_at_least=real.fixed_size_at_least,
     )
-  server = accounting.server_epsilon(release, num_rounds, delta, participations)
-  server_one = accounting.server_epsilon(
+  server = server_lib.server_epsilon(release, num_rounds, delta, participations)
+  server_one = server_lib.server_epsilon(
     release, min(1, num_rounds), delta, min(1, server.participations)
   )
   found.update(
@@ -362,12 +424,10 @@ def _tree_entries(tree: tree_mechanism.TreeMechanism) -> dict[str, Any]:
     num_bins=tree.num_bins,
     scale=tree.scale,
     local_stddev=tree.local_stddev,
-    sigma_threshold=tree.local_stddev * math.sqrt(tree.min_clients),
+    sigma_threshold=tree.local_stddev * math.sqrt(tree.num_shares),
     modulus=tree.modulus,
     bits_per_entry=tree.bits_per_entry,
     bits_per_client=tree.bits_per_client,
-    min_clients=tree.min_clients,
-    max_clients=tree.max_clients,
   )
 
 
@@ -375,8 +435,10 @@ def _number_text(value: Optional[float]) -> str:
   return "none" if value is None else f"{value:.5g}"
 
 
-def _server_text(value: Optional[float]) -> str:
-  return "none; it is trusted" if value is None else _number_text(value)
+def _server_text(value: Optional[float], explanation: str) -> str:
+  if value is None and explanation.endswith("it is trusted."):
+    return "none; it is trusted"
+  return _number_text(value)
 
 
 def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -396,18 +458,17 @@ def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
 def _cost_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
   """The rows on epsilon of an answer."""
   text = _number_text
-  order = answer["rdp_order"]
-  by = {
-    accounting.RDP: "by RDP" if order is None else f"by RDP, order {order:g}",
-    accounting.PLD: "by PLD",
-    ledger.PAPER: "by the paper's formulas, NOT a guarantee",
-  }[answer["accounting"]]
+  paper = answer["accounting"] == ledger.PAPER
+  by, beside = "by PLD", "rdp"
+  if paper:
+    by = "by the paper's formulas, NOT a guarantee"
+  elif answer["accountant"] == accounting.RDP:
+    order = answer["rdp_order"]
+    by, beside = "by RDP" if order is None else f"by RDP, order {order:g}", "pld"
   rows = [("epsilon, all rounds", f"{text(answer['epsilon'])}  ({by})")]
-  if answer["accounting"] == accounting.PLD:
-    rows.append(("  by RDP", text(answer["epsilon_rdp"])))
-  elif answer["accounting"] == accounting.RDP:
-    beside = answer["epsilon_pld"]
-    rows.append(("  by PLD", "not computed" if beside is None else text(beside)))
+  if not paper:
+    other = answer[f"epsilon_{beside}"]
+    rows.append((f"  by {beside.upper()}", "not computed" if other is None else text(other)))
   else:
     fixed = text(answer["epsilon_real_fixed_size"])
     if answer["epsilon_real_fixed_size_at_least"] is not None:
@@ -418,8 +479,8 @@ def _cost_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     ]
   rows += [
     ("  one round", text(answer["epsilon_one_round"])),
-    ("epsilon against the server", _server_text(answer["epsilon_server"])),
-    ("  one round", _server_text(answer["epsilon_server_one_round"])),
+    ("epsilon against the server", _server_text(answer["epsilon_server"], answer["server"])),
+    ("  one round", _server_text(answer["epsilon_server_one_round"], answer["server"])),
   ]
   return rows
 
@@ -445,8 +506,11 @@ def _text(answer: dict[str, Any]) -> str:
       ("noise of a client, scaled", f"{text(answer['local_stddev'])}  (sigma_local)"),
       ("modulus", f"{answer['modulus']}, {answer['bits_per_entry']} bits  (M)"),
       ("bits per client and round", f"{answer['bits_per_client']}"),
-      ("clients in a round", f"{answer['min_clients']} to {answer['max_clients']}"),
     ]
+  if "bits_per_update" in answer:
+    rows.append(("bits per update", f"{answer['bits_per_update']}"))
+  if "num_shares" in answer:
+    rows.append(("shares of noise, most clients", f"{answer['num_shares']}  (K)"))
   head = (
     f"{answer['num_rounds']} rounds of {answer['clients_per_round']:g} of {answer['population']}"
     f" clients, delta = {answer['delta']:.4g}:"
@@ -474,12 +538,9 @@ def _plot(path: str, release: accounting.Release, num_rounds: int, delta: float)
   rounds = sorted({max(1, round(num_rounds * (i + 1) / points)) for i in range(points)})
   meter = accounting.Meter(release, delta)
   figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-  axes.plot(rounds, [meter.epsilon(t) for t in rounds], label="observer of the models (RDP)")
-  by_pld = accounting.quick_pld_epsilon(release, num_rounds, delta)
-  if by_pld is not None:
-    axes.plot([num_rounds], [by_pld], "o", label="the same by PLD")
-  server = [accounting.server_epsilon(release, t, delta).epsilon for t in rounds]
-  if server[-1] is not None:
+  axes.plot(rounds, [meter.epsilon(t) for t in rounds], label="observer of the models")
+  server = [server_lib.server_epsilon(release, t, delta).epsilon for t in rounds]
+  if None not in server:
     axes.plot(rounds, server, "--", label="aggregation server")
   axes.set(
     xlabel="rounds", ylabel=f"epsilon at delta = {delta:.3g}", xlim=(0, None), ylim=(0, None)
@@ -519,7 +580,7 @@ def _audit_answer(found: audit_lib.Audit, folder: str) -> dict[str, Any]:
     update_noise_multiplier=entry.release.update_noise_multiplier,
     effective_noise_multiplier=entry.release.effective_noise_multiplier,
     epsilon=found.spent.epsilon,
-    epsilon_pld=found.epsilon_pld,
+    epsilon_rdp=found.epsilon_rdp,
     epsilon_planned=found.epsilon_planned,
     rdp_order=found.spent.rdp_order,
     delta=found.spent.delta,
@@ -547,9 +608,9 @@ def _audit_text(answer: dict[str, Any]) -> str:
     ("  threshold", f"{text(answer['threshold_noise_multiplier'])}  (z_q)"),
     ("  weights", f"{text(answer['update_noise_multiplier'])}  (z_w)"),
     ("epsilon, recomputed", text(answer["epsilon"])),
-    ("  by PLD", "not computed" if answer["epsilon_pld"] is None else text(answer["epsilon_pld"])),
+    ("  by RDP", "not computed" if answer["epsilon_rdp"] is None else text(answer["epsilon_rdp"])),
     ("  after all planned rounds", text(answer["epsilon_planned"])),
-    ("epsilon against the server", _server_text(answer["epsilon_server"])),
+    ("epsilon against the server", _server_text(answer["epsilon_server"], answer["server"])),
   ]
   lines = [f"{answer['folder']}: {verdict}", *_lines(rows)]
   lines += _paragraphs("Why it does not hold:", answer["failures"])

@@ -1,21 +1,29 @@
 """Recomputes what a finished or running experiment's folder has really spent.
 
 Read are `privacy.json` (see `ledger`), `rounds.csv` (one row a round, in its first column `round`
-its number, 0 for the initial model; a column `aborted` is optional) and `flags.txt` (`--name=value`
-a line). None of them is believed: the budget follows from the parameters and from the number of
-rounds, whichever file has more, and the files must agree.
+its number, 0 for the initial model; a column `aborted` is optional), `flags.txt` (`--name=value` a
+line) and, where they are there, `manifest.json` (how many training clients there were) and
+`weights.npz` (how many numbers a model has). None of them is believed: the budget follows from the
+parameters and from the number of rounds, whichever file has more; what clients add noise to is
+derived anew from noise multipliers and numbers of clients; and the files must agree.
 """
 
+from collections.abc import Sequence
 import csv
 import dataclasses
 import io
+import json
 import math
 import os
 import pathlib
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from privacy import accounting
+from privacy import calibration
 from privacy import ledger as ledger_lib
+from privacy import server as server_lib
 from privacy import statements
 
 # Recomputing gives the same number but for another version's rounding.
@@ -50,7 +58,7 @@ class Audit:
     rounds: What `rounds.csv` says.
     num_rounds: The number of rounds that is accounted for.
     spent: What they cost.
-    epsilon_pld: What they cost by PLD; None where that takes long or does not apply.
+    epsilon_rdp: What they cost by RDP; None where that does not apply.
     server: What they cost a client against the server.
     epsilon_planned: What all planned rounds cost.
     failures: Why the claim does not hold, in sentences; empty if it does.
@@ -61,8 +69,8 @@ class Audit:
   rounds: Rounds
   num_rounds: int
   spent: accounting.Spent
-  epsilon_pld: Optional[float]
-  server: accounting.ServerSpent
+  epsilon_rdp: Optional[float]
+  server: server_lib.ServerSpent
   epsilon_planned: float
   failures: tuple[str, ...]
   notes: tuple[str, ...]
@@ -138,53 +146,105 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
   """Where the flags of a run and its ledger cannot both be true."""
   release = ledger.release
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
+  flags = {name: value for name, value in flags.items() if value not in _EMPTY}
+  if flags.get("clip_unit") == "gradient" and "clip_norm" in flags:
+    # The ledger has the norm of updates, the learning rate times that of gradients.
+    rate, norm = (_to_number(flags.get(name, "")) for name in ("client_learning_rate", "clip_norm"))
+    del flags["clip_norm"]
+    if rate is not None and norm is not None:
+      flags["clip_norm"] = repr(rate * norm)
+  if flags.get("threshold") != accounting.TREE:
+    flags.pop("num_bins", None)  # It has a default, which means nothing to other thresholds.
   entries: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
     "delta": ledger.claim["delta"],
+    "accounting": ledger.accounting,
     "population": release.population,
     "clients_per_round": release.clients_per_round,
+    "sampling": release.sampling,
+    "relation": release.relation,
+    "threshold": None if z_q is None else release.threshold_kind,
     "threshold_noise_multiplier": z_q,
     "update_noise_multiplier": z_w,
     "clip_norm": ledger.clip_norm,
     "num_bins": None if release.tree is None else release.tree.num_bins,
+    "update_sum": "central" if release.update_sum is None else "distributed",
+    "noise_shares": release.protocol,
+    "contacted_clients": release.contacted,
     # rho = 1 / (2 z^2).
     "rho_ratio": None if z_q is None or z_w is None else (z_w / z_q) ** 2,
   }
-  if flags.get("clip_unit") == "gradient":
-    # The ledger has the norm of updates, the learning rate times that of gradients.
-    entries["clip_norm"] = None
-    rate = _to_number(flags.get("client_learning_rate", ""))
-    norm = _to_number(flags.get("clip_norm", ""))
-    if rate is not None and norm is not None:
-      entries["clip_norm"] = ledger.clip_norm
-      flags = {**flags, "clip_norm": repr(rate * norm)}
   found = []
-
-  def contradict(name: str, entry: Any) -> None:
-    found.append(f"flags.txt has --{name}={flags[name]} and the ledger {entry}.")
-
   for name, entry in entries.items():
-    value = flags.get(name, "")
-    if entry is None or value in _EMPTY:
+    if name not in flags or flags[name] == entry:
       continue
-    number = _to_number(value)
-    if number is None or not math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
-      contradict(name, f"{entry:.6g}")
-  if ledger.claim["epsilon"] is None and flags.get("epsilon", "") not in _EMPTY:
-    contradict("epsilon", "no claim")
-  for name, entry in (("sampling", release.sampling), ("threshold", release.threshold_kind)):
-    if name == "threshold" and z_q is None:
-      continue
-    if flags.get(name, "") not in _EMPTY and flags[name] != entry:
-      # "none" is a way of sampling too.
-      contradict(name, entry)
+    number = _to_number(flags[name])
+    if isinstance(entry, (int, float)) and number is not None:
+      if math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
+        continue
+    said = "none" if entry is None else f"{entry:.6g}" if isinstance(entry, float) else str(entry)
+    found.append(f"flags.txt has --{name}={flags[name]} and the ledger {said}.")
+  rounds = _to_number(flags.get("num_rounds", ""))
+  if rounds is not None and rounds > ledger.num_rounds_planned:
+    found.append(
+      f"flags.txt has --num_rounds={rounds:g} and the ledger {ledger.num_rounds_planned} planned"
+      " rounds."
+    )
   # More clients than there were would mean more rarely sampled ones.
   clients = _to_number(flags.get("num_train_clients", ""))
   if clients and release.population > clients:
-    contradict("num_train_clients", f"a population of {release.population}")
-  rounds = _to_number(flags.get("num_rounds", ""))
-  if rounds is not None and rounds > ledger.num_rounds_planned:
-    contradict("num_rounds", f"{ledger.num_rounds_planned} planned rounds")
+    found.append(
+      f"flags.txt has --num_train_clients={clients:g} and the ledger a population of"
+      f" {release.population}."
+    )
+  return found
+
+
+def _wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
+  """Where the noise of clients is not what follows from the ledger's own numbers."""
+  release = ledger.release
+  if ledger.accounting == ledger_lib.PAPER:
+    return []  # Of other sensitivities; its claim is held against the noise itself.
+  derived: list[tuple[str, Any, Any]] = []
+  if release.tree is not None:
+    tree = release.tree
+    expected = calibration.tree_for(release, tree.num_bins, tree.scale)
+    derived.append(("tree", tree, expected))
+  if release.update_sum is not None:
+    summed = release.update_sum
+    norm = summed.clip_norm if ledger.clip_norm is None else ledger.clip_norm
+    expected_sum = calibration.sum_for(release, norm, summed.num_entries)
+    derived.append(("update_sum", summed, expected_sum))
+  found = []
+  for name, mechanism, expected in derived:
+    for field in dataclasses.fields(mechanism):
+      has, wanted = getattr(mechanism, field.name), getattr(expected, field.name)
+      same = has == wanted
+      if isinstance(wanted, float):
+        same = math.isclose(has, wanted, rel_tol=_TOLERANCE)
+      if not same:
+        found.append(
+          f"The ledger's {name} has {field.name} = {has}; the noise multiplier and the clients of a"
+          f" round ask for {wanted}."
+        )
+  return found
+
+
+def _wrong_numbers(
+  release: accounting.Release, num_clients: Optional[int], num_parameters: Optional[int]
+) -> list[str]:
+  """Where the ledger's population and model are not those of the run."""
+  found = []
+  if num_clients is not None and release.population != num_clients:
+    found.append(
+      f"manifest.json has {num_clients} training clients and the ledger a population of"
+      f" {release.population}."
+    )
+  summed = release.update_sum
+  if num_parameters is not None and summed is not None and summed.num_entries != num_parameters:
+    found.append(
+      f"weights.npz has {num_parameters} numbers and the ledger noise on {summed.num_entries}."
+    )
   return found
 
 
@@ -216,14 +276,36 @@ def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
   else:
     rounds = read_rounds(_read(folder, "rounds.csv"))
   flags = read_flags(_read(folder, "flags.txt"))
-  return _audit(ledger, rounds, flags)
+  found = [*_contradictions(flags, ledger), *_wrong_mechanisms(ledger)]
+  found += _wrong_numbers(ledger.release, _num_clients(folder), _num_parameters(folder))
+  return _audit(ledger, rounds, found)
 
 
-def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> Audit:
+def _num_clients(folder: pathlib.Path) -> Optional[int]:
+  """How many training clients the run's manifest has; None without one."""
+  try:
+    found = json.loads(_read(folder, "manifest.json")).get("num_clients", {}).get("train")
+  except (ValueError, AttributeError):
+    return None
+  return found if isinstance(found, int) else None
+
+
+def _num_parameters(folder: pathlib.Path) -> Optional[int]:
+  """How many numbers the trained weights have; None before the run's end."""
+  try:
+    with np.load(folder / "weights.npz") as arrays:
+      return sum(arrays[name].size for name in arrays if name.startswith("trainable"))
+  except (OSError, ValueError):
+    return None
+
+
+def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, contradictions: Sequence[str]) -> Audit:
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
   num_rounds = max(rounds.done, ledger.rounds_done)
   # The paper's accounting is none; its claim is held against what its noise is worth.
-  accountant = accounting.RDP if ledger.accounting == ledger_lib.PAPER else ledger.accounting
+  accountant = ledger.accounting
+  if accountant == ledger_lib.PAPER:
+    accountant = accounting.TIGHTEST
   meter = accounting.Meter(release, delta, accountant)
   spent = meter.spent(num_rounds)
   planned = max(num_rounds, ledger.num_rounds_planned)
@@ -245,10 +327,17 @@ def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> 
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
       f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
     )
-  caveat = statements.cohort_size_caveat(release)
-  if caveat is not None:
-    failures.append(caveat)
-  failures.extend(_contradictions(flags, ledger))
+  server = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta).epsilon
+  of_server = ledger.epsilon_server
+  if of_server is not None and (server is None or of_server < server * (1.0 - _TOLERANCE)):
+    failures.append(
+      f"The ledger says that the run costs epsilon = {of_server:.6g} against the server; it is"
+      f" {'without any' if server is None else f'{server:.6g}'}."
+    )
+  said = ledger_lib.sentences(release, ledger.num_rounds_planned, delta, ledger.accounting)
+  if (ledger.guarantee, ledger.not_covered) != (said, statements.NOT_COVERED):
+    failures.append("The ledger's sentences are not those that follow from its numbers.")
+  failures.extend(contradictions)
 
   notes = []
   if ledger.accounting == ledger_lib.PAPER:
@@ -263,7 +352,7 @@ def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> 
   if rounds.repeated:
     notes.append(
       f"{rounds.repeated} rows of rounds.csv repeat a round after a resumption. They count once,"
-      " since the same seed draws the same cohort and noise."
+      " since the same noise key draws the same cohort and noise."
     )
   if rounds.aborted:
     notes.append(f"{rounds.aborted} rounds were aborted. They count as the others do.")
@@ -275,8 +364,8 @@ def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, flags: dict[str, str]) -> 
     rounds=rounds,
     num_rounds=num_rounds,
     spent=spent,
-    epsilon_pld=accounting.quick_pld_epsilon(release, num_rounds, delta),
-    server=accounting.server_epsilon(release, num_rounds, delta),
+    epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
+    server=server_lib.server_epsilon(release, num_rounds, delta),
     epsilon_planned=epsilon_planned,
     failures=tuple(failures),
     notes=tuple(notes),

@@ -13,11 +13,19 @@ from typing import Any, Optional, TypedDict
 
 from privacy import accounting as accounting_lib
 from privacy import paper_accounting
+from privacy import server
 from privacy import statements
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 
 FILE_NAME = "privacy.json"
+# Of what a release's parameters mean. Ledgers without a number are those of version 0.1.0.
+VERSION = 2
+WITHOUT_GUARANTEE = (
+  "Found a ledger of version 0.1.0, whose noise came from seeds of 32 bits and can be found by"
+  " trying them all: what that run published has no guarantee, whatever its ledger says. Train anew"
+  " in another folder."
+)
 PAPER = "paper"
 ACCOUNTINGS = (*accounting_lib.ACCOUNTANTS, PAPER)
 
@@ -34,18 +42,21 @@ class Ledger:
   """What a run claims, releases and has spent.
 
   Attributes:
-    accounting: "rdp" or "pld"; "paper" for the paper's, which is not a guarantee.
+    version: Of the mechanisms, `VERSION`.
+    accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
     claim: The budget of the whole run.
     release: What each round releases.
     clip_norm: C, of the updates as they are summed; None if no updates are released.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
-    epsilon_spent: What these cost against whoever sees all that they release.
-    epsilon_server: What these cost a client against the server; None where no noise protects it.
+    epsilon_spent: What these cost at most against whoever sees all that they release.
+    epsilon_server: What all planned rounds cost a client against the server; None where no noise
+      protects it.
     guarantee: What `epsilon_spent` is about, in sentences.
     not_covered: What it is not about, in sentences.
   """
 
+  version: int
   accounting: str
   claim: Claim
   release: accounting_lib.Release
@@ -78,7 +89,14 @@ class Ledger:
       found = json.loads(text)
     except ValueError as error:
       raise ValueError(f"Found a ledger that is not JSON ({error}).") from None
+    if isinstance(found, dict) and "release" in found and "version" not in found:
+      raise ValueError(WITHOUT_GUARANTEE)
     found = _fields(cls, found, "ledger")
+    if found["version"] != VERSION:
+      raise ValueError(
+        f"Found version = {found['version']!r} in the ledger; expected {VERSION}, the only one that"
+        " this version of tff_superquantile reads."
+      )
     if found["accounting"] not in ACCOUNTINGS:
       raise ValueError(
         f"Found accounting = {found['accounting']!r} in the ledger; expected one of"
@@ -126,13 +144,31 @@ def _read_release(found: Any) -> accounting_lib.Release:
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
   }
+  for name, kind in mechanisms.items():
+    if found[name] is not None:
+      found[name] = _read_mechanism(kind, found[name], name)
   try:
-    for name, kind in mechanisms.items():
-      if found[name] is not None:
-        found[name] = kind(**_fields(kind, found[name], name))
     return accounting_lib.Release(**found)
-  except TypeError as error:
+  except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
+
+
+def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
+  found = _fields(kind, found, name)
+  for field in dataclasses.fields(kind):
+    value = found[field.name]
+    good = isinstance(value, str)
+    if field.type is not str:
+      good = isinstance(value, int if field.type is int else (int, float))
+      good = good and not isinstance(value, bool) and 0 < value < math.inf
+    if not good:
+      raise ValueError(
+        f"Found {field.name} = {value!r} in the ledger's {name}, which cannot be read; expected"
+        f" {'a word' if field.type is str else 'a positive number'}."
+      )
+  if kind is tree_mechanism.TreeMechanism:
+    tree_mechanism.check_num_bins(found["num_bins"])
+  return kind(**found)
 
 
 def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[float]:
@@ -156,9 +192,10 @@ def _paper_epsilon(release: accounting_lib.Release, num_rounds: int, delta: floa
 
 
 @functools.lru_cache(maxsize=32)
-def _guarantee(
+def sentences(
   release: accounting_lib.Release, num_rounds: int, delta: float, accountant: str
 ) -> tuple[str, ...]:
+  """What the epsilon of a ledger with these numbers is about."""
   if accountant != PAPER:
     return tuple(statements.guarantee(release))
   caveat = statements.paper_caveat(release, max(1, num_rounds), delta)
@@ -173,7 +210,7 @@ def build_ledger(
   clip_norm: Optional[float],
   num_rounds_planned: int,
   rounds_done: int,
-  accountant: str = accounting_lib.RDP,
+  accountant: str = accounting_lib.TIGHTEST,
   meter: Optional[accounting_lib.Meter] = None,
 ) -> Ledger:
   """Makes the ledger of a run as it is after some rounds; quick enough for every round.
@@ -185,7 +222,7 @@ def build_ledger(
     clip_norm: C, of the updates as they are summed; None if no updates are released.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
-    accountant: "rdp", "pld" or "paper", the last of which is not a guarantee.
+    accountant: "tightest", "pld", "rdp" or "paper", the last of which is not a guarantee.
     meter: The run's meter, if there is one; of the same release, delta and accountant.
 
   Returns:
@@ -202,15 +239,15 @@ def build_ledger(
   if meter is not None:
     if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
       raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
-    epsilon = meter.epsilon(rounds_done)
+    epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
   else:
     epsilon = spent(release, rounds_done, delta, accountant)
-  server = accounting_lib.server_epsilon(release, rounds_done, delta).epsilon
   if not math.isfinite(epsilon):
     raise ValueError(
       f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."
     )
   return Ledger(
+    version=VERSION,
     accounting=accountant,
     claim={
       "epsilon": None if claim_epsilon is None else float(claim_epsilon),
@@ -221,7 +258,7 @@ def build_ledger(
     num_rounds_planned=int(num_rounds_planned),
     rounds_done=int(rounds_done),
     epsilon_spent=epsilon,
-    epsilon_server=server,
-    guarantee=_guarantee(release, num_rounds_planned, delta, accountant),
+    epsilon_server=server.server_epsilon(release, num_rounds_planned, delta).epsilon,
+    guarantee=sentences(release, num_rounds_planned, delta, accountant),
     not_covered=statements.NOT_COVERED,
   )

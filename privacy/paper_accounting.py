@@ -22,6 +22,8 @@ import numpy as np
 from scipy import special
 
 from privacy import accounting
+from privacy import calibration
+from privacy import shares
 from privacy import tree_mechanism
 
 NOT_A_GUARANTEE = (
@@ -64,7 +66,7 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
   num_bins = tree_mechanism.check_num_bins(num_bins)
   local_stddev = tree_mechanism.check_positive("local_stddev", local_stddev)
   shift = scale * math.log2(num_bins) / (math.sqrt(num_clients) * local_stddev)
-  psi = tree_mechanism.discreteness_slack(local_stddev, num_clients)
+  psi = shares.sum_slack(local_stddev, num_clients)
   return 0.5 * min(shift**2 + psi * num_bins, (shift + psi * math.sqrt(2.0 * num_bins)) ** 2)
 
 
@@ -83,7 +85,7 @@ def round_rho(release: accounting.Release) -> float:
     rho += update_rho(release.update_noise_multiplier)
   tree = release.tree
   if tree is not None:
-    rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.min_clients)
+    rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
   elif release.threshold_noise_multiplier is not None:
     rho += 0.5 / release.threshold_noise_multiplier**2
   return rho
@@ -230,25 +232,25 @@ def calibrate(
     clients_per_round=clients_per_round,
     num_rounds=num_rounds,
   )
-  threshold, update = accounting.split_noise(z, rho_ratio)
+  threshold, update = calibration.split_noise(z, rho_ratio)
   if threshold is None:
     return accounting.Release(population, clients_per_round, None, update, sampling)
   if num_bins is None:
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-  min_clients, max_clients = accounting.cohort_bounds(
-    population, clients_per_round, num_rounds, delta, sampling
-  )
+  cohort = accounting.Release(population, clients_per_round, None, update, sampling)
+  num_shares = calibration.num_shares(cohort)
   tree = tree_mechanism.build_tree_mechanism(
     threshold,
     num_bins,
-    min(max(round(clients_per_round), min_clients), max_clients),
-    min_clients=min_clients,
-    max_clients=max_clients,
+    min(max(round(clients_per_round), 1), num_shares),
+    num_shares=num_shares,
     sensitivity="paper",
   )
   # The noise is s = z c log2 b; the true sensitivity c sqrt(log2 b).
-  threshold *= math.sqrt(levels)
+  threshold = shares.delivered_noise_multiplier(
+    tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
+  )
   return accounting.Release(population, clients_per_round, threshold, update, sampling, tree)
 
 
@@ -282,11 +284,20 @@ def real_cost(release: accounting.Release, num_rounds: int, delta: float) -> Rea
     The epsilons. They hold if the exact number of tail clients is not released; no epsilon is
     finite if it is.
   """
-  release = dataclasses.replace(release, tree=None, update_sum=None)
+  release = dataclasses.replace(
+    release,
+    tree=None,
+    update_sum=None,
+    relation=accounting.ZERO_OUT,
+    protocol=shares.COMPLEMENT,
+    contacted=None,
+  )
   poisson = dataclasses.replace(release, sampling=accounting.POISSON)
   fixed_cost = at_least = None
   if release.clients_per_round == int(release.clients_per_round):
-    fixed = dataclasses.replace(release, sampling=accounting.FIXED_SIZE)
+    fixed = dataclasses.replace(
+      release, sampling=accounting.FIXED_SIZE, relation=accounting.REPLACE_ONE
+    )
     fixed_cost = accounting.epsilon(fixed, num_rounds, delta).epsilon
     # Where all the others are alike and the client is as different as can be, replacing it by one
     # like them is adding a client at twice the distance to a Poisson sample.

@@ -3,13 +3,16 @@
 from typing import Optional
 
 from privacy import accounting
+from privacy import shares
 
 NOT_COVERED = (
   "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"
   " is looked at spends its own budget.",
   "Evaluation on held-out clients: their losses and errors are published without noise.",
-  "The random seed: it must stay secret, since the noise and the cohorts follow from it, and serve"
-  " one run only.",
+  "The noise key: it must stay secret, since the noise and the cohorts follow from it, and serve"
+  " one run only. The random seed is no secret.",
+  "The lowest bits of numbers: noise is drawn and added in floating point, by Philox, which is no"
+  " cryptographic generator.",
   "Timing: how long a round takes tells something of the size of its cohort.",
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
@@ -50,6 +53,13 @@ def neighboring(release: accounting.Release) -> str:
 def sampling(release: accounting.Release) -> str:
   """How the cohorts must come about for the guarantee to hold."""
   m, n = release.clients_per_round, release.population
+  if release.contacted is not None:
+    return (
+      f"Sampling: Poisson, with a private coin; each of {n} clients is contacted in each round with"
+      f" probability {release.contact_probability:.4g}, independently, and adds its data with"
+      f" probability {m / release.contacted:.4g}, by a coin that it tosses itself; nobody learns"
+      " who does or how many."
+    )
   if release.sampling == accounting.POISSON:
     return (
       f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
@@ -63,16 +73,21 @@ def sampling(release: accounting.Release) -> str:
   return "Sampling: none that counts; every client may take part in every round, for all to know."
 
 
-def aborts(release: accounting.Release) -> Optional[str]:
-  """When a round has no result; None where there always is one."""
-  limits = release.cohort_limits
-  if limits is None:
+def noise_shares(release: accounting.Release) -> Optional[str]:
+  """Who makes the noise where clients do; None where the server makes all of it."""
+  if release.num_shares is None:
     return None
-  if release.sampling != accounting.POISSON:
-    return f"Rounds with another number of clients than {limits[0]} are aborted, for all to see."
+  who = (
+    "other clients, who send no data, make those that a cohort lacks"
+    if release.protocol == shares.HELPERS
+    else "the server makes those that a cohort lacks"
+  )
+  cut = ""
+  if release.overflow_probability:
+    cut = " Larger cohorts lose clients at random; epsilon includes what that changes."
   return (
-    f"Rounds with fewer than {limits[0]} or more than {limits[1]} clients are aborted, for all to"
-    " see; the chance of that is a part of delta."
+    f"Noise of {release.num_shares} clients in every round, however many there are: each makes its"
+    f" share, and {who}.{cut}"
   )
 
 
@@ -90,26 +105,14 @@ def adversary(release: accounting.Release) -> str:
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
-def cohort_size_caveat(release: accounting.Release) -> Optional[str]:
-  """That epsilon is no guarantee where the noise shows the size of a cohort; None elsewhere."""
-  if not release.shows_cohort_size:
-    return None
-  return (
-    f"NOT a guarantee: the noise that clients make on {release.num_entries} numbers shows how"
-    " many clients there were, which the accounting of Poisson samples takes for unknown."
-    " Cohorts of fixed size, or noise made by the server, have a guarantee."
-  )
-
-
 def guarantee(release: accounting.Release) -> list[str]:
   """All of the above, in the order of reading."""
   sentences = [
     mechanism(release),
     neighboring(release),
     sampling(release),
-    aborts(release),
+    noise_shares(release),
     adversary(release),
-    cohort_size_caveat(release),
   ]
   return [sentence for sentence in sentences if sentence is not None]
 

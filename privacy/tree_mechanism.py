@@ -6,11 +6,12 @@ discrete Gaussian noise xi_i ~ N_Z(0, sigma_local^2 I_d), and a secure sum relea
 
     y = (sum_i c x_i + sum_i xi_i) mod M,
 
-and nothing else. Under zero-out adjacency (one client's x_i replaced by zeros; its noise stays) the
-l2-sensitivity of sum_i c x_i is c sqrt(L). With k clients the noise has a standard deviation of
-s = sigma_local sqrt(k), so that y costs what the Gaussian mechanism with noise multiplier
-z = s / (c sqrt(L)) costs, rho = 1 / (2 z^2), up to the slack of `discreteness_slack`. Reduction
-modulo M and all decoding are post-processing: the modulus matters to utility only.
+which is completed to the noise of K shares (see `shares`). Under zero-out adjacency (one client's
+x_i replaced by zeros) and under addition or removal of a client the l2-sensitivity of sum_i c x_i
+is Delta = c sqrt(L). Guarantee: by the theorem of `shares` the release is the Gaussian mechanism of
+noise multiplier z, rho = 1 / (2 z^2), up to `shares.slack` for each node, with K sigma_local^2 = (z
+Delta)^2 + 2. Reduction modulo M and all decoding are post-processing: the modulus matters to
+utility only.
 """
 
 import dataclasses
@@ -19,9 +20,10 @@ from typing import Optional
 
 import numpy as np
 
-# Below this standard deviation of a client's noise a sum of discrete Gaussians is not close enough
-# to one for the Gaussian's cost to hold.
-MIN_LOCAL_STDDEV = 1.5
+from privacy import shares
+
+# Sums are computed in 64 bits, of which reports that are not reduced take some more.
+_MAX_MODULUS = 2**53
 
 _SENSITIVITIES = ("l2", "paper")
 
@@ -31,12 +33,10 @@ class TreeMechanism:
   """Parameters of the private histogram, derived by `build_tree_mechanism`.
 
   Attributes:
-    noise_multiplier: z_q, the noise's standard deviation over the sensitivity when `min_clients`
-      clients report.
+    noise_multiplier: z_q, the noise's standard deviation over the sensitivity.
     num_bins: b, a power of two.
     expected_clients: How many clients are expected to report.
-    min_clients: k_min; with fewer reports there is less noise than promised, and no result.
-    max_clients: n_max; with more reports the sum may wrap, and there is no result.
+    num_shares: K, shares of noise in the sum; with more reports there is no result.
     scale: c, the integer with which counts are multiplied.
     local_stddev: sigma_local, of the noise of one client on one scaled node.
     modulus: M.
@@ -47,8 +47,7 @@ class TreeMechanism:
   noise_multiplier: float
   num_bins: int
   expected_clients: int
-  min_clients: int
-  max_clients: int
+  num_shares: int
   scale: int
   local_stddev: float
   modulus: int
@@ -80,9 +79,10 @@ class TreeMechanism:
     """What one release costs in zero-concentrated differential privacy: 1 / (2 z^2)."""
     return 0.5 / self.noise_multiplier**2
 
-  def count_stddev(self, num_clients: int) -> float:
-    """Standard deviation of a node's count, in clients, when `num_clients` report."""
-    return self.local_stddev * math.sqrt(num_clients) / self.scale
+  @property
+  def count_stddev(self) -> float:
+    """Standard deviation of a node's count, in clients."""
+    return self.local_stddev * math.sqrt(self.num_shares) / self.scale
 
   def describe(self) -> str:
     """One sentence for the user, with the cost of communication."""
@@ -110,22 +110,46 @@ def check_positive(name: str, value: float) -> float:
   return value
 
 
-def discreteness_slack(local_stddev: float, num_clients: int) -> float:
-  """tau of Kairouz, Liu and Steinke (2021): how far the sum of shares is from a discrete Gaussian.
+def least_sensitivity(noise_multiplier: float, num_shares: int) -> float:
+  """The least sensitivity, in integers, with which a share of noise is `shares.MIN_STDDEV`."""
+  variance = num_shares * shares.MIN_STDDEV**2 - shares.ROUNDING_VARIANCE
+  return math.sqrt(variance) / noise_multiplier
 
-  tau = 10 sum_(k = 1)^(n - 1) exp(-2 pi^2 sigma_local^2 k / (k + 1)) bounds the Renyi divergence of
-  infinite order between the two laws, for one coordinate. Only the L coordinates that differ
-  between neighbours matter.
 
-  Args:
-    local_stddev: sigma_local.
-    num_clients: n, how many shares are summed.
+def check_modulus(modulus: int, noise_multiplier: float) -> None:
+  """Raises a ValueError if sums modulo `modulus` would not fit the numbers that hold them."""
+  if modulus > _MAX_MODULUS:
+    raise ValueError(
+      f"Found that a noise multiplier of {noise_multiplier:g} needs sums modulo {modulus:.3g};"
+      f" expected at most 2^53 = {_MAX_MODULUS:.3g}. Take one nearer to 1."
+    )
+
+
+def cumulative_variances(num_bins: int) -> np.ndarray:
+  """Variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1 on each node.
+
+  Given the estimate of a node, that of its left child is half of it plus an independent half
+  difference of its children. So the count of the first k bins below a node of n bins is
+  (k / n) times the node's estimate plus independent noise, whose variance follows from that of the
+  next smaller node.
 
   Returns:
-    tau, not negative.
+    float64 [b - 1].
   """
-  shares = np.arange(1, num_clients)
-  return float(10.0 * np.exp(-2.0 * np.pi**2 * local_stddev**2 * shares / (shares + 1)).sum())
+  own = np.zeros(2)  # Of the first 0 or 1 bins, given the estimate of the single bin.
+  height_of_bin = 1
+  num_below = 1
+  while num_below < num_bins:
+    # The variance of a bottom-up estimate of a node of this height.
+    of_child = 2 ** (height_of_bin - 1) / (2**height_of_bin - 1)
+    share = np.arange(num_below + 1) / num_below
+    left = own + share**2 * of_child / 2.0
+    right = own + (1.0 - share) ** 2 * of_child / 2.0
+    own = np.concatenate([left, right[1:]])
+    num_below *= 2
+    height_of_bin += 1
+  of_total = 2.0 * of_child
+  return (own + (np.arange(num_bins + 1) / num_bins) ** 2 * of_total)[1:-1]
 
 
 def _wrap_margin(stddev: float, num_nodes: int, failure_probability: float) -> int:
@@ -139,8 +163,7 @@ def build_tree_mechanism(
   expected_clients: int = 100,
   *,
   rho: Optional[float] = None,
-  min_clients: Optional[int] = None,
-  max_clients: Optional[int] = None,
+  num_shares: Optional[int] = None,
   scale: Optional[int] = None,
   bits: Optional[int] = None,
   sensitivity: str = "l2",
@@ -148,32 +171,30 @@ def build_tree_mechanism(
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from what one wants of it.
 
-      c            = ceil(1.5 sqrt(k_min) / (z sqrt(L)))       so that sigma_local >= 1.5
-      sigma_local  = z c sqrt(L) / sqrt(k_min)
-      t            = ceil(s sqrt(2 ln(2 d / beta))),           s = sigma_local sqrt(n_max)
-      M            = c n_max + 2 t + 1                         so that nothing wraps
+      c            = ceil(sqrt(4 K - 2) / (z sqrt(L)))         so that sigma_local >= 2
+      sigma_local  = sqrt((z^2 c^2 L + 2) / K)
+      t            = ceil(s sqrt(2 ln(2 d / beta))),           s = sigma_local sqrt(K)
+      M            = c K + 2 t + 1                             so that nothing wraps
 
   Args:
     noise_multiplier: z_q. Either this or `rho`.
     num_bins: b, a power of two.
     expected_clients: How many clients are expected to report in a round.
     rho: What one release may cost in zero-concentrated differential privacy.
-    min_clients: k_min, the fewest reports with which a result is released; None for
-      `expected_clients`, for cohorts of fixed size without dropouts.
-    max_clients: n_max; None for six standard deviations of a Poisson cohort above
-      `expected_clients`.
+    num_shares: K, the most clients of a round, for as many of which there is noise in each; None
+      for `expected_clients`, for cohorts of fixed size.
     scale: c; None for the smallest that will do.
     bits: The modulus is 2^bits; None for the smallest modulus that will do.
     sensitivity: "l2" for c sqrt(L). "paper" is for reproduction alone: noise for the paper's
       sensitivity c L, any modulus, and decoding around zero, so that sums wrap where the paper's
       do.
-    failure_probability: beta, the chance that anything wraps in a round of `max_clients`.
+    failure_probability: beta, the chance that anything wraps in a round of K clients.
 
   Returns:
     A `TreeMechanism`.
 
   Raises:
-    ValueError: If a number is out of its range, sigma_local would be below 1.5, or the modulus is
+    ValueError: If a number is out of its range, sigma_local would be below 2, or the modulus is
       too small for the cohort.
   """
   if noise_multiplier is None and rho is not None:
@@ -186,40 +207,41 @@ def build_tree_mechanism(
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")
   if not 0.0 < failure_probability < 1.0:
     raise ValueError(f"Found failure_probability = {failure_probability}; expected one in (0, 1).")
-  if min_clients is None:
-    min_clients = expected_clients
-  if max_clients is None:
-    max_clients = expected_clients + math.ceil(6.0 * math.sqrt(expected_clients))
-  if not 1 <= min_clients <= expected_clients <= max_clients:
+  if num_shares is None:
+    num_shares = expected_clients
+  if not 1 <= expected_clients <= num_shares:
     raise ValueError(
-      f"Found min_clients = {min_clients}, expected_clients = {expected_clients} and max_clients ="
-      f" {max_clients}; expected 1 <= min_clients <= expected_clients <= max_clients."
+      f"Found expected_clients = {expected_clients} and num_shares = {num_shares}; expected"
+      " 1 <= expected_clients <= num_shares."
     )
 
   num_levels = num_bins.bit_length() - 1
   num_nodes = 2 * num_bins - 2
-  stddev_per_scale = noise_multiplier * (
-    num_levels if sensitivity == "paper" else math.sqrt(num_levels)
-  )
+  is_paper = sensitivity == "paper"
+  sensitivity_per_scale = num_levels if is_paper else math.sqrt(num_levels)
   if scale is None:
-    scale = math.ceil(MIN_LOCAL_STDDEV * math.sqrt(min_clients) / stddev_per_scale)
+    scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   if scale != int(scale) or scale < 1:
     raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
-  local_stddev = scale * stddev_per_scale / math.sqrt(min_clients)
-  if MIN_LOCAL_STDDEV * (1.0 - 1e-12) < local_stddev < MIN_LOCAL_STDDEV:
-    local_stddev = MIN_LOCAL_STDDEV  # Below it by rounding alone.
-  if local_stddev < MIN_LOCAL_STDDEV:
+  if is_paper:
+    local_stddev = noise_multiplier * scale * sensitivity_per_scale / math.sqrt(num_shares)
+  else:
+    local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
+  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
+    local_stddev = shares.MIN_STDDEV  # Below it by rounding alone.
+  if local_stddev < shares.MIN_STDDEV and not is_paper:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"
-      f" {local_stddev:.3g}; expected at least {MIN_LOCAL_STDDEV}, below which the sum is not close"
-      " to a Gaussian. Take a larger scale."
+      f" {local_stddev:.3g}; expected at least {shares.MIN_STDDEV:g}, below which the sum is not"
+      " close to a Gaussian. Take a larger scale."
     )
-  offset = _wrap_margin(local_stddev * math.sqrt(max_clients), num_nodes, failure_probability)
-  modulus = scale * max_clients + 2 * offset + 1
+  offset = _wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes, failure_probability)
+  modulus = scale * num_shares + 2 * offset + 1
+  check_modulus(modulus, noise_multiplier)
   if bits is not None:
     if sensitivity == "l2" and modulus > 2**bits:
       raise ValueError(
-        f"Found bits = {bits}; {max_clients} clients with {num_bins} bins and noise multiplier"
+        f"Found bits = {bits}; {num_shares} clients with {num_bins} bins and noise multiplier"
         f" {noise_multiplier:.4g} need a modulus of {modulus}, {(modulus - 1).bit_length()} bits."
       )
     modulus = 2**bits
@@ -229,8 +251,7 @@ def build_tree_mechanism(
     noise_multiplier=noise_multiplier,
     num_bins=num_bins,
     expected_clients=int(expected_clients),
-    min_clients=int(min_clients),
-    max_clients=int(max_clients),
+    num_shares=int(num_shares),
     scale=int(scale),
     local_stddev=local_stddev,
     modulus=int(modulus),

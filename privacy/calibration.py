@@ -1,0 +1,326 @@
+"""Which noise a privacy budget asks for, and how it is divided between threshold and weights."""
+
+import contextlib
+import dataclasses
+import math
+from typing import Optional
+
+import numpy as np
+from scipy import optimize
+
+from privacy import accounting
+from privacy import shares
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+
+# Effective noise multipliers among which `calibrate` searches.
+_LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0
+# Of the threshold's share of the budget when it is chosen here.
+_LEAST_RATIO, _MOST_RATIO = 1e-3, 1.0
+# Of the logarithm of the noise multiplier.
+_TOLERANCE = 1e-6
+_LARGE_EXCESS = 700.0
+
+
+def split_noise(
+  effective_noise_multiplier: float, rho_ratio: Optional[float]
+) -> tuple[Optional[float], float]:
+  """Divides a round's budget between threshold and weights.
+
+  Args:
+    effective_noise_multiplier: z_eff of both together.
+    rho_ratio: r, what the threshold costs over what the weights cost, in rho = 1 / (2 z^2). None or
+      0 for weights alone.
+
+  Returns:
+    (z_q, z_w), where z_q is None without a threshold: z sqrt((1 + r) / r) and z sqrt(1 + r).
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  z = tree_mechanism.check_positive("effective_noise_multiplier", effective_noise_multiplier)
+  ratio = 0.0 if rho_ratio is None else float(rho_ratio)
+  if not 0.0 <= ratio < math.inf:
+    raise ValueError(f"Found rho_ratio = {ratio:g}; expected 0 or a positive number.")
+  if ratio == 0:
+    return None, z
+  return z * math.sqrt((1.0 + ratio) / ratio), z * math.sqrt(1.0 + ratio)
+
+
+def num_shares(release: accounting.Release) -> int:
+  """K, the most clients of a round, for as many of which each sum has noise.
+
+  Args:
+    release: What each round releases, and how its cohort comes about.
+
+  Returns:
+    `shares.cohort_limit` of Poisson cohorts; the size of others.
+  """
+  cohort = release.contacted or release.clients_per_round
+  if release.sampling == accounting.POISSON:
+    return shares.cohort_limit(release.population, cohort)
+  return max(1, int(cohort))
+
+
+def tree_for(
+  release: accounting.Release, num_bins: int, scale: Optional[int] = None
+) -> tree_mechanism.TreeMechanism:
+  """The histogram that delivers a release's threshold noise.
+
+  Args:
+    release: What each round releases, with a tree threshold.
+    num_bins: b, a power of two.
+    scale: c; None for the smallest that will do.
+
+  Returns:
+    Its parameters, with `num_shares` shares.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  if release.threshold_noise_multiplier is None or release.threshold_kind != accounting.TREE:
+    raise ValueError("Found num_bins without a tree threshold; expected a threshold with a budget.")
+  most = num_shares(release)
+  return tree_mechanism.build_tree_mechanism(
+    release.threshold_noise_multiplier,
+    num_bins,
+    min(max(round(release.clients_per_round), 1), most),
+    num_shares=most,
+    scale=scale,
+  )
+
+
+def sum_for(
+  release: accounting.Release, clip_norm: float, num_parameters: int
+) -> sum_mechanism.SumMechanism:
+  """The sum of updates, with noise from the clients, that delivers a release's noise.
+
+  Args:
+    release: What each round releases.
+    clip_norm: C.
+    num_parameters: d, how many numbers an update has.
+
+  Returns:
+    Its parameters, with `num_shares` shares.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  if release.update_noise_multiplier is None:
+    raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
+  return sum_mechanism.build_sum_mechanism(
+    release.update_noise_multiplier, clip_norm, num_parameters, num_shares(release)
+  )
+
+
+def complete(
+  release: accounting.Release,
+  *,
+  num_bins: Optional[int] = None,
+  distributed_updates: bool = False,
+  clip_norm: float = 1.0,
+  num_parameters: Optional[int] = None,
+) -> accounting.Release:
+  """A release with the parameters of what clients add noise to.
+
+  Args:
+    release: What each round releases, as if the server made all noise.
+    num_bins: b of a tree threshold; None for none.
+    distributed_updates: Whether clients make the noise of the updates.
+    clip_norm: C, of the updates; its unit does not matter to the cost.
+    num_parameters: d, of the updates; needed with `distributed_updates`.
+
+  Returns:
+    The release with its `tree` and its `update_sum`.
+
+  Raises:
+    ValueError: If a number is missing or out of its range.
+  """
+  tree = update_sum = None
+  if num_bins is not None:
+    tree = tree_for(release, num_bins)
+  if distributed_updates:
+    if num_parameters is None:
+      raise ValueError(
+        "Found updates whose noise the clients make without the number of parameters of the model;"
+        " expected both."
+      )
+    update_sum = sum_for(release, clip_norm, num_parameters)
+  return dataclasses.replace(release, tree=tree, update_sum=update_sum)
+
+
+def calibrate(
+  epsilon: float,
+  delta: float,
+  *,
+  population: int,
+  clients_per_round: float,
+  num_rounds: int,
+  rho_ratio: Optional[float],
+  sampling: str = accounting.POISSON,
+  accountant: str = accounting.TIGHTEST,
+  threshold_kind: str = accounting.TREE,
+  relation: str = accounting.ZERO_OUT,
+  protocol: str = shares.COMPLEMENT,
+  contacted: Optional[float] = None,
+  num_bins: Optional[int] = None,
+  distributed_updates: bool = False,
+  clip_norm: float = 1.0,
+  num_parameters: Optional[int] = None,
+) -> accounting.Release:
+  """The least noise with which a run stays within a privacy budget.
+
+  Args:
+    epsilon: The budget.
+    delta: The budget's delta.
+    population: n.
+    clients_per_round: m, the expected number of clients whose data count in a round.
+    num_rounds: T, at least 1.
+    rho_ratio: r, what the threshold costs over what the weights cost; None or 0 for no threshold
+      (DP-FedAvg).
+    sampling: As in `accounting.Release`, and likewise the next four.
+    accountant: "tightest", "pld" or "rdp".
+    threshold_kind: See there.
+    relation: See there.
+    protocol: See there.
+    contacted: See there.
+    num_bins: As for `complete`, and likewise the rest: the release comes with what clients add
+      noise to, and its cost is that with discrete noise and cut cohorts.
+    distributed_updates: See there.
+    clip_norm: See there.
+    num_parameters: See there.
+
+  Returns:
+    The release. Its cost is at most epsilon, and that of a millionth less noise is more.
+
+  Raises:
+    ValueError: If a number is out of its range, or no noise in reach gives that epsilon.
+  """
+  epsilon = tree_mechanism.check_positive("epsilon", epsilon)
+  delta = accounting.check_delta(delta)
+  num_rounds = accounting.whole("num_rounds", num_rounds, 1)
+
+  def release_of(log_z: float) -> accounting.Release:
+    threshold, update = split_noise(math.exp(log_z), rho_ratio)
+    return accounting.Release(
+      population,
+      clients_per_round,
+      threshold,
+      update,
+      sampling,
+      threshold_kind=threshold_kind,
+      relation=relation,
+      protocol=protocol,
+      contacted=contacted,
+    )
+
+  if num_bins is not None and (
+    threshold_kind != accounting.TREE or release_of(0.0).threshold_noise_multiplier is None
+  ):
+    raise ValueError(
+      "Found num_bins without a tree threshold; expected a positive rho_ratio and the tree."
+    )
+
+  def completed(log_z: float) -> accounting.Release:
+    return complete(
+      release_of(log_z),
+      num_bins=num_bins,
+      distributed_updates=distributed_updates,
+      clip_norm=clip_norm,
+      num_parameters=num_parameters,
+    )
+
+  completed(0.0)  # Whether there is such a release is known before the search.
+
+  def cost(log_z: float) -> float:
+    return accounting.epsilon(completed(log_z), num_rounds, delta, accountant).epsilon
+
+  def excess(log_z: float) -> float:
+    """log(cost / epsilon); beyond any where there is too little noise for an answer."""
+    found: Optional[float] = None
+    if accountant != accounting.RDP:
+      # Where it matters epsilon is known, so that nothing need be guessed by RDP before.
+      with contextlib.suppress(ValueError):
+        release = completed(log_z)
+        found = accounting.spent_by_pld(release, num_rounds, delta, epsilon).epsilon
+    if found is None:  # Too far from epsilon, or only RDP can tell.
+      try:
+        found = cost(log_z)
+      except ValueError:
+        return _LARGE_EXCESS
+    return math.log(max(found, 1e-300) / epsilon)
+
+  # From more noise to less, so that what is absurdly costly is not computed.
+  highest = math.log(_MOST_NOISE)
+  if excess(highest) > 0.0:
+    least = cost(highest)
+    raise ValueError(
+      f"Found epsilon = {epsilon:g}, which no noise reaches: a noise multiplier of"
+      f" {_MOST_NOISE:g} costs {least:.3g}; expected a larger epsilon."
+    )
+  low = high = min(highest, math.log(max(1.0 / epsilon, 1.0)))
+  while excess(high) > 0.0:
+    low, high = high, min(highest, high + math.log(2.0))
+  too_large = (
+    f"Found epsilon = {epsilon:g}, which no noise is little enough for: a noise multiplier of"
+    " {:.2g} costs less; expected a smaller epsilon."
+  )
+  while excess(low) <= 0.0:
+    low, high = low - math.log(1.5), low
+    if low < math.log(_LEAST_NOISE):
+      raise ValueError(too_large.format(math.exp(high)))
+  found = float(
+    optimize.brentq(lambda log_z: np.clip(excess(log_z), -5, 5), low, high, xtol=_TOLERANCE)
+  )
+  # The grid of a PLD and the rounding of scales leave steps in the cost.
+  step = _TOLERANCE
+  while excess(found) > 0.0 or cost(found) > epsilon:
+    found, step = found + step, 2.0 * step
+  # Less noise has no cost at all, such as noise that ends too early.
+  if cost(found) < 0.5 * epsilon and excess(found - 2.0 * step) == _LARGE_EXCESS:
+    raise ValueError(too_large.format(math.exp(found)))
+  return completed(found)
+
+
+def default_rho_ratio(
+  release: accounting.Release, num_parameters: int, *, num_bins: int = 64, theta: float = 0.5
+) -> float:
+  """The threshold's share of the budget that makes the modelled error of the update least.
+
+  The model, in units of the squared clip norm C^2 of the sum over the tail. The weights' noise
+  moves the sum by d z_w^2. A threshold whose rank is e clients off lets e clients in or out, at
+  worst all in the same direction, and the tail's estimated size, by which the sum is divided, is e
+  off as well: 2 e^2. With the tree, e^2 is the variance of the least-squares estimate of the count
+  below the threshold, v L z_q^2. The geometric tracker averages over rounds: a step of gain g =
+  0.12 (the learning rate 0.2 times a typical density of the logarithm of the losses) leaves g / (2
+  - g) of the variance z_q^2 / 4 of one round. So with e^2 = A z_q^2 the error is 2 A z_q^2 + d
+  z_w^2, and with z_q^2 = z^2 (1 + r) / r and z_w^2 = z^2 (1 + r) it is least at
+
+      r = sqrt(2 A / d).
+
+  For large models that leaves a threshold of little use; r is at least so large that e is a tenth
+  of a cohort, A z_q^2 <= (m / 10)^2.
+
+  Args:
+    release: What a round releases, with the noise of the whole budget as that of the updates, as
+      `calibrate` finds it without a threshold; its `threshold_kind` counts.
+    num_parameters: d, how many numbers an update has.
+    num_bins: b, of the tree.
+    theta: The tail fraction.
+
+  Returns:
+    r, within 0.001 and 1.
+  """
+  if release.threshold_kind == accounting.GEOMETRIC:
+    gain = 0.12
+    error = gain / (2.0 - gain) / 4.0
+  else:
+    num_bins = tree_mechanism.check_num_bins(num_bins)
+    variances = tree_mechanism.cumulative_variances(num_bins)
+    below = min(max(round((1.0 - theta) * num_bins), 1), num_bins - 1)
+    error = (num_bins.bit_length() - 1) * float(variances[below - 1])
+  ratio = math.sqrt(2.0 * error / max(num_parameters, 1))
+  # (1 + r) / r <= (m / 10)^2 / (A z^2)
+  room = (0.1 * release.clients_per_round / release.effective_noise_multiplier) ** 2 / error
+  least = 1.0 / (room - 1.0) if room > 1.0 else math.inf
+  return float(min(max(ratio, least, _LEAST_RATIO), _MOST_RATIO))

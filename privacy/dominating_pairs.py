@@ -1,0 +1,205 @@
+"""Privacy loss distributions of Gaussian mechanisms on samples of clients, for every sampling here.
+
+A round on a cohort with the client i in it, given all the others, is one of two laws, and its
+hockey-stick divergences H_a(P || Q) = sup_E P(E) - a Q(E) follow from those of Gaussians,
+
+    G_mu(a) = H_a(N(mu, 1) || N(0, 1)) = Phi(mu/2 - ln(a)/mu) - a Phi(-mu/2 - ln(a)/mu).
+
+Let q be the probability that i's data count, nu the noise's law, x and x' the client's data before
+and after the change, omega the law of a round in which they do not count:
+
+    P = (1 - q) omega + q nu_x,    Q = (1 - q) omega + q nu_x'.
+
+By advanced joint convexity (Balle, Barthe, Gaboardi 2018), with a = 1 + (a' - 1) / q and b = a'/a,
+
+    H_a'(P || Q) <= q ((1 - b) H_a(nu_x || omega) + b H_a(nu_x || nu_x')).
+
+What is omega?
+- Poisson sampling, zero-out and add-or-remove: the same cohort without i, so that omega = nu_x' =
+  nu_0. The bound is q G_mu(a), and the other direction is known exactly.
+- m of n without replacement: a round in which i does not count has another client j in its place.
+  Couple the cohorts S + i and S + j, uniform over S and j. So omega = nu_y for some y. x and y are
+  as far apart as two clients' data can be (`replaced`), x and 0 as one client's can (`removed`).
+- Poisson sampling down to K: if the others alone fill the cohort, i takes another client's place
+  with probability at most q, as without replacement. How many the others are has the same law in
+  both worlds, and H_a is jointly convex: a mixture of the two cases above with constant weights. It
+  holds for zero-out, where omega = nu_y and nu_x' = nu_0, and for add-or-remove, where both are
+  nu_y, as for replacing the client; so the latter's bound, the largest, is taken.
+- A cohort's size that the adversary knows (the server): a mixture over sizes, likewise.
+
+A bound on H for all a >= 1 in both directions is a dominating pair; adaptive composition of rounds
+is dominated by the product of their pairs (Zhu, Dong, Wang 2022). Adaptive Gaussian releases within
+a round are dominated by one Gaussian pair with the root of the sum of squared distances.
+Discretized by "connect the dots" (Doroshenko et al. 2022), upwards only.
+"""
+
+import dataclasses
+import math
+
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution
+import numpy as np
+from scipy import special
+
+# A pair's losses are kept up to where a Gaussian has this many standard deviations.
+_TAIL = 9.5
+# No more points than this in the losses of a round, of all mechanisms together.
+_MOST_POINTS = 20_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledGaussian:
+  """A Gaussian mechanism on a sample of clients, with and without one client's data.
+
+  Attributes:
+    probability: q, with which the client's data count in a round, in (0, 1].
+    removed: mu between a client's data and none, 1 / z_eff.
+    replaced: mu between the data of two clients; not less than `removed`.
+    is_replaced: Whether another client counts in a round in which the client does not (sampling
+      without replacement), instead of nobody (Poisson sampling).
+    replace_one: Whether the neighbouring data set has other data of the client, instead of none.
+  """
+
+  probability: float
+  removed: float
+  replaced: float
+  is_replaced: bool = False
+  replace_one: bool = False
+
+
+# Mechanisms of which a round is one, with these probabilities.
+Mixture = tuple[tuple[float, SampledGaussian], ...]
+
+
+def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
+  """G_mu(e^epsilon), elementwise."""
+  if mu <= 0.0:
+    return np.zeros_like(epsilon)
+  first = special.log_ndtr(mu / 2.0 - epsilon / mu)
+  second = epsilon + special.log_ndtr(-mu / 2.0 - epsilon / mu)
+  return np.maximum(np.exp(first) - np.exp(second), 0.0)
+
+
+def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
+  """H(nu_0 || (1 - q) nu_0 + q nu_x) at e^epsilon, exactly."""
+  if q >= 1.0:
+    return _gaussian(epsilon, mu)
+  # The density ratio of nu_x to nu_0 must be below this for the loss to exceed epsilon.
+  with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    room = -np.expm1(epsilon + math.log1p(-q))  # 1 - e^epsilon (1 - q)
+    log_ratio = np.log(np.maximum(room, 0.0)) - epsilon - math.log(q)
+    below = log_ratio / mu + mu / 2.0
+    found = room * special.ndtr(below) - q * np.exp(epsilon + special.log_ndtr(below - mu))
+  return np.where(room > 0.0, np.maximum(found, 0.0), 0.0)
+
+
+def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Bounds on the hockey-stick divergences of one round.
+
+  Args:
+    pair: The mechanism and its sample.
+    epsilon: float [n], not negative.
+
+  Returns:
+    H_(e^epsilon)(P || Q) with the client's data in P, and H_(e^epsilon)(Q || P), float [n] each.
+  """
+  q = pair.probability
+  # a = 1 + (e^epsilon - 1) / q and b = e^epsilon / a.
+  inner = np.log1p(np.expm1(np.minimum(epsilon, 600.0)) / q)
+  inner = np.where(epsilon < 600.0, inner, epsilon - math.log(q))
+  share = np.exp(epsilon - inner)
+  removed, replaced = _gaussian(inner, pair.removed), _gaussian(inner, pair.replaced)
+  apart = replaced if pair.is_replaced else removed
+  if pair.replace_one:
+    found = q * ((1.0 - share) * apart + share * replaced)
+    return found, found
+  forward = q * ((1.0 - share) * apart + share * removed)
+  if pair.is_replaced:
+    return forward, q * removed
+  return forward, _poisson_add(epsilon, q, pair.removed)
+
+
+def _masses(curve: np.ndarray, interval: float) -> np.ndarray:
+  """Probabilities of the losses interval, 2 interval, ... of a pair with these divergences.
+
+  Args:
+    curve: H at e^(i interval), i = 0..n, float [n + 1].
+    interval: The distance between losses.
+
+  Returns:
+    float [n]; without the mass at infinity, `curve[-1]`.
+  """
+  steps = np.diff(curve)
+  inner = (steps[1:] - steps[:-1] * math.exp(interval)) / math.expm1(interval)
+  last = steps[-1] / math.expm1(-interval)
+  return np.maximum(np.append(inner, last), 0.0)
+
+
+def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
+  """The largest convex function of e^epsilon below a curve: still a bound, as H is convex."""
+  largest = interval * (len(curve) - 1)
+  if largest > 700.0:
+    return curve  # e^epsilon is no number; the bound is a little worse without.
+  x = np.exp(interval * np.arange(len(curve)))
+  slopes = np.diff(curve) / np.diff(x)
+  # Rounding alone makes slopes of next to nothing jump about; `_masses` cuts that off.
+  if not (np.diff(slopes) < -1e-9 * np.abs(slopes[1:]) - 1e-18).any():
+    return curve
+  kept: list[int] = []
+  for i in range(len(curve)):
+    while len(kept) > 1 and (curve[kept[-1]] - curve[kept[-2]]) * (x[i] - x[kept[-1]]) >= (
+      curve[i] - curve[kept[-1]]
+    ) * (x[kept[-1]] - x[kept[-2]]):
+      kept.pop()
+    kept.append(i)
+  return np.interp(x, x[kept], curve[kept])
+
+
+def _largest_loss(pair: SampledGaussian) -> float:
+  """Up to where a round's losses are kept."""
+  mu = pair.replaced if pair.is_replaced or pair.replace_one else pair.removed
+  largest = mu * mu / 2.0 + _TAIL * mu
+  if largest > 600.0:
+    return largest
+  return math.log1p(pair.probability * math.expm1(largest))
+
+
+def losses_of_round(
+  mixture: Mixture, interval: float
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+  """The privacy losses of one round, rounded upwards.
+
+  Args:
+    mixture: The mechanisms of which a round is one, with probabilities that sum to 1.
+    interval: The distance between losses.
+
+  Returns:
+    What dp_accounting composes and converts.
+
+  Raises:
+    ValueError: If that would take more than a few million points.
+  """
+  num_points = max(2, math.ceil(max(_largest_loss(pair) for _, pair in mixture) / interval))
+  if num_points * len(mixture) > _MOST_POINTS:
+    raise ValueError(
+      f"Found {num_points} privacy losses at intervals of {interval:.3g}; expected more noise, or"
+      " accounting by 'rdp'."
+    )
+  epsilon = interval * np.arange(num_points + 1)
+  curves = np.zeros([2, num_points + 1])
+  for weight, pair in mixture:
+    curves += weight * np.stack(divergences(pair, epsilon))
+  # Both directions have the same total variation, H at 1; the bounds may differ.
+  curves[:, 0] = curves[:, 0].max()
+  curves = np.stack([_convex_minorant(curve, interval) for curve in curves])
+
+  def pmf(curve: np.ndarray, other: np.ndarray) -> pld_pmf.PLDPmf:
+    positive = _masses(curve, interval)
+    # P has the mass e^l Q at a loss of l; Q's at -l are those of the other direction.
+    negative = (_masses(other, interval) * np.exp(-epsilon[1:]))[::-1]
+    infinity = float(curve[-1])
+    at_zero = max(0.0, 1.0 - infinity - positive.sum() - negative.sum())
+    masses = np.concatenate([negative, [at_zero], positive])
+    return pld_pmf.DensePLDPmf(interval, -num_points, masses, infinity, True)
+
+  return privacy_loss_distribution.PrivacyLossDistribution(pmf(*curves), pmf(*curves[::-1]))

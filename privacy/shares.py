@@ -1,0 +1,189 @@
+"""Noise that clients make in shares: how many shares a round has, and what their sum is worth.
+
+Each of the k clients of a round adds to every integer that it sends a share xi_i ~ N_Z(0, sigma^2),
+a discrete Gaussian; a secure sum releases the total modulo M. The number of shares is the same in
+every round, K, whatever k is. Who makes the shares that are missing is the protocol:
+
+    "complement"    the server adds one draw of N_Z(0, (K - k) sigma^2) before it decodes;
+    "helpers"       K - k other clients send a share of noise and no data;
+    "private_coin"  more clients are contacted than are to add data; each adds its share of noise,
+                    and its data if a coin says so that it tosses in secret. k is the number of
+                    contacted clients here, and the server completes their shares to K.
+
+Theorem. Let Delta be the l2-sensitivity, in integers, of the sum of what clients send before noise,
+under zero-out adjacency; let K sigma^2 = (z Delta)^2 + 2 and sigma >= 2. Against whoever sees what
+the rounds release but not who took part, T rounds with d noisy integers each cost what T rounds
+of the Gaussian mechanism of noise multiplier z on the same sample of clients cost, but for a factor
+of e^(+-T d tau) on all densities, with `slack`'s tau. This holds for zero-out and for
+add-or-remove adjacency and for any d: nothing depends on k, so that however many integers have
+noise, they do not show k.
+
+Proof. (1) Given the cohort, the noise of one integer is the convolution of k draws of variance
+sigma^2 and, if the server completes them, one of (K - k) sigma^2. Convolving two discrete Gaussians
+of variances v, w >= 1/4 gives the discrete Gaussian of variance v + w up to a factor of e^(+-10
+exp(-2 pi^2 v w / (v + w))) on its probabilities (Kairouz, Liu, Steinke 2021, "The Distributed
+Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"). Adding share by share
+has v w / (v + w) = sigma^2 j / (j + 1) for j = 1, 2, ..., and the complement sigma^2 k (K - k) / K
+>= sigma^2 (K - 1) / K. So the noise is nu = N_Z(0, s^2) with s^2 = K sigma^2, one law for all k, up
+to e^(+-tau) for each of the d integers; all of them count, because k differs between cohorts.
+(2) nu is a post-processing of a continuous Gaussian. Draw y ~ N(0, s^2 - 2) and round it at random
+to an integer with probability proportional to exp(-(z - y)^2 / 4), a discrete Gaussian of variance
+2 around y. By Poisson's summation formula the sum of these weights over the integers is
+sqrt(4 pi) (1 +- 2.01 exp(-4 pi^2)) wherever y is, so that z has probability proportional to
+exp(-z^2 / (2 s^2)) up to a factor of e^(+-5 exp(-4 pi^2)). Rounding commutes with integer shifts.
+Hence the round is the mechanism "sum of integer vectors plus N(0, (z Delta)^2)" and then rounding,
+the modulus and all decoding, which are post-processing. (Bounding the Renyi divergence of shifted
+discrete Gaussians directly is enough for integer orders, but not for privacy loss distributions: a
+hockey-stick divergence has a kink, and its sum over a lattice is not its integral.)
+(3) That mechanism's noise does not depend on the cohort. So it may be sampled like any additive
+mechanism: conditioned on the others, one more client shifts a fixed law.
+(4) Factors of e^(+-tau) per integer multiply, over d integers, a round's adaptive releases and T
+rounds. QED
+
+A cohort of more than K clients cannot be completed. The sampler drops clients at random down to K
+(`cohort_limit`); `privacy.dominating_pairs` accounts for what that changes.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+COMPLEMENT = "complement"
+HELPERS = "helpers"
+PRIVATE_COIN = "private_coin"
+PROTOCOLS = (COMPLEMENT, HELPERS, PRIVATE_COIN)
+
+# Below this standard deviation of a share, a sum of discrete Gaussians is not close enough to one.
+MIN_STDDEV = 2.0
+# The variance by which a discrete Gaussian is wider than the continuous one that it is made of.
+ROUNDING_VARIANCE = 2.0
+_ROUNDING_SLACK = 5.0 * math.exp(-2.0 * math.pi**2 * ROUNDING_VARIANCE)
+# How many standard deviations of a Poisson cohort's size there is room for above its mean.
+_ROOM = 4.0
+
+
+def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -> float:
+  """sigma = sqrt(((z Delta)^2 + 2) / K), of one share.
+
+  Args:
+    noise_multiplier: z, of the continuous Gaussian mechanism that the sum is worth.
+    sensitivity: Delta, in integers.
+    num_shares: K.
+
+  Returns:
+    The standard deviation (the square root of the variance proxy) of one client's noise.
+  """
+  total = math.hypot(noise_multiplier * sensitivity, math.sqrt(ROUNDING_VARIANCE))
+  return total / math.sqrt(num_shares)
+
+
+def delivered_noise_multiplier(stddev: float, sensitivity: float, num_shares: int) -> float:
+  """z of K shares, the inverse of `share_stddev`; 0 where the noise is too little for any."""
+  return math.sqrt(max(num_shares * stddev**2 - ROUNDING_VARIANCE, 0.0)) / sensitivity
+
+
+def sum_slack(stddev: float, num_shares: int) -> float:
+  """How far the sum of K shares is from the discrete Gaussian of K times their variance.
+
+      10 sum_(j = 1)^(K - 1) exp(-2 pi^2 sigma^2 j / (j + 1))
+
+  Args:
+    stddev: sigma.
+    num_shares: K.
+
+  Returns:
+    A bound on the absolute log-ratio of their probabilities, not negative.
+  """
+  shares = np.arange(1, num_shares)
+  return float(10.0 * np.exp(-2.0 * np.pi**2 * stddev**2 * shares / (shares + 1)).sum())
+
+
+def slack(stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
+  """tau of the theorem above, for one integer of one round.
+
+  Args:
+    stddev: sigma.
+    num_shares: K.
+    protocol: One of `PROTOCOLS`.
+
+  Returns:
+    tau, not negative: 1.8e-16 at sigma = 2.
+  """
+  tau = sum_slack(stddev, num_shares) + _ROUNDING_SLACK
+  if protocol != HELPERS and num_shares > 1:
+    apart = stddev**2 * (num_shares - 1) / num_shares
+    tau += 10.0 * math.exp(-2.0 * math.pi**2 * apart)
+  return tau
+
+
+def cohort_limit(population: int, clients_per_round: float) -> int:
+  """K of a Poisson cohort: m + 4 sqrt(m), at most n.
+
+  Larger cohorts lose clients at random. A lower limit would cost privacy (at K = m an epsilon of
+  2.7 is 7.9), a higher one costs the server's view of the sum more.
+
+  Args:
+    population: n.
+    clients_per_round: m = q n, the expected size of a cohort.
+
+  Returns:
+    The most clients of a round.
+  """
+  return min(population, math.ceil(clients_per_round + _ROOM * math.sqrt(clients_per_round)))
+
+
+def overflow_probability(population: int, probability: float, limit: int) -> float:
+  """The chance that the other clients of a Poisson cohort alone fill it.
+
+  Args:
+    population: n.
+    probability: q.
+    limit: K, the most clients of a round.
+
+  Returns:
+    P[Binomial(n - 1, q) >= K]: where that is so, a client takes another one's place.
+  """
+  if limit >= population:
+    return 0.0
+  return float(stats.binom.sf(limit - 1, population - 1, probability))
+
+
+def reports_of_a_member(
+  population: int, probability: float, limit: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """How many clients report in the rounds in which a given client does.
+
+  Args:
+    population: n.
+    probability: q, of Poisson sampling.
+    limit: K, down to which larger cohorts are cut at random.
+
+  Returns:
+    The numbers of reports, int [K], and their probabilities, float [K].
+  """
+  found = np.zeros(limit)
+  found[:-1] = stats.binom.pmf(np.arange(limit - 1), population - 1, probability)
+  # One of j + 1 >= K that are cut at random stays with probability K / (j + 1), and
+  # P[Binomial(n - 1, q) = j] / (j + 1) = P[Binomial(n, q) = j + 1] / (n q).
+  expected = population * probability
+  found[-1] = limit / expected * stats.binom.sf(limit - 1, population, probability)
+  return np.arange(1, limit + 1), found / found.sum()
+
+
+def loss_ratio(num_reports: Any, num_shares: int) -> Any:
+  """How much more a sum of k shares loses than one of K: the ratio of squared noise multipliers.
+
+  The noise of k shares is worth a continuous Gaussian of variance k sigma^2 - 2. The ratio to that
+  of K falls with sigma, so that sigma = 2 bounds it: (4 K - 2) / (4 k - 2).
+
+  Args:
+    num_reports: k, a number or an array, at least 1.
+    num_shares: K.
+
+  Returns:
+    The ratio, at least 1.
+  """
+  least = MIN_STDDEV**2
+  return (least * num_shares - ROUNDING_VARIANCE) / (least * num_reports - ROUNDING_VARIANCE)
