@@ -8,7 +8,7 @@ without TensorFlow, is in `superquantile`.
 import importlib
 import types
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = (
   "algorithms",

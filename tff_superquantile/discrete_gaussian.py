@@ -36,7 +36,9 @@ def probabilities(stddev: float) -> np.ndarray:
   return unnormalised / unnormalised.sum()
 
 
-def sample(shape: Union[Sequence[int], tf.Tensor], stddev: float, seed: tf.Tensor) -> tf.Tensor:
+def sample(
+  shape: Union[Sequence[int], tf.Tensor], stddev: Union[float, tf.Tensor], seed: tf.Tensor
+) -> tf.Tensor:
   """Independent discrete Gaussian noise, a function of the seed.
 
   Inverts the distribution function by a table in float64. Each probability is off by less than
@@ -46,24 +48,27 @@ def sample(shape: Union[Sequence[int], tf.Tensor], stddev: float, seed: tf.Tenso
 
   Args:
     shape: The shape of the noise.
-    stddev: sigma, see `probabilities`.
+    stddev: sigma, see `probabilities`; or a tensor, float64 [], not negative, 0 for no noise.
     seed: An integer tensor [2].
 
   Returns:
     int64 of that shape, in [-support(stddev), support(stddev)].
 
   Raises:
-    ValueError: If stddev is not positive and finite.
+    ValueError: If stddev is a number that is not positive and finite.
   """
-  distribution = np.cumsum(probabilities(stddev))
+  if tf.is_tensor(stddev):
+    largest = tf.cast(tf.math.ceil(_HALF_WIDTH * stddev), tf.int64)
+    values = tf.cast(tf.range(-largest, largest + 1), tf.float64)
+    # Without noise there is one value, whatever it is divided by.
+    unnormalised = tf.exp(-0.5 * (values / tf.maximum(stddev, 1e-9)) ** 2)
+    distribution = tf.cumsum(unnormalised / tf.reduce_sum(unnormalised))
+  else:
+    distribution = tf.constant(np.cumsum(probabilities(stddev)))
+    largest = support(stddev)
   uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
   # The last step is left out, so that rounding in the sum cannot lead beyond the table.
-  steps = tf.constant(distribution[:-1])
-  index = tf.searchsorted(steps, tf.reshape(uniform, [-1]), side="right", out_type=tf.int64)
-  return tf.reshape(index, tf.shape(uniform)) - support(stddev)
-
-
-def fresh_seed() -> tf.Tensor:
-  """A seed from the machine's entropy, another one each time the graph runs: int64 [2]."""
-  # Not tf.random.uniform: a seed set for the graph would give all clients the same noise.
-  return tf.raw_ops.NonDeterministicInts(shape=tf.constant([2], tf.int64), dtype=tf.int64)
+  index = tf.searchsorted(
+    distribution[:-1], tf.reshape(uniform, [-1]), side="right", out_type=tf.int64
+  )
+  return tf.reshape(index, tf.shape(uniform)) - largest

@@ -7,34 +7,44 @@ import tensorflow_federated as tff
 
 from privacy import sum_mechanism
 from tff_superquantile import discrete_gaussian
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sum as secure_sum_lib
 
 
 class DistributedGaussianSumFactory(tff.aggregators.UnweightedAggregationFactory):
   """Sums the clients' vectors with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.sum_mechanism`): the server's view, which is the secure
-  sum, and with it everything computed from it, is a Gaussian mechanism of noise multiplier
-  `mechanism.noise_multiplier` under zero-out adjacency, when at least `mechanism.min_clients`
-  clients add their noise. Outside of it: how many clients report.
+  Guarantee, for `mechanism` (see `privacy.sum_mechanism`): the result is a post-processing of a
+  Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
+  under addition or removal of a client, whatever the number of reports and of entries: the server
+  completes the clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The
+  server itself sees the secure sum, with the noise of those who report.
 
   What `tff.learning.ddp_secure_aggregator` is for, in one step instead of six nested ones, without
   rotating vectors: a few bits more an entry. Values are structures of float32 tensors; they are
   clipped to `mechanism.clip_norm` in l2 norm, all tensors together. The result is their sum with
-  noise, or zeros if the number of reports was not in min_clients..max_clients. No state, and no
-  measurements.
+  noise, or zeros if more than `num_shares` reported. The state is that of the server's source of
+  noise. No measurements.
   """
 
-  def __init__(self, mechanism: sum_mechanism.SumMechanism, *, secure_sum: str = "modular"):
+  def __init__(
+    self,
+    mechanism: sum_mechanism.SumMechanism,
+    *,
+    secure_sum: str = "modular",
+    noise_key: Optional[bytes] = None,
+  ):
     """Initializes a `DistributedGaussianSumFactory`.
 
     Args:
       mechanism: Built by `privacy.sum_mechanism.build_sum_mechanism`.
       secure_sum: See `secure_sum.build_secure_sum`.
+      noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
     Raises:
-      ValueError: If `secure_sum` isn't one of its documented values.
+      ValueError: If `secure_sum` isn't one of its documented values, or the key of another length.
     """
+    self._source = noise_source.NoiseSource(noise_key, "sum of updates")
     self._mechanism = mechanism
     largest = mechanism.largest_entry + discrete_gaussian.support(mechanism.local_stddev)
     self._secure_sum = secure_sum_lib.build_secure_sum(
@@ -56,7 +66,7 @@ class DistributedGaussianSumFactory(tff.aggregators.UnweightedAggregationFactory
     vector = tf.clip_by_norm(tf.cast(vector, tf.float64), mechanism.clip_norm)
     rounded = tf.cast(tf.round(vector * mechanism.scale), tf.int64)
     if seed is None:
-      seed = discrete_gaussian.fresh_seed()
+      seed = noise_source.fresh_seed()
     noise = discrete_gaussian.sample([mechanism.num_entries], mechanism.local_stddev, seed)
     return secure_sum_lib.report(
       self._secure_sum, tf.ensure_shape(rounded, [mechanism.num_entries]) + noise
@@ -64,7 +74,7 @@ class DistributedGaussianSumFactory(tff.aggregators.UnweightedAggregationFactory
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Builds the process whose clients have called `report` on a `value_type` themselves."""
-    mechanism, secure_sum = self._mechanism, self._secure_sum
+    mechanism, secure_sum, source = self._mechanism, self._secure_sum, self._source
     specs = tff.types.type_to_tf_tensor_specs(value_type)
     sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(specs)]
     if sum(sizes) != mechanism.num_entries:
@@ -73,33 +83,45 @@ class DistributedGaussianSumFactory(tff.aggregators.UnweightedAggregationFactory
         " mechanism was built."
       )
 
-    @tff.tensorflow.computation(secure_sum_lib.report_type(mechanism.num_entries))
-    def decode_at_server(summed):
+    report_type = secure_sum_lib.report_type(mechanism.num_entries)
+
+    @tff.tensorflow.computation
+    def initial_state():
+      return source.initial_state()
+
+    @tff.tensorflow.computation(initial_state.type_signature.result, report_type)
+    def decode_at_server(state, summed):
       num_reports = summed["num_reports"]
-      is_valid = tf.logical_and(
-        num_reports >= mechanism.min_clients, num_reports <= mechanism.max_clients
+      seed, next_state = source.draw(state)
+      sums = secure_sum_lib.complete(
+        secure_sum.at_server(summed["values"], num_reports),
+        num_reports,
+        mechanism.local_stddev,
+        mechanism.num_shares,
+        seed,
       )
       half = mechanism.modulus // 2
-      sums = secure_sum.at_server(summed["values"], num_reports)
       sums = tf.math.floormod(sums + half, mechanism.modulus) - half
+      is_valid = num_reports <= mechanism.num_shares
       vector = tf.where(is_valid, tf.cast(sums, tf.float64) / mechanism.scale, 0.0)
       parts = [
         tf.cast(tf.reshape(part, spec.shape), spec.dtype)
         for part, spec in zip(tf.split(vector, sizes), tf.nest.flatten(specs))
       ]
-      return tf.nest.pack_sequence_as(specs, parts)
+      return next_state, tf.nest.pack_sequence_as(specs, parts)
 
     @tff.federated_computation
     def initialize():
-      return tff.federated_value((), tff.SERVER)
+      return tff.federated_eval(initial_state, tff.SERVER)
 
     @tff.federated_computation(
-      initialize.type_signature.result,
-      tff.FederatedType(secure_sum_lib.report_type(mechanism.num_entries), tff.CLIENTS),
+      initialize.type_signature.result, tff.FederatedType(report_type, tff.CLIENTS)
     )
     def next_fn(state, reports):
-      result = tff.federated_map(decode_at_server, secure_sum.sum(reports))
-      return tff.templates.MeasuredProcessOutput(state, result, tff.federated_value((), tff.SERVER))
+      next_state, result = tff.federated_map(decode_at_server, (state, secure_sum.sum(reports)))
+      return tff.templates.MeasuredProcessOutput(
+        next_state, result, tff.federated_value((), tff.SERVER)
+      )
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 

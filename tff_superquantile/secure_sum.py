@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import discrete_gaussian
+
 # The number of reports has a modulus of its own, that it cannot reach.
 _MAX_REPORTS = 2**31 - 1
 
@@ -98,3 +100,27 @@ def report_type(num_entries: int) -> tff.Type:
   return tff.types.to_type(
     collections.OrderedDict(values=tff.TensorType(np.int64, [num_entries]), num_reports=np.int64)
   )
+
+
+def complete(
+  sums: tf.Tensor, num_reports: tf.Tensor, local_stddev: float, num_shares: int, seed: tf.Tensor
+) -> tf.Tensor:
+  """Adds the shares of noise that a cohort lacks, so that their number does not show in the sum.
+
+  Guarantee: see the theorem of `privacy.shares`. The sum of the shares of `num_reports` clients and
+  of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
+  reports up to `num_shares`.
+
+  Args:
+    sums: int64 [d], before they are decoded.
+    num_reports: k, int64 []; of more than `num_shares` nothing is made right.
+    local_stddev: sigma, of one share.
+    num_shares: K.
+    seed: int64 [2].
+
+  Returns:
+    int64 [d].
+  """
+  missing = tf.cast(tf.maximum(num_shares - num_reports, 0), tf.float64)
+  noise = discrete_gaussian.sample(tf.shape(sums), local_stddev * tf.sqrt(missing), seed)
+  return sums + noise

@@ -4,7 +4,6 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 from typing_extensions import Unpack
 
 from privacy import sum_mechanism
@@ -22,7 +21,7 @@ def _build_noised_sum(
   update_type: tff.Type,
   clip_norm: float,
   noise_multiplier: float,
-  noise_seed: Optional[int],
+  noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
   """How updates are summed, and what a client reports in place of its update."""
@@ -33,13 +32,10 @@ def _build_noised_sum(
         f"Found an update_sum of clip norm and noise multiplier {found}; expected"
         f" {(clip_norm, noise_multiplier)}."
       )
-    factory = distributed_sum.DistributedGaussianSumFactory(update_sum)
+    factory = distributed_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
     return factory.factory_of_reports(update_type), factory.report
   stddev = noise_multiplier * clip_norm
-  if noise_seed is None:
-    query = tfp.GaussianSumQuery(clip_norm, stddev)
-  else:
-    query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_seed)
+  query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_key, "updates")
 
   def clip(update: Any, seed: Optional[tf.Tensor]) -> Any:
     # The query clips, too, but in single precision, in which the norm of a huge update overflows:
@@ -64,7 +60,7 @@ def build_private_superquantile_fed_avg(
   clip_norm: float,
   noise_multiplier: float,
   expected_clients: float,
-  noise_seed: Optional[int] = None,
+  noise_key: Optional[bytes] = None,
   update_sum: Optional[sum_mechanism.SumMechanism] = None,
   **options: Unpack[options_lib.Options],
 ) -> tff.learning.templates.LearningProcess:
@@ -85,8 +81,8 @@ def build_private_superquantile_fed_avg(
   Guarantee: a round releases, of its cohort, the private threshold and U, a Gaussian mechanism of
   noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` has what many rounds on sampled
   cohorts cost. The server is trusted with the sum of updates before it adds the noise, unless
-  `update_sum` says how clients make it: then it sees the noisy sum alone
-  (`DistributedGaussianSumFactory`), under zero-out adjacency.
+  `update_sum` says how clients make it: then it sees the sum with the noise of those who report
+  alone (`DistributedGaussianSumFactory`).
 
   The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
 
@@ -102,11 +98,12 @@ def build_private_superquantile_fed_avg(
     clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
     noise_multiplier: z_w.
     expected_clients: q n, the expected size of a cohort.
-    noise_seed: Of the server's noise, in 0..2^63 - 1, to be kept secret like the noise; None for
-      noise of its own entropy.
+    noise_key: Of the server's noise, 16 bytes, to be kept as secret as the noise and used for one
+      run only; None for fresh entropy.
     update_sum: Built by `privacy.sum_mechanism.build_sum_mechanism` with this clip norm and noise
-      multiplier, for noise of which each client makes its share; in rounds with too few or too many
-      reports the sum is zero. None for noise that the server adds.
+      multiplier, for noise of which each client makes its share and the server what a cohort lacks;
+      in rounds of more reports than it has shares the sum is zero. None for noise that the server
+      adds.
     **options: See `options.Options`; `client_weighting`, `model_aggregator` and
       `metrics_aggregator` are not to be chosen here.
 
@@ -146,7 +143,7 @@ def build_private_superquantile_fed_avg(
     local_model.build_initial_weights_fn(model_fn).type_signature.result.trainable,
     clip_norm,
     noise_multiplier,
-    noise_seed,
+    noise_key,
     update_sum,
   )
 

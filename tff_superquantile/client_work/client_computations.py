@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 
 # What a client draws comes from streams of its own, so that its seed may serve other ends, too.
-_THRESHOLD_STREAM = 1
-_UPDATE_STREAM = 2
+_THRESHOLD_STREAM, _UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LocalWork:
     """The seed of one of the client's streams, int64 [2]; None without a `seed_fn`."""
     if self.seed_fn is None:
       return None
-    return tf.random.experimental.stateless_fold_in(self.seed_fn(client), stream)
+    return noise_source.split(self.seed_fn(client), _NUM_STREAMS)[stream]
 
   def index_arguments(
     self, client: Any, threshold: threshold_lib.ThresholdProcess

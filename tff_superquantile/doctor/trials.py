@@ -112,7 +112,7 @@ def secure_sum() -> report.Finding:
   median = float(quantile.next(quantile.initialize(), values, [1.0] * _NUM_CLIENTS).result)
   # The count below a bin is a sum of at most one node a level. A threshold is the left edge of its
   # bin.
-  noise = _STDDEVS * mechanism.num_levels**0.5 * mechanism.count_stddev(_NUM_CLIENTS) / _NUM_CLIENTS
+  noise = _STDDEVS * mechanism.num_levels**0.5 * mechanism.count_stddev / _NUM_CLIENTS
   low, high = np.quantile(values, [0.5 - noise, 0.5 + noise])
   low -= _MAX_VALUE / _NUM_BINS
   if not low <= median <= high:

@@ -54,6 +54,9 @@ _WORDS = {
   "tree": "tree",
   "geometric": "geometric",
   "distributed": "distributed noise",
+  "helpers": "helpers",
+  "private_coin": "private coin",
+  "replace_one": "replace one",
 }
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 # Longer names first, or update_z would read as z.
@@ -95,6 +98,9 @@ def folder(config: Mapping[str, Any]) -> str:
       add_number("smoothing")
   if config["update_sum"] == "distributed":
     parts.append("distributed")
+  for flag, usual in (("noise_shares", "complement"), ("relation", "zero_out")):
+    if config[flag] != usual:
+      parts.append(config[flag])
   for flag in ("epsilon", "threshold_noise_multiplier", "update_noise_multiplier"):
     add_number(flag)
   return "_".join(parts)

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import shares
 from privacy import tree_mechanism
 import tasks
 from tff_superquantile import algorithms
@@ -61,10 +62,7 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
 
 
 def _check_not_private(config: Mapping[str, Any]) -> None:
-  defaults = dict(
-    delta=None, rho_ratio=None, clip_norm=None, clip_unit="update", update_sum="central"
-  )
-  for name, default in defaults.items():
+  for name, default in private_runs.DEFAULTS.items():
     if config[name] != default:
       raise ValueError(
         f"Found --{name}={config[name]} in a run that is not private; give --epsilon, too, or leave"
@@ -145,13 +143,16 @@ def _check_threshold(config: Mapping[str, Any]) -> None:
       f"Found --threshold=tree with --sampling={config['sampling']} in a run without a budget; the"
       " fewest clients of a round follow from one. Use --sampling=fixed_size."
     )
-  _build_threshold(config, None)  # Checks what remains.
+  _build_threshold(config, None, None)  # Checks what remains.
 
 
 def _build_threshold(
-  config: Mapping[str, Any], release: Optional[accounting.Release]
+  config: Mapping[str, Any], release: Optional[accounting.Release], key: Optional[bytes]
 ) -> Union[None, str, threshold_lib.ThresholdFn]:
   """What the algorithms take for a threshold."""
+  if key is None:
+    # No budget and no claim: noise may be as public as the seed.
+    key = seeds.client_seed(config["seed"], 0, "noise of the server").tobytes()
   if config["threshold"] == "tree":
     if release is not None:
       mechanism = release.tree
@@ -165,6 +166,7 @@ def _build_threshold(
       max_loss=config["max_loss"],
       secure_sum=config["secure_sum"],
       seeded=True,
+      noise_key=key,
     )
   if config["threshold"] == "geometric":
     return functools.partial(
@@ -172,7 +174,7 @@ def _build_threshold(
       noise_multiplier=config["threshold_noise_multiplier"],
       expected_clients=config["clients_per_round"],
       initial_estimate=config["max_loss"],
-      seed=_noise_seed(config, "threshold noise"),
+      noise_key=key,
     )
   if config["threshold"] == "reweighting":
     return functools.partial(threshold_lib.build_exact_reweighting, smoothing=config["smoothing"])
@@ -191,15 +193,12 @@ def _learning_rate_fn(config: Mapping[str, Any]) -> Optional[Callable[[tf.Tensor
   return learning_rate
 
 
-def _noise_seed(config: Mapping[str, Any], purpose: str) -> int:
-  return int(seeds.generator(config["seed"], purpose).integers(2**63 - 1))
-
-
 def build_process(
   config: Mapping[str, Any],
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
   release: Optional[accounting.Release] = None,
+  key: Optional[bytes] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process that resolved flags ask for.
 
@@ -208,6 +207,7 @@ def build_process(
     model: The task's model.
     files: The training clients.
     release: What a round releases, for private runs.
+    key: From which their noise follows.
 
   Returns:
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
@@ -221,10 +221,11 @@ def build_process(
     examples_fn=client_files.build_examples_fn(
       files,
       shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
+      may_lack_examples=config["noise_shares"] != shares.COMPLEMENT,
     ),
   )
   is_superquantile = config["algorithm"] == "superquantile"
-  threshold = _build_threshold(config, release)
+  threshold = _build_threshold(config, release, key)
   if release is not None:
     assert not isinstance(threshold, str)  # `private_runs.resolve` knows no names.
     return algorithms.build_private_superquantile_fed_avg(
@@ -235,7 +236,7 @@ def build_process(
       clip_norm=private_runs.update_clip_norm(config),
       noise_multiplier=config["update_noise_multiplier"],
       expected_clients=config["clients_per_round"],
-      noise_seed=_noise_seed(config, "update noise"),
+      noise_key=key,
       update_sum=release.update_sum,
       seed_fn=_read_seed,
       **local_work,
@@ -272,20 +273,29 @@ def build_process(
 
 
 def build_selection(
-  files: client_files.ClientFiles, config: Mapping[str, Any]
+  files: client_files.ClientFiles,
+  config: Mapping[str, Any],
+  release: Optional[accounting.Release] = None,
+  key: Optional[bytes] = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round to its cohort, with what each client holds in it.
 
-  All methods of a seed get the same cohorts; FedAvg-Sub trains the first theta of a cohort, whose
-  order is random: as many clients as superquantile aggregation with that theta.
+  All methods of a seed get the same cohorts, and all private methods of a key; FedAvg-Sub trains
+  the first theta of a cohort, whose order is random: as many clients as superquantile aggregation
+  with that theta.
 
   Args:
     files: The training clients.
     config: Resolved flags.
+    release: What a round releases, for private runs.
+    key: From which their cohorts and clients' noise follow.
 
   Returns:
     A function of the round's number that returns handles of `files`.
   """
+  if release is not None:
+    assert key is not None
+    return _build_private_selection(files, release, key)
   samplers: dict[str, Callable[[Sequence[str], int, int], Callable[[int], list[str]]]] = {
     "fixed_size": cohorts.build_fixed_size_sampler,
     "poisson": cohorts.build_poisson_sampler,
@@ -304,6 +314,45 @@ def build_selection(
       files.handle(client_id, seeds.client_seed(config["seed"], round_num, client_id))
       for client_id in sample(round_num)[:size]
     ]
+
+  return select
+
+
+def _build_private_selection(
+  files: client_files.ClientFiles, release: accounting.Release, key: bytes
+) -> Callable[[int], list[Any]]:
+  """`build_selection` of a private run: of what the accounting says, by a secret key."""
+  contacted = release.contacted or release.clients_per_round
+  if release.sampling == accounting.POISSON:
+    sample = cohorts.build_poisson_sampler(
+      files.client_ids, contacted, key, max_clients=release.num_shares
+    )
+  else:
+    sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
+  helpers = coin = None
+  if release.protocol == shares.HELPERS:
+    assert release.num_shares is not None
+    helpers = cohorts.build_helpers_sampler(files.client_ids, release.num_shares, key)
+  if release.protocol == shares.PRIVATE_COIN:
+    coin = cohorts.build_coin(release.clients_per_round / contacted, key)
+
+  def select(round_num: int) -> list[Any]:
+    def seed(client_id: str) -> np.ndarray:
+      return seeds.client_seed(key, round_num, client_id)
+
+    cohort = sample(round_num)
+    found = [
+      files.handle(client_id, seed(client_id))
+      if coin is None or coin(round_num, client_id)
+      else files.handle_without_examples(client_id, seed(client_id))
+      for client_id in cohort
+    ]
+    if helpers is not None:
+      found += [
+        files.handle_without_examples(client_id, seed(client_id))
+        for client_id in helpers(round_num, cohort)
+      ]
+    return found
 
   return select
 

@@ -1,26 +1,44 @@
 """What makes a run private: its noise from a budget, its ledger, what it must not write."""
 
 from collections.abc import Mapping
-import dataclasses
+import contextlib
+import math
 import pathlib
+import secrets
 from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import calibration
 from privacy import ledger
+from privacy import server as server_lib
+from privacy import shares
 from privacy import statements
-from privacy import sum_mechanism
 from privacy import tree_mechanism
+from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import run_folder
 
-_RHO_RATIOS = {"geometric": 0.01, "tree": 0.5}
 # Flags that follow from a budget and the number of clients.
-CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta")
+CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
 _MULTIPLIERS = CALIBRATED[:2]
+# Of a private run alone, and what other runs have there.
+DEFAULTS = dict(
+  delta=None,
+  rho_ratio=None,
+  clip_norm=None,
+  clip_unit="update",
+  update_sum="central",
+  noise_shares=shares.COMPLEMENT,
+  contacted_clients=None,
+  relation=accounting.ZERO_OUT,
+  accounting=accounting.TIGHTEST,
+  noise_key_file="",
+)
+_KEY_FILE = "noise_key"
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +80,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     )
   resolved["client_weighting"] = "uniform"
   resolved["sampling"] = resolved["sampling"] or "poisson"
+  _check_noise_shares(resolved)
   clip_norm = resolved["clip_norm"]
   if clip_norm is None or not 0.0 < clip_norm < np.inf:
     found = "no --clip_norm" if clip_norm is None else f"--clip_norm={clip_norm}"
@@ -74,8 +93,6 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
-    if has_threshold and resolved["rho_ratio"] is None:
-      resolved["rho_ratio"] = _RHO_RATIOS[resolved["threshold"]]
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
@@ -85,6 +102,28 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in multipliers:
       tree_mechanism.check_positive(f"--{name}", resolved[name])
   return resolved
+
+
+def _check_noise_shares(config: Mapping[str, Any]) -> None:
+  """Checks who makes the noise, given the threshold and the sampling."""
+  protocol, contacted = config["noise_shares"], config["contacted_clients"]
+  if (protocol == shares.PRIVATE_COIN) != (contacted is not None):
+    raise ValueError(
+      f"Found --noise_shares={protocol} with --contacted_clients={contacted}; give the number of"
+      " clients to contact with private_coin, and with nothing else."
+    )
+  if protocol == shares.COMPLEMENT:
+    return
+  if config["threshold"] != accounting.TREE and config["update_sum"] != "distributed":
+    raise ValueError(
+      f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
+      " --threshold=tree or --update_sum=distributed, too, or leave it out."
+    )
+  if config["sampling"] != accounting.POISSON:
+    raise ValueError(
+      f"Found --noise_shares={protocol} with --sampling={config['sampling']}, whose cohorts have"
+      " all shares of noise; use poisson."
+    )
 
 
 def check_resolved(config: Mapping[str, Any]) -> None:
@@ -101,13 +140,14 @@ def check_resolved(config: Mapping[str, Any]) -> None:
 
 
 def calibrate(
-  config: Mapping[str, Any], population: int, earlier: Mapping[str, str]
+  config: Mapping[str, Any], population: int, num_parameters: int, earlier: Mapping[str, str]
 ) -> dict[str, Any]:
-  """Fills in delta and the noise multipliers of a private run.
+  """Fills in delta, the noise multipliers and how they divide the budget, of a private run.
 
   Args:
     config: From `resolve`.
     population: The number of training clients.
+    num_parameters: How many numbers an update has.
     earlier: The flags of the run so far, empty if it has not begun: a run that goes on keeps its
       noise.
 
@@ -123,22 +163,44 @@ def calibrate(
   if found["epsilon"] is None:
     return found
   if earlier:
-    found.update((name, float(earlier[name])) for name in _MULTIPLIERS if name in earlier)
+    kept = (*_MULTIPLIERS, "rho_ratio")
+    found.update((name, float(earlier[name])) for name in kept if name in earlier)
     return found
-  release = accounting.calibrate(
-    config["epsilon"],
-    delta,
+  budget: dict[str, Any] = dict(
     population=population,
     clients_per_round=config["clients_per_round"],
     num_rounds=config["num_rounds"],
-    rho_ratio=config["rho_ratio"],
     sampling=config["sampling"],
     threshold_kind=config["threshold"] or accounting.TREE,
-    num_bins=config["num_bins"] if config["threshold"] == "tree" else None,
-    distributed_updates=config["update_sum"] == "distributed",
+    relation=config["relation"],
+    protocol=config["noise_shares"],
+    contacted=config["contacted_clients"],
+    accountant=config["accounting"],
+    **_made_by_clients(config, num_parameters),
+  )
+  if config["threshold"] is not None and config["rho_ratio"] is None:
+    whole = calibration.calibrate(
+      config["epsilon"], delta, **{**budget, "num_bins": None, "rho_ratio": None}
+    )
+    ratio = calibration.default_rho_ratio(
+      whole, num_parameters, num_bins=config["num_bins"], theta=config["theta"]
+    )
+    found["rho_ratio"] = float(f"{ratio:.3g}")
+  release = calibration.calibrate(
+    config["epsilon"], delta, **budget, rho_ratio=found["rho_ratio"]
   )
   found.update((name, getattr(release, name)) for name in _MULTIPLIERS)
   return found
+
+
+def _made_by_clients(config: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
+  """What `calibration.complete` takes."""
+  return dict(
+    num_bins=config["num_bins"] if config["threshold"] == accounting.TREE else None,
+    distributed_updates=config["update_sum"] == "distributed",
+    clip_norm=update_clip_norm(config),
+    num_parameters=num_parameters,
+  )
 
 
 def update_clip_norm(config: Mapping[str, Any]) -> float:
@@ -179,23 +241,89 @@ def build_release(
     update_noise_multiplier=config["update_noise_multiplier"],
     sampling=config["sampling"],
     threshold_kind=config["threshold"] or accounting.TREE,
+    relation=config["relation"],
+    protocol=config["noise_shares"],
+    contacted=config["contacted_clients"],
   )
-  num_rounds, delta = config["num_rounds"], config["delta"]
-  tree = update_sum = None
-  if config["threshold"] == "tree":
-    tree = accounting.tree_for(release, config["num_bins"], num_rounds, delta)
-  if config["update_sum"] == "distributed":
-    min_clients, max_clients = accounting.cohort_bounds(
-      population, config["clients_per_round"], num_rounds, delta, config["sampling"]
+  return calibration.complete(release, **_made_by_clients(config, num_parameters))
+
+
+def noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
+  """The key of a private run, from which its cohorts and its noise follow; kept for its resumption.
+
+  It is in `checkpoints/noise_key` alone, readable by the owner alone, and nothing else that the run
+  writes tells anything about it, but for the checkpoints beside it.
+
+  Args:
+    folder: The run's folder.
+    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
+    has_begun: Whether the run has done something already, with a key that must be there.
+
+  Returns:
+    16 bytes.
+
+  Raises:
+    ValueError: If a file cannot be read, is no key, or is not the run's.
+  """
+  given = _read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  path = folder / "checkpoints" / _KEY_FILE
+  if path.exists():
+    kept = _read_key(path, "the run's key")
+    if given not in (None, kept):
+      raise ValueError(
+        f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
+        " or none."
+      )
+    return kept
+  if has_begun and given is None:
+    raise ValueError(
+      f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
+      " back, give it by --noise_key_file, or choose another --output_dir."
     )
-    update_sum = sum_mechanism.build_sum_mechanism(
-      config["update_noise_multiplier"],
-      update_clip_norm(config),
-      num_parameters,
-      min_clients=min_clients,
-      max_clients=max_clients,
+  key = given or secrets.token_bytes(noise_source.KEY_BYTES)
+  path.parent.mkdir(mode=0o700, exist_ok=True)
+  path.parent.chmod(0o700)
+  run_folder.write_atomically(path, key.hex() + "\n", mode=0o600)
+  return key
+
+
+def remove_noise_key(folder: pathlib.Path) -> None:
+  """Removes the key of a run that has not begun, and its folder if there is nothing else in it."""
+  (folder / "checkpoints" / _KEY_FILE).unlink(missing_ok=True)
+  with contextlib.suppress(OSError):
+    (folder / "checkpoints").rmdir()
+
+
+def _read_key(path: pathlib.Path, name: str) -> bytes:
+  try:
+    with open(path, "rb") as stream:
+      text = stream.read(1024)
+    key = bytes.fromhex(text.decode("ascii").strip())
+  except OSError as error:
+    raise ValueError(f"Found that {name} {path} cannot be read ({error.strerror}).") from None
+  except ValueError:
+    key = b""
+  if len(key) != noise_source.KEY_BYTES:
+    raise ValueError(
+      f"Found no key in {path}; expected {2 * noise_source.KEY_BYTES} hexadecimal digits, such as"
+      f" `openssl rand -hex {noise_source.KEY_BYTES}` prints."
     )
-  return dataclasses.replace(release, tree=tree, update_sum=update_sum)
+  return key
+
+
+class SecretStateManager(tff.program.FileProgramStateManager):
+  """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
+
+  def __init__(self, root_dir: str, **kwargs: Any):
+    super().__init__(root_dir, **kwargs)
+    self._folder = pathlib.Path(root_dir)
+    self._folder.chmod(0o700)
+
+  async def save(self, program_state: Any, version: int) -> None:
+    # Until they are closed to others, nobody else gets into the folder.
+    await super().save(program_state, version)
+    for path in self._folder.rglob("*"):
+      path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 class Account:
@@ -213,7 +341,7 @@ class Account:
       ValueError: If all rounds together cost more than --epsilon.
     """
     self._release = release
-    self._meter = accounting.Meter(self._release, config["delta"])
+    self._meter = accounting.Meter(self._release, config["delta"], config["accounting"])
     self._config = config
     self._path = folder / ledger.FILE_NAME
     total = self._meter.epsilon(config["num_rounds"])
@@ -238,22 +366,30 @@ class Account:
         f"Noise multiplier of the {config['threshold']} threshold:"
         f" {release.threshold_noise_multiplier:.4g}."
       )
+      if config["rho_ratio"] is not None:
+        more = math.sqrt(1.0 + config["rho_ratio"]) - 1.0
+        lines.append(
+          f"The threshold has {config['rho_ratio']:.3g} of the updates' budget (--rho_ratio), which"
+          f" costs these {100.0 * more:.2g} % more noise."
+        )
     if release.tree is not None:
       lines.append(release.tree.describe())
+    said = statements.noise_shares(release)
+    if said is not None:
+      lines.append(said)
+    server = server_lib.server_epsilon(release, config["num_rounds"], config["delta"])
+    if server.epsilon is not None:
+      lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
     lines.append(
-      f"Cohorts and noise follow from --seed={config['seed']}: where the result is to be published,"
-      " take a large random seed for this run alone, and keep it, flags.txt, manifest.json and the"
-      " checkpoints secret."
+      "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
+      " the run's folder."
     )
-    warnings = (
-      accounting.delta_warning(config["delta"], release.population),
-      statements.cohort_size_caveat(release),
-    )
-    return "\n".join(lines + [f"Warning: {warning}" for warning in warnings if warning])
+    warning = accounting.delta_warning(config["delta"], release.population)
+    return "\n".join(lines + ([] if warning is None else [f"Warning: {warning}"]))
 
   def epsilon(self, round_num: int) -> float:
-    """What the rounds up to this one cost."""
-    return self._meter.epsilon(round_num)
+    """What the rounds up to this one cost at most."""
+    return self._meter.epsilon_at_most(round_num, self._config["num_rounds"])
 
   def write(self, rounds_done: int) -> None:
     """Writes the ledger; before what a round released is written, so that it never lags."""
@@ -265,6 +401,7 @@ class Account:
       clip_norm=update_clip_norm(config),
       num_rounds_planned=config["num_rounds"],
       rounds_done=rounds_done,
+      accountant=config["accounting"],
       meter=self._meter,
     ).to_json()
     run_folder.write_atomically(self._path, text)

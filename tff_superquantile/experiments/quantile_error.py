@@ -156,7 +156,7 @@ def build_mechanism(
     noise_multiplier(epsilon, delta, recipe.accounting),
     num_bins,
     num_clients,
-    max_clients=num_clients,
+    num_shares=num_clients,
     bits=bits,
     sensitivity=recipe.sensitivity,
   )

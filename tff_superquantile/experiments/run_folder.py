@@ -277,12 +277,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
+def write_atomically(
+  path: str | os.PathLike, content: str | bytes, mode: int | None = None
+) -> None:
   """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
 
   Args:
     path: The file to write, replaced if it exists. Its folder must exist.
     content: The content; text is written as UTF-8 with line ends as they are.
+    mode: Its permissions, from its creation on; None for what the user's umask leaves.
 
   Raises:
     OSError: If the folder does not exist or cannot be written. No temporary file is left.
@@ -294,7 +297,8 @@ def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
   # rather than `tempfile`, whose files nobody but their owner can read.
   temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
   try:
-    with open(temporary, "xb") as stream:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as stream:
       stream.write(content)
       stream.flush()
       os.fsync(stream.fileno())

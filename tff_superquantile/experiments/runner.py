@@ -143,6 +143,9 @@ def _open_folder(folder: pathlib.Path) -> None:
 
 def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
   """Removes the folder of a run that was refused: it would be taken for an unfinished one."""
+  if (folder / "flags.txt").exists():
+    return
+  private_runs.remove_noise_key(folder)
   if [path.name for path in folder.iterdir()] == ["lock"]:
     (folder / "lock").unlink()
     for empty in (folder, folder.parent):
@@ -261,23 +264,25 @@ def _train(
 ) -> None:
   """The rounds and the final evaluation."""
   model, splits = load_task(task, config)
-  account = release = None
+  account = release = key = None
   if train_flags.is_private(config):
     population = len(splits["train"].client_ids)
-    config = private_runs.calibrate(config, population, earlier.flags)
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
+    config = private_runs.calibrate(config, population, num_parameters, earlier.flags)
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
+    key = private_runs.noise_key(folder, config["noise_key_file"], bool(earlier.flags))
     print(account.describe(), flush=True)
-  select_clients = methods.build_selection(splits["train"], config)
+  select_clients = methods.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config["engine"])
-  process = methods.build_process(config, model, splits["train"], release)
+  process = methods.build_process(config, model, splits["train"], release, key)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = [split for split in splits if account is None or split != "train"]
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
 
   # Only now, as nothing above has failed: from here on the folder is this run's.
   manifest = _manifest(config)
+  manifest["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   manifest["started"] = earlier.manifest.get("started", manifest["started"])
   run_folder.write_atomically(
     folder / "flags.txt", "\n".join(train_flags.to_arguments(config)) + "\n"
@@ -304,6 +309,9 @@ def _train(
   bar = progress.ProgressBar(
     f"{config['task']} {folder.parent.name} {folder.name}", config["num_rounds"]
   )
+  state_manager = (
+    tff.program.FileProgramStateManager if account is None else private_runs.SecretStateManager
+  )
   loop = training_loop.Loop(
     process=process,
     select_clients=select_clients,
@@ -319,7 +327,7 @@ def _train(
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
-    state_manager=tff.program.FileProgramStateManager(
+    state_manager=state_manager(
       str(folder / "checkpoints"), keep_total=2, keep_first=False
     ),
     seconds_per_checkpoint=config["seconds_per_checkpoint"],

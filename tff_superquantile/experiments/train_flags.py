@@ -76,8 +76,27 @@ flags.DEFINE_float(
 flags.DEFINE_float(
   "rho_ratio",
   None,
-  "Of the budget, what the threshold spends over what the updates spend; None for 0.01 with"
-  " geometric and 0.5 with tree.",
+  "Of the budget, what the threshold spends over what the updates spend; None for the ratio with"
+  " the least modelled error.",
+)
+flags.DEFINE_enum(
+  "accounting",
+  "tightest",
+  ["tightest", "pld", "rdp"],
+  "Whose bound on --epsilon: privacy loss distributions', Renyi divergences', or the smaller one.",
+)
+flags.DEFINE_enum(
+  "relation",
+  "zero_out",
+  ["zero_out", "replace_one"],
+  "Which data a private run hides: one client's, removed or replaced by any other.",
+)
+flags.DEFINE_string(
+  "noise_key_file",
+  "",
+  "Of a private run that is to be repeated: a file with 32 hexadecimal digits, from which cohorts"
+  " and noise follow, to be kept secret and used for one run only; empty to draw a key, which is"
+  " kept in checkpoints/noise_key.",
 )
 flags.DEFINE_float(
   "clip_norm", None, "C, to which the l2 norm of a client's update is clipped in a private run."
@@ -94,6 +113,21 @@ flags.DEFINE_enum(
   ["central", "distributed"],
   "Who adds the noise to the updates of a private run: the server, or the clients, with a secure"
   " sum.",
+)
+flags.DEFINE_enum(
+  "noise_shares",
+  "complement",
+  ["complement", "helpers", "private_coin"],
+  "Where clients make the noise, who makes what a cohort lacks: the server; other clients, who send"
+  " no data; or more clients than add data (--contacted_clients), each by a coin of its own, which"
+  " protects from the server, too.",
+)
+flags.DEFINE_integer(
+  "contacted_clients",
+  None,
+  "Of --noise_shares=private_coin: how many clients a round is expected to contact, of whom"
+  " --clients_per_round add data.",
+  lower_bound=1,
 )
 flags.DEFINE_enum(
   "sampling",
@@ -138,7 +172,13 @@ flags.DEFINE_enum(
   ["num_examples", "uniform"],
   f"Weight of a client in the average and in the quantile; {_TASK_DEFAULT}.",
 )
-flags.DEFINE_integer("seed", 0, "Of clients, cohorts, batches and initial weights.", lower_bound=0)
+flags.DEFINE_integer(
+  "seed",
+  0,
+  "Of clients, cohorts, batches and initial weights. No secret: cohorts and noise of a private run"
+  " come from a key.",
+  lower_bound=0,
+)
 flags.DEFINE_string(
   "data_dir",
   "",
@@ -197,6 +237,7 @@ INCIDENTAL = (
   "seconds_per_checkpoint",
   "num_rounds",
   "rounds_per_evaluation",
+  "noise_key_file",
 )
 
 

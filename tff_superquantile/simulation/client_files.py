@@ -33,6 +33,8 @@ _SUFFIX = ".bin"
 _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
 _Y_BYTES = 4  # int32
+# In place of a client's index.
+_WITHOUT_EXAMPLES = -1
 
 # What a client is handed in a round: which file is its own, the seed of all that it draws, and its
 # index among `client_ids`.
@@ -125,6 +127,17 @@ class ClientFiles:
     return collections.OrderedDict(
       client_id=_file_stem(client_id), seed=array.astype(np.int64), index=np.int32(index)
     )
+
+  def handle_without_examples(
+    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+  ) -> collections.OrderedDict[str, Any]:
+    """`handle` of a client that has no examples in this round, such as one that sends noise alone.
+
+    For graphs built by `build_examples_fn(..., may_lack_examples=True)`.
+    """
+    handle = self.handle(client_id, seed)
+    handle["index"] = np.int32(_WITHOUT_EXAMPLES)
+    return handle
 
   def decode(self, x: Union[np.ndarray, tf.Tensor]) -> tf.Tensor:
     """From stored x (as `load` returns it) to the model's float32 x; scaled nowhere else."""
@@ -389,13 +402,14 @@ def _read_examples(
 
 
 def build_examples_fn(
-  client_files: ClientFiles, *, shuffle: bool
+  client_files: ClientFiles, *, shuffle: bool, may_lack_examples: bool = False
 ) -> tf.types.experimental.GenericFunction:
   """Builds the TensorFlow function that reads a client's examples as tensors.
 
   Args:
     client_files: Where the examples are; `client_files.handle` makes the parameter.
     shuffle: Whether the examples come in an order drawn from the seed, or as stored.
+    may_lack_examples: Whether handles may be of `client_files.handle_without_examples`.
 
   Returns:
     A `tf.function` of one argument of `HANDLE_TYPE` that returns all the client's examples, n of
@@ -409,7 +423,11 @@ def build_examples_fn(
 
   @tf.function(input_signature=[handle_spec], autograph=False)
   def read_examples(handle: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    return _read_examples(client_files, handle, shuffle)
+    x, y = _read_examples(client_files, handle, shuffle)
+    if may_lack_examples:
+      end = tf.where(tf.equal(handle["index"], _WITHOUT_EXAMPLES), 0, tf.shape(y)[0])
+      x, y = x[:end], y[:end]
+    return x, y
 
   return read_examples
 

@@ -1,7 +1,7 @@
 """Who takes part in a round."""
 
 from collections.abc import Sequence
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _HABIT_STDDEV_HOURS = 1.5
 
 
 def build_fixed_size_sampler(
-  client_ids: Sequence[str], clients_per_round: int, seed: int
+  client_ids: Sequence[str], clients_per_round: int, seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: uniform, of fixed size, without replacement.
 
@@ -48,7 +48,11 @@ def build_fixed_size_sampler(
 
 
 def build_poisson_sampler(
-  client_ids: Sequence[str], clients_per_round: float, seed: int
+  client_ids: Sequence[str],
+  clients_per_round: float,
+  seed: seeds.Seed,
+  *,
+  max_clients: Optional[int] = None,
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: each client by itself with the same chance.
 
@@ -58,7 +62,9 @@ def build_poisson_sampler(
   Args:
     client_ids: All clients.
     clients_per_round: The expected size of a cohort.
-    seed: The run's seed.
+    seed: The run's seed, or its key.
+    max_clients: Larger cohorts lose clients at random; None for cohorts of any size. What that
+      changes in the accounting, `privacy.dominating_pairs` says.
 
   Returns:
     A function of the round's number; the same round always gets the same cohort.
@@ -76,16 +82,62 @@ def build_poisson_sampler(
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
-    chosen = rng.random(len(client_ids)) < probability
-    return [client_id for client_id, is_chosen in zip(client_ids, chosen) if is_chosen]
+    chosen = np.flatnonzero(rng.random(len(client_ids)) < probability)
+    if max_clients is not None and len(chosen) > max_clients:
+      chosen = np.sort(rng.choice(chosen, max_clients, replace=False))
+    return [client_ids[i] for i in chosen]
 
   return sample
+
+
+def build_helpers_sampler(
+  client_ids: Sequence[str], num_shares: int, seed: seeds.Seed
+) -> Callable[[int, Sequence[str]], list[str]]:
+  """Returns a function from (round, cohort) to clients who send noise alone.
+
+  So many others, drawn at random, that cohort and helpers together are `num_shares`.
+
+  Args:
+    client_ids: All clients.
+    num_shares: K, at most their number.
+    seed: The run's seed, or its key.
+
+  Returns:
+    A function of the round's number and its cohort.
+  """
+
+  def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
+    members = set(cohort)
+    others = [client_id for client_id in client_ids if client_id not in members]
+    rng = seeds.generator(seed, "helpers", round_num)
+    return [others[i] for i in rng.choice(len(others), num_shares - len(cohort), replace=False)]
+
+  return sample
+
+
+def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
+  """Returns a function from (round, client) to whether the client adds its data.
+
+  In a simulation, the coin that each contacted client tosses in secret.
+
+  Args:
+    probability: Of adding data.
+    seed: The run's seed, or its key.
+
+  Returns:
+    A function of the round's number and the client's id.
+  """
+
+  def toss(round_num: int, client_id: str) -> bool:
+    return bool(seeds.generator(seed, f"coin of {client_id}", round_num).random() < probability)
+
+  return toss
 
 
 def build_diurnal_sampler(
   client_ids: Sequence[str],
   clients_per_round: float,
-  seed: int,
+  seed: seeds.Seed,
   *,
   rounds_per_day: int = ROUNDS_PER_DAY,
   amplitude: float = 0.9,

@@ -1,40 +1,52 @@
-"""All randomness of a run derives from (seed, purpose, round), so that a resumed run repeats it."""
+"""All randomness of a run derives from (seed, purpose, round), so that a resumed run repeats it.
+
+Of a private run, what must stay secret derives in the same way from a key of 16 random bytes in
+place of the seed: its cohorts, and all its noise.
+"""
 
 import hashlib
+from typing import Union
 import zlib
 
 import numpy as np
 
+# A public number, or a secret key.
+Seed = Union[int, bytes]
 
-def generator(seed: int, purpose: str, round_num: int = 0) -> np.random.Generator:
+
+def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generator:
   """Returns the random generator of one purpose in one round.
 
   Args:
-    seed: The run's seed, not negative.
+    seed: The run's seed, not negative, or its key.
     purpose: What is drawn, for example "cohort"; different purposes are independent.
     round_num: The round, not negative.
 
   Returns:
     A generator, the same for the same arguments.
   """
+  if isinstance(seed, bytes):
+    digest = hashlib.blake2b(f"{purpose}:{round_num}".encode(), digest_size=16, key=seed).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
   return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round_num])
 
 
-def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
+def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
   """Returns the seed of all that a client draws in a round, its noise for one.
 
-  Keyed hashing (BLAKE2b): from a client's seed neither the run's seed nor the seeds, and so the
-  noise, of other clients can be computed, except by guessing the run's seed. Runs whose noise must
-  withstand that take a large random seed; deployments take each client's own entropy.
+  Keyed hashing (BLAKE2b): from a client's seed neither the run's seed or key nor the seeds, and so
+  the noise, of other clients can be computed, except by guessing the run's seed. Private runs have
+  a key instead, which cannot be guessed; deployments take each client's own entropy.
 
   Args:
-    seed: The run's seed, not negative.
+    seed: The run's seed, not negative, or its key.
     round_num: The round, not negative.
     client_id: The client.
 
   Returns:
-    int64 [2], not negative.
+    int64 [2]; of a key all 128 bits, of a seed not negative.
   """
-  key = hashlib.sha256(str(seed).encode()).digest()
+  key = seed if isinstance(seed, bytes) else hashlib.sha256(str(seed).encode()).digest()
   digest = hashlib.blake2b(f"{round_num}:{client_id}".encode(), digest_size=16, key=key).digest()
-  return np.frombuffer(digest, np.uint64).astype(np.int64) & np.int64(2**63 - 1)
+  numbers = np.frombuffer(digest, np.uint64).astype(np.int64)
+  return numbers if isinstance(seed, bytes) else numbers & np.int64(2**63 - 1)

@@ -25,7 +25,7 @@ def build_geometric_quantile(
   *,
   learning_rate: float = 0.2,
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
-  seed: Optional[int] = None,
+  noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
   """The (1 - theta)-quantile of the clients' losses, tracked by one private bit a client a round.
 
@@ -50,7 +50,7 @@ def build_geometric_quantile(
     learning_rate: Of the estimate's logarithm.
     sum_factory: Sums the bits, for example `tff.aggregators.SecureSumFactory(1.0)`; None for the
       plain sum.
-    seed: Of the server's noise; None for noise of its own entropy.
+    noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
@@ -72,10 +72,9 @@ def build_geometric_quantile(
     ("learning_rate", learning_rate),
   ):
     tree_mechanism.check_positive(name, value)
-  if seed is None:
-    noise = tfp.GaussianSumQuery(_SENSITIVITY, stddev)
-  else:
-    noise = seeded_gaussian_query.SeededGaussianSumQuery(_SENSITIVITY, stddev, seed)
+  noise = seeded_gaussian_query.SeededGaussianSumQuery(
+    _SENSITIVITY, stddev, noise_key, "geometric threshold"
+  )
   # The tracker adds no noise of its own: `noise` has added it to the sum that the tracker gets.
   tracker = tfp.QuantileEstimatorQuery(
     initial_estimate=initial_estimate,

@@ -15,6 +15,7 @@ from typing import NamedTuple, Union
 import numpy as np
 import tensorflow as tf
 
+from privacy import tree_mechanism
 from tff_superquantile.threshold import isotonic
 
 
@@ -115,33 +116,6 @@ def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor,
   return parents, total
 
 
-def cumulative_variances(num_bins: int) -> np.ndarray:
-  """Variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1 on each node.
-
-  Given the estimate of a node, that of its left child is half of it plus an independent half
-  difference of its children. So the count of the first k bins below a node of n bins is
-  (k / n) times the node's estimate plus independent noise, whose variance follows from that of the
-  next smaller node.
-
-  Returns:
-    float64 [b - 1].
-  """
-  own = np.zeros(2)  # Of the first 0 or 1 bins, given the estimate of the single bin.
-  height_of_bin = 1
-  num_below = 1
-  while num_below < num_bins:
-    # The variance of a bottom-up estimate of a node of this height.
-    of_child = 2 ** (height_of_bin - 1) / (2**height_of_bin - 1)
-    share = np.arange(num_below + 1) / num_below
-    left = own + share**2 * of_child / 2.0
-    right = own + (1.0 - share) ** 2 * of_child / 2.0
-    own = np.concatenate([left, right[1:]])
-    num_below *= 2
-    height_of_bin += 1
-  of_total = 2.0 * of_child
-  return (own + (np.arange(num_bins + 1) / num_bins) ** 2 * of_total)[1:-1]
-
-
 def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Least squares on the tree, then isotonic regression on what is below each bin.
 
@@ -157,7 +131,7 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """
   bins, total = _least_squares_bins(histogram, num_bins)
   below = tf.cumsum(bins, axis=-1)[..., :-1]
-  below = isotonic.isotonic_regression(below, 1.0 / cumulative_variances(num_bins))
+  below = isotonic.isotonic_regression(below, 1.0 / tree_mechanism.cumulative_variances(num_bins))
   below = tf.maximum(below, 0.0)
   return Cumulative(tf.concat([tf.zeros_like(bins[..., :1]), below], axis=-1), total)
 

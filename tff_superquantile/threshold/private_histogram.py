@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from privacy import tree_mechanism
 from tff_superquantile import discrete_gaussian
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sum as secure_sum_lib
 from tff_superquantile.threshold import hierarchical_histogram
 
@@ -55,11 +56,11 @@ def decode(
 class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
   """Estimates the distribution of the clients' values with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.tree_mechanism`): the server's view, which is the secure
-  sum, and with it everything computed from it, is a Gaussian mechanism of noise multiplier
-  `mechanism.noise_multiplier` under zero-out adjacency, when at least `mechanism.min_clients`
-  clients add their noise. Outside of it: how many clients report, which the server of a secure sum
-  knows.
+  Guarantee, for `mechanism` (see `privacy.tree_mechanism`): the result is a post-processing of a
+  Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
+  under addition or removal of a client, whatever the number of reports: the server completes the
+  clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The server itself
+  sees the secure sum, with the noise of those who report.
 
   The created process aggregates values of type float32, or <float32, int64[2]>: a value and the
   seed of this client's noise in this round. Without seeds, noise comes from each client's own
@@ -68,9 +69,9 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
 
   A value outside [0, max_value] counts as the nearest end, NaN as no value at all. The result is an
   `OrderedDict` of `below` (float64 [b], see `hierarchical_histogram.Cumulative`), `total` (float64)
-  and `is_valid` (bool): false, with zeros for the rest, if fewer than `min_clients` reported, as
-  there is not enough noise then, or more than `max_clients`, as the sum may have wrapped then. No
-  state, and no measurements.
+  and `is_valid` (bool): false, with zeros for the rest, if more than `num_shares` reported, whose
+  noise would tell that they are more, and whose sum may have wrapped. The state is that of the
+  server's source of noise. No measurements.
   """
 
   def __init__(
@@ -80,6 +81,7 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
     *,
     decoder: str = "least_squares",
     secure_sum: str = "modular",
+    noise_key: Optional[bytes] = None,
   ):
     """Initializes a `PrivateHistogramFactory`.
 
@@ -89,6 +91,7 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
       decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
         the paper's, for reproduction.
       secure_sum: See `secure_sum.build_secure_sum`.
+      noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
     Raises:
       ValueError: If an argument isn't one of its documented values.
@@ -100,6 +103,7 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
     self._mechanism = mechanism
     self._max_value = float(max_value)
     self._decoder = decoder
+    self._source = noise_source.NoiseSource(noise_key, "histogram")
     # The noise is within its support without exception, so that nothing is ever clipped.
     support = discrete_gaussian.support(mechanism.local_stddev)
     self._secure_sum = secure_sum_lib.build_secure_sum(
@@ -117,41 +121,53 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
       See `secure_sum.report`.
     """
     if seed is None:
-      seed = discrete_gaussian.fresh_seed()
+      seed = noise_source.fresh_seed()
     counts = noised_counts(value, seed, self._mechanism, self._max_value)
     counts = tf.ensure_shape(counts, [self._mechanism.num_nodes])
     return secure_sum_lib.report(self._secure_sum, counts)
 
   def create_of_reports(self) -> tff.templates.AggregationProcess:
     """Builds the process whose clients have called `report` themselves."""
-    mechanism, secure_sum = self._mechanism, self._secure_sum
+    mechanism, secure_sum, source = self._mechanism, self._secure_sum, self._source
     report_type = secure_sum_lib.report_type(mechanism.num_nodes)
 
-    @tff.tensorflow.computation(report_type)
-    def decode_at_server(summed):
+    @tff.tensorflow.computation
+    def initial_state():
+      return source.initial_state()
+
+    @tff.tensorflow.computation(initial_state.type_signature.result, report_type)
+    def decode_at_server(state, summed):
       num_reports = summed["num_reports"]
-      is_valid = tf.logical_and(
-        num_reports >= mechanism.min_clients, num_reports <= mechanism.max_clients
+      seed, next_state = source.draw(state)
+      counts = secure_sum_lib.complete(
+        secure_sum.at_server(summed["values"], num_reports),
+        num_reports,
+        mechanism.local_stddev,
+        mechanism.num_shares,
+        seed,
       )
-      modular_sum = secure_sum.at_server(summed["values"], num_reports)
-      decoded = decode(modular_sum, mechanism, self._decoder)
+      is_valid = num_reports <= mechanism.num_shares
+      decoded = decode(counts, mechanism, self._decoder)
       decoded = tf.nest.map_structure(lambda t: tf.where(is_valid, t, tf.zeros_like(t)), decoded)
-      return collections.OrderedDict(
+      result = collections.OrderedDict(
         below=tf.ensure_shape(decoded.below, [mechanism.num_bins]),
         total=decoded.total,
         is_valid=is_valid,
       )
+      return next_state, result
 
     @tff.federated_computation
     def initialize():
-      return tff.federated_value((), tff.SERVER)
+      return tff.federated_eval(initial_state, tff.SERVER)
 
     @tff.federated_computation(
       initialize.type_signature.result, tff.FederatedType(report_type, tff.CLIENTS)
     )
     def next_fn(state, reports):
-      result = tff.federated_map(decode_at_server, secure_sum.sum(reports))
-      return tff.templates.MeasuredProcessOutput(state, result, tff.federated_value((), tff.SERVER))
+      next_state, result = tff.federated_map(decode_at_server, (state, secure_sum.sum(reports)))
+      return tff.templates.MeasuredProcessOutput(
+        next_state, result, tff.federated_value((), tff.SERVER)
+      )
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 

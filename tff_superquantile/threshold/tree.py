@@ -50,14 +50,15 @@ def build_tree_quantile(
   decoder: str = "least_squares",
   secure_sum: str = "modular",
   seeded: bool = False,
+  noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
   """The (1 - theta)-quantile of the clients' losses by a private histogram, anew in each round.
 
   The paper's "Quantile Computation with Distributed Differential Privacy", with the estimator of
   `hierarchical_histogram.decode_least_squares`. For the guarantee see `PrivateHistogramFactory`:
-  all that a round releases is computed from one private histogram and the fact whether the number
-  of reports was in mechanism.min_clients..max_clients. If it was not, the last threshold stays
-  (before there is one: 0, so that everybody trains).
+  all that a round releases is computed from one private histogram. If more than
+  mechanism.num_shares report, there is none, and the last threshold stays (before there is one: 0,
+  so that everybody trains).
 
   For an `AdaptiveTheta`, how many turned up is estimated by the total of the same noisy histogram,
   as it is for the quantile,
@@ -85,9 +86,11 @@ def build_tree_quantile(
     secure_sum: See `PrivateHistogramFactory`.
     seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
       noise.
+    noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
-    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last one.
+    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last one
+    and that of the server's source of noise.
     Measurements: `threshold`; `estimated_cohort_size` and `estimated_tail_size`, the latter at
     least half of theta * expected_clients, so that it can be divided by (in an aborted round both
     are what is expected); `aborted`, 1 or 0; and the round's `theta` if it is adaptive. Then what
@@ -99,7 +102,7 @@ def build_tree_quantile(
   """
   theta = adaptive_theta.check_theta(theta)
   factory = private_histogram.PrivateHistogramFactory(
-    mechanism, max_loss, decoder=decoder, secure_sum=secure_sum
+    mechanism, max_loss, decoder=decoder, secure_sum=secure_sum, noise_key=noise_key
   )
   if interpolate is None:
     interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS and decoder != "dyadic"
@@ -149,15 +152,22 @@ def build_tree_quantile(
 
   @tff.federated_computation
   def initialize():
-    return tff.federated_value(np.float32(0.0), tff.SERVER)
+    return tff.federated_zip(
+      collections.OrderedDict(
+        threshold=tff.federated_value(np.float32(0.0), tff.SERVER), noise=histogram.initialize()
+      )
+    )
 
   @tff.federated_computation(
     initialize.type_signature.result, histogram.next.type_signature.parameter[1]
   )
-  def next_of_reports(last_threshold, reports):
-    output = histogram.next(histogram.initialize(), reports)
-    threshold, measurements = tff.federated_map(at_server, (last_threshold, output.result))
-    return tff.templates.MeasuredProcessOutput(threshold, threshold, measurements)
+  def next_of_reports(state, reports):
+    output = histogram.next(state["noise"], reports)
+    threshold, measurements = tff.federated_map(at_server, (state["threshold"], output.result))
+    new_state = tff.federated_zip(
+      collections.OrderedDict(threshold=threshold, noise=output.state)
+    )
+    return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
   def report_fn(loss, weight, seed):
     del weight

@@ -1,0 +1,89 @@
+"""Where noise comes from: seeds of 128 bits, from a secret key or from the operating system.
+
+Whoever can try all seeds can subtract the noise. So nothing on a seed's way may be narrower than
+128 bits. TensorFlow offers three traps:
+- `stateless_fold_in(seed, index)` with a Python int gives a seed of two int32, one of them the
+  index: 2^32 seeds. With an int64 it is 2^64. `tf.random.split` gives two int64.
+- All of TensorFlow's own entropy (`NonDeterministicInts`, and every random op without a seed) comes
+  from one Mersenne twister for the process, which is seeded with 32 bits of the operating system's.
+- Its normal variables end at 5.68 standard deviations, see `seeded_gaussian_query`.
+
+Philox, which expands seeds, is not a cryptographic generator. No attack on it is known that beats
+trying keys, but that is not a proof.
+"""
+
+import hashlib
+import secrets
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+KEY_BYTES = 16
+
+
+def _as_seed(key: bytes) -> np.ndarray:
+  return np.frombuffer(key, np.int64)
+
+
+def _entropy() -> tf.Tensor:
+  """int64 [2], another one each time the graph runs; of 32 bits only."""
+  # Not tf.random.uniform: a seed set for the graph would give all clients the same noise.
+  return tf.raw_ops.NonDeterministicInts(shape=tf.constant([2], tf.int64), dtype=tf.int64)
+
+
+def fresh_seed() -> tf.Tensor:
+  """A seed that nobody can guess, another one each time the graph runs: int64 [2].
+
+  128 bits of the operating system's entropy become a part of the graph when it is built, and what
+  TensorFlow calls entropy, which differs each time, is added to them: where the graph is no secret,
+  as on devices, take a source of the device's own.
+  """
+  secret = tf.constant(_as_seed(secrets.token_bytes(KEY_BYTES)))
+  return tf.bitwise.bitwise_xor(_entropy(), secret)
+
+
+def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
+  """Independent seeds, int64 [2] each, that are functions of a seed, int64 [2]."""
+  return tf.unstack(tf.random.split(tf.cast(seed, tf.int64), num))
+
+
+class NoiseSource:
+  """A server's source of seeds, whose state belongs to the state of a process.
+
+  With a key, the seeds are a function of it: a resumed process goes on as it would have. Without,
+  the state is a secret of its own for every process that is built, and every draw takes fresh
+  entropy besides, so that no two draws are the same, also of the same state.
+  """
+
+  def __init__(self, key: Optional[bytes], purpose: str):
+    """Initializes the source.
+
+    Args:
+      key: 16 bytes, to be kept as secret as the noise; None for the operating system's entropy.
+      purpose: What the noise is for; sources of the same key and other purposes are independent.
+
+    Raises:
+      ValueError: If the key has another length.
+    """
+    if key is not None and len(key) != KEY_BYTES:
+      raise ValueError(f"Found a noise key of {len(key)} bytes; expected {KEY_BYTES}.")
+    self._is_repeatable = key is not None
+    key = secrets.token_bytes(KEY_BYTES) if key is None else key
+    self._first = derive_key(key, purpose)
+
+  def initial_state(self) -> tf.Tensor:
+    """int64 [2]."""
+    return tf.constant(_as_seed(self._first))
+
+  def draw(self, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a seed, int64 [2], and the next state."""
+    seed, next_state = split(state, 2)
+    if not self._is_repeatable:
+      seed = tf.bitwise.bitwise_xor(seed, _entropy())
+    return seed, next_state
+
+
+def derive_key(key: bytes, purpose: str) -> bytes:
+  """A key for one purpose, 16 bytes, from which neither the key nor others can be computed."""
+  return hashlib.blake2b(purpose.encode(), key=key, digest_size=KEY_BYTES).digest()
