@@ -73,6 +73,21 @@ def test_the_noise_is_a_function_of_the_seed():
   assert _sample([], 3.3, 5, 6).shape == ()
 
 
+@pytest.mark.parametrize("stddev", _STDDEVS)
+def test_a_deviation_that_is_a_tensor_gives_the_same(stddev):
+  as_tensor = _sample([100_000], tf.constant(stddev, tf.float64), 11, 3)
+  assert as_tensor.dtype == np.int64
+  # The tables' sums may be rounded otherwise, which a value in 10^10 would show.
+  np.testing.assert_array_equal(as_tensor, _sample([100_000], stddev, 11, 3))
+
+
+def test_no_deviation_is_no_noise():
+  zeros = _sample([100, 3], tf.constant(0.0, tf.float64), 11, 3)
+  assert zeros.dtype == np.int64 and zeros.shape == (100, 3) and not zeros.any()
+  # Nor is next to none.
+  assert not _sample([1000], tf.constant(1e-6, tf.float64), 11, 3).any()
+
+
 @pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf])
 def test_bad_arguments(stddev):
   for refuse in (discrete_gaussian.probabilities, lambda s: _sample([3], s, 0, 0)):

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import sum_mechanism
 from tff_superquantile import discrete_gaussian
 from tff_superquantile import distributed_sum
+from tff_superquantile import noise_source
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -16,10 +18,12 @@ _NUM_ENTRIES = 11
 _TYPE = tff.to_type(tuple(tff.TensorType(np.float32, shape) for shape in _SHAPES))
 
 
-def _mechanism(z=1.0, clip_norm=0.7, num_entries=_NUM_ENTRIES, min_clients=3, max_clients=6):
-  return sum_mechanism.build_sum_mechanism(
-    z, clip_norm, num_entries, min_clients=min_clients, max_clients=max_clients
-  )
+_NUM_SHARES = 6
+_KEY = bytes(range(16))
+
+
+def _mechanism(z=1.0, clip_norm=0.7, num_entries=_NUM_ENTRIES, num_shares=_NUM_SHARES):
+  return sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, num_shares)
 
 
 def _structure(vector):
@@ -54,6 +58,19 @@ def _noise(mechanism, client, run=0):
   return noise.numpy()
 
 
+def _noise_of_the_server(mechanism, num_clients, round_num=1):
+  """The shares that are missing, as the server draws them in that round."""
+  source = noise_source.NoiseSource(_KEY, "sum of updates")
+  state = source.initial_state()
+  for _ in range(round_num):
+    seed, state = source.draw(state)
+  missing = mechanism.num_shares - num_clients
+  if not missing:
+    return np.zeros(mechanism.num_entries, np.int64)
+  stddev = mechanism.local_stddev * np.sqrt(missing)
+  return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
+
+
 def _integers(factory, mechanism, value, client=0):
   """round(s clip(x)), from what a client reports; by the sum that is not modular."""
   report = factory.report(value, _seed(client))["values"].numpy()
@@ -70,13 +87,16 @@ def _sum(factory, values, run=0, value_type=_TYPE, structure=_structure):
   return output.result
 
 
-@pytest.mark.parametrize("num_clients", [3, 6])
+@pytest.mark.parametrize("num_clients", [0, 1, 5, 6])
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 1e6, 1e30])
 def test_against_numpy(scale, num_clients):
   mechanism = _mechanism()
   values = _values(num_clients, scale)
   results = [
-    _sum(distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind), values)
+    _sum(
+      distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind, noise_key=_KEY),
+      values,
+    )
     for kind in ("modular", "integer")
   ]
   for one, other in zip(*results):
@@ -84,7 +104,8 @@ def test_against_numpy(scale, num_clients):
   assert [np.shape(part) for part in results[0]] == list(_SHAPES)
   assert all(np.asarray(part).dtype == np.float32 for part in results[0])
   clipped = _clipped(values, mechanism.clip_norm)
-  noise = sum(_noise(mechanism, client) for client in range(num_clients))
+  noise = _noise_of_the_server(mechanism, num_clients)
+  noise = noise + sum(_noise(mechanism, client) for client in range(num_clients))
   exact = np.round(clipped * mechanism.scale).sum(axis=0) + noise
   np.testing.assert_allclose(
     _vector(results[0]), exact / mechanism.scale, rtol=1e-6, atol=1.01 / mechanism.scale
@@ -106,7 +127,7 @@ def test_values_of_client_entropy():
   ]
   assert len({tuple(result) for result in results}) == 3  # Other noise each time.
   expected = _clipped(values, mechanism.clip_norm).sum(axis=0)
-  atol = (6 * mechanism.local_stddev * np.sqrt(5) + 2.5) / mechanism.scale
+  atol = (6 * mechanism.local_stddev * np.sqrt(_NUM_SHARES) + 2.5) / mechanism.scale
   for result in results:
     np.testing.assert_allclose(result, expected, atol=atol)
 
@@ -163,13 +184,61 @@ def test_nothing_wraps_with_all_clients_in_one_coordinate(z, kind):
 
 
 @pytest.mark.parametrize("kind", ["modular", "integer"])
-def test_too_few_or_too_many_reports_give_zeros(kind):
+def test_more_reports_than_shares_give_zeros_and_fewer_do_not(kind):
   mechanism = _mechanism()
   factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
-  for num_clients, is_valid in ((0, False), (2, False), (3, True), (6, True), (7, False)):
+  for num_clients, is_valid in ((0, True), (1, True), (6, True), (7, False), (9, False)):
     result = _vector(_sum(factory, _values(num_clients)))
     assert np.any(result != 0) == is_valid
     assert np.all(np.isfinite(result))
+
+
+@pytest.mark.parametrize("kind", ["modular", "integer"])
+def test_the_noise_is_the_same_whatever_the_number_of_reports(kind):
+  mechanism = _mechanism(num_entries=4000)
+  value_type = tff.to_type(tff.TensorType(np.float32, [4000]))
+  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  stddev = mechanism.local_stddev * np.sqrt(_NUM_SHARES) / mechanism.scale
+  results = []
+  for run, num_clients in enumerate((0, 1, 2, 5, 6)):
+    zeros = np.zeros([num_clients, 4000], np.float32)
+    results.append(_sum(factory, zeros, run, value_type, lambda value: value))
+    ratio = np.sum((results[-1] / stddev) ** 2)
+    # Reports by fixed seeds, what the server adds not.
+    low, high = stats.chi2.ppf([5e-9, 1.0 - 5e-9], 4000)
+    assert low < ratio < high, num_clients
+    assert stats.kstest(results[-1] / stddev, "norm").pvalue > 1e-8
+  correlations = np.corrcoef(results) - np.eye(len(results))
+  assert np.abs(correlations).max() < stats.norm.isf(1e-9) / np.sqrt(4000)
+
+
+def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
+  mechanism = _mechanism()
+
+  def rounds(key, state=None, num_rounds=3):
+    factory = distributed_sum.DistributedGaussianSumFactory(mechanism, noise_key=key)
+    process = factory.create_of_reports(_TYPE)
+    state, results = process.initialize() if state is None else state, []
+    for _ in range(num_rounds):
+      output = process.next(state, [])
+      assert np.any(output.state != state)
+      state = output.state
+      results.append(tuple(_vector(output.result)))
+    return results, state
+
+  first, _ = rounds(_KEY)
+  assert len(set(first)) == 3
+  assert rounds(_KEY)[0] == first
+  _, after_one = rounds(_KEY, num_rounds=1)
+  assert rounds(_KEY, after_one, 2)[0] == first[1:]
+  assert not set(rounds(_KEY[::-1])[0]) & set(first)
+  # Without a key nothing repeats, from the same state neither.
+  _, state = rounds(None, num_rounds=1)
+  drawn = [result for _ in range(2) for result in rounds(None, state)[0] + rounds(None)[0]]
+  assert len(set(drawn)) == 12
+  # With nobody there, the result is the server's shares alone.
+  expected = [_noise_of_the_server(mechanism, 0, r) / mechanism.scale for r in (1, 2, 3)]
+  np.testing.assert_allclose(first, expected, rtol=1e-6)
 
 
 def test_reports_hide_their_value():
@@ -222,3 +291,5 @@ def test_wrong_arguments_are_refused():
     factory.report(_structure(np.zeros(11)), _seed(0))
   with pytest.raises(ValueError, match="secure_sum = 'open'"):
     distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum="open")
+  with pytest.raises(ValueError, match="noise key of 15 bytes; expected 16"):
+    distributed_sum.DistributedGaussianSumFactory(mechanism, noise_key=_KEY[1:])

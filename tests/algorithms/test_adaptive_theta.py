@@ -20,10 +20,8 @@ _MAX_LOSS = 6.0
 _RULE = threshold_lib.AdaptiveTheta(3, 0.25, 1.0)
 
 
-def _tree(z=1e-3, num_bins=1024, expected_clients=8, min_clients=2):
-  mechanism = tree_mechanism.build_tree_mechanism(
-    z, num_bins, expected_clients, min_clients=min_clients, max_clients=12
-  )
+def _tree(z=1e-3, num_bins=1024, expected_clients=8):
+  mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, expected_clients, num_shares=12)
   return functools.partial(
     threshold_lib.build_tree_quantile, mechanism=mechanism, max_loss=_MAX_LOSS
   )
@@ -46,7 +44,10 @@ def _private(theta=_RULE, threshold=None, **kwargs):
     tff.learning.optimizers.build_sgdm(_RATE),
     threshold=threshold,
     noise_multiplier=1e-9,
-    **{**dict(clip_norm=1e3, expected_clients=8, noise_seed=1, local_batch_size=0), **kwargs},
+    **{
+      **dict(clip_norm=1e3, expected_clients=8, noise_key=bytes(16), local_batch_size=0),
+      **kwargs,
+    },
   )
 
 
@@ -150,18 +151,26 @@ def test_private_rounds_divide_the_sum_over_the_wanted_tail_by_its_estimate():
     )
 
 
-def test_private_rounds_without_anybody_divide_by_what_is_expected():
-  # z_w C is large here, so that only noise is released: N(0, z_w^2 C^2) over the expected tail.
+@pytest.mark.parametrize("size", [0, 13])
+def test_private_rounds_without_anybody_or_with_too_many(size):
+  # z_w C is large here, so that noise is all that counts: N(0, z_w^2 C^2) over the divisor.
   process = _private(threshold=_tree(), clip_norm=1e9)
   state = process.initialize()
-  output = process.next(state, [])
+  output = process.next(state, _clients([i % 12 for i in range(size)]))
   measured = output.metrics["client_work"]["threshold"]
-  assert measured["aborted"] == 1 and measured["estimated_tail_size"] == 3.0
-  assert measured["theta"] == np.float32(3 / 8)
+  assert measured["aborted"] == (size > 12)
+  if size:  # By the tail that is expected.
+    assert measured["estimated_tail_size"] == 3.0 and measured["theta"] == np.float32(3 / 8)
+  else:  # By its floor.
+    assert measured["estimated_tail_size"] == 1.5 and measured["theta"] == 1.0
+    assert measured["estimated_cohort_size"] == pytest.approx(0.0, abs=0.1)
   change = _vector(output.state.global_model_weights.trainable) - _vector(
     state.global_model_weights.trainable
   )
-  assert np.all(np.isfinite(change)) and 0.5 < np.std(change) / (1.0 / 3.0) < 1.7
+  if size:  # Everybody is above a threshold of 0.
+    change -= _losses_and_updates(problems.initial_weights(), [*range(12), 0])[1].sum(axis=0) / 3.0
+  stddev = 1.0 / float(measured["estimated_tail_size"])
+  assert np.all(np.isfinite(change)) and 0.5 < np.std(change) / stddev < 1.7
 
 
 def test_private_thresholds_that_cannot_adapt_are_refused():

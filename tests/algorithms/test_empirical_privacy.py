@@ -1,18 +1,21 @@
 """An empirical audit: how well do rounds of training really tell who took part?
 
 The real TFF round runs many times on two cohorts that differ in one client, the canary, whose data
-are there or not (zero-out), with noise anew each time. From what a round releases, the change of
-the model times the divisor and the threshold's measurements, the best linear test between the
-cohorts is computed; its cut is chosen on the first 100 rounds of each cohort and its error rates
-are counted in the next 400. Clopper and Pearson's bounds on these rates, both at once with 95 %
-confidence, bound mu of Gaussian differential privacy from below, mu >= Phi^-1(TPR) - Phi^-1(FPR),
-and so epsilon at delta = 1e-5. It must be under the epsilon that `privacy.accounting` states, and
-above a half of it, so that neither too little nor absurdly much noise passes.
+are there or not (zero-out), with noise anew each time. A logistic regression on ALL that a round
+releases, the change of the model and everything that the threshold measures, with their squares,
+learns from the first rounds of each cohort to tell them apart; where it says "with" from, is chosen
+on them, too, and its error rates are counted in the other rounds. Clopper and Pearson's bounds on
+these rates, both at once with 95 % confidence, bound mu of Gaussian differential privacy from
+below, mu >= Phi^-1(TPR) - Phi^-1(FPR), and so epsilon at delta = 1e-5 (for Poisson cohorts, whose
+trade-off is no Gaussian's: epsilon >= log((TPR - delta) / FPR) or the same with error rates). It
+must be under the epsilon that `privacy.accounting` states, and above a good part of it, so that
+neither too little nor absurdly much noise passes.
 
-Power, with mu = 2 as here: the bound is about 1.7 (epsilon 8), where the accounted epsilon of 10.7
-is that of mu = 2.1 and its half that of mu = 1.2, four standard deviations from either limit. Half
-the noise gives a bound of 3.4, three times the noise at most 0.9. The noise has seeds: a test that
-passes does so always.
+Power, with mu = 2 as here and 100 + 400 rounds: the bound is about 1.7 (epsilon 8), where the
+accounted epsilon of 10.7 is that of mu = 2.1 and its half that of mu = 1.2, four standard
+deviations from either limit. Half the noise gives a bound of 3.4, three times the noise at most
+0.9. With `--run_slow` the same with 1000 + 7000. The noise has keys and seeds: a test that passes
+does so always.
 """
 
 import collections
@@ -22,10 +25,14 @@ import numpy as np
 import pytest
 from scipy import optimize
 from scipy import stats
+from sklearn import linear_model
+from sklearn import pipeline
+from sklearn import preprocessing
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import shares
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import algorithms
@@ -34,13 +41,17 @@ from tff_superquantile import threshold as threshold_lib
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _DELTA = 1e-5
-_NUM_CHOOSING, _NUM_COUNTING = 100, 400
+_KEY = bytes(range(16))
+_SHORT = (100, 400)
+_LONG = pytest.param((1000, 7000), id="long", marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+_SIZES = [pytest.param(_SHORT, id="short"), _LONG]
 _CLIP_NORM = 0.2
 _MAX_LOSS = 4.0
 # One example each: three ordinary clients, the canary, and the canary without its data.
 _X = np.array([[0, 1, 0], [0, 0, -2], [0, 0.1, 0.1], [9, 0, 0]], np.float32)
 _LOSSES = np.array([0.2, 3.0, 0.5, 9.0], np.float32)
-_COHORTS = {"with": (0, 1, 2, 3), "without": (0, 1, 2, 4)}
+_NOBODY = 4
+_COHORTS = {"with": (0, 1, 2, 3), "without": (0, 1, 2, _NOBODY)}
 _HANDLE_SPEC = collections.OrderedDict(
   index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
 )
@@ -70,35 +81,50 @@ def _model():
 
 
 def _fresh_but_for_the_noise(state, initial):
-  """The state before any training, with the noise's counters where they are."""
-  client_work = initial.client_work
-  if "threshold" in client_work and isinstance(client_work["threshold"], dict):
-    threshold = state.client_work["threshold"]
-    query = collections.OrderedDict(
-      tracker=client_work["threshold"]["query"]["tracker"], noise=threshold["query"]["noise"]
-    )
-    threshold = collections.OrderedDict(query=query, sum=threshold["sum"])
-    client_work = collections.OrderedDict(client_work, threshold=threshold)
+  """The state before any training, with its sources of noise where they are."""
+
+  def fresh(now, first):
+    if isinstance(now, dict):
+      return type(now)(
+        (name, now[name] if name == "noise" else fresh(now[name], first[name])) for name in now
+      )
+    return first
+
+  client_work = fresh(state.client_work, initial.client_work)
   return initial._replace(client_work=client_work, aggregator=state.aggregator)
 
 
-def _statistics(process, cohort, first_seed, statistic):
-  """What `statistic` says after each of the rounds on a cohort."""
+def _outputs(process, cohort_fn, num_rounds, first_seed):
+  """All that each of the rounds releases, float [num_rounds, d]."""
   state = initial = process.initialize()
   found = []
-  for trial in range(_NUM_CHOOSING + _NUM_COUNTING):
+  for trial in range(num_rounds):
     clients = [
       collections.OrderedDict(
         index=np.int32(index), seed=np.array([first_seed + trial, position], np.int64)
       )
-      for position, index in enumerate(cohort)
+      for position, index in enumerate(cohort_fn(trial))
     ]
     output = process.next(_fresh_but_for_the_noise(state, initial), clients)
     state = output.state
-    weights = state.global_model_weights.trainable[0]
+    weights = np.asarray(state.global_model_weights.trainable[0], np.float64)
     measured = (output.metrics["client_work"] or {}).get("threshold", {})
-    found.append(statistic(np.asarray(weights, np.float64), measured))
+    # What was added up, before it was divided by an estimate that is released, too.
+    sums = weights * measured.get("estimated_tail_size", 1.0) / _CLIP_NORM
+    found.append(np.concatenate([weights, sums, [float(m) for m in measured.values()]]))
   return np.array(found)
+
+
+def _learn_to_tell(with_canary, without):
+  """A function from outputs to a number that is large if the canary's data seem to be there."""
+  model = pipeline.make_pipeline(
+    preprocessing.StandardScaler(),
+    preprocessing.PolynomialFeatures(2, interaction_only=False, include_bias=False),
+    preprocessing.StandardScaler(),
+    linear_model.LogisticRegression(C=0.1, max_iter=1000),
+  )
+  labels = np.repeat([1, 0], [len(with_canary), len(without)])
+  return model.fit(np.concatenate([with_canary, without]), labels).decision_function
 
 
 def _best_cut(with_canary, without):
@@ -113,16 +139,19 @@ def _best_cut(with_canary, without):
   return max(cuts, key=mu)
 
 
-def _mu_at_least(with_canary, without):
+def _rates(with_canary, without, cut):
+  """Bounds on (true positives, false positives), both at once with 95 % confidence."""
+  hits, n = np.sum(with_canary > cut), len(with_canary)
+  tpr = stats.beta.ppf(0.025, hits, n - hits + 1) if hits else 0.0
+  false_alarms, n = np.sum(without > cut), len(without)
+  fpr = stats.beta.ppf(0.975, false_alarms + 1, n - false_alarms) if false_alarms < n else 1.0
+  return tpr, fpr
+
+
+def _mu_at_least(with_canary, without, num_choosing):
   """A lower bound with 95 % confidence."""
-  cut = _best_cut(with_canary[:_NUM_CHOOSING], without[:_NUM_CHOOSING])
-  true_positives = np.sum(with_canary[_NUM_CHOOSING:] > cut)
-  false_positives = np.sum(without[_NUM_CHOOSING:] > cut)
-  n = _NUM_COUNTING
-  tpr = stats.beta.ppf(0.025, true_positives, n - true_positives + 1) if true_positives else 0.0
-  fpr = (
-    stats.beta.ppf(0.975, false_positives + 1, n - false_positives) if false_positives < n else 1.0
-  )
+  cut = _best_cut(with_canary[:num_choosing], without[:num_choosing])
+  tpr, fpr = _rates(with_canary[num_choosing:], without[num_choosing:], cut)
   return max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr), 0.0)
 
 
@@ -149,9 +178,8 @@ def test_the_formula_for_epsilon():
 
 def test_the_bound_holds_for_samples_of_known_mu():
   rng = np.random.default_rng(0)
-  size = _NUM_CHOOSING + _NUM_COUNTING
   bounds = [
-    _mu_at_least(rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size))
+    _mu_at_least(rng.normal(mu, 1.0, 500), rng.normal(0.0, 1.0, 500), 100)
     for mu in (0.0, 0.5, 2.0, 4.0)
     for _ in range(20)
   ]
@@ -160,15 +188,19 @@ def test_the_bound_holds_for_samples_of_known_mu():
   assert bounds[2].min() > 1.2 and np.median(bounds[2]) > 1.55 and bounds[3].min() > 2.5
 
 
-def _audit(process, release, statistic):
-  found = {
-    name: _statistics(process, cohort, first_seed, statistic)
-    for first_seed, (name, cohort) in zip((0, 10**6), _COHORTS.items())
-  }
-  if not release.cohort_limits:
-    # Both began with the same counter, and so the same noise.
-    found["without"] = np.roll(found["without"], 1)
-  epsilon = _gaussian_epsilon(_mu_at_least(found["with"], found["without"]), _DELTA)
+def _audit(process, release, sizes, num_helpers=0):
+  """Of one round on known cohorts: the bound on epsilon, and what is accounted for."""
+  num_choosing = sizes[0]
+  found = {}
+  for first_seed, (name, cohort) in zip((0, 10**6), _COHORTS.items()):
+    members = (*cohort, *[_NOBODY] * num_helpers)
+    # The second begins with another state of the server's noise.
+    num_rounds = sum(sizes) + (name == "without")
+    found[name] = _outputs(process, lambda trial, c=members: c, num_rounds, first_seed)
+  found["without"] = found["without"][1:]
+  tell = _learn_to_tell(*(outputs[:num_choosing] for outputs in found.values()))
+  mu = _mu_at_least(*(tell(outputs) for outputs in found.values()), num_choosing)
+  epsilon = _gaussian_epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, 1, _DELTA).epsilon
   assert epsilon <= accounted, "less noise than the accounting says"
   assert epsilon >= accounted / 2, "much more noise than the accounting says"
@@ -183,7 +215,7 @@ def _process(theta, threshold, z_w, update_sum=None):
     clip_norm=_CLIP_NORM,
     noise_multiplier=z_w,
     expected_clients=4,
-    noise_seed=20,
+    noise_key=_KEY,
     update_sum=update_sum,
     local_batch_size=0,
     examples_fn=_examples,
@@ -191,55 +223,103 @@ def _process(theta, threshold, z_w, update_sum=None):
   )
 
 
-def test_dp_fed_avg():
-  z_w = 0.5
-  _audit(
-    _process(1.0, None, z_w),
-    accounting.Release(4, 4, None, z_w, accounting.NO_SAMPLING),
-    lambda weights, measured: 4 * weights[0],
+def _tree(z_q, num_shares):
+  tree = tree_mechanism.build_tree_mechanism(z_q, 2, 4, num_shares=num_shares)
+  return tree, functools.partial(
+    threshold_lib.build_tree_quantile,
+    mechanism=tree,
+    max_loss=_MAX_LOSS,
+    seeded=True,
+    noise_key=_KEY,
   )
 
 
-def test_geometric_threshold():
-  z_q, z_w, theta = 0.9, 0.6, 0.5
+@pytest.mark.parametrize("sizes", _SIZES)
+def test_dp_fed_avg(sizes):
+  z_w = 0.5
+  release = accounting.Release(4, 4, None, z_w, accounting.NO_SAMPLING)
+  _audit(_process(1.0, None, z_w), release, sizes)
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+def test_geometric_threshold(sizes):
+  z_q, z_w = 0.9, 0.6
   threshold = functools.partial(
     threshold_lib.build_geometric_quantile,
     noise_multiplier=z_q,
     expected_clients=4,
     initial_estimate=1.5,
     learning_rate=0.2,
-    seed=30,
+    noise_key=_KEY,
   )
-
-  def statistic(weights, measured):
-    update = weights[0] * measured["estimated_tail_size"] / _CLIP_NORM
-    # Where the estimate went tells the noisy sum of bits: the canary takes 1/2 away.
-    bits = 4 * -np.log(measured["threshold"] / 1.5) / 0.2
-    return update / z_w**2 - bits / 0.5 / z_q**2
-
-  _audit(
-    _process(theta, threshold, z_w),
-    accounting.Release(4, 4, z_q, z_w, accounting.NO_SAMPLING, threshold_kind="geometric"),
-    statistic,
+  release = accounting.Release(
+    4, 4, z_q, z_w, accounting.NO_SAMPLING, threshold_kind=accounting.GEOMETRIC
   )
+  _audit(_process(0.5, threshold, z_w), release, sizes)
 
 
-def test_tree_threshold_and_distributed_sum():
-  z_q, z_w, theta = 1.5, 0.55, 0.5
-  limits = dict(min_clients=4, max_clients=4)
-  tree = tree_mechanism.build_tree_mechanism(z_q, 2, 4, **limits)
-  update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, **limits)
-  threshold = functools.partial(
-    threshold_lib.build_tree_quantile, mechanism=tree, max_loss=_MAX_LOSS, seeded=True
-  )
+@pytest.mark.parametrize("sizes", [_LONG])
+def test_tree_threshold_and_noise_of_the_server(sizes):
+  z_q, z_w = 1.5, 0.55
+  tree, threshold = _tree(z_q, 4)
+  release = accounting.Release(4, 4, z_q, z_w, accounting.NO_SAMPLING, tree=tree)
+  _audit(_process(0.5, threshold, z_w), release, sizes)
 
-  def statistic(weights, measured):
-    assert not measured["aborted"]
-    update = weights[0] * measured["estimated_tail_size"] / _CLIP_NORM
-    # The number of clients, from two noisy bins.
-    return update / z_w**2 + measured["estimated_cohort_size"] / (2 * z_q**2)
 
+@pytest.mark.parametrize("sizes", _SIZES)
+@pytest.mark.parametrize("protocol", [shares.COMPLEMENT, shares.HELPERS])
+def test_tree_threshold_and_distributed_sum(sizes, protocol):
+  z_q, z_w = 1.5, 0.55
+  num_shares = 7
+  tree, threshold = _tree(z_q, num_shares)
+  update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
   release = accounting.Release(
     4, 4, z_q, z_w, accounting.NO_SAMPLING, tree=tree, update_sum=update_sum
   )
-  _audit(_process(theta, threshold, z_w, update_sum), release, statistic)
+  num_helpers = 3 if protocol == shares.HELPERS else 0
+  _audit(_process(0.5, threshold, z_w, update_sum), release, sizes, num_helpers)
+
+
+@pytest.mark.parametrize(
+  "num_shares,sizes",
+  [
+    (3, _SHORT),
+    *(
+      pytest.param(most, (1000, 7000), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+      for most in (None, 4, 3)
+    ),
+  ],
+)
+def test_poisson_cohorts_complete_and_cut(num_shares, sizes):
+  # Every other client is there in half of the rounds. With three shares, a cohort of four loses
+  # one at random, and the canary may take another's place.
+  z_w, q, num_choosing = 0.35, 0.5, sizes[0]
+  update_sum = None
+  if num_shares is not None:
+    update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
+  release = accounting.Release(4, 2, None, z_w, update_sum=update_sum)
+  process = _process(1.0, None, z_w, update_sum)
+  rng = np.random.default_rng(7)
+  found = {}
+  for first_seed, (name, members) in zip((0, 10**6), _COHORTS.items()):
+
+    def cohort(trial, members=members):
+      chosen = [member for member in members if rng.random() < q]
+      if num_shares is not None and len(chosen) > num_shares:
+        chosen = list(rng.choice(chosen, num_shares, replace=False))
+      return chosen
+
+    found[name] = _outputs(process, cohort, sum(sizes), first_seed)
+  tell = _learn_to_tell(*(outputs[:num_choosing] for outputs in found.values()))
+  scores = [tell(outputs) for outputs in found.values()]
+  accounted = accounting.epsilon(release, 1, 1e-2).epsilon
+  best = 0.0
+  cuts = np.quantile(np.concatenate([s[:num_choosing] for s in scores]), [0.6, 0.8, 0.9, 0.97])
+  for cut in cuts:
+    tpr, fpr = _rates(scores[0][num_choosing:], scores[1][num_choosing:], cut)
+    best = max(best, np.log(max(tpr - 1e-2, 1e-9) / fpr))
+  # Four cuts: the confidence is 80 %, and the seeds decide once and for all.
+  assert best <= accounted, "less noise than the accounting says"
+  # A cut cohort is accounted for as if the others were as far from the canary as can be.
+  part = accounted / (10 if num_shares == 3 else 6)
+  assert best >= part, "much more noise than the accounting says"

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.usefixtures("simulation_context")
 # Their third and fourth loss stay bins apart in the rounds of these tests.
 _ARRAYS = problems.client_arrays(seed=3)
 _MAX_LOSS = 6.0
+_KEY = bytes(range(16))
+_NUM_SHARES = 8
 _OFFSETS = np.cumsum([0] + [len(y) for _, y in _ARRAYS])
 _HANDLE_SPEC = collections.OrderedDict(
   index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
@@ -34,27 +36,30 @@ def _examples(handle):
 def _handles(round_num=0, seed=0, num_clients=6):
   return [
     collections.OrderedDict(
-      index=np.int32(client), seed=np.array([seed, 100 * round_num + client], np.int64)
+      index=np.int32(client % 6), seed=np.array([seed, 100 * round_num + client], np.int64)
     )
     for client in range(num_clients)
   ]
 
 
-def _tree(z=1e-3, num_bins=256, seeded=False, **kwargs):
-  kwargs = {**dict(min_clients=4, max_clients=8), **kwargs}
-  mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, 6, **kwargs)
+def _tree(z=1e-3, num_bins=256, seeded=False):
+  mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, 6, num_shares=_NUM_SHARES)
   return functools.partial(
-    threshold_lib.build_tree_quantile, mechanism=mechanism, max_loss=_MAX_LOSS, seeded=seeded
+    threshold_lib.build_tree_quantile,
+    mechanism=mechanism,
+    max_loss=_MAX_LOSS,
+    seeded=seeded,
+    noise_key=_KEY,
   )
 
 
-def _geometric(z=0.5, seed=3):
+def _geometric(z=0.5):
   return functools.partial(
     threshold_lib.build_geometric_quantile,
     noise_multiplier=z,
     expected_clients=6,
     initial_estimate=1.0,
-    seed=seed,
+    noise_key=_KEY,
   )
 
 
@@ -155,15 +160,16 @@ def test_the_noise_has_a_seed_of_its_own():
   process = _of_handles(_tree(z=1.0, num_bins=16, seeded=True))
   _, (metrics,) = _run(process, [_handles()])
   handles = _handles()
-  mechanism = tree_mechanism.build_tree_mechanism(1.0, 16, 6, min_clients=4, max_clients=8)
-  bare = threshold_lib.build_tree_quantile(0.5, mechanism, _MAX_LOSS, seeded=True)
+  bare = _tree(z=1.0, num_bins=16, seeded=True)(0.5)
   (w, b) = problems.initial_weights()
   losses = [np.float32(problems.losses_and_gradient((w, b), x, y)[0]) for x, y in _ARRAYS]
   seeds = [handle["seed"] for handle in handles]
   same = bare.next(bare.initialize(), losses, losses, seeds).measurements
   assert same["estimated_cohort_size"] != metrics["threshold"]["estimated_cohort_size"]
-  folded = [tf.random.experimental.stateless_fold_in(seed, 1).numpy() for seed in seeds]
-  own = bare.next(bare.initialize(), losses, losses, folded).measurements
+  # Of 128 bits, like the seed that it comes from.
+  split = [tf.random.split(seed, 2)[0].numpy() for seed in seeds]
+  assert {seed.dtype for seed in split} == {np.dtype(np.int64)}
+  own = bare.next(bare.initialize(), losses, losses, split).measurements
   assert own["estimated_cohort_size"] == metrics["threshold"]["estimated_cohort_size"]
   assert own["threshold"] == pytest.approx(metrics["threshold"]["threshold"])
 
@@ -179,7 +185,7 @@ def test_the_geometric_threshold_follows_the_losses():
 
 
 def test_the_tree_trains_and_keeps_its_threshold_through_an_aborted_round():
-  cohorts = [_handles(0), _handles(1, num_clients=2), _handles(2)]
+  cohorts = [_handles(0), _handles(1, num_clients=_NUM_SHARES + 1), _handles(2)]
   weights, metrics = _run(_of_handles(_tree(seeded=True)), cohorts)
   first, aborted, last = (m["threshold"] for m in metrics)
   assert [m["aborted"] for m in (first, aborted, last)] == [0, 1, 0]

@@ -14,6 +14,7 @@ import pytest
 
 from privacy import account
 from privacy import accounting
+from privacy import calibration
 from privacy import ledger
 from tff_superquantile.experiments import presets
 
@@ -250,15 +251,15 @@ def _write_private_run(folder):
   """What the private run of the page leaves, as far as an audit reads it; returns its noise."""
   flags = {name: float(value) for name, value in _private_run().items()}
   num_rounds, delta = int(flags["num_rounds"]), 1e-5
-  release = accounting.calibrate(
-    flags["epsilon"],
-    delta,
+  budget = dict(
     population=2500,
     clients_per_round=100,
     num_rounds=num_rounds,
-    rho_ratio=0.01,
     threshold_kind=accounting.GEOMETRIC,
   )
+  whole = calibration.calibrate(flags["epsilon"], delta, rho_ratio=None, **budget)
+  ratio = float(f"{calibration.default_rho_ratio(whole, 210):.3g}")
+  release = calibration.calibrate(flags["epsilon"], delta, rho_ratio=ratio, **budget)
   entry = ledger.build_ledger(
     release,
     claim_epsilon=flags["epsilon"],
@@ -288,6 +289,7 @@ def test_answer_is_as_shown(arguments, shown, capsys, tmp_path, monkeypatch):
 def test_answers_are_shown():
   assert [param.values[0][0] for param in _shown_answers()] == [
     "calibrate",
+    "spend",
     "spend",
     "calibrate",
     "audit",

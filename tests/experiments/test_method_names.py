@@ -75,9 +75,31 @@ _METHODS = (
     "FedAvg, distributed noise, ε = 0.5",
   ),
   (
+    dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed", noise_shares="helpers"),
+    "fed_avg_distributed_helpers_epsilon_0.5",
+    "FedAvg, distributed noise, helpers, ε = 0.5",
+  ),
+  (
+    dict(algorithm="fed_avg", epsilon=0.5, relation="replace_one"),
+    "fed_avg_replace_one_epsilon_0.5",
+    "FedAvg, replace one, ε = 0.5",
+  ),
+  (
     dict(theta=0.25, epsilon=0.5, threshold="tree"),
     "superquantile_theta_0.25_tree_epsilon_0.5",
     "Superquantile θ = 0.25, tree, ε = 0.5",
+  ),
+  (
+    dict(
+      theta=0.25,
+      epsilon=0.5,
+      threshold="tree",
+      noise_shares="private_coin",
+      contacted_clients=300,
+      relation="replace_one",
+    ),
+    "superquantile_theta_0.25_tree_private_coin_replace_one_epsilon_0.5",
+    "Superquantile θ = 0.25, tree, private coin, replace one, ε = 0.5",
   ),
   (dict(algorithm="fed_avg", epsilon=15.0), "fed_avg_epsilon_15", "FedAvg, ε = 15"),
 )

@@ -1,10 +1,14 @@
 """Private runs: what they leave and leave out, their ledger, how they end and what they refuse."""
 
+import base64
+import contextlib
 import csv
 import json
+import os
 import re
 import shutil
 import signal
+import stat
 
 from absl import flags
 import commands
@@ -15,18 +19,31 @@ import tensorflow as tf
 
 from privacy import accounting
 from privacy import ledger
+from privacy import shares
 import tasks
+from tff_superquantile import noise_source
 from tff_superquantile.experiments import private_runs
 from tff_superquantile.experiments import runner
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import cohorts
+from tff_superquantile.simulation import seeds
 
 _POPULATION, _NUM_ROUNDS, _EPSILON, _DELTA = 30, 24, 6.0, 1e-2
 _FLAGS = (
   *(f"--epsilon={_EPSILON}", f"--delta={_DELTA}", "--clip_norm=0.5", "--clip_unit=gradient"),
   *(f"--num_rounds={_NUM_ROUNDS}", "--rounds_per_evaluation=8", "--run_name=mine"),
 )
+# The same as values of flags.
+_RESUMED = dict(
+  epsilon=_EPSILON,
+  clip_unit="gradient",
+  num_rounds=_NUM_ROUNDS,
+  rounds_per_evaluation=8,
+  run_name="mine",
+)
 _RUN = "synthetic/mine/seed_0"
+_KEY = "checkpoints/noise_key"
+_NUM_PARAMETERS = 20 * 10 + 10
 # What rounds.csv holds of the test clients, who are outside of the guarantee.
 _TEST_COLUMNS = {
   f"test_{quantity}_{name}"
@@ -66,8 +83,14 @@ def private(lab):
 
 @pytest.fixture(scope="module")
 def killed(lab, private):
-  """A run as it was when it was killed."""
-  command = lab.start("train", "--output_dir=killed", "--seconds_per_checkpoint=0", *_FLAGS)
+  """A run as it was when it was killed, with the key of the one that nothing disturbed."""
+  command = lab.start(
+    "train",
+    "--output_dir=killed",
+    "--seconds_per_checkpoint=0",
+    f"--noise_key_file={private[1] / _KEY}",
+    *_FLAGS,
+  )
   run = lab.folder / "killed" / _RUN
   command.wait_until(lambda: commands.num_rows(run) > 5)
   result = command.end_by(signal.SIGKILL)
@@ -91,11 +114,66 @@ def _ledger(run):
   return ledger.Ledger.from_json((run / "privacy.json").read_text())
 
 
-def _cohorts(clients_per_round=8, num_rounds=_NUM_ROUNDS, build=cohorts.build_poisson_sampler):
+def _key(run):
+  return bytes.fromhex((run / _KEY).read_text())
+
+
+def _client_ids():
+  return [f"train_{i:04d}" for i in range(_POPULATION)]
+
+
+def _cohorts(run, clients_per_round=8, num_rounds=_NUM_ROUNDS, max_clients=None):
   """The true cohorts, which nobody may learn."""
-  client_ids = [f"train_{i:04d}" for i in range(_POPULATION)]
-  sample = build(client_ids, clients_per_round, 0)
+  sample = cohorts.build_poisson_sampler(
+    _client_ids(), clients_per_round, _key(run), max_clients=max_clients
+  )
   return [sample(round_num) for round_num in range(1, num_rounds + 1)]
+
+
+def _texts_of(number, num_bytes):
+  """How a number of so many bytes may be written, for people or not."""
+  found = {number, number.hex().encode(), number.hex().upper().encode(), base64.b64encode(number)}
+  for start in range(0, len(number), num_bytes):
+    part = number[start : start + num_bytes]
+    found |= {part, part.hex().encode()}
+    for order in ("big", "little"):
+      for signed in (False, True):
+        value = int.from_bytes(part, order, signed=signed)
+        found |= {str(value).encode(), f"{value:x}".encode()}
+  return found
+
+
+def _derived(key):
+  """What follows from a key: the first states of the server's noise and all clients' seeds."""
+  purposes = ("updates", "sum of updates", "histogram", "geometric threshold")
+  found = [noise_source.derive_key(key, purpose) for purpose in purposes]
+  for purpose in purposes:
+    source = noise_source.NoiseSource(key, purpose)
+    found.append(source.draw(source.initial_state())[0].numpy().tobytes())
+  for round_num in range(1, _NUM_ROUNDS + 1):
+    found += [seeds.client_seed(key, round_num, c).tobytes() for c in _client_ids()]
+  return found
+
+
+def _assert_the_key_is_kept(run, *said):
+  """The key is where it belongs and nowhere else, nor is anything that follows from it."""
+  mode = {True: 0o700, False: 0o600}
+  checkpoints = run / "checkpoints"
+  for path in (checkpoints, *checkpoints.rglob("*")):
+    assert stat.S_IMODE(path.stat().st_mode) == mode[path.is_dir()], path
+  key = _key(run)
+  assert (run / _KEY).read_bytes() == key.hex().encode() + b"\n"
+  contents = {f"said {i}": text.encode() for i, text in enumerate(said)}
+  contents.update(commands.contents(run))
+  del contents[_KEY]
+  needles = _texts_of(key, 16) | _texts_of(key, 8)
+  for name, content in contents.items():
+    assert not [needle for needle in needles if needle in content], name
+  # Beside the key there is the state of the noise, as the key is no secret there any more.
+  public = b"\n".join(c for name, c in contents.items() if not name.startswith("checkpoints/"))
+  for derived in _derived(key):
+    for needle in _texts_of(derived, 8):
+      assert needle not in public
 
 
 def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
@@ -108,7 +186,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   assert (run / "lock").read_bytes() == b""
   contents = commands.contents(run)
   for name, content in contents.items():
-    if name.startswith("checkpoints"):
+    if name.startswith("checkpoints") and name != _KEY:
       # What TensorFlow saves a state as, and nothing beside it.
       pattern = (
         r"checkpoints/program_state_\d+/(saved_model\.pb|fingerprint\.pb|"
@@ -125,7 +203,9 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   manifest = json.loads(contents["manifest.json"])
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
+    "num_clients",
   }
+  assert manifest["num_clients"]["train"] == _POPULATION
   assert set(_flags_of(run)) <= set(train_flags.names())
 
   rows = list(csv.DictReader(contents["rounds.csv"].decode().splitlines()))
@@ -144,7 +224,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
 
 def test_a_private_run_leaves_nothing_of_its_cohorts(private):
   result, run = private
-  rows = _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts())
+  rows = _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(run))
   # The tail's size is what is expected of it, whatever the cohort.
   assert {float(row["estimated_tail_size"]) for row in rows[1:]} == {4.0}
   assert len({row["threshold"] for row in rows[1:]}) > _NUM_ROUNDS / 2
@@ -156,12 +236,18 @@ def test_a_private_run_leaves_nothing_of_its_cohorts(private):
     assert name not in result.out + result.err
 
 
+def test_the_key_of_a_private_run_is_in_its_file_alone(private):
+  result, run = private
+  _assert_the_key_is_kept(run, result.out, result.err)
+  assert len(set(_key(run))) > 4  # Drawn, and not something that is easily guessed.
+
+
 def test_a_private_run_leaves_no_events_with_their_times(private):
   _, run = private
   assert not (run / "tensorboard").exists()
 
 
-def test_a_checkpoint_holds_the_model_the_threshold_and_counters(private):
+def test_a_checkpoint_holds_the_model_the_threshold_and_states_of_noise(private):
   _, run = private
   (latest,) = (run / "checkpoints").glob(f"program_state_{_NUM_ROUNDS}")
   prefix = str(latest / "variables" / "variables")
@@ -169,8 +255,25 @@ def test_a_checkpoint_holds_the_model_the_threshold_and_counters(private):
     tuple(shape) for name, shape in tf.train.list_variables(prefix) if "OBJECT_GRAPH" not in name
   ]
   large = sorted(shape for shape in shapes if np.prod(shape, dtype=int) > 1)
-  assert large == [(10,), (20, 10)]  # Nothing with an entry for each client.
+  # Nothing with an entry for each client; of the noise 128 bits for each of two releases.
+  assert large == [(2,), (2,), (10,), (20, 10)]
   assert len(shapes) < 25
+
+
+def _epsilon_by_rdp(z_q, z_w, num_rounds):
+  """Of Poisson cohorts of 8 in 30, by dp_accounting alone."""
+  event = dp_accounting.ComposedDpEvent(
+    [dp_accounting.GaussianDpEvent(z_q), dp_accounting.GaussianDpEvent(z_w)]
+  )
+  event = dp_accounting.PoissonSampledDpEvent(8 / 30, event)
+  return dp_accounting.rdp.RdpAccountant().compose(event, num_rounds).get_epsilon(_DELTA)
+
+
+def _epsilon_by_pld(z_q, z_w, num_rounds):
+  z = (z_q**-2 + z_w**-2) ** -0.5
+  event = dp_accounting.PoissonSampledDpEvent(8 / 30, dp_accounting.GaussianDpEvent(z))
+  accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+  return accountant.compose(event, num_rounds).get_epsilon(_DELTA)
 
 
 def test_the_ledger_is_what_was_spent(private):
@@ -179,25 +282,21 @@ def test_the_ledger_is_what_was_spent(private):
   rows = commands.rows(run)
   assert found.rounds_done == found.num_rounds_planned == int(rows[-1]["round"]) == _NUM_ROUNDS
   assert found.claim == dict(epsilon=_EPSILON, delta=_DELTA)
-  assert found.accounting == "rdp" and found.epsilon_server is None
+  assert found.accounting == "tightest" and found.epsilon_server is None
   assert found.clip_norm == pytest.approx(0.1 * 0.5)  # Of the update.
   z_q, z_w = (float(flag[f"{name}_noise_multiplier"]) for name in ("threshold", "update"))
-  assert (z_w / z_q) ** 2 == pytest.approx(0.01)
+  assert (z_w / z_q) ** 2 == pytest.approx(float(flag["rho_ratio"]))
   release = accounting.Release(_POPULATION, 8, z_q, z_w, threshold_kind="geometric")
   assert found.release == release
   assert found.epsilon_spent == float(rows[-1]["epsilon"]) <= _EPSILON
   assert found.epsilon_spent > 0.99 * _EPSILON  # Nor was any of it wasted.
-  for row in rows[1:]:
-    round_num, event = int(row["round"]), []
-    expected = accounting.epsilon(release, round_num, _DELTA).epsilon
-    assert float(row["epsilon"]) == pytest.approx(expected, rel=1e-9)
-    if round_num in (1, _NUM_ROUNDS):
-      event = dp_accounting.ComposedDpEvent(
-        [dp_accounting.GaussianDpEvent(z_q), dp_accounting.GaussianDpEvent(z_w)]
-      )
-      event = dp_accounting.PoissonSampledDpEvent(8 / 30, event)
-      accountant = dp_accounting.rdp.RdpAccountant().compose(event, round_num)
-      assert float(row["epsilon"]) == pytest.approx(accountant.get_epsilon(_DELTA), rel=1e-6)
+  spent = [float(row["epsilon"]) for row in rows[1:]]
+  assert spent == sorted(spent)
+  assert spent[-1] == pytest.approx(_epsilon_by_pld(z_q, z_w, _NUM_ROUNDS), rel=2e-3)
+  for round_num in (1, 7, _NUM_ROUNDS):
+    # Between rounds that were accounted for by themselves RDP may be all that there is.
+    exact, most = (f(z_q, z_w, round_num) for f in (_epsilon_by_pld, _epsilon_by_rdp))
+    assert exact * (1.0 - 2e-3) <= spent[round_num - 1] <= most * (1.0 + 1e-6)
   assert any("zero-out" in sentence or "removed" in sentence for sentence in found.guarantee)
   assert found.not_covered
 
@@ -214,23 +313,32 @@ def test_the_ledger_of_a_killed_run_is_never_behind_its_rounds(killed_copy):
   assert found.epsilon_spent < found.claim["epsilon"]
 
 
+def _weights(run):
+  with np.load(run / "weights.npz") as arrays:
+    return {name: arrays[name] for name in arrays}
+
+
+def _assert_same_weights(run, other):
+  """Bit for bit."""
+  weights, others = _weights(run), _weights(other)
+  assert weights.keys() == others.keys()
+  for name, array in weights.items():
+    np.testing.assert_array_equal(array.view(np.int32), others[name].view(np.int32))
+
+
 def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, private, run_here):
   _, whole = private
-  values = dict(
-    epsilon=_EPSILON,
-    clip_unit="gradient",
-    num_rounds=_NUM_ROUNDS,
-    rounds_per_evaluation=8,
-    run_name="mine",
-  )
   del killed_copy  # Made before it goes on.
   noise = [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
-  assert run_here("killed", **values) == killed
+  # It has its key, and needs no file of it any more.
+  assert run_here("killed", **_RESUMED) == killed
   commands.assert_same_results(killed, whole)
+  _assert_same_weights(killed, whole)
   for name in ("privacy.json", "rounds.csv", "test_clients.csv"):
     assert (killed / name).read_bytes() == (whole / name).read_bytes()
   assert noise == [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
-  _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts())
+  _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts(killed))
+  _assert_the_key_is_kept(killed)
 
 
 # Values besides those of a small private run, and what the sentence holds.
@@ -255,6 +363,40 @@ _BAD_FLAGS = (
   (dict(_NOT_PRIVATE, rho_ratio=0.1), "--rho_ratio=0.1 .* not private"),
   (dict(_NOT_PRIVATE, clip_norm=0.1), "--clip_norm=0.1 .* not private"),
   (dict(_NOT_PRIVATE, update_sum="distributed"), "--update_sum=distributed"),
+  (dict(_NOT_PRIVATE, noise_shares="helpers"), "--noise_shares=helpers .* not private"),
+  (dict(_NOT_PRIVATE, contacted_clients=9), "--contacted_clients=9 .* not private"),
+  (dict(_NOT_PRIVATE, relation="replace_one"), "--relation=replace_one .* not private"),
+  (dict(_NOT_PRIVATE, accounting="rdp"), "--accounting=rdp .* not private"),
+  (dict(_NOT_PRIVATE, noise_key_file="key"), "--noise_key_file=key .* not private"),
+  # Who makes the noise.
+  (dict(**_BUDGET, contacted_clients=9), "complement with --contacted_clients=9; .*private_coin"),
+  (
+    dict(**_BUDGET, **_TREE, noise_shares="helpers", contacted_clients=9),
+    "helpers with --contacted_clients=9; .*private_coin",
+  ),
+  (
+    dict(**_BUDGET, **_TREE, noise_shares="private_coin"),
+    "private_coin with --contacted_clients=None; give the number",
+  ),
+  (dict(**_BUDGET, noise_shares="helpers"), "helpers in a run whose noise the server makes"),
+  (
+    dict(**_BUDGET, algorithm="fed_avg", noise_shares="private_coin", contacted_clients=9),
+    "private_coin in a run whose noise the server makes",
+  ),
+  (
+    dict(**_BUDGET, **_TREE, noise_shares="helpers", sampling="fixed_size"),
+    "helpers with --sampling=fixed_size, .* use poisson",
+  ),
+  (
+    dict(
+      **_BUDGET,
+      update_sum="distributed",
+      noise_shares="private_coin",
+      contacted_clients=9,
+      sampling="fixed_size",
+    ),
+    "private_coin with --sampling=fixed_size, .* use poisson",
+  ),
   (
     dict(**_BUDGET, clip_unit="gradient", learning_rate_decay=0.5),
     "--clip_unit=gradient .* --clip_unit=update",
@@ -277,14 +419,21 @@ _BAD_NUMBERS = (
   (dict(**_BUDGET, delta=0.0), "delta = 0"),
   (dict(**_BUDGET, delta=1.0), "delta = 1"),
   (dict(**_BUDGET, rho_ratio=-1.0), "rho_ratio = -1"),
-  (dict(**_BUDGET, **_TREE), "cohorts of 8 clients .* Take larger cohorts"),
-  (dict(**_BUDGET, update_sum="distributed"), "cohorts of 8 clients .* Take larger cohorts"),
-  (dict(**_BUDGET, **_TREE, clients_per_round=20, num_bins=12), "num_bins = 12; .* power of two"),
+  (dict(**_BUDGET, **_TREE, num_bins=12), "num_bins = 12; .* power of two"),
+  (
+    dict(**_BUDGET, **_TREE, noise_shares="private_coin", contacted_clients=7),
+    "contacted = 7 with clients_per_round = 8 and population = 30",
+  ),
+  (
+    dict(**_BUDGET, **_TREE, noise_shares="private_coin", contacted_clients=31),
+    "contacted = 31 with clients_per_round = 8 and population = 30",
+  ),
   (dict(**_BUDGET, clients_per_round=31), "31 of population = 30"),
   (dict(**_BUDGET, theta=0.0), "tail fraction"),
   (dict(**_BUDGET, theta=1.5), "tail fraction"),
   (dict(**_BUDGET, theta=float("nan")), "tail fraction"),
   (dict(**_BUDGET, max_loss=-1.0), "--max_loss=-1"),
+  (dict(**_BUDGET, noise_key_file="/no/such/key"), "/no/such/key cannot be read .No such file"),
 )
 
 
@@ -317,6 +466,11 @@ _REFUSED = (
   ),
   (("--output_dir=whole", *_FLAGS, "--epsilon=60"), ("--epsilon=6.0 there, 60.0 here",)),
   (("--output_dir=whole", *_FLAGS, "--delta=0.02"), ("--delta=0.01 there, 0.02 here",)),
+  (
+    ("--output_dir=killed_copy", *_FLAGS, "--noise_key_file=other_key"),
+    ("Found another key in other_key than in", "with which the run began"),
+  ),
+  ((*_WITH_BUDGET, "--noise_key_file=no_key"), ("--noise_key_file no_key cannot be read",)),
 )
 
 
@@ -324,6 +478,7 @@ _REFUSED = (
 def ends(lab, private, killed_copy):
   """How commands end that compute nothing, and what the runs held before."""
   runs = (private[1], killed_copy)
+  (lab.folder / "other_key").write_text("00" * 16)
   before = [commands.contents(run) for run in runs]
   arguments = [*(list(args) for args, _ in _REFUSED), ["--output_dir=whole", *_FLAGS]]
   results = lab.train_without_tensorflow(arguments)
@@ -355,74 +510,238 @@ def _release_of_flags(run):
     update_noise_multiplier=flag["update_noise_multiplier"],
     sampling=flag["sampling"],
     threshold_kind=flag.get("threshold", accounting.TREE),
+    relation=flag["relation"],
+    protocol=flag["noise_shares"],
+    contacted=flag.get("contacted_clients"),
   )
 
 
-def _assert_spent(run, epsilon):
+def _assert_spent(run, epsilon, num_rounds=4):
   """The ledger's number of rounds, noise and cost are those of the rounds and of the flags."""
   found, rows = _ledger(run), commands.rows(run)
   assert found.claim["epsilon"] == epsilon
-  assert found.rounds_done == int(rows[-1]["round"]) == 4
+  assert found.rounds_done == int(rows[-1]["round"]) == num_rounds
   assert found.epsilon_spent == float(rows[-1]["epsilon"])
   release = _release_of_flags(run)
-  gaussian = accounting.epsilon(release, 4, found.claim["delta"]).epsilon
-  # Noise from the clients costs a little more.
-  most = 1.02 if found.release.cohort_limits else 1.0 + 1e-9
+  gaussian = accounting.epsilon(release, num_rounds, found.claim["delta"]).epsilon
+  # Cohorts that are cut cost a little more; discrete noise does not to speak of.
+  most = 1.0 + 1e-9 if found.release.num_shares is None else 1.02
   assert 1.0 - 1e-9 <= found.epsilon_spent / gaussian <= most
-  assert epsilon is None or found.epsilon_spent <= epsilon
+  assert epsilon is None or 0.99 * epsilon < found.epsilon_spent <= epsilon
   return found
 
 
-def test_noise_multipliers_in_place_of_a_budget(run_here):
-  run = run_here("multipliers", update_noise_multiplier=1.3, threshold_noise_multiplier=7.0)
+@contextlib.contextmanager
+def _umask(mask):
+  old = os.umask(mask)
+  try:
+    yield
+  finally:
+    os.umask(old)
+
+
+def test_noise_multipliers_in_place_of_a_budget(run_here, capfd):
+  with _umask(0o000):
+    run = run_here("multipliers", update_noise_multiplier=1.3, threshold_noise_multiplier=7.0)
   assert run.parent.name == "superquantile_theta_0.5_z_7_update_z_1.3"
-  _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(num_rounds=4))
+  _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(run, num_rounds=4))
   found = _assert_spent(run, None)
   assert found.release.threshold_noise_multiplier == 7.0
   assert found.release.update_noise_multiplier == 1.3
+  _assert_the_key_is_kept(run, *capfd.readouterr())
 
 
-def test_dp_fed_avg(run_here):
-  run = run_here("fed_avg", algorithm="fed_avg", epsilon=2.0, delta=None)
-  _assert_nothing_of_the_cohorts(run, set(), _cohorts(num_rounds=4))
-  found = _assert_spent(run, 2.0)
+@pytest.fixture(scope="module")
+def fed_avg(run_here):
+  with _umask(0o077):
+    return run_here("fed_avg", algorithm="fed_avg", epsilon=2.0, delta=None)
+
+
+def test_dp_fed_avg(fed_avg):
+  _assert_nothing_of_the_cohorts(fed_avg, set(), _cohorts(fed_avg, num_rounds=4))
+  found = _assert_spent(fed_avg, 2.0)
   assert found.release.threshold_noise_multiplier is None
   # One in 10^5 or less, as nobody has chosen.
   assert found.claim["delta"] == accounting.default_delta(_POPULATION) == 1e-5
+  _assert_the_key_is_kept(fed_avg)
 
 
-def test_distributed_noise_with_a_tree(run_here):
-  run = run_here(
-    "distributed",
-    epsilon=6.0,
-    threshold="tree",
-    update_sum="distributed",
-    num_bins=16,
-    clients_per_round=20,
-  )
-  true_cohorts = _cohorts(20, num_rounds=4)
+def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_here, fed_avg):
+  other = run_here("fed_avg_again", algorithm="fed_avg", epsilon=2.0, delta=None)
+  assert _key(other) != _key(fed_avg)
+  assert _cohorts(other, num_rounds=4) != _cohorts(fed_avg, num_rounds=4)
+  # The seed says how both start.
+  first, others = (commands.rows(run) for run in (fed_avg, other))
+  assert first[0] == others[0] and first[2] != others[2]
+  for name, array in _weights(fed_avg).items():
+    assert np.all(array != _weights(other)[name])
+  # Most of what they have learned is noise, which has nothing in common.
+  flat = [np.concatenate([a.ravel() for a in _weights(run).values()]) for run in (fed_avg, other)]
+  assert abs(np.corrcoef(flat)[0, 1]) < 0.5
+
+
+# Who makes the noise: the values of the flags, and how many shares there are.
+_DISTRIBUTED = dict(
+  epsilon=6.0, threshold="tree", update_sum="distributed", num_bins=16, num_rounds=5
+)
+_NOISE_SHARES = {
+  "complement": (dict(), 20),
+  "helpers": (dict(noise_shares="helpers", relation="replace_one"), 20),
+  "private_coin": (dict(noise_shares="private_coin", contacted_clients=16), 30),
+}
+
+
+class _Killed(Exception):
+  pass
+
+
+@pytest.fixture(scope="module", params=_NOISE_SHARES)
+def distributed(request, run_here):
+  """(values of flags, K, the folder of a run that nothing disturbed)."""
+  values, num_shares = _NOISE_SHARES[request.param]
+  values = {**_DISTRIBUTED, **values}
+  return values, num_shares, run_here("distributed", **values)
+
+
+def test_noise_from_the_clients_with_a_tree(distributed):
+  values, num_shares, run = distributed
+  # What a private coin has contacted is as secret as what a cohort is.
+  expected = values.get("contacted_clients", 8)
+  true_cohorts = _cohorts(run, expected, 5, num_shares)
   rows = _assert_nothing_of_the_cohorts(run, _TREE_COLUMNS, true_cohorts)
-  sizes = [len(cohort) for cohort in true_cohorts]
-  found = _assert_spent(run, 6.0)
+  _assert_the_key_is_kept(run)
+  found = _assert_spent(run, 6.0, 5)
   tree, update_sum = found.release.tree, found.release.update_sum
-  limits = accounting.cohort_bounds(_POPULATION, 20, 4, _DELTA)
-  assert (tree.min_clients, tree.max_clients) == limits == found.release.cohort_limits
-  assert (update_sum.min_clients, update_sum.max_clients) == limits
-  assert (update_sum.clip_norm, update_sum.num_entries) == (0.5, 20 * 10 + 10)
+  assert num_shares == shares.cohort_limit(_POPULATION, expected)
+  assert tree.num_shares == update_sum.num_shares == found.release.num_shares == num_shares
+  assert (update_sum.clip_norm, update_sum.num_entries) == (0.5, _NUM_PARAMETERS)
   assert update_sum.noise_multiplier == found.release.update_noise_multiplier
-  assert [row["aborted"] for row in rows[1:]] == ["0"] * 4
-  assert all(float(row["estimated_cohort_size"]) != n for row, n in zip(rows[1:], sizes))
+  assert found.release.relation == values.get("relation", "zero_out")
+  assert [row["aborted"] for row in rows[1:]] == ["0"] * 5
+  for row, cohort in zip(rows[1:], true_cohorts):
+    assert float(row["estimated_cohort_size"]) != len(cohort)
   # The server sees noisy sums alone.
   assert found.epsilon_server is not None and found.epsilon_server >= found.epsilon_spent
-  assert any("share of the noise" in sentence for sentence in found.guarantee)
+  assert any("share" in sentence for sentence in found.guarantee)
+
+
+def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happened(
+  distributed, run_here, monkeypatch
+):
+  values, _, whole = distributed
+  save, write = private_runs.SecretStateManager.save, private_runs.Account.write
+
+  async def save_two(self, program_state, version):
+    if version <= 2:
+      await save(self, program_state, version)
+
+  def write_three(self, rounds_done):
+    if rounds_done > 3:
+      raise _Killed
+    write(self, rounds_done)
+
+  values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
+  with monkeypatch.context() as patch:
+    patch.setattr(private_runs.SecretStateManager, "save", save_two)
+    patch.setattr(private_runs.Account, "write", write_three)
+    with pytest.raises(_Killed):
+      run_here("distributed_killed", **values)
+  run = next(whole.parents[3].glob(f"distributed_killed/*/{whole.parent.name}/seed_0"))
+  assert not (run / "metrics.json").exists()
+  # Three rounds are out, and two in a checkpoint.
+  assert (commands.num_rows(run), _ledger(run).rounds_done) == (4, 3)
+  assert {path.name for path in (run / "checkpoints").iterdir()} == {
+    *("noise_key", "program_state_1", "program_state_2"),
+  }
+  del values["noise_key_file"]
+  assert run_here("distributed_killed", **values) == run
+  commands.assert_same_results(run, whole)
+  _assert_same_weights(run, whole)
+  assert (run / "privacy.json").read_bytes() == (whole / "privacy.json").read_bytes()
+  _assert_the_key_is_kept(run)
 
 
 def test_cohorts_of_fixed_size(run_here):
   run = run_here("fixed", algorithm="fed_avg", epsilon=9.0, sampling="fixed_size")
-  true_cohorts = _cohorts(num_rounds=4, build=cohorts.build_fixed_size_sampler)
-  _assert_nothing_of_the_cohorts(run, set(), true_cohorts)
+  sample = cohorts.build_fixed_size_sampler(_client_ids(), 8, _key(run))
+  _assert_nothing_of_the_cohorts(run, set(), [sample(r) for r in range(1, 5)])
   found = _assert_spent(run, 9.0)
-  assert found.release.neighboring_relation == "replace one client"
+  assert "removed" in found.release.neighboring_relation
+
+
+# The key's file.
+
+
+def _damage(run, how):
+  """Does something to the key of a run."""
+  path = run / _KEY
+  path.unlink()
+  if how == "a folder":
+    path.mkdir()
+  elif how != "missing":
+    path.write_bytes(how)
+
+
+@pytest.mark.parametrize(
+  "how,message",
+  [
+    ("missing", "Found no .*noise_key, the key of a private run that has begun"),
+    ("a folder", "the run's key .*noise_key cannot be read .Is a directory"),
+    (b"", "Found no key in .*noise_key; expected 32 hexadecimal digits"),
+    (b"00" * 15, "Found no key in .*noise_key"),
+    (b"00" * 17, "Found no key in .*noise_key"),
+    (b"0" * 31, "Found no key in .*noise_key"),
+    (b"\xff" * 16, "Found no key in .*noise_key"),
+    (b"0x" + b"00" * 16, "Found no key in .*noise_key"),
+    (b"00" * 16 + b"\0", "Found no key in .*noise_key"),
+  ],
+)
+def test_without_its_key_a_run_does_not_go_on(killed_copy, lab, run_here, tmp_path, how, message):
+  copy = shutil.copytree(killed_copy, lab.folder / tmp_path.name / _RUN)
+  _damage(copy, how)
+  before = commands.contents(copy)
+  with pytest.raises(ValueError, match=message) as error:
+    run_here(tmp_path.name, **_RESUMED)
+  assert "\n" not in str(error.value)
+  assert commands.contents(copy) == before
+  assert (copy / _KEY).exists() == (how != "missing")
+
+
+@pytest.mark.parametrize(
+  "content,message",
+  [
+    (bytes(16).hex().encode(), "Found another key in .*given than in .*noise_key"),
+    (b"", "Found no key in .*given; expected 32 hexadecimal digits"),
+    (b"not a key", "Found no key in .*given"),
+    (None, "--noise_key_file .*given cannot be read .Is a directory"),
+  ],
+)
+def test_a_wrong_key_file_is_refused(killed_copy, lab, run_here, tmp_path, content, message):
+  given = tmp_path / "given"
+  given.mkdir() if content is None else given.write_bytes(content)
+  before = commands.contents(killed_copy)
+  with pytest.raises(ValueError, match=message):
+    run_here("killed_copy", noise_key_file=str(given), **_RESUMED)
+  assert commands.contents(killed_copy) == before
+  if content is None or len(content) < 32:  # Nor does it begin a run.
+    with pytest.raises(ValueError, match=message):
+      run_here("refused_here", noise_key_file=str(given), **{**_RESUMED, "run_name": "bad"})
+    assert not (lab.folder / "refused_here").exists()
+
+
+def test_a_lost_key_can_be_brought_back(killed_copy, private, lab, run_here):
+  """By the file, in which the digits may be as people write them."""
+  copy = shutil.copytree(killed_copy, lab.folder / "brought_back" / _RUN)
+  key = (copy / _KEY).read_text().strip()
+  (copy / _KEY).unlink()
+  (lab.folder / "written_down").write_text(f"  {key[:16].upper()} {key[16:]}\n\n")
+  run_here("brought_back", noise_key_file=str(lab.folder / "written_down"), **_RESUMED)
+  commands.assert_same_results(copy, private[1])
+  _assert_same_weights(copy, private[1])
+  _assert_the_key_is_kept(copy)
+
+
+# What follows from the flags.
 
 
 def test_what_a_private_run_has_by_default():
@@ -430,23 +749,50 @@ def test_what_a_private_run_has_by_default():
   geometric = runner.methods.resolve(_config(epsilon=3.0), task)
   tree = runner.methods.resolve(_config(epsilon=3.0, threshold="tree"), task)
   fed_avg = runner.methods.resolve(_config(epsilon=3.0, algorithm="fed_avg"), task)
-  names = ("threshold", "rho_ratio", "sampling", "client_weighting", "update_sum")
+  names = ("threshold", "sampling", "client_weighting", "update_sum", "noise_shares", "relation")
   assert [geometric[name] for name in names] == [
-    *("geometric", 0.01, "poisson", "uniform", "central"),
+    *("geometric", "poisson", "uniform", "central", "complement", "zero_out"),
   ]
-  assert (tree["threshold"], tree["rho_ratio"]) == ("tree", 0.5)
-  assert (fed_avg["threshold"], fed_avg["rho_ratio"]) == (None, None)
+  assert tree["threshold"] == "tree" and fed_avg["threshold"] is None
+  # How the budget is divided follows from its noise, see the next test.
+  assert {config["rho_ratio"] for config in (geometric, tree, fed_avg)} == {None}
+  found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
+  assert found["rho_ratio"] is None and found["threshold_noise_multiplier"] is None
+
+
+@pytest.mark.parametrize("num_parameters", [_NUM_PARAMETERS, 10**6])
+def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
+  task = tasks.get_task("synthetic")
+  config = runner.methods.resolve(_config(epsilon=3.0, clients_per_round=25), task)
+  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  z_q, z_w = found["threshold_noise_multiplier"], found["update_noise_multiplier"]
+  ratio = found["rho_ratio"]
+  assert (z_w / z_q) ** 2 == pytest.approx(ratio)
+  # By hand: of 2 A z_q^2 + d z_w^2, given z_q^-2 + z_w^-2, the least; or A z_q^2 = (m / 10)^2.
+  one_client = 0.12 / (2.0 - 0.12) / 4.0
+  grid = np.exp(np.linspace(np.log(1e-3), 0.0, 200_001))
+  error = 2.0 * one_client * (1.0 + grid) / grid + num_parameters * (1.0 + grid)
+  z = (z_q**-2 + z_w**-2) ** -0.5
+  far_off = one_client * z**2 * (1.0 + grid) / grid > 2.5**2
+  best = grid[np.argmin(np.where(far_off, np.inf, error))]
+  assert ratio == pytest.approx(best, rel=0.02)
+  # What the user asks for is kept.
+  config["rho_ratio"] = 0.25
+  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  assert found["rho_ratio"] == 0.25
+  z_q, z_w = found["threshold_noise_multiplier"], found["update_noise_multiplier"]
+  assert (z_w / z_q) ** 2 == pytest.approx(0.25)
 
 
 def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   task = tasks.get_task("synthetic")
   config = runner.methods.resolve(_config(epsilon=3.0), task)
-  first = private_runs.calibrate(config, _POPULATION, {})
+  first = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   earlier = {name: str(value) for name, value in first.items() if value is not None}
-  assert private_runs.calibrate(config, _POPULATION, earlier) == first
+  assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
   # Noise that somebody has lowered in flags.txt is past the budget.
   earlier["update_noise_multiplier"] = str(first["update_noise_multiplier"] / 2)
-  lowered = private_runs.calibrate(config, _POPULATION, earlier)
-  release = private_runs.build_release(lowered, _POPULATION, 210)
+  lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
+  release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):
     private_runs.Account(lowered, release, tmp_path)

@@ -22,7 +22,8 @@ _GOLDEN = {
   ("uniform", 256, "least_squares"): (0.073, 0.042, 0.025, 0.015, 0.007, 0.005),
   ("uniform", 1024, "least_squares"): (0.078, 0.047, 0.028, 0.016, 0.008, 0.005),
 }
-_BITS_NEEDED = (10, 10, 11, 11, 12, 13)
+# ceil(log2(c n + 2 t + 1)), by hand.
+_BITS_NEEDED = (10, 10, 11, 12, 12, 13)
 
 
 def _errors(distribution, num_bins, recipe, epsilon, num_seeds, bits=None):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privacy import account
-from privacy import accounting
+from privacy import calibration
 from privacy import ledger
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,21 +44,19 @@ def _subprocess(*command, cwd=_ROOT):
 
 def test_calibrate(capsys):
   found = _json(capsys, *_EXAMPLE)
-  assert found["effective_noise_multiplier"] == pytest.approx(1.7310, rel=0.01)
-  assert found["threshold_noise_multiplier"] == pytest.approx(2.998, rel=0.01)
-  assert found["update_noise_multiplier"] == pytest.approx(2.120, rel=0.01)
+  assert found["effective_noise_multiplier"] == pytest.approx(1.5957, rel=0.002)
+  assert found["threshold_noise_multiplier"] == pytest.approx(2.764, rel=0.002)
+  assert found["update_noise_multiplier"] == pytest.approx(1.954, rel=0.002)
   assert found["sigma_update"] == pytest.approx(1.3 * found["update_noise_multiplier"])
   assert 2.999 < found["epsilon"] <= 3.0
-  assert found["epsilon_pld"] < 2.8
-  assert found["epsilon_server"] == pytest.approx(11.4, rel=0.01)
+  assert found["epsilon_pld"] == found["epsilon"] < found["epsilon_rdp"]
+  # The server knows the sizes of cohorts: between all shares and those of the smallest likely one.
+  assert 14.5 < found["epsilon_server"] < 40.0
   assert found["server_participations"] == 60
-  assert (found["min_clients"], found["max_clients"]) == accounting.cohort_bounds(
-    2500, 100, 1000, 4e-4
-  )
-  # s_tot = z_q c sqrt(log2 b), by the smallest cohort.
+  assert found["num_shares"] == 140 and found["noise_shares"] == "complement"
   noise = found["threshold_noise_multiplier"] * found["scale"] * np.sqrt(6)
-  assert found["local_stddev"] * np.sqrt(found["min_clients"]) == pytest.approx(noise)
-  assert found["local_stddev"] >= 1.5
+  assert found["local_stddev"] * np.sqrt(140) == pytest.approx(np.sqrt(noise**2 + 2))
+  assert found["local_stddev"] >= 2
   assert found["bits_per_client"] == 126 * int(np.ceil(np.log2(found["modulus"])))
   assert len(found["guarantee"]) == 5
   assert "one client chosen at random" in found["warnings"][0]
@@ -69,11 +67,11 @@ def test_calibrate_for_people(capsys):
   printed = capsys.readouterr().out
   for words in (
     "Warning:",
-    "by RDP, order",
-    "by PLD",
+    "(by PLD)",
+    "by RDP",
     "against the server",
     "(sigma_W = z_w C)",
-    "45 to 168",
+    "140  (K)",
     "Gaussian mechanism",
     "zero-out",
     "Sampling: Poisson",
@@ -88,15 +86,17 @@ def test_calibrate_for_people(capsys):
 
 def test_spend(capsys):
   found = _json(capsys, *_SPEND)
-  assert found["epsilon"] == pytest.approx(3.175, abs=1e-3)
-  assert found["epsilon"] == found["epsilon_rdp"]
+  assert found["epsilon_rdp"] == pytest.approx(3.175, abs=1e-3)
+  assert found["epsilon"] == found["epsilon_pld"]
   assert 0 < found["epsilon_one_round"] < 0.3
-  assert 0 < found["epsilon_server_one_round"] < 1
-  assert found["epsilon_pld"] < found["epsilon"] < found["epsilon_server"]
+  assert 0.8 < found["epsilon_server_one_round"] < 1.6
+  assert found["epsilon_pld"] < found["epsilon_rdp"] < found["epsilon_server"]
   assert found["neighboring_relation"].startswith("zero-out")
   by_pld = _json(capsys, *_SPEND, "--accounting=pld")
   assert by_pld["epsilon"] == by_pld["epsilon_pld"] == pytest.approx(found["epsilon_pld"])
-  assert by_pld["epsilon_rdp"] == found["epsilon"]
+  by_rdp = _json(capsys, *_SPEND, "--accounting=rdp")
+  assert by_rdp["epsilon"] == by_rdp["epsilon_rdp"] == found["epsilon_rdp"]
+  assert by_rdp["rdp_order"] is not None and found["rdp_order"] is None
   assert _json(capsys, *_SPEND[:3], *_RUN[:2], "--num_rounds=0")["epsilon"] == 0.0
 
 
@@ -108,26 +108,27 @@ def test_spend_by_standard_deviations(capsys):
     *_RUN,
     "--sigma_update=2.6",
     "--clip_norm=1.3",
-    f"--sigma_threshold={3 * 2 * 6**0.5!r}",
-    "--scale=2",
+    f"--sigma_threshold={(3**2 * 4**2 * 6 + 2) ** 0.5!r}",
+    "--scale=4",
     "--num_bins=64",
   )
   assert found["epsilon"] == pytest.approx(by_multipliers["epsilon"])
-  assert (found["scale"], found["sigma_update"]) == (2, 2.6)
-  assert found["sigma_threshold"] == pytest.approx(6 * 6**0.5)
+  assert found["threshold_noise_multiplier"] == pytest.approx(3.0)
+  assert (found["scale"], found["sigma_update"]) == (4, 2.6)
+  assert found["sigma_threshold"] == pytest.approx((144 * 6 + 2) ** 0.5)
 
 
 @pytest.mark.parametrize(
   "sampling,threshold,relation,words",
   [
-    ("fixed_size", "tree", "replace one client", "without replacement"),
+    ("fixed_size", "tree", "zero-out (a client's data removed, the", "without replacement"),
     ("none", "geometric", "zero-out", "for all to know"),
   ],
 )
 def test_spend_with_other_sampling(capsys, sampling, threshold, relation, words):
   argv = (*_SPEND, f"--sampling={sampling}", f"--threshold={threshold}")
   found = _json(capsys, *argv)
-  assert found["epsilon"] > 10
+  assert found["epsilon"] > 3.175
   assert found["neighboring_relation"].startswith(relation)
   assert words in " ".join(found["guarantee"])
   assert (found["epsilon_server"] is None) == (threshold == "geometric")
@@ -199,11 +200,17 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--num_bins=63"), "expected a power of two"),
     ((*_SPEND, "--clip_norm=-1"), "Found --clip_norm = -1"),
     ((*_SPEND, "--participations=2000"), "Found participations = 2000"),
-    ((*_SPEND, "--sampling=fixed_size", "--accounting=pld"), "expected 'rdp'"),
+    ((*_SPEND, "--relation=replace_one", "--accounting=rdp"), "expected accounting by 'pld'"),
+    ((*_SPEND, "--update_sum=distributed"), "Found --update_sum=distributed without"),
+    ((*_SPEND, "--num_parameters=10"), "Found --update_sum=central with --num_parameters"),
+    ((*_SPEND, "--noise_shares=private_coin"), "Found contacted = None"),
+    ((*_SPEND, "--contacted_clients=200"), "Found contacted = 200"),
+    ((*_SPEND, "--noise_shares=helpers", "--sampling=fixed_size"), "expected poisson"),
+    ((*_SPEND, "--update_noise_multiplier=1e-300"), "Found noise multipliers as small as"),
     ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),
     ((*_SPEND, "--plot=x.frob"), "Found --plot=x.frob"),
     (("calibrate", *_RUN, "--epsilon=-3"), "Found epsilon = -3"),
-    (("calibrate", *_RUN, "--epsilon=1e-9"), "no noise reaches"),
+    (("calibrate", *_RUN, "--epsilon=1e-9", "--delta=1e-12"), "no noise reaches"),
     (("calibrate", *_RUN, "--epsilon=1e9"), "no noise is little enough"),
     (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=-1"), "Found rho_ratio = -1"),
     (("calibrate", *_RUN, "--epsilon=3", "--num_bins=64"), "Found num_bins without"),
@@ -233,7 +240,7 @@ def test_help(capsys, command):
 
 
 def _run_folder(path, rounds=10, claim=3.0):
-  release = accounting.calibrate(
+  release = calibration.calibrate(
     3, 1e-5, population=600, clients_per_round=60, num_rounds=10, rho_ratio=None
   )
   entry = ledger.build_ledger(
@@ -294,7 +301,7 @@ def test_imports_no_tensorflow_nor_matplotlib():
 def test_as_a_script_from_anywhere(tmp_path):
   done = _subprocess(str(_ROOT / "privacy" / "account.py"), *_EXAMPLE, "--json", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-  assert json.loads(done.stdout)["threshold_noise_multiplier"] == pytest.approx(2.998, rel=0.01)
+  assert json.loads(done.stdout)["threshold_noise_multiplier"] == pytest.approx(2.764, rel=0.01)
 
 
 def test_as_a_module_and_its_exit_code():

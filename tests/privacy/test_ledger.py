@@ -1,21 +1,26 @@
 """Ledgers: written, read again, and audited against the folders that they are found in."""
 
+import copy
 import csv
 import dataclasses
+import functools
 import json
+import math
 import time
 
+import numpy as np
 import pytest
 
 from privacy import accounting
 from privacy import audit
+from privacy import calibration
 from privacy import ledger
+from privacy import server
 from privacy import statements
-from privacy import sum_mechanism
 
 _DELTA = 1e-5
 _PLANNED = 50
-_RELEASE = accounting.calibrate(
+_RELEASE = calibration.calibrate(
   3,
   _DELTA,
   population=600,
@@ -97,7 +102,7 @@ def test_round_trip(entry):
 def test_contents():
   entry = _ledger(rounds_done=10)
   assert entry.epsilon_spent == accounting.epsilon(_RELEASE, 10, _DELTA).epsilon
-  assert entry.epsilon_server == accounting.server_epsilon(_RELEASE, 10, _DELTA).epsilon
+  assert entry.epsilon_server == server.server_epsilon(_RELEASE, _PLANNED, _DELTA).epsilon
   assert entry.claim == {"epsilon": 3.0, "delta": _DELTA}
   said = " ".join(entry.guarantee)
   for words in (
@@ -106,11 +111,11 @@ def test_contents():
     "Poisson",
     "probability 0.1",
     "Adversary",
-    f"fewer than {_RELEASE.tree.min_clients}",
+    f"Noise of {_RELEASE.tree.num_shares} clients",
   ):
     assert words in said
   not_covered = " ".join(entry.not_covered)
-  for words in ("hyperparameters", "held-out clients", "seed", "secret"):
+  for words in ("hyperparameters", "held-out clients", "noise key", "secret"):
     assert words in not_covered
   assert _ledger(_GEOMETRIC).epsilon_server is None
   assert "one-bit" in _ledger(_GEOMETRIC).guarantee[0]
@@ -129,7 +134,7 @@ def test_quick_enough_for_every_round():
 def test_meter_of_something_else():
   with pytest.raises(ValueError, match="meter"):
     _ledger(meter=accounting.Meter(_RELEASE, 1e-6))
-  with pytest.raises(ValueError, match="rdp, pld, paper"):
+  with pytest.raises(ValueError, match="tightest, pld, rdp, paper"):
     _ledger(accountant="zcdp")
 
 
@@ -173,7 +178,7 @@ def test_good_folders(tmp_path):
   assert found.failures == found.notes == ()
   assert found.num_rounds == _PLANNED
   assert 2.99 < found.spent.epsilon <= 3.0
-  assert found.epsilon_pld < found.spent.epsilon
+  assert found.epsilon_rdp > found.spent.epsilon
   assert found.rounds.aborted is None
 
 
@@ -195,23 +200,302 @@ def test_a_run_before_its_first_round(tmp_path):
   assert found.spent.epsilon == 0.0
 
 
-def test_an_audit_fails_where_noise_shows_the_size_of_the_cohorts(tmp_path):
-  limits = accounting.cohort_bounds(
-    _GEOMETRIC.population, _GEOMETRIC.clients_per_round, _PLANNED, _DELTA
+# A run whose clients make all noise; so small that no cohort is larger than there are shares, for
+# which much would have to be computed.
+_SMALL = dict(population=40, clients_per_round=24, num_rounds=8)
+_NUM_PARAMETERS = 24
+
+
+@functools.cache
+def _private_release(**changes):
+  arguments = dict(
+    **_SMALL,
+    rho_ratio=0.5,
+    num_bins=8,
+    distributed_updates=True,
+    clip_norm=0.5,
+    num_parameters=_NUM_PARAMETERS,
   )
-  failed = []
-  for num_entries in (7200, 7201):  # 2 m^2 with 60 clients a round, and one more.
-    update_sum = sum_mechanism.build_sum_mechanism(
-      _GEOMETRIC.update_noise_multiplier,
-      0.5,
-      num_entries,
-      min_clients=limits[0],
-      max_clients=limits[1],
+  return calibration.calibrate(3, _DELTA, **{**arguments, **changes})
+
+
+def _private_ledger(release, **changes):
+  arguments = dict(
+    claim_epsilon=3.0, delta=_DELTA, clip_norm=0.5, num_rounds_planned=8, rounds_done=8
+  )
+  return ledger.build_ledger(release, **{**arguments, **changes})
+
+
+def _private_run(path, release=None, entry=None, **flags):
+  """The folder of such a run, with all that an audit reads, and perhaps another ledger."""
+  release = _private_release() if release is None else release
+  values = dict(
+    population="",
+    clients_per_round=24,
+    num_rounds=8,
+    num_bins=8,
+    accounting="tightest",
+    relation=release.relation,
+    sampling=release.sampling,
+    update_sum="distributed",
+    noise_shares=release.protocol,
+    contacted_clients="" if release.contacted is None else release.contacted,
+    threshold_noise_multiplier=release.threshold_noise_multiplier,
+    update_noise_multiplier=release.update_noise_multiplier,
+  )
+  entry = _private_ledger(release) if entry is None else entry
+  folder = _folder(path, entry, rounds=8, flags={**values, **flags})
+  (folder / "manifest.json").write_text(json.dumps({"num_clients": {"train": 40, "test": 9}}))
+  np.savez(
+    folder / "weights.npz",
+    trainable_0=np.zeros([5, 4]),
+    trainable_1=np.zeros(4),
+    non_trainable_0=np.ones(3),
+  )
+  return folder
+
+
+def _paths(value, path=()):
+  """The paths of all that a ledger holds: its objects, lists, words and numbers."""
+  if path:
+    yield path
+  if isinstance(value, (dict, list)):
+    for name in value if isinstance(value, dict) else range(len(value)):
+      yield from _paths(value[name], (*path, name))
+
+
+_GONE = object()  # In place of a value: no value at all.
+_WORDS = (
+  *(*accounting.SAMPLINGS, *accounting.THRESHOLD_KINDS, *accounting.RELATIONS),
+  *("complement", "helpers", "private_coin", *ledger.ACCOUNTINGS, "l2", "paper", "All is well."),
+)
+_NO_VALUES = (_GONE, None, True, "x", [], {}, math.nan, math.inf, -1, 0, 0.5, 1e300, 10**400)
+
+
+def _others(value):
+  """What else might stand in its place."""
+  yield from _NO_VALUES
+  if isinstance(value, str):
+    yield from _WORDS
+  elif isinstance(value, int):
+    yield from (value - 1, value + 1, 2 * value)
+  elif isinstance(value, float):
+    yield from (value * (1 - 1e-3), value * (1 + 1e-3), 3 * value)
+  elif value is None:
+    yield from (24, 32, 40)
+  elif isinstance(value, list):
+    yield [*value, "All is well."]
+    yield value[::-1]
+
+
+def _changed(entry, path, new):
+  found = copy.deepcopy(entry)
+  holder = found
+  for name in path[:-1]:
+    holder = holder[name]
+  if new is _GONE:
+    del holder[path[-1]]
+  else:
+    holder[path[-1]] = new
+  return found
+
+
+# All that may be written otherwise in a ledger that is audited with success, and what then:
+_HARMLESS = {
+  # That more was spent than was. The claim is held against what really was.
+  ("epsilon_spent",): lambda new, old: new > old,
+  # That the server learns more than it does, or that it is trusted with everything.
+  ("epsilon_server",): lambda new, old: new is None or new > old,
+  # Rounds that are planned but not done have released nothing; a note says what they would cost.
+  ("num_rounds_planned",): lambda new, old: new > old,
+  # The same number.
+  ("claim", "delta"): lambda new, old: new == str(old),
+}
+
+
+@pytest.mark.parametrize("protocol,contacted", [("complement", None), ("private_coin", 32)])
+def test_every_field_of_a_ledger_is_checked(tmp_path, protocol, contacted):
+  folder = _private_run(tmp_path / "run", _private_release(protocol=protocol, contacted=contacted))
+  assert audit.audit_folder(folder).failures == ()
+  entry = json.loads((folder / "privacy.json").read_text())
+  passed, num_changes, refused = [], 0, 0
+  for path in _paths(entry):
+    old = functools.reduce(lambda holder, name: holder[name], path, entry)
+    for new in _others(old):
+      if new == old and type(new) is type(old):
+        continue
+      (folder / "privacy.json").write_text(json.dumps(_changed(entry, path, new)))
+      num_changes += 1
+      try:
+        holds = audit.audit_folder(folder).holds
+      except ValueError as error:  # And no other error: it must be a sentence.
+        assert str(error).startswith("Found "), (path, new, error)
+        holds, refused = False, refused + 1
+      if holds and not _HARMLESS.get(path, lambda new, old: False)(new, old):
+        passed.append((path, new))
+  assert passed == []
+  # Some are no ledgers, others are, and do not hold.
+  assert num_changes > 700 and refused > 300 and num_changes - refused > 100
+
+
+@pytest.mark.parametrize(
+  "changes,said",
+  [
+    (dict(num_parameters=6), "weights.npz has 24 numbers and the ledger noise on 6"),
+    (dict(num_parameters=25), "weights.npz has 24 numbers and the ledger noise on 25"),
+    (
+      dict(population=80),
+      "manifest.json has 40 training clients and the ledger a population of 80",
+    ),
+    (
+      dict(population=30),
+      "manifest.json has 40 training clients and the ledger a population of 30",
+    ),
+    (dict(clients_per_round=12), "--clients_per_round=24 and the ledger 12"),
+    (dict(clip_norm=0.1), "--clip_norm=0.5 and the ledger 0.1"),
+    (dict(num_bins=16), "--num_bins=8 and the ledger 16"),
+    (dict(num_bins=None), "--num_bins=8 and the ledger none"),
+    (dict(distributed_updates=False), "--update_sum=distributed and the ledger central"),
+    (dict(protocol="helpers"), "--noise_shares=complement and the ledger helpers"),
+    (dict(sampling="none"), "--sampling=poisson and the ledger none"),
+    (dict(sampling="fixed_size"), "--sampling=poisson and the ledger fixed_size"),
+    (dict(relation="replace_one"), "--relation=zero_out and the ledger replace_one"),
+    (dict(rho_ratio=0.4), "--rho_ratio=0.5 and the ledger 0.4"),
+    (dict(threshold_kind="geometric", num_bins=None), "--threshold=tree and the ledger geometric"),
+    (dict(rho_ratio=None, num_bins=None), "--threshold=tree and the ledger none"),
+  ],
+)
+def test_a_ledger_of_another_run_that_is_right_in_itself(tmp_path, changes, said):
+  # All its numbers fit together, but not the folder.
+  release = _private_release(**changes)
+  entry = _private_ledger(release, clip_norm=changes.get("clip_norm", 0.5))
+  alone = _folder(tmp_path / "alone", entry, rounds=8)
+  (alone / "flags.txt").write_text("--epsilon=3\n")
+  assert audit.audit_folder(alone).failures == ()
+  failures = audit.audit_folder(_private_run(tmp_path / "run", entry=entry)).failures
+  assert any(said in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize(
+  "changes,said",
+  [
+    (dict(claim_epsilon=4.0), "--epsilon=3.0 and the ledger 4"),
+    (dict(claim_epsilon=None), "--epsilon=3.0 and the ledger none"),
+    (dict(delta=1e-4), "--delta=1e-05 and the ledger 0.0001"),
+    (dict(accountant="rdp"), "--accounting=tightest and the ledger rdp"),
+    (dict(accountant="paper"), "--accounting=tightest and the ledger paper"),
+    (dict(rounds_done=7), "rounds.csv has 8 rounds and the ledger 7"),
+    (dict(num_rounds_planned=7), "--num_rounds=8 and the ledger 7"),
+    (dict(clip_norm=1.0), "--clip_norm=0.5 and the ledger 1"),
+    (dict(clip_norm=None), "--clip_norm=0.5 and the ledger none"),
+  ],
+)
+def test_a_ledger_with_another_claim(tmp_path, changes, said):
+  entry = _private_ledger(_private_release(), **changes)
+  failures = audit.audit_folder(_private_run(tmp_path / "run", entry=entry)).failures
+  assert any(said in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize(
+  "name,field,factor",
+  [
+    (name, field, factor)
+    for name, fields in (
+      ("tree", ("noise_multiplier", "num_shares", "scale", "local_stddev", "modulus", "offset")),
+      ("update_sum", ("noise_multiplier", "num_entries", "num_shares", "scale", "clip_norm")),
     )
-    release = dataclasses.replace(_GEOMETRIC, update_sum=update_sum)
-    folder = _folder(tmp_path / str(num_entries), _ledger(release, claim=None))
-    failed.append(any("NOT a guarantee" in text for text in audit.audit_folder(folder).failures))
-  assert failed == [False, True]
+    for field in fields
+    for factor in (0.5, 2)
+  ],
+)
+def test_noise_of_clients_is_derived_anew(tmp_path, name, field, factor):
+  # Even where the ledger's own numbers have less noise than it says, or more, or another modulus.
+  folder = _private_run(tmp_path / "run")
+  entry = json.loads((folder / "privacy.json").read_text())
+  old = entry["release"][name][field]
+  entry["release"][name][field] = type(old)(factor * old)
+  (folder / "privacy.json").write_text(json.dumps(entry))
+  try:
+    failures = audit.audit_folder(folder).failures
+  except ValueError as error:
+    failures = [str(error)]
+  said = (
+    f"The ledger's {name} has {field} = ",
+    f"Found {'threshold' if name == 'tree' else 'update'}_noise_multiplier = ",
+    "shares of noise and a population of 40",
+    f"The ledger's {name} has local_stddev = ",  # Which another sensitivity asks for.
+    "Found scale = 1, with which a client's noise has a standard deviation of 1.25",
+  )
+  assert any(text in failure for text in said for failure in failures), failures
+
+
+@pytest.mark.parametrize(
+  "flags,said",
+  [
+    (dict(update_sum="central"), "--update_sum=central and the ledger distributed"),
+    (dict(noise_shares="helpers"), "--noise_shares=helpers and the ledger complement"),
+    (dict(contacted_clients=30), "--contacted_clients=30 and the ledger none"),
+    (dict(relation="replace_one"), "--relation=replace_one"),
+    (dict(accounting="rdp"), "--accounting=rdp"),
+  ],
+)
+def test_flags_of_who_makes_the_noise(tmp_path, flags, said):
+  (failure,) = audit.audit_folder(_private_run(tmp_path / "run", **flags)).failures
+  assert said in failure
+
+
+@pytest.mark.parametrize("name,said", [("update_sum", "central"), ("tree", "none")])
+def test_noise_of_clients_that_the_ledger_forgets(tmp_path, name, said):
+  folder = _private_run(tmp_path / "run")
+  found = json.loads((folder / "privacy.json").read_text())
+  found["release"][name] = None
+  (folder / "privacy.json").write_text(json.dumps(found))
+  failures = audit.audit_folder(folder).failures
+  flag = "update_sum=distributed" if name == "update_sum" else "num_bins=8"
+  assert any(f"--{flag} and the ledger {said}" in text for text in failures)
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(protocol="helpers"),
+    dict(protocol="private_coin", contacted=32),
+    dict(relation="replace_one"),
+    dict(sampling="fixed_size"),
+    dict(sampling="fixed_size", relation="replace_one"),
+    dict(num_parameters=10**6),
+  ],
+)
+def test_good_folders_of_other_runs(tmp_path, changes):
+  release = _private_release(**changes)
+  folder = _private_run(tmp_path / "run", release)
+  if "num_parameters" in changes:
+    np.savez(folder / "weights.npz", trainable_0=np.zeros(10**6, np.int8))
+  found = audit.audit_folder(folder)
+  assert found.failures == ()
+  assert 2.99 < found.spent.epsilon <= 3.0
+  assert found.ledger.epsilon_server == found.server.epsilon
+
+
+def test_folders_without_manifest_and_weights(tmp_path):
+  folder = _private_run(tmp_path / "run")
+  (folder / "weights.npz").unlink()  # A run that goes on has none.
+  assert audit.audit_folder(folder).holds
+  for text in ("", "{", "[]", "{}", '{"num_clients": 3}', '{"num_clients": {"train": "x"}}'):
+    (folder / "manifest.json").write_text(text)
+    assert audit.audit_folder(folder).holds
+  (folder / "manifest.json").unlink()
+  assert audit.audit_folder(folder).holds
+
+
+def test_ledgers_of_version_0_1_have_no_guarantee(tmp_path):
+  found = json.loads(_ledger().to_json())
+  del found["version"]
+  with pytest.raises(ValueError, match="version 0.1.0.*no guarantee"):
+    audit.audit_folder(_folder(tmp_path / "run", json.dumps(found)))
+  found["version"] = 3
+  with pytest.raises(ValueError, match="version = 3"):
+    audit.audit_folder(_folder(tmp_path / "run", json.dumps(found)))
 
 
 def test_repeated_and_aborted_rounds(tmp_path):
@@ -243,7 +527,14 @@ def test_overspent(tmp_path):
 
 
 def test_plans_that_go_too_far(tmp_path):
-  entry = dataclasses.replace(_ledger(rounds_done=40), num_rounds_planned=100)
+  entry = ledger.build_ledger(
+    _RELEASE,
+    claim_epsilon=3.0,
+    delta=_DELTA,
+    clip_norm=0.5,
+    num_rounds_planned=100,
+    rounds_done=40,
+  )
   found = audit.audit_folder(_folder(tmp_path, entry, rounds=40))
   assert found.holds
   assert "All 100 planned rounds would cost" in found.notes[0]
@@ -345,7 +636,7 @@ def test_a_large_delta_is_mentioned(tmp_path):
 
 def test_sentences():
   fixed = statements.guarantee(accounting.Release(600, 60, 3, None, "fixed_size"))
-  assert "replace one client" in fixed[1] and "60 of 600 clients" in fixed[2]
+  assert "zero-out (a client's data removed, the" in fixed[1] and "60 of 600 clients" in fixed[2]
   assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
   none = statements.guarantee(accounting.Release(600, 60, None, 2, "none"))
   assert "none that counts" in none[2] and "and the cohorts" in none[3]

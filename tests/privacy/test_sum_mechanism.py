@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from privacy import shares
 from privacy import sum_mechanism
-from privacy import tree_mechanism
 
 
 @st.composite
 def _mechanisms(draw):
-  min_clients = draw(st.integers(1, 3000))
   arguments = dict(
     noise_multiplier=draw(st.floats(0.01, 1e3)),
     clip_norm=draw(st.floats(1e-6, 1e6)),
     num_entries=draw(st.one_of(st.integers(1, 50), st.integers(1, 10**7))),
-    min_clients=min_clients,
-    max_clients=min_clients + draw(st.integers(0, 3000)),
+    num_shares=draw(st.integers(1, 6000)),
   )
   return arguments, sum_mechanism.build_sum_mechanism(**arguments)
 
@@ -38,18 +36,18 @@ def test_arguments_are_kept(pair):
 def test_noise_is_what_was_asked_for_over_the_sensitivity_with_rounding(pair):
   _, m = pair
   sensitivity = m.scale * m.clip_norm + math.sqrt(m.num_entries) / 2
-  z = m.local_stddev * math.sqrt(m.min_clients) / sensitivity
+  assert m.sensitivity == pytest.approx(sensitivity)
+  # Two units of variance on each integer are not counted as noise.
+  z = math.sqrt(m.local_stddev**2 * m.num_shares - 2) / sensitivity
   assert z == pytest.approx(m.noise_multiplier, rel=1e-12)
 
 
 @given(_mechanisms())
 def test_noise_of_a_client_is_close_to_a_gaussian(pair):
   _, m = pair
-  assert m.local_stddev >= tree_mechanism.MIN_LOCAL_STDDEV == 1.5
-  # What the sum's being discrete costs is small beside the mechanism, in all coordinates.
-  if m.num_entries <= 10**5:
-    slack = tree_mechanism.discreteness_slack(m.local_stddev, m.max_clients)
-    assert slack * m.num_entries < 1e-3 * (1 + m.num_entries)
+  assert m.local_stddev >= shares.MIN_STDDEV == 2
+  # What the sum's being discrete costs is nothing beside the mechanism, in all coordinates.
+  assert shares.slack(m.local_stddev, m.num_shares) * m.num_entries < 1e-8
 
 
 @given(_mechanisms())
@@ -66,14 +64,14 @@ def test_nothing_wraps_but_with_a_small_chance(pair):
   half = m.modulus // 2  # Sums are decoded into -half..half.
   # All clients at the clip norm in one and the same coordinate, rounded.
   assert m.largest_entry >= m.scale * m.clip_norm + 0.5
-  signal = m.max_clients * math.floor(m.scale * m.clip_norm + 0.5)
+  signal = m.num_shares * math.floor(m.scale * m.clip_norm + 0.5)
   margin = half - signal
-  stddev = m.local_stddev * math.sqrt(m.max_clients)
+  stddev = m.local_stddev * math.sqrt(m.num_shares)
   # Discrete Gaussians are sub-Gaussian.
   assert 2 * m.num_entries * math.exp(-0.5 * (margin / stddev) ** 2) <= 1e-6 * (1 + 1e-9)
   # And the modulus is no larger than that takes, up to rounding up.
   t = stddev * math.sqrt(2 * math.log(2 * m.num_entries / 1e-6))
-  assert m.modulus <= 2 * (m.max_clients * (m.scale * m.clip_norm + 1.5) + t + 1) + 1
+  assert m.modulus <= 2 * (m.num_shares * (m.scale * m.clip_norm + 1.5) + t + 1) + 1
 
 
 @given(_mechanisms())
@@ -94,19 +92,19 @@ def test_units_do_not_matter(pair, factor):
 
 
 def test_by_hand():
-  m = sum_mechanism.build_sum_mechanism(1.0, 2.0, 100, min_clients=16, max_clients=25)
-  # 50 sqrt(100) steps in C; rounding adds 5; z (500 + 5) / sqrt(16).
-  assert m.scale == 250.0 and m.local_stddev == pytest.approx(505 / 4)
-  t = math.ceil(505 / 4 * 5 * math.sqrt(2 * math.log(200 / 1e-6)))
+  m = sum_mechanism.build_sum_mechanism(1.0, 2.0, 100, 25)
+  # 50 sqrt(100) steps in C; rounding adds 5; sqrt((500 + 5)^2 + 2) / sqrt(25).
+  assert m.scale == 250.0 and m.local_stddev == pytest.approx(math.sqrt(505**2 + 2) / 5)
+  t = math.ceil(math.sqrt(505**2 + 2) * math.sqrt(2 * math.log(200 / 1e-6)))
   assert m.modulus == 2 * (25 * 501 + t) + 1
   assert m.largest_entry == 501
-  assert stats.norm.sf(t / (505 / 4 * 5)) * 200 < 1e-6
-  # Little noise: as many steps as it takes for 1.5 at a client.
-  m = sum_mechanism.build_sum_mechanism(1e-3, 2.0, 100, min_clients=16, max_clients=25)
-  assert m.scale == pytest.approx(1.5 * 4 / 1e-3 / 2) and m.local_stddev >= 1.5
+  assert stats.norm.sf(t / 505) * 200 < 1e-6
+  # Little noise: as many steps as it takes for 2 at a client.
+  m = sum_mechanism.build_sum_mechanism(1e-3, 2.0, 100, 25)
+  assert m.scale == pytest.approx(math.sqrt(4 * 25 - 2) / 1e-3 / 2) and m.local_stddev >= 2
 
 
-_ARGUMENTS = dict(noise_multiplier=1.0, clip_norm=1.0, num_entries=10, min_clients=4, max_clients=9)
+_ARGUMENTS = dict(noise_multiplier=1.0, clip_norm=1.0, num_entries=10, num_shares=9)
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "clip_norm"])
@@ -122,22 +120,20 @@ def test_vectors_without_entries_are_refused(num_entries):
     sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "num_entries": num_entries})
 
 
-@given(limits=st.tuples(st.integers(-5, 20), st.integers(-5, 20)))
-def test_limits_are_checked(limits):
-  arguments = {**_ARGUMENTS, "min_clients": limits[0], "max_clients": limits[1]}
-  if 1 <= limits[0] <= limits[1]:
-    assert sum_mechanism.build_sum_mechanism(**arguments).min_clients == limits[0]
-  else:
-    with pytest.raises(
-      ValueError, match=f"min_clients = {limits[0]} and max_clients = {limits[1]}"
-    ):
-      sum_mechanism.build_sum_mechanism(**arguments)
+@given(num_shares=st.integers(-10, 0))
+def test_sums_without_shares_are_refused(num_shares):
+  with pytest.raises(ValueError, match=f"num_shares = {num_shares}"):
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "num_shares": num_shares})
+
+
+@pytest.mark.parametrize("z", [1e-300, 1e-15, 1e15, 1e300])
+def test_noise_whose_sums_do_not_fit_is_refused(z):
+  with pytest.raises(ValueError, match=r"needs sums modulo .* at most 2\^53"):
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "noise_multiplier": z})
 
 
 def test_other_kinds_of_numbers_are_converted():
-  m = sum_mechanism.build_sum_mechanism(
-    np.float32(1.5), 2, np.int64(10), min_clients=np.int32(4), max_clients=np.int64(9)
-  )
+  m = sum_mechanism.build_sum_mechanism(np.float32(1.5), 2, np.int64(10), np.int64(9))
   assert [type(value) for value in dataclasses.astuple(m)] == [
-    *(float, float, int, int, int, float, float, int),
+    *(float, float, int, int, float, float, int),
   ]

@@ -130,6 +130,30 @@ def test_shuffle_depends_on_the_seed_alone_and_keeps_pairs(tmp_path):
   np.testing.assert_array_equal(read(files.handle("b", (0, 0)))[1], orders[0, 0])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
+  files = client_files.write_client_files(tmp_path / "c", make_clients(shape=shape, dtype=dtype))
+  usual = client_files.build_examples_fn(files, shuffle=shuffle)
+  read = client_files.build_examples_fn(files, shuffle=shuffle, may_lack_examples=True)
+  outputs = read.get_concrete_function().structured_outputs
+  assert tuple(tf.TensorSpec(t.shape, t.dtype) for t in outputs) == files.input_spec
+  for client_id in files.client_ids:
+    handle = files.handle(client_id, (5, 6))
+    for found, expected in zip(read(handle), usual(handle)):
+      np.testing.assert_array_equal(found, expected)
+    without = files.handle_without_examples(client_id, (5, 6))
+    assert list(without) == list(handle) and without["index"].dtype == handle["index"].dtype
+    # Its noise is that of the client in this round, whether it has examples or not.
+    np.testing.assert_array_equal(without["seed"], handle["seed"])
+    x, y = read(without)
+    assert (x.shape, y.shape) == ((0, *shape), (0,))
+    assert (x.dtype, y.dtype) == (tf.float32, tf.int32)
+  with pytest.raises(ValueError, match="'f9'"):
+    files.handle_without_examples("f9", (0, 0))
+
+
 @pytest.mark.parametrize("batch_size,sizes", [(None, [3]), (0, [3]), (2, [2, 1]), (5, [3])])
 def test_dataset_computation(tmp_path, batch_size, sizes):
   clients = make_clients()

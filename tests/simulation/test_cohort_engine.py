@@ -14,6 +14,7 @@ from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import discrete_gaussian
+from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
@@ -21,6 +22,9 @@ from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import reading
 
 _CLIENTS = 20
+# Less than the largest of the cohorts, and more than the others.
+_NUM_SHARES = 18
+_KEY = bytes(range(16))
 _NUM_PARAMETERS = problems.NUM_FEATURES * problems.NUM_CLASSES + problems.NUM_CLASSES
 
 
@@ -58,9 +62,10 @@ def unequal_files(tmp_path_factory):
 def tree_threshold():
   return functools.partial(
     threshold_lib.build_tree_quantile,
-    mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16),
+    mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=_NUM_SHARES),
     max_loss=4.0,
     seeded=True,
+    noise_key=_KEY,
   )
 
 
@@ -70,23 +75,21 @@ def geometric_threshold():
     noise_multiplier=1.0,
     expected_clients=_CLIENTS,
     initial_estimate=1.0,
-    seed=3,
+    noise_key=_KEY,
   )
 
 
 def private(local, threshold, distributed=False):
   update_sum = None
   if distributed:
-    update_sum = sum_mechanism.build_sum_mechanism(
-      1.0, 0.5, _NUM_PARAMETERS, min_clients=4, max_clients=40
-    )
+    update_sum = sum_mechanism.build_sum_mechanism(1.0, 0.5, _NUM_PARAMETERS, _NUM_SHARES)
   return algorithms.build_private_superquantile_fed_avg(
     theta=0.5,
     threshold=threshold,
     clip_norm=0.5,
     noise_multiplier=1.0,
     expected_clients=_CLIENTS,
-    noise_seed=5,
+    noise_key=_KEY,
     update_sum=update_sum,
     **local,
   )
@@ -121,11 +124,11 @@ BUILDERS = {
 }
 
 
-def build(name, files, batch_size):
+def build(name, files, batch_size, **reading):
   local = dict(
     model_fn=problems.linear_model(),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3, momentum=0.9),
-    examples_fn=client_files.build_examples_fn(files, shuffle=batch_size > 0),
+    examples_fn=client_files.build_examples_fn(files, shuffle=batch_size > 0, **reading),
     local_batch_size=batch_size,
     seed_fn=lambda handle: handle["seed"],
   )
@@ -178,6 +181,32 @@ def test_an_empty_cohort_is_that_of_tffs_runtime(name, native, equal_files):
   assert_same(run(in_process, process, [[]]), run(native, process, [[]]))
 
 
+@pytest.mark.parametrize("batch_size", [0, 4])
+def test_clients_without_examples_are_those_of_tffs_runtime(
+  batch_size, native, equal_files, unequal_files
+):
+  """Who sends noise alone has a file, like others, and reads nothing of it."""
+  files = equal_files if batch_size == 0 else unequal_files
+  process = build("private distributed", files, batch_size, may_lack_examples=True)
+
+  def clients(helpers, round_num):
+    cohort = [(files.handle, files.handle_without_examples)[i in helpers] for i in range(17)]
+    return [handle(f"client {i}", (i, round_num)) for i, handle in enumerate(cohort)]
+
+  cohorts = [clients(*args) for args in (((), 0), ((3, 9, 16), 1), (range(17), 2), ((0,), 3))]
+  in_process = run(engine.CohortContext(), process, cohorts)
+  assert_same(in_process, run(native, process, cohorts))
+  # As if they had no file at all, and not as if they trained.
+  everybody = run(engine.CohortContext(), build("private distributed", files, batch_size), cohorts)
+  assert_same(in_process[0], everybody[0])
+  sizes = [
+    float(output.metrics["client_work"]["threshold"]["estimated_cohort_size"])
+    for output in (in_process[1], everybody[1])
+  ]
+  # One report's noise is the same in both; the counts differ by those who did not count.
+  assert sizes[1] - sizes[0] == pytest.approx(3.0, abs=1e-3)
+
+
 def test_cohorts_of_any_size_are_traced_once(equal_files, unequal_files):
   for files, most in ((equal_files, 2), (unequal_files, 1)):
     process = build("exact", files, 0)
@@ -207,9 +236,9 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
 
   @tff.tensorflow.computation(client_files.HANDLE_TYPE)
   def draw(handle):
-    noise = discrete_gaussian.sample([500], 5.0, discrete_gaussian.fresh_seed())
+    noise = discrete_gaussian.sample([500], 5.0, noise_source.fresh_seed())
     # Twice the same draw in one graph: two draws.
-    noise += 1000 * discrete_gaussian.sample([500], 5.0, discrete_gaussian.fresh_seed())
+    noise += 1000 * discrete_gaussian.sample([500], 5.0, noise_source.fresh_seed())
     if reads_files:  # Which has these graphs taken apart and compiled.
       noise += tf.cast(0.0 * tf.reduce_sum(read(handle)[0]), tf.int64)
     return noise

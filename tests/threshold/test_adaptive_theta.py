@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 from privacy import tree_mechanism
+from tff_superquantile import discrete_gaussian
+from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.threshold import hierarchical_histogram
@@ -17,6 +19,8 @@ from tff_superquantile.threshold import private_histogram
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _MAX_LOSS = 4.0
+_KEY = bytes(range(16))
+_NUM_SHARES = 220
 _RULE = threshold_lib.AdaptiveTheta(5, 0.2, 0.8)
 _EXACT = {
   "quantile": threshold_lib.build_exact_quantile,
@@ -155,14 +159,21 @@ def test_a_range_of_one_is_a_fixed_theta(build, theta):
 # From a private histogram.
 
 
-def _mechanism(z=1e-3, num_bins=64, expected_clients=20, min_clients=2, max_clients=220):
-  return tree_mechanism.build_tree_mechanism(
-    z, num_bins, expected_clients, min_clients=min_clients, max_clients=max_clients
-  )
+def _mechanism(z=1e-3, num_bins=64, expected_clients=20):
+  return tree_mechanism.build_tree_mechanism(z, num_bins, expected_clients, num_shares=_NUM_SHARES)
+
+
+def _build_tree(theta, mechanism, **kwargs):
+  return threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS, noise_key=_KEY, **kwargs)
 
 
 def _summed_report(mechanism, losses, seed=0):
-  """One report that stands for those of all clients: their sum modulo M and their number."""
+  """One report that stands for those of all clients: their sum modulo M and their number.
+
+  Clients without a loss make the shares of noise that are missing, so that the server makes none.
+  """
+  num_helpers = max(0, _NUM_SHARES - len(losses))
+  losses = np.append(losses, np.full(num_helpers, np.nan))
   counts = private_histogram.noised_counts(
     tf.constant(losses, tf.float32), tf.constant([seed, 1], tf.int64), mechanism, _MAX_LOSS
   )
@@ -170,18 +181,18 @@ def _summed_report(mechanism, losses, seed=0):
   return collections.OrderedDict(values=values, num_reports=np.int64(len(losses)))
 
 
-def _decoded(mechanism, report):
-  return private_histogram.decode(tf.constant(report["values"]), mechanism)
-
-
-def _tree_run(process, reports, state=None):
-  return process.next_of_reports(process.initialize() if state is None else state, reports)
+def _tree_run(process, reports, threshold=None):
+  """A round, the first one or one after a threshold."""
+  state = process.initialize()
+  if threshold is not None:
+    state["threshold"] = np.float32(threshold)
+  return process.next_of_reports(state, reports)
 
 
 @pytest.mark.parametrize("num_bins", [16, 64])  # With interpolation and without.
 def test_tree_with_little_noise_is_the_exact_decoding(num_bins):
   mechanism = _mechanism(num_bins=num_bins)
-  process = threshold_lib.build_tree_quantile(_RULE, mechanism, _MAX_LOSS)
+  process = _build_tree(_RULE, mechanism)
   edges = hierarchical_histogram.bin_edges(num_bins, _MAX_LOSS)
   for n in (2, 5, 7, 13, 25, 40, 200):
     losses, theta = _losses(n), _clip_rule(5, 0.2, 0.8, n)
@@ -215,7 +226,7 @@ def _last(below, edges):
 @pytest.mark.parametrize("decoder", ["least_squares", "dyadic"])
 def test_theta_is_a_function_of_the_released_histogram(decoder):
   mechanism = _mechanism(z=0.7)
-  process = threshold_lib.build_tree_quantile(_RULE, mechanism, _MAX_LOSS, decoder=decoder)
+  process = _build_tree(_RULE, mechanism, decoder=decoder)
   edges, thetas = hierarchical_histogram.bin_edges(64, _MAX_LOSS), set()
   for seed in range(6):
     report = _summed_report(mechanism, _losses(14, seed), seed)
@@ -224,34 +235,50 @@ def test_theta_is_a_function_of_the_released_histogram(decoder):
     theta = _clip_rule(5, 0.2, 0.8, total)
     measured = _tree_run(process, [report]).measurements
     assert measured["theta"] == np.float32(theta)
-    cumulative = hierarchical_histogram.Cumulative(below, tf.constant(total, tf.float64))
-    assert measured["threshold"] == edges[hierarchical_histogram.quantile_bin(cumulative, theta)]
+    distances = np.round(np.abs(below - (1 - theta) * total), 9)
+    nearest = np.flatnonzero(distances == distances.min())
+    if np.ptp(below.numpy()[nearest]) < 1e-9:
+      nearest = [(nearest[0] + nearest[-1]) // 2]
+    # Else as far above as below, for the rounding of theta to decide.
+    assert measured["threshold"] in edges[nearest]
     thetas.add(float(measured["theta"]))
   assert len(thetas) > 3  # Though 14 reported each time.
 
 
-def test_how_many_reported_changes_nothing():
-  # The same histogram from cohorts of other sizes: 12 clients, 13 or 200, of which all but 12 send
-  # zeros modulo M.
+def test_how_many_reported_changes_the_noise_of_the_server_and_nothing_else():
+  # The same histogram from cohorts of other sizes, with what the server adds to each, and as if all
+  # shares were there already.
   mechanism = _mechanism(z=0.7)
-  process = threshold_lib.build_tree_quantile(_RULE, mechanism, _MAX_LOSS)
+  process = _build_tree(_RULE, mechanism)
   report = _summed_report(mechanism, _losses(12))
-  alone = _tree_run(process, [report])
-  for num_reports in (2, 13, 200):
+  source = noise_source.NoiseSource(_KEY, "histogram")
+  seed, _ = source.draw(source.initial_state())
+  thetas = set()
+  for num_reports in (0, 2, 13, 200, _NUM_SHARES):
     report["num_reports"] = np.int64(num_reports)
     output = _tree_run(process, [report])
-    assert output.measurements == alone.measurements and output.result == alone.result
-  assert set(alone.measurements) == {
+    complete = collections.OrderedDict(report, num_reports=np.int64(_NUM_SHARES))
+    if num_reports < _NUM_SHARES:
+      stddev = mechanism.local_stddev * np.sqrt(_NUM_SHARES - num_reports)
+      complete["values"] = report["values"] + discrete_gaussian.sample(
+        [mechanism.num_nodes], stddev, seed
+      )
+      complete["values"] = complete["values"] % mechanism.modulus
+    expected = _tree_run(process, [complete])
+    assert output.measurements == expected.measurements and output.result == expected.result
+    thetas.add(float(output.measurements["theta"]))
+  assert len(thetas) > 1
+  assert set(output.measurements) == {
     *("threshold", "estimated_cohort_size", "estimated_tail_size", "aborted", "theta")
   }
 
 
 def test_tree_selects_about_as_many_as_are_wanted():
   wanted, low, high = 20, 0.15, 1.0
-  mechanism = _mechanism(z=0.5, expected_clients=60, min_clients=40)
+  mechanism = _mechanism(z=0.5, expected_clients=60)
   rule = threshold_lib.AdaptiveTheta(wanted, low, high)
-  process = threshold_lib.build_tree_quantile(rule, mechanism, _MAX_LOSS)
-  fixed = threshold_lib.build_tree_quantile(wanted / 60, mechanism, _MAX_LOSS)
+  process = _build_tree(rule, mechanism)
+  fixed = _build_tree(wanted / 60, mechanism)
   num_seeds, sizes = 12, (40, 60, 100, 130, 200)
   errors, estimates = [], []
   for n in sizes:
@@ -265,7 +292,7 @@ def test_tree_selects_about_as_many_as_are_wanted():
       estimates.append(float(output.measurements["estimated_tail_size"]) - tails[-1])
     expected = n * _clip_rule(wanted, low, high, n)
     # Its noise is that of a few nodes; a client more or less is in the bin of the threshold.
-    stddev = 2.0 * mechanism.count_stddev(n) + 1.0
+    stddev = 2.0 * mechanism.count_stddev + 1.0
     assert abs(np.mean(tails) - expected) < 4 * stddev / np.sqrt(num_seeds) + 0.5, n
     assert np.mean(fixed_tails) == pytest.approx(n * wanted / 60, rel=0.25)
     errors.append(np.mean(tails) - wanted)
@@ -276,19 +303,19 @@ def test_tree_selects_about_as_many_as_are_wanted():
 @pytest.mark.parametrize("num_bins", [16, 64])
 @pytest.mark.parametrize("theta", [0.3, 1.0])
 def test_a_range_of_one_is_a_fixed_theta_of_the_tree(theta, num_bins):
-  mechanism = _mechanism(z=0.7, num_bins=num_bins, min_clients=6)
-  fixed = threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS)
-  rule = threshold_lib.AdaptiveTheta(4, theta, theta)
-  adaptive = threshold_lib.build_tree_quantile(rule, mechanism, _MAX_LOSS)
-  # The second has a tail below its floor, the last two abort.
-  cohorts = [_losses(30), np.full(20, np.nan), _losses(8), _losses(5), _losses(221)]
+  mechanism = _mechanism(z=0.7, num_bins=num_bins)
+  fixed = _build_tree(theta, mechanism)
+  adaptive = _build_tree(threshold_lib.AdaptiveTheta(4, theta, theta), mechanism)
+  # The second has a tail below its floor, the last one aborts.
+  cohorts = [_losses(30), np.full(20, np.nan), _losses(8), _losses(_NUM_SHARES + 1)]
   for seed, losses in enumerate(cohorts):
     report = _summed_report(mechanism, losses, seed)
-    expected = _tree_run(fixed, [report], np.float32(0.7))
-    output = _tree_run(adaptive, [report], np.float32(0.7))
+    expected = _tree_run(fixed, [report], 0.7)
+    output = _tree_run(adaptive, [report], 0.7)
     measurements = dict(output.measurements)
     assert measurements.pop("theta") == np.float32(theta)
     assert measurements == expected.measurements and output.result == expected.result
+    assert measurements["aborted"] == (len(losses) > _NUM_SHARES)
 
 
 def test_the_divisor_is_at_least_half_of_what_is_expected():
@@ -299,13 +326,13 @@ def test_the_divisor_is_at_least_half_of_what_is_expected():
     (threshold_lib.AdaptiveTheta(50, 0.1, 0.3), 6.0),
   ):
     mechanism = _mechanism()
-    process = threshold_lib.build_tree_quantile(rule, mechanism, _MAX_LOSS)
+    process = _build_tree(rule, mechanism)
     for losses in ([np.nan] * 3, [0.3, np.nan], [0.3, 0.2]):
       measured = _tree_run(process, [_summed_report(mechanism, losses)]).measurements
       assert measured["theta"] == pytest.approx(rule.max_theta)
       assert measured["estimated_tail_size"] == pytest.approx(expected / 2)
     # Aborted: as in a round of as many as expected.
-    output = _tree_run(process, [_summed_report(mechanism, [0.3])], np.float32(2.5))
+    output = _tree_run(process, [_summed_report(mechanism, _losses(_NUM_SHARES + 1))], 2.5)
     assert output.result == 2.5 and output.measurements["aborted"] == 1
     assert output.measurements["theta"] == np.float32(expected / 20)
     assert output.measurements["estimated_tail_size"] == pytest.approx(expected)
@@ -313,8 +340,8 @@ def test_the_divisor_is_at_least_half_of_what_is_expected():
 
 def test_everybody_passes_where_fewer_turn_up_than_are_wanted():
   rule = threshold_lib.AdaptiveTheta(40, 0.1, 1.0)
-  mechanism = _mechanism(z=0.3, min_clients=10)
-  process = threshold_lib.build_tree_quantile(rule, mechanism, _MAX_LOSS)
+  mechanism = _mechanism(z=0.3)
+  process = _build_tree(rule, mechanism)
   for seed in range(4):
     output = _tree_run(process, [_summed_report(mechanism, np.full(12, 3.9), seed)])
     assert output.result == 0.0 and output.measurements["theta"] == 1.0

@@ -12,10 +12,11 @@ from tff_superquantile import threshold as threshold_lib
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _TINY = 1e-6
+_KEY, _OTHER_KEY = bytes(range(16)), bytes(range(1, 17))
 
 
 def _process(theta=0.3, noise_multiplier=_TINY, expected_clients=10.0, initial=2.0, **kwargs):
-  kwargs = {**dict(seed=5), **kwargs}
+  kwargs = {**dict(noise_key=_KEY), **kwargs}
   return threshold_lib.build_geometric_quantile(
     theta, noise_multiplier, expected_clients, initial, **kwargs
   )
@@ -54,15 +55,15 @@ def test_equals_tffs_process_when_noise_is_negligible(learning_rate=0.7):
   for losses in rounds:
     state = tffs.next(state, [np.float32(loss) for loss in losses])
     expected.append(float(tffs.report(state)))
-  for seed in (5, None):
-    process = _process(learning_rate=learning_rate, seed=seed)
+  for noise_key in (_KEY, None):
+    process = _process(learning_rate=learning_rate, noise_key=noise_key)
     np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
   assert len(set(expected)) == len(expected)
 
 
 def test_the_noise_in_the_sum():
-  z, seed, expected_clients = 3.0, 11, 40.0
-  query = seeded_gaussian_query.SeededGaussianSumQuery(0.5, z / 2, seed)
+  z, expected_clients = 3.0, 40.0
+  query = seeded_gaussian_query.SeededGaussianSumQuery(0.5, z / 2, _KEY, "geometric threshold")
   state, noise = query.initial_global_state(), []
   for _ in range(1000):
     noised, state, event = query.get_noised_result(tf.constant(0.0), state)
@@ -78,24 +79,28 @@ def test_the_noise_in_the_sum():
     below = np.clip(below / expected_clients + 0.5, 0.0, 1.0)
     estimate *= np.exp(-0.2 * (below - 0.7))
     expected.append(estimate)
-  process = _process(0.3, z, expected_clients, seed=seed)
+  process = _process(0.3, z, expected_clients)
   np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
-  # Without a seed the query is TensorFlow Privacy's own, with the same deviation.
-  own = _process(0.3, z, expected_clients, seed=None).initialize()["query"]
+  # Without a key the deviation is the same.
+  own = _process(0.3, z, expected_clients, noise_key=None).initialize()["query"]
   assert (own["noise"].l2_norm_clip, own["noise"].stddev) == (0.5, z / 2)
   assert own["tracker"].below_estimate_state.numerator_state.stddev == 0.0
 
 
-def test_seeded_runs_repeat_and_resume_and_others_do_not():
+def test_runs_with_a_key_repeat_and_resume_and_others_do_not():
   rounds = _losses(4)
   process = _process(noise_multiplier=2.0)
   first, _ = _rounds(process, rounds)
   assert _rounds(_process(noise_multiplier=2.0), rounds)[0] == first
   half, state = _rounds(process, rounds[:2])
   assert half + _rounds(process, rounds[2:], state)[0] == first
-  assert _rounds(_process(noise_multiplier=2.0, seed=6), rounds[:1])[0] != first[:1]
-  unseeded = _process(noise_multiplier=2.0, seed=None)
-  assert len({_rounds(unseeded, rounds[:1])[0][0] for _ in range(3)}) > 1
+  other = _process(noise_multiplier=2.0, noise_key=_OTHER_KEY)
+  assert _rounds(other, rounds[:1])[0] != first[:1]
+  without = _process(noise_multiplier=2.0, noise_key=None)
+  state = without.initialize()
+  # From one state, and anew.
+  drawn = [_rounds(without, rounds[:1], s)[0][0] for s in (state, state, None, None)]
+  assert len(set(drawn)) > 1
 
 
 def test_nan_adds_nothing_and_infinity_counts():
@@ -164,6 +169,7 @@ def test_secure_sums():
     (dict(initial=-2.0), "initial_estimate = -2.0"),
     (dict(learning_rate=0.0), "learning_rate = 0.0"),
     (dict(learning_rate=np.inf), "learning_rate = inf"),
+    (dict(noise_key=b"short"), "noise key of 5 bytes; expected 16"),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -95,7 +95,8 @@ def test_sensitivities(num_bins):
   assert replace_one.max() == pytest.approx(math.sqrt(2 * levels))
   mechanism = tree_mechanism.build_tree_mechanism(0.8, num_bins, 10)
   sensitivity = mechanism.scale * distances[-1, :-1].max()
-  noise = mechanism.local_stddev * math.sqrt(mechanism.min_clients)
+  # All shares together, of which a variance of 2 is what rounding to integers takes.
+  noise = math.sqrt(mechanism.num_shares * mechanism.local_stddev**2 - 2.0)
   assert noise / sensitivity == pytest.approx(mechanism.noise_multiplier)
 
 
@@ -177,7 +178,7 @@ def test_least_squares_against_dense_and_tffs(num_bins):
 
 @pytest.mark.parametrize("num_bins", [2, 4, 8, 16, 32, 64])
 def test_cumulative_variances(num_bins):
-  variances = hierarchical_histogram.cumulative_variances(num_bins)
+  variances = tree_mechanism.cumulative_variances(num_bins)
   np.testing.assert_allclose(variances, _cumulative_variances(num_bins), rtol=1e-9)
 
 
@@ -186,7 +187,7 @@ def test_cumulative_variances_against_simulation():
   noise = np.random.default_rng(4).normal(size=[20_000, 30])
   below = hierarchical_histogram.decode_least_squares(tf.constant(full + noise), 16).below
   measured = np.var(below[:, 1:], axis=0)
-  np.testing.assert_allclose(measured, hierarchical_histogram.cumulative_variances(16), rtol=0.05)
+  np.testing.assert_allclose(measured, tree_mechanism.cumulative_variances(16), rtol=0.05)
 
 
 @pytest.mark.parametrize("num_bins", [2, 16, 64])

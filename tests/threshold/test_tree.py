@@ -4,11 +4,14 @@ import collections
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import tree_mechanism
+from tff_superquantile import discrete_gaussian
+from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
@@ -16,6 +19,7 @@ from tff_superquantile.threshold import private_histogram
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _MAX_LOSS = 4.0
+_KEY = bytes(range(16))
 _LOSSES = np.random.default_rng(0).gamma(2.0, 0.6, size=20).astype(np.float32)
 
 
@@ -25,7 +29,7 @@ def _mechanism(z=0.5, num_bins=32, expected_clients=20, **kwargs):
 
 def _exact_mechanism(num_bins=64, **kwargs):
   """Counts are off by less than a tenth of a client."""
-  kwargs = {**dict(expected_clients=5, min_clients=4, max_clients=7), **kwargs}
+  kwargs = {**dict(expected_clients=5, num_shares=7), **kwargs}
   return _mechanism(1e-3, num_bins, **kwargs)
 
 
@@ -45,10 +49,27 @@ def _shares(process, losses, threshold):
   return [float(process.share_fn(tf.constant(loss, tf.float32), threshold)) for loss in losses]
 
 
+def _state(threshold, noise=(1, 2)):
+  """The state of a process, with that threshold."""
+  noise = tf.constant(noise, tf.int64)
+  return collections.OrderedDict(threshold=np.float32(threshold), noise=noise)
+
+
+def _noise_of_the_server(mechanism, num_clients):
+  """The shares that are missing in the first round, as the server draws them."""
+  source = noise_source.NoiseSource(_KEY, "histogram")
+  seed, _ = source.draw(source.initial_state())
+  missing = mechanism.num_shares - num_clients
+  if not missing:
+    return np.zeros(mechanism.num_nodes, np.int64)
+  stddev = mechanism.local_stddev * np.sqrt(missing)
+  return discrete_gaussian.sample([mechanism.num_nodes], stddev, seed).numpy()
+
+
 def _oracle(losses, mechanism, decoder, seed=0):
   """(below, total) from the same noise, summed and decoded by hand."""
   m, b = mechanism, mechanism.num_bins
-  sums = [0] * m.num_nodes
+  sums = [int(noise) for noise in _noise_of_the_server(mechanism, len(losses))]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
     counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
     sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
@@ -80,19 +101,21 @@ def _quantile_index(below, total, theta):
 
 
 @pytest.mark.parametrize(
-  "sensitivity,decoder,secure_sum",
+  "sensitivity,decoder,secure_sum,num_shares",
   [
-    ("l2", "least_squares", "modular"),
-    ("l2", "least_squares", "integer"),
-    ("l2", "dyadic", "modular"),
-    ("paper", "dyadic", "modular"),
-    ("paper", "dyadic", "integer"),
+    ("l2", "least_squares", "modular", 20),
+    ("l2", "least_squares", "modular", 31),
+    ("l2", "least_squares", "integer", 31),
+    ("l2", "dyadic", "modular", 31),
+    ("paper", "dyadic", "modular", 20),
+    ("paper", "dyadic", "integer", 20),
   ],
 )
-def test_against_numpy(sensitivity, decoder, secure_sum):
+def test_against_numpy(sensitivity, decoder, secure_sum, num_shares):
   # The paper's sums wrap: 6 bits are not enough for 20 clients times the scale.
-  mechanism = _mechanism(sensitivity=sensitivity, bits=6 if sensitivity == "paper" else None)
-  choices = dict(decoder=decoder, secure_sum=secure_sum)
+  bits = 6 if sensitivity == "paper" else None
+  mechanism = _mechanism(sensitivity=sensitivity, bits=bits, num_shares=num_shares)
+  choices = dict(decoder=decoder, secure_sum=secure_sum, noise_key=_KEY)
   factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, **choices)
   histogram = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
   process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, seeded=True, **choices)
@@ -107,7 +130,8 @@ def test_against_numpy(sensitivity, decoder, secure_sum):
     assert output.result["is_valid"] and output.measurements == ()
     index = _quantile_index(below, max(total, 0.0), 0.3)
     output = _run(process, _LOSSES, seed=seed)
-    assert output.result == output.state == output.measurements["threshold"] == edges[index]
+    assert output.result == output.measurements["threshold"] == edges[index]
+    assert output.state["threshold"] == output.result
     tail_size = max(max(total, 0.0) - below[index], 0.3 * 20 / 2)
     assert output.measurements["estimated_tail_size"] == pytest.approx(tail_size, rel=1e-6)
     assert output.measurements["estimated_cohort_size"] == pytest.approx(max(total, 0.0), rel=1e-6)
@@ -117,7 +141,7 @@ def test_against_numpy(sensitivity, decoder, secure_sum):
 def test_decode_recovers_the_whole_range():
   mechanism = _mechanism(num_bins=2)
   low, high = -mechanism.offset, mechanism.modulus - mechanism.offset - 1
-  assert high == mechanism.scale * mechanism.max_clients + mechanism.offset
+  assert high == mechanism.scale * mechanism.num_shares + mechanism.offset
   for num in (low, -1, 0, 1, high):
     sums = np.array([num, 0]) % mechanism.modulus
     decoded = private_histogram.decode(tf.constant(sums), mechanism, "dyadic")
@@ -185,7 +209,9 @@ def test_without_seeds_each_client_and_each_run_has_its_own_noise():
 
 
 def test_with_seeds_runs_agree_whatever_the_weights_and_the_order():
-  process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS, seeded=True)
+  process = threshold_lib.build_tree_quantile(
+    0.3, _mechanism(num_shares=25), _MAX_LOSS, seeded=True, noise_key=_KEY
+  )
   assert process.takes_seeds and process.is_private
   first = _run(process, _LOSSES)
   losses, seeds, state = list(_LOSSES), _seeds(20), process.initialize()
@@ -206,7 +232,9 @@ def _assert_selects(process, losses, expected):
 def test_edge_cases():
   edges = hierarchical_histogram.bin_edges(64, _MAX_LOSS)
   by_theta = {
-    theta: threshold_lib.build_tree_quantile(theta, _exact_mechanism(), _MAX_LOSS, seeded=True)
+    theta: threshold_lib.build_tree_quantile(
+      theta, _exact_mechanism(), _MAX_LOSS, seeded=True, noise_key=_KEY
+    )
     for theta in (0.3, 0.4, 0.7, 1.0)
   }
   # On edges, and just below them.
@@ -245,25 +273,29 @@ def test_edge_cases():
 
 
 def test_one_client():
-  mechanism = _exact_mechanism(expected_clients=1, min_clients=1, max_clients=1)
+  mechanism = _exact_mechanism(expected_clients=1, num_shares=1)
   process = threshold_lib.build_tree_quantile(0.7, mechanism, _MAX_LOSS, seeded=True)
   for loss in (0.0, 2.0, _MAX_LOSS):
     output = _assert_selects(process, [loss], [1])
     assert output.measurements["estimated_cohort_size"] == pytest.approx(1, abs=0.1)
-  assert _run(process, []).measurements["aborted"] == 1
+  measurements = _run(process, []).measurements
+  assert measurements["aborted"] == 0
+  assert measurements["estimated_cohort_size"] == pytest.approx(0, abs=0.1)
+  assert _run(process, [1.0, 2.0]).measurements["aborted"] == 1
 
 
 @pytest.mark.parametrize("secure_sum,num_bins", [("modular", 64), ("integer", 8)])
-def test_aborted_rounds_keep_the_threshold(secure_sum, num_bins):
+def test_rounds_of_more_reports_than_shares_keep_the_threshold(secure_sum, num_bins):
   process = threshold_lib.build_tree_quantile(
     0.4, _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum, seeded=True
   )
   losses = [0.1, 0.6, 2.2, 1.2, 3.3, 0.3, 1.9, 2.8]
   first = _run(process, losses[:5])
   assert first.result > 0.6
-  for losses_of_round in ([], losses[:3], losses):
+  for losses_of_round in (losses, losses * 2):
     output = _run(process, losses_of_round, first.state)
-    assert output.result == output.state == first.result
+    assert output.result == output.state["threshold"] == first.result
+    assert np.any(output.state["noise"] != first.state["noise"])
     assert output.measurements == dict(
       threshold=first.result, estimated_cohort_size=5.0, estimated_tail_size=2.0, aborted=1
     )
@@ -271,9 +303,12 @@ def test_aborted_rounds_keep_the_threshold(secure_sum, num_bins):
     output = _run(process, losses_of_round)
     assert output.result == 0.0 and output.measurements["aborted"] == 1
     assert _shares(process, [0.0, -1.0, 5.0], output.result) == [1, 1, 1]
-  for losses_of_round in (losses[:4], losses[:7]):
-    output = _run(process, losses_of_round, np.float32(77.0))
+  # Fewer do not matter: the server makes the shares that are missing.
+  for losses_of_round in ([], losses[:1], losses[:4], losses[:7]):
+    output = _run(process, losses_of_round, _state(77.0))
     assert output.result < 4 and output.measurements["aborted"] == 0
+    size = output.measurements["estimated_cohort_size"]
+    assert size == pytest.approx(len(losses_of_round), abs=0.1)
   # The factory on its own: zeros.
   factory = threshold_lib.PrivateHistogramFactory(
     _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum
@@ -282,8 +317,62 @@ def test_aborted_rounds_keep_the_threshold(secure_sum, num_bins):
   for losses_of_round in ([], losses):
     values = [np.float32(loss) for loss in losses_of_round]
     result = histogram.next(histogram.initialize(), values).result
-    assert not result["is_valid"] and result["total"] == 0.0
-    np.testing.assert_array_equal(result["below"], np.zeros(num_bins))
+    assert result["is_valid"] == (not losses_of_round)
+    if losses_of_round:
+      assert result["total"] == 0.0
+      np.testing.assert_array_equal(result["below"], np.zeros(num_bins))
+
+
+def _totals(num_clients, num_rounds=200):
+  """Estimated sizes of cohorts that all have the size, in as many rounds."""
+  # Two bins: the total is a sum of two nodes, with nothing that is cut off.
+  mechanism = _mechanism(2.0, 2, 3, num_shares=5)
+  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, noise_key=_KEY)
+  process = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
+  state, totals = process.initialize(), []
+  for round_num in range(num_rounds):
+    seeds = _seeds(num_clients, round_num)
+    output = process.next(state, [(np.float32(1.0), seed) for seed in seeds])
+    assert output.result["is_valid"]
+    state = output.state
+    totals.append(output.result["total"])
+  return np.array(totals) - num_clients, mechanism
+
+
+@pytest.mark.parametrize("num_clients", [0, 2, 5])
+def test_the_noise_is_the_same_whatever_the_number_of_reports(num_clients):
+  noise, mechanism = _totals(num_clients)
+  stddev = np.sqrt(2.0 * 5) * mechanism.local_stddev / mechanism.scale
+  assert stddev == pytest.approx(np.sqrt(2.0) * mechanism.count_stddev)
+  low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], len(noise))
+  assert low < np.sum((noise / stddev) ** 2) < high
+  assert stats.kstest(noise / stddev, "norm").pvalue > 1e-4
+
+
+def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
+  def build(key):
+    factory = threshold_lib.PrivateHistogramFactory(_mechanism(2.0), _MAX_LOSS, noise_key=key)
+    return factory.create(tff.to_type(np.float32))
+
+  def rounds(process, state=None, num_rounds=3):
+    state, found = process.initialize() if state is None else state, []
+    for _ in range(num_rounds):
+      output = process.next(state, [])
+      assert np.any(output.state != state)
+      state = output.state
+      found.append((float(output.result["total"]), *output.result["below"]))
+    return found, state
+
+  process = build(_KEY)
+  first, _ = rounds(process)
+  assert len(set(first)) == 3 and rounds(process)[0] == first
+  _, after_one = rounds(process, num_rounds=1)
+  assert rounds(build(_KEY), after_one, 2)[0] == first[1:]
+  assert not set(rounds(build(_KEY[::-1]))[0]) & set(first)
+  # Without a key nothing repeats, from the same state neither.
+  process = build(None)
+  drawn = [found for state in (None, None, after_one) for found in rounds(process, state)[0]]
+  assert len({*drawn, *first}) == 12
 
 
 @pytest.mark.parametrize("num_bins", [16, 64])  # With and without interpolation.
@@ -408,6 +497,7 @@ def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
     (dict(decoder="mean"), "decoder = 'mean'.*'dyadic', 'least_squares'"),
     (dict(secure_sum="sum"), "secure_sum = 'sum'.*'integer', 'modular'"),
     (dict(decoder="dyadic", interpolate=True), "dyadic decoder"),
+    (dict(noise_key=bytes(8)), "noise key of 8 bytes; expected 16"),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -1,0 +1,422 @@
+"""The noise that a budget asks for: by golden numbers, against its cost, and what is refused."""
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+import pytest
+
+from privacy import accounting
+from privacy import calibration
+from privacy import shares
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+
+_DELTA = 1 / 2500
+_ROUNDS = 1000
+_RUN = dict(population=2500, clients_per_round=100, num_rounds=_ROUNDS)
+# Little to compute: no cohort is larger than there are shares.
+_SMALL = dict(population=60, clients_per_round=40, num_rounds=20)
+
+
+def _cost(release, num_rounds=_ROUNDS, delta=_DELTA, accountant="tightest"):
+  return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
+
+
+@pytest.mark.parametrize(
+  "epsilon,z", [(3, 1.7310), (5, 1.2447), (10, 0.8719), (15, 0.7348), (20, 0.6578)]
+)
+def test_golden_noise_by_rdp(epsilon, z):
+  release = calibration.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="rdp", **_RUN)
+  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
+  assert release.threshold_noise_multiplier is None
+  assert epsilon * (1 - 1e-4) < _cost(release, accountant="rdp") <= epsilon
+
+
+@pytest.mark.parametrize("epsilon,z", [(3, 2.068), (5, 1.434), (10, 0.964)])
+def test_golden_noise_at_a_small_delta_by_rdp(epsilon, z):
+  release = calibration.calibrate(epsilon, 1e-5, rho_ratio=0, accountant="rdp", **_RUN)
+  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  "epsilon,z", [(3, 1.5957), (5, 1.1632), (10, 0.8264), (15, 0.7004), (20, 0.6290)]
+)
+def test_golden_noise_by_pld_which_is_the_default_here(epsilon, z):
+  by_pld = calibration.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="pld", **_RUN)
+  assert by_pld.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
+  spent = accounting.epsilon(by_pld, _ROUNDS, _DELTA, "pld")
+  assert epsilon * (1 - 1e-4) < spent.epsilon <= epsilon
+  assert spent.rdp_order is None
+  # Which is that of the default, the smaller bound of both.
+  assert accounting.epsilon(by_pld, _ROUNDS, _DELTA) == spent
+
+
+def test_a_fine_grid_for_many_rounds():
+  # With one grid for all this failed for one, and gave 9 % too much for the other.
+  release = calibration.calibrate(
+    1.0,
+    1e-6,
+    rho_ratio=None,
+    accountant="pld",
+    population=10_000,
+    clients_per_round=100,
+    num_rounds=100_000,
+  )
+  assert release.effective_noise_multiplier == pytest.approx(13.385, rel=2e-3)
+  less = accounting.Release(10_000, 100, None, 10.29)
+  assert _cost(less, 100_000, 1e-6, "pld") == pytest.approx(1.330, rel=5e-3)
+  assert _cost(less, 100_000, 1e-6, "pld") < _cost(less, 100_000, 1e-6, "rdp")
+
+
+@pytest.mark.parametrize(
+  "population,clients,rounds,delta,z,epsilon",
+  # An independent accountant's brackets, without dp_accounting.
+  [(10_000, 1, 2000, 1e-6, 1.0, 0.0414), (10**6, 1, 2000, 1e-6, 1.0, 0.0004)],
+)
+def test_a_fine_grid_for_small_epsilons(population, clients, rounds, delta, z, epsilon):
+  release = accounting.Release(population, clients, None, z)
+  assert _cost(release, rounds, delta) <= 1.02 * epsilon
+
+
+def test_fixed_cohorts_by_rdp_and_pld():
+  run = dict(population=10**5, clients_per_round=100, num_rounds=1000, sampling="fixed_size")
+  run.update(rho_ratio=None, relation="replace_one")
+  by_rdp = calibration.calibrate(0.15, 1e-7, accountant="rdp", **run)
+  assert by_rdp.effective_noise_multiplier == pytest.approx(5.276, rel=2e-3)
+  assert 0.15 * (1 - 1e-4) < _cost(by_rdp, 1000, 1e-7, "rdp") <= 0.15
+  by_pld = dataclasses.replace(by_rdp, update_noise_multiplier=0.5 * by_rdp.update_noise_multiplier)
+  assert _cost(by_pld, 1000, 1e-7, "pld") < 0.15
+
+
+@pytest.mark.parametrize("relation,z", [("zero_out", 2.590), ("replace_one", 3.589)])
+def test_golden_noise_of_fixed_cohorts(relation, z):
+  release = calibration.calibrate(
+    3, _DELTA, rho_ratio=None, sampling="fixed_size", relation=relation, accountant="pld", **_RUN
+  )
+  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-3)
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("sampling", accounting.SAMPLINGS)
+@pytest.mark.parametrize("epsilon,delta,rounds", [(0.5, 1e-6, 3), (12, 1e-5, 10)])
+def test_the_tightest_accountant_asks_for_the_least_noise(
+  relation, sampling, epsilon, delta, rounds
+):
+  run = dict(population=100, clients_per_round=20, num_rounds=rounds, rho_ratio=0.3)
+  run.update(relation=relation, sampling=sampling)
+  found = {}
+  for accountant in accounting.ACCOUNTANTS:
+    if accountant == "rdp" and (relation, sampling) == ("replace_one", "poisson"):
+      continue  # RDP does not know it.
+    release = calibration.calibrate(epsilon, delta, accountant=accountant, **run)
+    cost = _cost(release, rounds, delta, accountant)
+    assert epsilon * (1 - 1e-4) < cost <= epsilon
+    assert (release.relation, release.sampling) == (relation, sampling)
+    found[accountant] = release.effective_noise_multiplier
+  assert found["tightest"] <= min(found.values()) * (1 + 2e-6)
+
+
+def test_the_noise_is_the_least():
+  release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, **_RUN)
+  less = dataclasses.replace(
+    release,
+    threshold_noise_multiplier=release.threshold_noise_multiplier * (1 - 2e-5),
+    update_noise_multiplier=release.update_noise_multiplier * (1 - 2e-5),
+  )
+  assert _cost(release) <= 3 < _cost(less)
+
+
+def test_calibrate_splits():
+  release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, accountant="rdp", **_RUN)
+  assert release.threshold_noise_multiplier == pytest.approx(2.998, rel=0.01)
+  assert release.update_noise_multiplier == pytest.approx(2.120, rel=0.01)
+  assert 2.999 < _cost(release, accountant="rdp") <= 3
+  release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, **_RUN)
+  assert (release.threshold_noise_multiplier, release.update_noise_multiplier) == pytest.approx(
+    (1.5957 * math.sqrt(3), 1.5957 * math.sqrt(1.5)), rel=1e-4
+  )
+
+
+def test_split_noise():
+  assert calibration.split_noise(1.5, None) == calibration.split_noise(1.5, 0) == (None, 1.5)
+  for ratio in (0.01, 0.5, 1.0, 7.0):
+    z_q, z_w = calibration.split_noise(1.5, ratio)
+    assert (z_w / z_q) ** 2 == pytest.approx(ratio)
+    assert (z_q**-2 + z_w**-2) ** -0.5 == pytest.approx(1.5)
+
+
+def test_calibrate_is_quick():
+  calibration.calibrate(3.1, 3e-4, rho_ratio=0.4, **_RUN)  # What Python and SciPy load lazily.
+  start = time.process_time()
+  calibration.calibrate(4.2, _DELTA, rho_ratio=0.3, **_RUN)
+  assert time.process_time() - start < 3.0
+
+
+def test_calibrate_fixed_cohorts_and_none():
+  for sampling in ("fixed_size", "none"):
+    release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, sampling=sampling, **_RUN)
+    assert release.sampling == sampling
+    assert 2.99 < _cost(release) <= 3
+  bare = accounting.Release(2500, 100, 3, 2, "none")
+  assert _cost(bare, 1, 1e-5) == pytest.approx(_cost(accounting.Release(2500, 2500, 3, 2), 1, 1e-5))
+
+
+@pytest.mark.parametrize("threshold_kind", ["tree", "geometric"])
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_calibrate_leaves_room_for_the_tree(threshold_kind, accountant):
+  num_bins = 1024 if threshold_kind == "tree" else None
+  run = dict(rho_ratio=0.5, threshold_kind=threshold_kind, accountant=accountant, **_RUN)
+  release = calibration.calibrate(2.0, 1e-5, num_bins=num_bins, **run)
+  assert (release.tree is None) == (threshold_kind == "geometric")
+  assert 1.999 < _cost(release, delta=1e-5, accountant=accountant) <= 2.0
+  if release.tree is not None:
+    assert release.tree.noise_multiplier == release.threshold_noise_multiplier
+    assert release.tree.local_stddev >= shares.MIN_STDDEV
+    assert release.tree.num_shares == release.num_shares == shares.cohort_limit(2500, 100)
+    # A tree of another size has the same cost: that of its noise and of cohorts that are cut.
+    tree = calibration.tree_for(release, 64)
+    other = dataclasses.replace(release, tree=tree)
+    cost = _cost(other, delta=1e-5, accountant=accountant)
+    assert cost == pytest.approx(2.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("num_parameters", [1, 210, 48_670, 1_200_000])
+def test_distributed_updates_stay_within_the_budget(num_parameters):
+  release = calibration.calibrate(
+    3,
+    _DELTA,
+    rho_ratio=0.1,
+    num_bins=64,
+    distributed_updates=True,
+    clip_norm=0.3,
+    num_parameters=num_parameters,
+    accountant="pld",
+    **_RUN,
+  )
+  assert 3 * (1 - 1e-4) < _cost(release, accountant="pld") <= 3
+  summed = release.update_sum
+  assert (summed.num_entries, summed.clip_norm, summed.num_shares) == (num_parameters, 0.3, 140)
+  assert summed.noise_multiplier == release.update_noise_multiplier
+  assert min(summed.local_stddev, release.tree.local_stddev) >= shares.MIN_STDDEV
+  # However many numbers have noise, it is within a thousandth the noise of a server.
+  z = release.effective_noise_multiplier
+  assert 1.5957 * (1 - 1e-5) < z < 1.001 * 1.5957
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("protocol,contacted", [("helpers", None), ("private_coin", 50)])
+def test_calibrate_other_protocols(relation, protocol, contacted):
+  release = calibration.calibrate(
+    2,
+    1e-4,
+    rho_ratio=0.2,
+    num_bins=16,
+    distributed_updates=True,
+    num_parameters=100,
+    relation=relation,
+    protocol=protocol,
+    contacted=contacted,
+    **_SMALL,
+  )
+  assert (release.protocol, release.contacted) == (protocol, contacted)
+  assert 2 * (1 - 1e-4) < _cost(release, 20, 1e-4) <= 2
+  assert release.num_shares == calibration.num_shares(release) == 60
+  # What an outsider sees does not depend on who makes the noise.
+  same = calibration.calibrate(2, 1e-4, rho_ratio=0.2, relation=relation, num_bins=16, **_SMALL)
+  assert release.effective_noise_multiplier == pytest.approx(
+    same.effective_noise_multiplier, rel=1e-5
+  )
+
+
+def test_a_private_coin_needs_shares_of_all_who_are_contacted():
+  release = calibration.calibrate(
+    3,
+    _DELTA,
+    rho_ratio=0.5,
+    num_bins=64,
+    protocol="private_coin",
+    contacted=400,
+    accountant="pld",
+    **_RUN,
+  )
+  assert release.num_shares == shares.cohort_limit(2500, 400) == 480
+  assert release.sampling_probability == 0.04 and release.contact_probability == 0.16
+  assert 3 * (1 - 1e-4) < _cost(release, accountant="pld") <= 3
+  assert release.effective_noise_multiplier == pytest.approx(1.596, rel=2e-3)
+  assert release.tree.expected_clients == 100
+
+
+@pytest.mark.parametrize(
+  "sampling,clients,expected",
+  [("poisson", 100, 140), ("poisson", 2490, 2500), ("fixed_size", 100, 100), ("none", 100, 100)],
+)
+def test_num_shares(sampling, clients, expected):
+  release = accounting.Release(2500, clients, 3, 2, sampling)
+  assert calibration.num_shares(release) == expected
+  assert calibration.tree_for(release, 64).num_shares == expected
+  assert calibration.sum_for(release, 1.0, 10).num_shares == expected
+  complete = calibration.complete(release, num_bins=64, distributed_updates=True, num_parameters=10)
+  assert complete.num_shares == expected
+  assert calibration.num_shares(accounting.Release(2500, 0.5, 3, 2, "none")) == 1
+
+
+def test_tree_for_and_sum_for_deliver_the_noise():
+  release = accounting.Release(2500, 100, 3.3, 1.7)
+  tree = calibration.tree_for(release, 32)
+  assert tree == tree_mechanism.build_tree_mechanism(3.3, 32, 100, num_shares=140)
+  assert calibration.tree_for(release, 32, 9).scale == 9
+  summed = calibration.sum_for(release, 0.2, 77)
+  assert summed == sum_mechanism.build_sum_mechanism(1.7, 0.2, 77, 140)
+  complete = calibration.complete(
+    release, num_bins=32, distributed_updates=True, clip_norm=0.2, num_parameters=77
+  )
+  assert complete == dataclasses.replace(release, tree=tree, update_sum=summed)
+  assert calibration.complete(release) == release
+  assert calibration.complete(complete) == release
+
+
+def test_units_of_the_clip_norm_do_not_matter():
+  found = [
+    calibration.calibrate(
+      2,
+      1e-4,
+      rho_ratio=None,
+      distributed_updates=True,
+      clip_norm=clip_norm,
+      num_parameters=100,
+      **_SMALL,
+    ).update_noise_multiplier
+    for clip_norm in (1e-3, 1.0, 40.0)
+  ]
+  assert found[0] == pytest.approx(found[1], rel=1e-9) == pytest.approx(found[2], rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 50, 1000])
+@pytest.mark.parametrize("accountant", ["tightest", "rdp"])
+def test_calibrate_over_a_wide_range(epsilon, accountant):
+  release = calibration.calibrate(epsilon, 1e-6, rho_ratio=0.2, accountant=accountant, **_RUN)
+  assert 0.97 * epsilon < _cost(release, delta=1e-6, accountant=accountant) <= epsilon
+
+
+@pytest.mark.parametrize(
+  "epsilon,delta,changes,message",
+  [
+    (0, 1e-5, {}, "epsilon = 0"),
+    (-1, 1e-5, {}, "epsilon = -1"),
+    (math.nan, 1e-5, {}, "epsilon = nan"),
+    (3, 2, {}, "delta = 2"),
+    (3, 0, {}, "delta = 0"),
+    (3, 1e-5, dict(rho_ratio=-1), "rho_ratio = -1"),
+    (3, 1e-5, dict(rho_ratio=math.inf), "rho_ratio = inf"),
+    (3, 1e-5, dict(num_rounds=0), "num_rounds = 0"),
+    (3, 1e-5, dict(num_rounds=2.5), "num_rounds = 2.5"),
+    (3, 1e-5, dict(population=0), "population = 0"),
+    (3, 1e-5, dict(clients_per_round=2501), "clients_per_round = 2501"),
+    (1e-9, 1e-5, {}, "no noise reaches"),
+    (1e9, 1e-5, {}, "no noise is little enough"),
+    (3, 1e-5, dict(num_bins=63), "num_bins = 63; expected a power of two"),
+    (3, 1e-5, dict(rho_ratio=0, num_bins=64), "without a tree"),
+    (3, 1e-5, dict(rho_ratio=None, num_bins=64), "without a tree"),
+    (3, 1e-5, dict(threshold_kind="geometric", num_bins=64), "without a tree"),
+    (3, 1e-5, dict(distributed_updates=True), "without the number of parameters"),
+    (3, 1e-5, dict(distributed_updates=True, num_parameters=0), "num_entries = 0"),
+    (3, 1e-5, dict(distributed_updates=True, num_parameters=9, clip_norm=0), "clip_norm = 0"),
+    (3, 1e-5, dict(accountant="zcdp"), "tightest, pld, rdp"),
+    (3, 1e-5, dict(sampling="shuffle"), "poisson, fixed_size, none"),
+    (3, 1e-5, dict(relation="add"), "zero_out, replace_one"),
+    (3, 1e-5, dict(protocol="private_coin"), "contacted = None"),
+    (3, 1e-5, dict(protocol="helpers", sampling="none"), "helpers with none"),
+    (3, 1e-5, dict(contacted=300), "contacted = 300"),
+  ],
+)
+def test_what_is_refused(epsilon, delta, changes, message):
+  with pytest.raises(ValueError, match=f"^Found .*{message}"):
+    calibration.calibrate(epsilon, delta, **{**_RUN, "rho_ratio": 1, **changes})
+
+
+@pytest.mark.parametrize(
+  "call,message",
+  [
+    (lambda r: calibration.tree_for(r, 64), "num_bins without a tree threshold"),
+    (
+      lambda r: calibration.sum_for(accounting.Release(2500, 100, 3, None), 1.0, 10),
+      "without update_noise_multiplier",
+    ),
+    (lambda r: calibration.complete(r, num_bins=64), "num_bins without a tree threshold"),
+    (lambda r: calibration.split_noise(0.0, 1.0), "effective_noise_multiplier = 0"),
+    (lambda r: calibration.split_noise(1.0, math.nan), "rho_ratio = nan"),
+    (lambda r: calibration.default_rho_ratio(r, 100, num_bins=63), "num_bins = 63"),
+  ],
+)
+def test_what_else_is_refused(call, message):
+  with pytest.raises(ValueError, match=f"^Found .*{message}"):
+    call(accounting.Release(2500, 100, None, 2))
+
+
+def _variance_of_rank(num_bins, theta):
+  """Of the least-squares estimate of the count below the threshold, by solving for it.
+
+  For noise of variance 1 on each node of a tree of counts.
+  """
+  rows, width = [], num_bins // 2
+  while width:
+    for start in range(0, num_bins, width):
+      row = np.zeros(num_bins)
+      row[start : start + width] = 1
+      rows.append(row)
+    width //= 2
+  design = np.array(rows)
+  assert len(design) == 2 * num_bins - 2
+  below = np.zeros(num_bins)
+  below[: min(max(round((1 - theta) * num_bins), 1), num_bins - 1)] = 1
+  return below @ np.linalg.inv(design.T @ design) @ below
+
+
+def _modelled_error(ratio, z, variance, num_parameters):
+  """d z_w^2 + 2 A z_q^2, in units of C^2."""
+  z_q, z_w = z * np.sqrt((1 + ratio) / ratio), z * np.sqrt(1 + ratio)
+  return num_parameters * z_w**2 + 2 * variance * z_q**2
+
+
+@pytest.mark.parametrize("num_bins,theta", [(2, 0.5), (8, 0.3), (64, 0.5), (64, 0.9), (64, 0.999)])
+@pytest.mark.parametrize("clients,z", [(100, 1.6), (20, 3.0), (1000, 0.7)])
+@pytest.mark.parametrize("num_parameters", [1, 210, 48_670, 10**7])
+@pytest.mark.parametrize("kind", accounting.THRESHOLD_KINDS)
+def test_default_rho_ratio_has_the_least_modelled_error(
+  num_bins, theta, clients, z, num_parameters, kind
+):
+  release = accounting.Release(25_000, clients, None, z, threshold_kind=kind)
+  found = calibration.default_rho_ratio(release, num_parameters, num_bins=num_bins, theta=theta)
+  if kind == "tree":
+    # Noise of z_q times the sensitivity sqrt(L) on each node.
+    variance = math.log2(num_bins) * _variance_of_rank(num_bins, theta)
+  else:
+    # A tracker of gain 0.12, of noise z_q on a bit of sensitivity 1/2: x <- x - g (x + noise).
+    variance = 0.25 * 0.12**2 * sum((1 - 0.12) ** (2 * i) for i in range(1000))
+  ratios = np.geomspace(1e-3, 1.0, 40_001)
+  errors = _modelled_error(ratios, z, variance, num_parameters)
+  # Where the threshold's rank is off by at most a tenth of a cohort, if it can be.
+  useful = variance * z**2 * (1 + ratios) / ratios <= (clients / 10) ** 2
+  expected = ratios[useful][np.argmin(errors[useful])] if useful.any() else 1.0
+  assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_golden_default_rho_ratio():
+  release = accounting.Release(2500, 100, None, 1.596)
+  found = [calibration.default_rho_ratio(release, d) for d in (210, 48_670, 1_200_000)]
+  # For large models a threshold of a tenth of a cohort.
+  assert found == pytest.approx([0.1704, 0.0842, 0.0842], rel=1e-3)
+  geometric = dataclasses.replace(release, threshold_kind="geometric")
+  assert calibration.default_rho_ratio(geometric, 48_670) == pytest.approx(0.001, rel=1e-6)
+
+
+def test_a_budget_that_only_rdp_can_tell():
+  # Of so small a delta double precision knows no PLD.
+  run = dict(population=1000, clients_per_round=50, num_rounds=20, rho_ratio=None)
+  release = calibration.calibrate(2, 1e-18, **run)
+  same = calibration.calibrate(2, 1e-18, accountant="rdp", **run)
+  assert release.effective_noise_multiplier == pytest.approx(same.effective_noise_multiplier)
+  with pytest.raises(ValueError, match="^Found delta = 1e-18, too small"):
+    calibration.calibrate(2, 1e-18, accountant="pld", **run)

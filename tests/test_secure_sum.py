@@ -1,0 +1,98 @@
+"""Shares of noise, completed by the server: the sum has one law for all numbers of reports."""
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+from privacy import shares
+from tff_superquantile import discrete_gaussian
+from tff_superquantile import secure_sum
+
+_NUM_SHARES = 7
+_NUM_ENTRIES = 60_000
+_STDDEV = shares.MIN_STDDEV
+
+
+def _seed(*numbers):
+  return tf.constant(numbers, tf.int64)
+
+
+def _shares_of_clients(num_clients):
+  noise = np.zeros(_NUM_ENTRIES, np.int64)
+  for client in range(num_clients):
+    noise += discrete_gaussian.sample([_NUM_ENTRIES], _STDDEV, _seed(1, client)).numpy()
+  return noise
+
+
+def _completed(num_clients, seed=(2, 3)):
+  return secure_sum.complete(
+    tf.constant(_shares_of_clients(num_clients)),
+    tf.constant(num_clients, tf.int64),
+    _STDDEV,
+    _NUM_SHARES,
+    _seed(*seed),
+  ).numpy()
+
+
+def _law():
+  """{x: P(x)} of the discrete Gaussian of all shares, by its definition."""
+  values = np.arange(-200, 201)
+  masses = np.exp(-(values**2) / (2.0 * _NUM_SHARES * _STDDEV**2))
+  return values, masses / masses.sum()
+
+
+@pytest.mark.parametrize("num_clients", [0, 1, _NUM_SHARES - 1, _NUM_SHARES])
+def test_the_total_has_the_law_of_all_shares(num_clients):
+  noise = _completed(num_clients)
+  assert noise.dtype == np.int64 and noise.shape == (_NUM_ENTRIES,)
+  variance = _NUM_SHARES * _STDDEV**2
+  # The sample variance of a normal law is off by sqrt(2 / n), relatively.
+  assert np.var(noise) == pytest.approx(variance, rel=5 * np.sqrt(2 / _NUM_ENTRIES))
+  assert np.mean(noise) == pytest.approx(0, abs=5 * np.sqrt(variance / _NUM_ENTRIES))
+  values, law = _law()
+  common = law * _NUM_ENTRIES >= 10
+  observed = np.array([np.sum(noise == value) for value in values[common]])
+  expected = law[common] * _NUM_ENTRIES
+  observed = np.append(observed, _NUM_ENTRIES - observed.sum())
+  expected = np.append(expected, _NUM_ENTRIES - expected.sum())
+  assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_too_little_or_too_much_noise_would_be_noticed():
+  # A share more or less is far beyond what the test above lets through.
+  for num_shares in (_NUM_SHARES - 1, _NUM_SHARES + 1):
+    noise = discrete_gaussian.sample([_NUM_ENTRIES], _STDDEV * np.sqrt(num_shares), _seed(5, 6))
+    ratio = np.var(noise) / (_NUM_SHARES * _STDDEV**2)
+    assert abs(ratio - 1.0) > 2 * 5 * np.sqrt(2 / _NUM_ENTRIES)
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 100])
+def test_with_all_shares_and_beyond_nothing_is_added(more):
+  sums = tf.constant([[3, -1], [2**40, 0]], tf.int64)
+  num_reports = tf.constant(_NUM_SHARES + more, tf.int64)
+  found = secure_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(1, 2))
+  np.testing.assert_array_equal(found, sums)
+
+
+def test_what_is_added_follows_from_the_seed_and_the_number_that_is_missing():
+  first = _completed(0)
+  np.testing.assert_array_equal(first, _completed(0))
+  assert abs(np.corrcoef(first, _completed(0, (2, 4)))[0, 1]) < 0.03
+  expected = discrete_gaussian.sample([_NUM_ENTRIES], _STDDEV * np.sqrt(5.0), _seed(2, 3)).numpy()
+  np.testing.assert_array_equal(_completed(2) - _shares_of_clients(2), expected)
+
+
+def test_in_a_graph_that_knows_neither_the_number_nor_the_shape():
+  @tf.function(
+    input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)], autograph=False
+  )
+  def complete(sums, num_reports):
+    return secure_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(2, 3))
+
+  for num_clients in (0, 3, _NUM_SHARES, _NUM_SHARES + 1):
+    sums = np.arange(1000)
+    expected = secure_sum.complete(
+      tf.constant(sums), tf.constant(num_clients, tf.int64), _STDDEV, _NUM_SHARES, _seed(2, 3)
+    )
+    np.testing.assert_array_equal(complete(sums, num_clients), expected)
