@@ -437,8 +437,9 @@ def run_event(release: Release, num_rounds: int) -> dp_accounting.DpEvent:
   return dp_accounting.SelfComposedDpEvent(round_event(release), num_rounds)
 
 
+@functools.lru_cache(maxsize=128)
 def _event_curve(release: Release, orders: tuple[float, ...]) -> np.ndarray:
-  """The Renyi divergences of `round_event` at some orders."""
+  """The Renyi divergences of `round_event` at some orders, of a release without mechanisms."""
   fixed = release.sampling == FIXED_SIZE
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
@@ -465,6 +466,7 @@ def _round_curve(release: Release) -> tuple[np.ndarray, np.ndarray]:
     ValueError: If RDP does not know the sampling with the relation.
   """
   overflow = release.overflow_probability
+  release = dataclasses.replace(release, tree=None, update_sum=None)
   if not overflow:
     orders = _FIXED_SIZE_ORDERS if release.sampling == FIXED_SIZE else _ORDERS
     return np.array(orders), _event_curve(release, orders)
@@ -474,8 +476,6 @@ def _round_curve(release: Release) -> tuple[np.ndarray, np.ndarray]:
   full = dataclasses.replace(
     release,
     sampling=FIXED_SIZE,
-    tree=None,
-    update_sum=None,
     protocol=shares.COMPLEMENT,
     contacted=None,
     clients_per_round=math.ceil(release.clients_per_round),

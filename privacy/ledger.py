@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import math
+import sys
 from typing import Any, Optional, TypedDict
 
 from privacy import accounting as accounting_lib
@@ -160,7 +161,7 @@ def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
     good = isinstance(value, str)
     if field.type is not str:
       good = isinstance(value, int if field.type is int else (int, float))
-      good = good and not isinstance(value, bool) and 0 < value < math.inf
+      good = good and not isinstance(value, bool) and 0 < value <= sys.float_info.max
     if not good:
       raise ValueError(
         f"Found {field.name} = {value!r} in the ledger's {name}, which cannot be read; expected"
@@ -174,7 +175,8 @@ def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
 def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[float]:
   if value is None and optional:
     return None
-  if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not is_number or not 0 <= value <= sys.float_info.max:
     raise ValueError(f"Found {name} = {value!r} in the ledger; expected 0 or a positive number.")
   return float(value)
 
