@@ -579,7 +579,6 @@ def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_
     assert np.all(array != _weights(other)[name])
   # Most of what they have learned is noise, which has nothing in common.
   flat = [np.concatenate([a.ravel() for a in _weights(run).values()]) for run in (fed_avg, other)]
-  print("CORR", np.corrcoef(flat)[0, 1])
   assert abs(np.corrcoef(flat)[0, 1]) < 0.5
 
 
