@@ -27,11 +27,13 @@ def _config(
 ) -> dict[str, Any]:
   """The flags of a run, resolved."""
   from tff_superquantile.experiments import method_names
+  from tff_superquantile.experiments import private_runs
 
   of_other_methods = {name for names in method_names.PARAMETERS.values() for name in names}
   return {
     **task.defaults,
     **dict.fromkeys(of_other_methods),
+    **private_runs.DEFAULTS,
     **dict(
       algorithm="superquantile",
       theta=options["theta"],
@@ -39,8 +41,6 @@ def _config(
       threshold_noise_multiplier=None,
       epsilon=None,
       update_noise_multiplier=None,
-      clip_unit="update",
-      update_sum="central",
       delta=1e-5,
       sampling="fixed_size",
       secure_sum="modular",

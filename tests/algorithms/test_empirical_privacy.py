@@ -273,8 +273,9 @@ def test_tree_threshold_and_distributed_sum(sizes, protocol):
   num_shares = 7
   tree, threshold = _tree(z_q, num_shares)
   update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
+  # The three who are not there could be.
   release = accounting.Release(
-    4, 4, z_q, z_w, accounting.NO_SAMPLING, tree=tree, update_sum=update_sum
+    num_shares, num_shares, z_q, z_w, accounting.NO_SAMPLING, tree=tree, update_sum=update_sum
   )
   num_helpers = 3 if protocol == shares.HELPERS else 0
   _audit(_process(0.5, threshold, z_w, update_sum), release, sizes, num_helpers)

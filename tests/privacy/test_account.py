@@ -161,7 +161,7 @@ def test_papers_accounting(capsys):
 
 def test_plot(capsys, tmp_path):
   for name in ("a.png", "a.svg"):
-    found = _json(capsys, *_SPEND, f"--plot={tmp_path / name}")
+    found = _json(capsys, *_SPEND, "--num_rounds=9", f"--plot={tmp_path / name}")
     assert found["plot"] == str(tmp_path / name)
     assert (tmp_path / name).stat().st_size > 5000
 

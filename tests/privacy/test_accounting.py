@@ -394,7 +394,7 @@ def test_the_tightest_accountant_takes_the_smaller_bound():
 
 
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
-@pytest.mark.parametrize("planned", [7, 30])
+@pytest.mark.parametrize("planned", [7, 20])
 def test_epsilon_at_most(accountant, planned):
   release = accounting.Release(300, 30, 4.0, 2.0)
   meter = accounting.Meter(release, 1e-5, accountant)
@@ -410,7 +410,7 @@ def test_epsilon_at_most(accountant, planned):
     assert bounds == exact
   # One PLD a stage, not one a round.
   assert len(set(bounds)) <= planned + 3
-  if accountant == "pld" and planned == 30:
+  if accountant == "pld" and planned == 20:
     assert len(set(bounds[: planned + 1])) == 11
 
 
@@ -419,8 +419,8 @@ def test_epsilon_at_most_of_a_long_run_is_quick():
   meter = accounting.Meter(release, _DELTA)
   meter.epsilon_at_most(_ROUNDS, _ROUNDS)
   start = time.process_time()
-  bounds = [meter.epsilon_at_most(t, _ROUNDS) for t in range(0, _ROUNDS + 1, 5)]
-  assert time.process_time() - start < 4.0
+  bounds = [meter.epsilon_at_most(t, _ROUNDS) for t in range(0, _ROUNDS + 1, 10)]
+  assert time.process_time() - start < 3.0
   assert bounds == sorted(bounds)
   assert bounds[-1] == meter.epsilon(_ROUNDS)
 

@@ -44,13 +44,11 @@ def test_golden_noise_at_a_small_delta_by_rdp(epsilon, z):
   "epsilon,z", [(3, 1.5957), (5, 1.1632), (10, 0.8264), (15, 0.7004), (20, 0.6290)]
 )
 def test_golden_noise_by_pld_which_is_the_default_here(epsilon, z):
-  by_pld = calibration.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="pld", **_RUN)
-  assert by_pld.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
-  spent = accounting.epsilon(by_pld, _ROUNDS, _DELTA, "pld")
+  release = calibration.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="pld", **_RUN)
+  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
+  spent = accounting.epsilon(release, _ROUNDS, _DELTA)
   assert epsilon * (1 - 1e-4) < spent.epsilon <= epsilon
-  assert spent.rdp_order is None
-  # Which is that of the default, the smaller bound of both.
-  assert accounting.epsilon(by_pld, _ROUNDS, _DELTA) == spent
+  assert (spent.accountant, spent.rdp_order) == ("pld", None)
 
 
 def test_a_fine_grid_for_many_rounds():
@@ -81,41 +79,47 @@ def test_a_fine_grid_for_small_epsilons(population, clients, rounds, delta, z, e
 
 
 def test_fixed_cohorts_by_rdp_and_pld():
-  run = dict(population=10**5, clients_per_round=100, num_rounds=1000, sampling="fixed_size")
-  run.update(rho_ratio=None, relation="replace_one")
-  by_rdp = calibration.calibrate(0.15, 1e-7, accountant="rdp", **run)
-  assert by_rdp.effective_noise_multiplier == pytest.approx(5.276, rel=2e-3)
-  assert 0.15 * (1 - 1e-4) < _cost(by_rdp, 1000, 1e-7, "rdp") <= 0.15
-  by_pld = dataclasses.replace(by_rdp, update_noise_multiplier=0.5 * by_rdp.update_noise_multiplier)
-  assert _cost(by_pld, 1000, 1e-7, "pld") < 0.15
+  def cost(z, accountant):
+    release = accounting.Release(10**5, 100, None, z, "fixed_size", relation="replace_one")
+    return _cost(release, 1000, 1e-7, accountant)
+
+  # An independent calculation of the bound for RDP; PLD needs half the noise.
+  assert cost(5.276 * 1.002, "rdp") < 0.15 < cost(5.276 * 0.998, "rdp")
+  assert cost(0.5 * 5.276, "pld") < 0.15
 
 
 @pytest.mark.parametrize("relation,z", [("zero_out", 2.590), ("replace_one", 3.589)])
 def test_golden_noise_of_fixed_cohorts(relation, z):
-  release = calibration.calibrate(
-    3, _DELTA, rho_ratio=None, sampling="fixed_size", relation=relation, accountant="pld", **_RUN
-  )
-  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-3)
+  for factor in (1.001, 0.999):
+    release = accounting.Release(2500, 100, None, factor * z, "fixed_size", relation=relation)
+    assert (_cost(release, accountant="pld") < 3) == (factor > 1)
 
 
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
 @pytest.mark.parametrize("sampling", accounting.SAMPLINGS)
-@pytest.mark.parametrize("epsilon,delta,rounds", [(0.5, 1e-6, 3), (12, 1e-5, 10)])
-def test_the_tightest_accountant_asks_for_the_least_noise(
-  relation, sampling, epsilon, delta, rounds
-):
-  run = dict(population=100, clients_per_round=20, num_rounds=rounds, rho_ratio=0.3)
-  run.update(relation=relation, sampling=sampling)
-  found = {}
-  for accountant in accounting.ACCOUNTANTS:
-    if accountant == "rdp" and (relation, sampling) == ("replace_one", "poisson"):
-      continue  # RDP does not know it.
-    release = calibration.calibrate(epsilon, delta, accountant=accountant, **run)
-    cost = _cost(release, rounds, delta, accountant)
-    assert epsilon * (1 - 1e-4) < cost <= epsilon
-    assert (release.relation, release.sampling) == (relation, sampling)
-    found[accountant] = release.effective_noise_multiplier
-  assert found["tightest"] <= min(found.values()) * (1 + 2e-6)
+def test_the_tightest_accountant_asks_for_the_least_noise(relation, sampling):
+  release = calibration.calibrate(
+    2,
+    1e-5,
+    population=100,
+    clients_per_round=20,
+    num_rounds=10,
+    rho_ratio=0.3,
+    relation=relation,
+    sampling=sampling,
+  )
+  assert 2 * (1 - 1e-4) < _cost(release, 10, 1e-5) <= 2
+  assert (release.relation, release.sampling) == (relation, sampling)
+  # By each of both bounds alone, as much noise or more is needed.
+  z_q, z_w = calibration.split_noise(release.effective_noise_multiplier * (1 - 1e-5), 0.3)
+  less = dataclasses.replace(release, threshold_noise_multiplier=z_q, update_noise_multiplier=z_w)
+  for accountant in ("rdp", "pld"):
+    found = accounting.epsilon_or_none(less, 10, 1e-5, accountant)
+    # RDP does not know how to replace a client of a Poisson sample.
+    assert (found is None) == (
+      (relation, sampling, accountant) == ("replace_one", "poisson", "rdp")
+    )
+    assert found is None or found > 2
 
 
 def test_the_noise_is_the_least():
@@ -182,7 +186,7 @@ def test_calibrate_leaves_room_for_the_tree(threshold_kind, accountant):
     assert cost == pytest.approx(2.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("num_parameters", [1, 210, 48_670, 1_200_000])
+@pytest.mark.parametrize("num_parameters", [1, 1_200_000])
 def test_distributed_updates_stay_within_the_budget(num_parameters):
   release = calibration.calibrate(
     3,
@@ -293,8 +297,10 @@ def test_units_of_the_clip_norm_do_not_matter():
   assert found[0] == pytest.approx(found[1], rel=1e-9) == pytest.approx(found[2], rel=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.3, 50, 1000])
-@pytest.mark.parametrize("accountant", ["tightest", "rdp"])
+@pytest.mark.parametrize(
+  "epsilon,accountant",
+  [(0.01, "tightest"), (0.3, "tightest"), (50, "tightest"), (1000, "tightest"), (0.3, "rdp")],
+)
 def test_calibrate_over_a_wide_range(epsilon, accountant):
   release = calibration.calibrate(epsilon, 1e-6, rho_ratio=0.2, accountant=accountant, **_RUN)
   assert 0.97 * epsilon < _cost(release, delta=1e-6, accountant=accountant) <= epsilon
@@ -380,9 +386,9 @@ def _modelled_error(ratio, z, variance, num_parameters):
   return num_parameters * z_w**2 + 2 * variance * z_q**2
 
 
-@pytest.mark.parametrize("num_bins,theta", [(2, 0.5), (8, 0.3), (64, 0.5), (64, 0.9), (64, 0.999)])
-@pytest.mark.parametrize("clients,z", [(100, 1.6), (20, 3.0), (1000, 0.7)])
-@pytest.mark.parametrize("num_parameters", [1, 210, 48_670, 10**7])
+@pytest.mark.parametrize("num_bins,theta", [(2, 0.5), (8, 0.3), (64, 0.5), (64, 0.999)])
+@pytest.mark.parametrize("clients,z", [(100, 1.6), (20, 3.0)])
+@pytest.mark.parametrize("num_parameters", [1, 210, 48_670])
 @pytest.mark.parametrize("kind", accounting.THRESHOLD_KINDS)
 def test_default_rho_ratio_has_the_least_modelled_error(
   num_bins, theta, clients, z, num_parameters, kind
@@ -395,7 +401,7 @@ def test_default_rho_ratio_has_the_least_modelled_error(
   else:
     # A tracker of gain 0.12, of noise z_q on a bit of sensitivity 1/2: x <- x - g (x + noise).
     variance = 0.25 * 0.12**2 * sum((1 - 0.12) ** (2 * i) for i in range(1000))
-  ratios = np.geomspace(1e-3, 1.0, 40_001)
+  ratios = np.geomspace(1e-3, 1.0, 20_001)
   errors = _modelled_error(ratios, z, variance, num_parameters)
   # Where the threshold's rank is off by at most a tenth of a cohort, if it can be.
   useful = variance * z**2 * (1 + ratios) / ratios <= (clients / 10) ** 2

@@ -123,7 +123,7 @@ def test_poisson_divergences_are_exact_in_both_directions(q, z):
   ],
 )
 def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
-  interval = 1e-4
+  interval = 5e-4
   expected = privacy_loss_distribution.from_gaussian_mechanism(
     z, sampling_prob=q, value_discretization_interval=interval
   ).self_compose(rounds)
@@ -136,7 +136,7 @@ def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
   assert chosen == pytest.approx(epsilon, rel=2e-3)
 
 
-@pytest.mark.parametrize("population,size", [(4, 2), (5, 2), (5, 3), (6, 3)])
+@pytest.mark.parametrize("population,size", [(4, 2), (5, 3), (6, 3)])
 @pytest.mark.parametrize("z", [0.5, 1.1])
 @pytest.mark.parametrize("replace_one", [False, True])
 def test_fixed_cohorts_against_all_of_them(population, size, z, replace_one):
@@ -220,7 +220,7 @@ def test_histograms_of_fixed_cohorts_in_two_dimensions(z, q, replace_one):
     (5, 1, 3, 2.5),
   ],
 )
-@pytest.mark.parametrize("z", [0.6, 1.2])
+@pytest.mark.parametrize("z", [0.8])
 def test_cut_poisson_cohorts_against_all_of_them(population, expected, limit, contacted, z):
   rng = np.random.default_rng(limit)
   arguments = dict(
@@ -268,8 +268,8 @@ def test_without_what_cutting_costs_the_bound_would_be_wrong():
 
 def test_two_rounds_of_fixed_cohorts_against_the_product():
   # The worst data of the worst case, adaptively the same in both rounds.
-  z, q, interval = 1.1, 0.4, 1e-3
-  edges = _edges(2.0, z, 500)
+  z, q, interval = 1.1, 0.4, 0.01
+  edges = _edges(2.0, z, 300)
   alike = _cells({0.0: 1.0}, z, edges)
   mixed = _cells({0.0: 1 - q, 2.0: q}, z, edges)
   pair = _Pair(q, 1 / z, 2 / z, is_replaced=True, replace_one=True)
@@ -422,7 +422,7 @@ def test_a_finer_grid_says_less_and_the_truth_is_below(is_replaced, replace_one)
     dominating_pairs.losses_of_round(((1.0, pair),), interval)
     .self_compose(30)
     .get_epsilon_for_delta(1e-5)
-    for interval in (5e-2, 1e-2, 2e-3, 5e-4, 1e-4)
+    for interval in (5e-2, 1e-2, 2e-3, 4e-4)
   ]
   assert found == sorted(found, reverse=True)
   assert found[-2] == pytest.approx(found[-1], rel=1e-4)

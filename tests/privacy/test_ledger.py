@@ -336,7 +336,8 @@ def _unchecked(folder, changes):
 
 def test_every_field_of_a_ledger_is_checked(tmp_path):
   # With each value left out, of another kind, absurd, and a little or much larger or smaller.
-  found, refused, failed = _unchecked(_private_run(tmp_path / "run"), _others)
+  folder = _private_run(tmp_path / "run", _private_release(relation="replace_one"))
+  found, refused, failed = _unchecked(folder, _others)
   assert found == []
   # Some are no ledgers, others are, and do not hold.
   assert refused > 300 and failed > 100

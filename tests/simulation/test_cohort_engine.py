@@ -19,6 +19,7 @@ from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
+from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 
 _CLIENTS = 20
@@ -375,3 +376,16 @@ def test_what_is_wrong_is_said():
 def test_engine_is_chosen_by_name():
   with pytest.raises(ValueError, match="Found engine = 'fast'"):
     context.set_simulation_context(engine="fast")
+
+
+def test_a_loop_that_cannot_be_traced_leaves_no_mark_on_the_process():
+  def fail(x):
+    raise ValueError(str(x.shape))
+
+  @tf.function
+  def loop():
+    return mapping._map_fn(fail, tf.range(3))
+
+  with pytest.raises(ValueError):
+    loop()
+  assert tf.compat.v1.get_variable_scope().caching_device is None

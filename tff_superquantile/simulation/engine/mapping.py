@@ -1,7 +1,7 @@
 """How the clients' part of a computation runs: once a client, or all of them compiled together."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from absl import logging
@@ -182,6 +182,20 @@ def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[
   return tf.vectorized_map(call_one, [leaf.tensor for leaf in leaves if leaf.stacked])
 
 
+def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> Any:
+  """`tf.map_fn`, which would leave a mark on the whole process where the function raises.
+
+  It sets a caching device on the variable scope, which all graphs share, and does not take it back
+  then: no graph of variables could be built after that.
+  """
+  scope = tf.compat.v1.get_variable_scope()
+  device = scope.caching_device
+  try:
+    return tf.map_fn(function, elements, **options)
+  finally:
+    scope.set_caching_device(device)
+
+
 class Sequential(Mapper):
   """One client after the other, some of them at once; what they read may be of any shape."""
 
@@ -226,7 +240,7 @@ class Sequential(Mapper):
         for result, leaf in zip(results, component.result_types)
       ]
 
-    return tf.map_fn(
+    return _map_fn(
       call_one,
       tf.range(num_clients),
       fn_output_signature=[leaf.spec for leaf in component.result_types],
@@ -304,7 +318,7 @@ class Compiled(Sequential):
 
       shapes: list[tf.TensorShape] = []
       stacked = [t for i, t in zip(used, arguments) if leaves[i].stacked]
-      results = tf.map_fn(
+      results = _map_fn(
         call_one,
         (stacked, tensors_given),
         fn_output_signature=signature,
