@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import plot_style
@@ -82,7 +83,7 @@ def _fabricate(
   (folder / "flags.txt").write_text(
     f"--seed={seed}\n--theta={theta or 1}\n--learning_rate=0.1\n--noverbose\n"
   )
-  run_folder.write_json_atomically(
+  atomic_files.write_json(
     folder / "manifest.json",
     {
       "versions": {"numpy": "1.25.2"},
@@ -96,7 +97,7 @@ def _fabricate(
       for index, error in enumerate(errors):
         stream.write(f"client_{index},{100 + (7 * index if sizes else 0)},{2 * error},{error}\n")
   if finished:
-    run_folder.write_json_atomically(
+    atomic_files.write_json(
       folder / "metrics.json",
       {
         "test": {"error": _statistics(errors), "loss": _statistics(2 * errors)},
@@ -359,7 +360,7 @@ def test_every_method_is_in_the_table_and_in_one_figure(many):
 def test_what_was_tuned_is_in_the_report(tmp_path):
   _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
   tried = [dict(q=0.1, result=0.514), dict(q=1.0, result=0.4876), dict(q=5.0, result=None)]
-  run_folder.write_json_atomically(
+  atomic_files.write_json(
     tmp_path / "synthetic" / "tuning.json",
     [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=dict(q=1.0))],
   )
@@ -431,13 +432,13 @@ def test_methods_are_ordered_and_named():
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
   path = tmp_path / "metrics.json"
-  run_folder.write_json_atomically(path, {"a": np.float64(0.5), "b": np.arange(2)})
+  atomic_files.write_json(path, {"a": np.float64(0.5), "b": np.arange(2)})
   assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1]}
   with pytest.raises(TypeError, match="Found"):
-    run_folder.write_json_atomically(path, {"a": object()})
+    atomic_files.write_json(path, {"a": object()})
   assert json.loads(path.read_text())["a"] == 0.5
   with pytest.raises(OSError):
-    run_folder.write_atomically(tmp_path / "nowhere" / "file", "text")
+    atomic_files.write(tmp_path / "nowhere" / "file", "text")
   assert os.listdir(tmp_path) == ["metrics.json"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
 _NUM_ROUNDS = 6
@@ -76,7 +77,7 @@ class Bed:
       evaluate=self.evaluate,
       rounds_per_evaluation=4,
       release_managers=[
-        tff.program.CSVFileReleaseManager(self.folder / "rounds.csv", key_fieldname="round"),
+        release_managers.RowReleaseManager(self.folder / "rounds.csv"),
         self.recorder,
       ],
       state_manager=self.state_manager(),
@@ -188,7 +189,7 @@ def test_repeats_what_was_released_after_the_last_checkpoint(bed, uninterrupted)
   bed.run(num_rounds=4)
 
   async def add_rows():
-    manager = tff.program.CSVFileReleaseManager(bed.folder / "rounds.csv", key_fieldname="round")
+    manager = release_managers.RowReleaseManager(bed.folder / "rounds.csv")
     for round_num in (5, 6):
       await manager.release({"train_loss": -1.0, "seconds": 0.0}, round_num)
 

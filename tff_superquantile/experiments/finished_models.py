@@ -19,6 +19,7 @@ from absl import flags
 import numpy as np
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
@@ -214,8 +215,8 @@ class Results:
     writer.writerow(columns)
     writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values())))
     (run.path / f"{self.name}.json").unlink(missing_ok=True)
-    run_folder.write_atomically(run.path / f"{self.name}.csv", text.getvalue())
-    run_folder.write_json_atomically(
+    atomic_files.write(run.path / f"{self.name}.csv", text.getvalue())
+    atomic_files.write_json(
       run.path / f"{self.name}.json", {"settings": self._settings_of(run), **described}
     )
 
@@ -258,7 +259,7 @@ def write_reports(
   folder = pathlib.Path(output_dir) / task
   paths = {suffix: folder / f"{name}.{suffix}" for suffix in contents}
   for suffix, text in contents.items():
-    run_folder.write_atomically(paths[suffix], text)
+    atomic_files.write(paths[suffix], text)
   return paths
 
 

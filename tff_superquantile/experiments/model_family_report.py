@@ -14,6 +14,7 @@ import pathlib
 import markupsafe
 import numpy as np
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import finished_models
 from tff_superquantile.experiments import method_names
@@ -92,7 +93,7 @@ def write_report(
       "csv": seed_tables.csv_text(task, "way", choice.values),
     },
   )
-  run_folder.write_atomically(
+  atomic_files.write(
     pathlib.Path(output_dir) / task / f"{model_family_choice.NAME}_clients.csv",
     _clients_csv(choice),
   )

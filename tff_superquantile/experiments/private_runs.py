@@ -17,10 +17,10 @@ from privacy import server as server_lib
 from privacy import shares
 from privacy import statements
 from privacy import tree_mechanism
+from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
@@ -283,7 +283,7 @@ def noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
   key = given or secrets.token_bytes(noise_source.KEY_BYTES)
   path.parent.mkdir(mode=0o700, exist_ok=True)
   path.parent.chmod(0o700)
-  run_folder.write_atomically(path, key.hex() + "\n", mode=0o600)
+  atomic_files.write(path, key.hex() + "\n", mode=0o600)
   return key
 
 
@@ -404,7 +404,7 @@ class Account:
       accountant=config["accounting"],
       meter=self._meter,
     ).to_json()
-    run_folder.write_atomically(self._path, text)
+    atomic_files.write(self._path, text)
 
 
 class LedgerReleaseManager(tff.program.ReleaseManager):

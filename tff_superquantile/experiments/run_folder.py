@@ -1,4 +1,4 @@
-"""Reads the folders that runs leave, and writes files that are never half there.
+"""Reads the folders that runs leave, and writes the weights into them.
 
 A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
 
@@ -27,11 +27,11 @@ import json
 import os
 import pathlib
 import re
-import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import method_names
 
 DIVERGED = "diverged.txt"
@@ -277,52 +277,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def write_atomically(
-  path: str | os.PathLike, content: str | bytes, mode: int | None = None
-) -> None:
-  """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
-
-  Args:
-    path: The file to write, replaced if it exists. Its folder must exist.
-    content: The content; text is written as UTF-8 with line ends as they are.
-    mode: Its permissions, from its creation on; None for what the user's umask leaves.
-
-  Raises:
-    OSError: If the folder does not exist or cannot be written. No temporary file is left.
-  """
-  if isinstance(content, str):
-    content = content.encode("utf-8", errors="replace")
-  path = pathlib.Path(path)
-  # In the same folder, because a rename is atomic only within one file system. An ordinary `open`
-  # rather than `tempfile`, whose files nobody but their owner can read.
-  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-  try:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as stream:
-      stream.write(content)
-      stream.flush()
-      os.fsync(stream.fileno())
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
-def write_json_atomically(path: str | os.PathLike, value: Any) -> None:
-  """Writes a value as indented JSON, like `write_atomically`.
-
-  Args:
-    path: The file to write.
-    value: Dicts, lists, strings and numbers; NumPy scalars and arrays are converted.
-
-  Raises:
-    OSError: As `write_atomically`.
-    TypeError: If a value is none of the above.
-  """
-  write_atomically(path, json.dumps(value, indent=2, default=_to_builtin) + "\n")
-
-
 def write_weights(path: str | os.PathLike, weights: Any) -> None:
-  """Writes a model's weights, which `Run.weights` reads, like `write_atomically`.
+  """Writes a model's weights, which `Run.weights` reads, like `atomic_files.write`.
 
   Args:
     path: The .npz file to write.
@@ -335,26 +291,7 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
   }
   buffer = io.BytesIO()
   np.savez(buffer, **arrays)
-  write_atomically(path, buffer.getvalue())
-
-
-def drop_torn_line(path: str | os.PathLike) -> None:
-  """Cuts off what a killed writer left of a text file's last line, so that lines can be appended.
-
-  Args:
-    path: The file; it need not exist.
-  """
-  try:
-    with open(path, "rb+") as stream:
-      stream.truncate(stream.read().rfind(b"\n") + 1)
-  except FileNotFoundError:
-    pass
-
-
-def _to_builtin(value: Any) -> Any:
-  if isinstance(value, (np.ndarray, np.generic)):
-    return value.tolist()
-  raise TypeError(f"Only plain values and NumPy arrays can be written. Found {type(value)}.")
+  atomic_files.write(path, buffer.getvalue())
 
 
 def _read_text(path: pathlib.Path) -> str:

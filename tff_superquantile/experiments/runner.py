@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 import tasks
+from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import methods
@@ -26,6 +27,7 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
+from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
 _VERSIONS_OF = (
@@ -78,7 +80,7 @@ def _write_clients(path: pathlib.Path, metrics: evaluation.ClientMetrics) -> Non
   writer = csv.writer(text, lineterminator="\n")
   writer.writerow(["client_id", "num_examples", "loss", "error"])
   writer.writerows(zip(*(np.asarray(column).tolist() for column in metrics)))
-  run_folder.write_atomically(path, text.getvalue())
+  atomic_files.write(path, text.getvalue())
 
 
 def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
@@ -213,7 +215,7 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
       _remove_if_nothing_was_done(folder)
       raise
     except training_loop.DivergedError as error:
-      run_folder.write_atomically(folder / run_folder.DIVERGED, f"{error}\n")
+      atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
   return folder
 
@@ -252,10 +254,6 @@ def load_task(
   return task.build_model_for(splits["train"], config["seed"]), splits
 
 
-def _tensorboard(folder: pathlib.Path) -> tff.program.TensorBoardReleaseManager:
-  return tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))
-
-
 def _train(
   config: Mapping[str, Any],
   task: tasks.task.Task,
@@ -284,12 +282,11 @@ def _train(
   manifest = _manifest(config)
   manifest["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   manifest["started"] = earlier.manifest.get("started", manifest["started"])
-  run_folder.write_atomically(
+  atomic_files.write(
     folder / "flags.txt", "\n".join(train_flags.to_arguments(config)) + "\n"
   )
-  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  atomic_files.write_json(folder / "manifest.json", manifest)
   (folder / "metrics.json").unlink(missing_ok=True)
-  run_folder.drop_torn_line(folder / "rounds.csv")
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
@@ -321,9 +318,9 @@ def _train(
     rounds_per_evaluation=config["rounds_per_evaluation"],
     release_managers=[
       *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
-      tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
+      release_managers.RowReleaseManager(folder / "rounds.csv"),
       # Events have times, and the time of a round tells the size of its cohort.
-      *([_tensorboard(folder)] if account is None else []),
+      *([release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []),
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
@@ -347,8 +344,8 @@ def _train(
   if account is None:
     seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
     manifest["seconds_per_round"] = float(np.nanmedian(seconds))
-  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  atomic_files.write_json(folder / "manifest.json", manifest)
   run_folder.write_weights(folder / "weights.npz", weights)
   # Last, as its presence says that the run is finished.
-  run_folder.write_json_atomically(folder / "metrics.json", metrics)
+  atomic_files.write_json(folder / "metrics.json", metrics)
   print(f"Finished: {folder}")
