@@ -85,7 +85,7 @@ class RowReleaseManager(tff.program.ReleaseManager):
       value: Plain numbers by column.
       key: The round's number, from 0.
     """
-    row = {self._key: key, **value}
+    row = {self._key: key, **{name: value[name] for name in sorted(value)}}
     if key <= self._latest or not row.keys() <= set(self._columns):
       kept = [earlier for earlier in self._read() if int(earlier[self._key]) < key]
       columns = self._columns if kept else [self._key]
@@ -115,7 +115,8 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
       value: Plain numbers by name.
       key: The round's number.
     """
-    scalars = (scalar_summary.scalar_pb(name, number) for name, number in value.items())
-    record = tf.compat.v1.Summary(value=[part for scalar in scalars for part in scalar.value])
+    scalars = (scalar_summary.scalar_pb(name, value[name]) for name in sorted(value))
+    # Protocol buffers one after the other are one that has the values of all.
+    record = b"".join(scalar.SerializeToString() for scalar in scalars)
     with self._writer.as_default():
-      tf.summary.experimental.write_raw_pb(record.SerializeToString(), step=key)
+      tf.summary.experimental.write_raw_pb(record, step=key)
