@@ -26,12 +26,18 @@ def starting_tensorflow() -> Iterator[None]:
   Without the garbage collector, which would look at all that they make several times, a second in
   all. None of it is garbage before Python ends: until then it is left out of what the collector
   looks at.
+
+  And without the call by which TensorFlow counts its GPUs where absl has begun already: it comes
+  before TensorFlow is eager, and from then on Keras takes itself to be in TensorFlow 1 within
+  functions.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
+  call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
   finally:
+    app.call_after_init = call_after_init
     gc.freeze()
     gc.enable()
 
