@@ -103,6 +103,15 @@ def test_c_library(root, monkeypatch):
   _assert_finding(machine.check_c_library(), "FAIL", "musl", "glibc 2.31", "Debian")
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_network(monkeypatch, allowed):
+  monkeypatch.setattr(machine.private_network, "is_allowed", lambda: allowed)
+  if allowed:
+    _assert_finding(machine.check_network(), "ok", "nobody else reaches it")
+  else:
+    _assert_finding(machine.check_network(), "note", "no network namespace", "docs/security.md")
+
+
 def test_processor(root):
   _assert_finding(machine.check_processor(), "ok", "Fast One, with AVX")
   _write(root, "proc/cpuinfo", "model name: Old\nflags: fpu sse avx2like\n")
