@@ -42,6 +42,10 @@ def test_private_threshold_example(simulation_context, capsys):
   assert float(result.split()[0]) == pytest.approx(2.0, abs=1.1)
 
 
+def test_secure_example():
+  exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
+
+
 def test_task_example_is_found_and_trains(tmp_path):
   tasks = tmp_path / "tasks"
   tasks.mkdir()
