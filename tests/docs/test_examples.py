@@ -44,6 +44,10 @@ def test_private_threshold_example(simulation_context, capsys):
   assert float(result.split()[0]) == pytest.approx(2.0, abs=1.1)
 
 
+def test_secure_example():
+  exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
+
+
 @pytest.mark.parametrize("with_keras", [False, True])
 def test_task_example_is_found_and_trains(tmp_path, with_keras):
   name = "docs/how_to/add_a_task.md"

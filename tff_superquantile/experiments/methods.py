@@ -241,12 +241,11 @@ def build_process(
       seed_fn=_read_seed,
       **local_work,
     )
-  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
   builders: dict[str, Callable[..., tff.learning.templates.LearningProcess]] = {
     "fed_avg": algorithms.build_fed_avg,
     "fed_avg_sub": algorithms.build_fed_avg,  # On a part of the cohort; see `build_selection`.
     "fed_prox": functools.partial(
-      algorithms.build_fed_prox, proximal_weight=config["proximal_weight"]
+      algorithms.build_fed_prox, proximal_strength=config["proximal_weight"]
     ),
     "q_fed_avg": functools.partial(algorithms.build_q_fed_avg, q=config["q"]),
     "tilted_erm": functools.partial(
@@ -268,7 +267,10 @@ def build_process(
     ),
   }
   return builders[config["algorithm"]](
-    model, client_optimizer_fn=optimizer, client_weighting=weighting, **local_work
+    model,
+    client_optimizer_fn=optimizer,
+    client_weighting=config["client_weighting"],
+    **local_work,
   )
 
 
