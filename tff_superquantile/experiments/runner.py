@@ -270,10 +270,11 @@ def _train(
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
     key = private_runs.noise_key(folder, config["noise_key_file"], bool(earlier.flags))
-    print(account.describe(), flush=True)
   select_clients = methods.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config["engine"])
   process = methods.build_process(config, model, splits["train"], release, key)
+  if account is not None:
+    print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = [split for split in splits if account is None or split != "train"]
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}

@@ -1,6 +1,5 @@
 """Client weights that learn over the rounds who is worst off: the inner player of agnostic FL."""
 
-import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.threshold import cohort_losses
@@ -36,10 +35,7 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
       f"Found num_clients = {num_clients}; expected a whole number from 1 to"
       f" {cohort_losses.MAX_CLIENTS}."
     )
-  if not 0.0 <= ascent_rate < np.inf:
-    raise ValueError(
-      f"Found ascent_rate = {ascent_rate}; expected a finite number that is not negative."
-    )
+  ascent_rate = weighting.check_factor("ascent_rate", ascent_rate)
 
   def initial_state_fn():
     return tf.zeros([num_clients], tf.float32)

@@ -6,9 +6,9 @@ that nothing overflows, whatever the losses. The average divides by their sum.
 
 import collections
 
-import numpy as np
 import tensorflow as tf
 
+from privacy import tree_mechanism
 from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 
@@ -16,9 +16,15 @@ from tff_superquantile.threshold import process
 MIN_LOSS = 1e-10
 
 
-def _check_not_negative(name: str, value: float) -> float:
-  if not 0.0 <= float(value) < np.inf:  # Also refuses NaN.
-    raise ValueError(f"Found {name} = {value}; expected a finite number that is not negative.")
+def check_factor(name: str, value: float) -> float:
+  """Returns what losses are multiplied by, as a Python float.
+
+  Raises:
+    ValueError: If it isn't within 0 and `tree_mechanism.MOST_SCALE`.
+  """
+  most = tree_mechanism.MOST_SCALE
+  if not 0.0 <= float(value) <= most:  # Also refuses NaN.
+    raise ValueError(f"Found {name} = {value}; expected a number from 0 to {most:g}.")
   return float(value)
 
 
@@ -64,9 +70,9 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
     A `ThresholdProcess` whose result is the cohort's largest loss; measurements as `measure`.
 
   Raises:
-    ValueError: If q is negative or not finite.
+    ValueError: If q is not a number from 0 to 1e9.
   """
-  q = _check_not_negative("q", q)
+  q = check_factor("q", q)
 
   def share_fn(loss, largest):
     ratio = tf.maximum(loss, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
@@ -101,7 +107,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   Raises:
     ValueError: If a number is out of its range.
   """
-  temperature = _check_not_negative("temperature", temperature)
+  temperature = check_factor("temperature", temperature)
   if not 0.0 <= moving_average_rate < 1.0:
     raise ValueError(
       f"Found moving_average_rate = {moving_average_rate}; expected a number in [0, 1), 0 for none."
