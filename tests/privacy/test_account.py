@@ -211,6 +211,11 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--update_noise_multiplier=1e300"), "from 1e-09 to 1e+09"),
     ((*_SPEND, "--threshold_noise_multiplier=1e-300"), "from 1e-09 to 1e+09"),
     ((*_SPEND, "--threshold_noise_multiplier=1e300"), "from 1e-09 to 1e+09"),
+    (
+      ("spend", *_RUN, "--sigma_threshold=1e300", "--scale=2", "--num_bins=64"),
+      "Found threshold_noise_multiplier = inf",
+    ),
+    ((*_SPEND, "--clip_norm=1e-300"), "Found --clip_norm = 1e-300"),
     ((*_SPEND, "--num_bins=1099511627776"), "Found num_bins = 1099511627776; expected at most"),
     (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=1e-300"), "Found rho_ratio = 1e-300"),
     ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),

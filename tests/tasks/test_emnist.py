@@ -128,7 +128,7 @@ def test_order_of_files_does_not_matter(writers, leaf_dir, cache_dir, tmp_path):
 
 def test_the_least_number_of_images_can_be_chosen(sqlite_dir, cache_dir, writers):
   for least, kept in ((0, 6), (1, 7), (101, 3)):
-    splits = emnist_fixtures.load(sqlite_dir, cache_dir, min_examples_per_client=least, glove="x")
+    splits = emnist_fixtures.load(sqlite_dir, cache_dir, min_examples_per_client=least)
     taken = [user for files in splits.values() for user in files.client_ids]
     assert len(taken) == kept
     assert all(len(writers[user][1]) >= (least or 100) for user in taken)
