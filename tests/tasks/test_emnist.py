@@ -246,7 +246,7 @@ def test_too_few_writers(tmp_path):
   [
     (dict(seed=-1), "seed = -1"),
     (dict(min_examples_per_client=-1), "min_examples_per_client = -1"),
-    (dict(num_train_clients=4), "3 training clients but 4"),
+    (dict(num_train_clients=4), "3 training clients, without the 1 of 4 clients"),
     (dict(num_test_clients=4), "3 test clients but 4"),
     (dict(num_test_clients=-1), "num_test_clients = -1"),
     (dict(validation_fraction=1.5), "validation_fraction = 1.5"),
