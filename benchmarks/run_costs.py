@@ -123,13 +123,15 @@ def _measure_evaluation(name: str) -> None:
   from tff_superquantile.evaluation import clients
 
   task = tasks.get_task(name)
-  files = task.load_clients(
-    data_dir=flags.FLAGS.data_dir,
-    cache_dir=flags.FLAGS.cache_dir,
-    seed=0,
-    num_train_clients=0,
-    num_test_clients=0,
-    validation_fraction=0.0,
+  files = task.load(
+    dict(
+      data_dir=flags.FLAGS.data_dir if name.startswith("emnist") else "",
+      cache_dir=flags.FLAGS.cache_dir,
+      seed=0,
+      num_train_clients=0,
+      num_test_clients=0,
+      validation_fraction=0.0,
+    )
   )["train"]
   model = task.build_model_for(files, 0)
   x, y, offsets = files.load()

@@ -30,6 +30,7 @@ LEAF = user_files.Leaf(
   command="preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5",
   client="writer",
   examples="images",
+  min_examples=100,
 )
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"

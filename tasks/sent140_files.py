@@ -23,6 +23,7 @@ LEAF = user_files.Leaf(
   command="preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5",
   client="user",
   examples="tweets",
+  min_examples=50,
 )
 
 # LEAF writes 1 and Stanford 4 for positive; 2 is Stanford's neutral, which its test file has.

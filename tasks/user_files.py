@@ -29,11 +29,13 @@ class Leaf:
     command: The command that makes its files.
     client: What a client is, such as "writer".
     examples: What its examples are, such as "images".
+    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   """
 
   command: str
   client: str
   examples: str
+  min_examples: int
 
   @property
   def wanted(self) -> str:

@@ -1,9 +1,10 @@
 """What is not of its documented type is refused, before it means something else in silence."""
 
-import math
 import numbers
 import reprlib
 from typing import Any
+
+from privacy import tree_mechanism
 
 
 def check_type(name: str, value: Any, types: Any, expected: str) -> None:
@@ -21,8 +22,15 @@ def check_type(name: str, value: Any, types: Any, expected: str) -> None:
 
 
 def check_not_negative(name: str, value: Any) -> float:
-  """Returns a finite number >= 0 as a Python float; raises a TypeError or ValueError otherwise."""
+  """Returns a number >= 0 as a Python float if float32 holds its products.
+
+  Raises:
+    TypeError: If it is no number.
+    ValueError: If it isn't within 0 and `tree_mechanism.MOST_SCALE`.
+  """
   check_type(name, value, numbers.Real, "a number")
-  if not 0.0 <= value < math.inf:  # Also refuses NaN.
-    raise ValueError(f"Found {name} = {value}; expected a finite number that is not negative.")
+  if not 0.0 <= value <= tree_mechanism.MOST_SCALE:  # Also refuses NaN.
+    raise ValueError(
+      f"Found {name} = {value}; expected a number from 0 to {tree_mechanism.MOST_SCALE:g}."
+    )
   return float(value)

@@ -1,5 +1,7 @@
 """Runs of the methods that superquantile aggregation is compared with: results and refusals."""
 
+import re
+
 from absl import flags
 import commands
 import numpy as np
@@ -301,12 +303,18 @@ _OUT_OF_RANGE = (
   dict(algorithm="tilted_erm", temperature=1.0, moving_average_rate=1.0),
   dict(algorithm="agnostic_fed_avg", ascent_rate=-0.1),
   dict(algorithm="agnostic_fed_avg", ascent_rate=float("nan")),
+  dict(algorithm="q_fed_avg", q=1e308),
+  dict(algorithm="tilted_erm", temperature=1e308),
+  dict(algorithm="agnostic_fed_avg", ascent_rate=1e300),
+  dict(threshold="reweighting", smoothing=1e-300),
+  dict(threshold="geometric", threshold_noise_multiplier=1e-300),
+  dict(threshold="geometric", threshold_noise_multiplier=1e300),
 )
 
 
 @pytest.mark.parametrize("values", _OUT_OF_RANGE, ids=str)
 def test_parameters_out_of_range_are_refused(lab, run_here, values):
   (*_, number) = values.values()
-  with pytest.raises(ValueError, match=f"Found .* = {number}; expected a"):
+  with pytest.raises(ValueError, match=f"Found .* = {re.escape(str(number))}; expected a"):
     run_here("out_of_range", **values)
   assert not list((lab.folder / "out_of_range").rglob("flags.txt"))

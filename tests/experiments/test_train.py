@@ -387,6 +387,24 @@ _REFUSED = {
     *("--client_learning_rate=0.1", "0.2", "--run_name"),
   ),
   "--output_dir=named --run_name=superquantile_theta_0.5 --theta=0.25": ("--theta=0.5", "0.25"),
+  "--run_name=../elsewhere": ("--run_name='../elsewhere'", "the name of one folder"),
+  "--run_name=..": ("--run_name='..'",),
+  "--run_name=.hidden": ("--run_name='.hidden'",),
+  "--run_name=red\x1b[31m": (r"--run_name='red\x1b[31m'",),
+  "--max_loss=1e300": ("--max_loss = 1e+300", "from 1e-09 to 1e+09"),
+  "--threshold=tree --threshold_noise_multiplier=1e-300": ("noise_multiplier = 1e-300",),
+  "--threshold=tree --threshold_noise_multiplier=1 --num_bins=1099511627776": ("at most 65536",),
+  "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
+  "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
+  "--data=standin": ("--data=standin for synthetic",),
+  "--task=emnist_linear --data=standin --data_dir=few": ("for emnist_linear with --data=standin",),
+  "--task=emnist_linear --data_dir=few --min_examples_per_client=150": (
+    "3 training clients, without the 2 of 5 clients that have fewer than 150 examples",
+    "but 30 were asked for",
+  ),
+  "--task=emnist_linear --data_dir=few --num_train_clients=0 --num_test_clients=0": (
+    "--clients_per_round=8 with 5 training clients; expected at most 5",
+  ),
   "--output_dir=occupied --num_rounds=40": ("another process", f"occupied/{_RUN}"),
 }
 # Whatever is wrong with the flags themselves is seen before TensorFlow starts.
@@ -406,6 +424,7 @@ def quick_ends(bench):
   """{arguments: result}, and what the copies of the ordinary run held before."""
   (bench.folder / "a_file").touch()
   (bench.folder / "empty").mkdir()
+  _write_leaf(bench.folder / "few")
   runs = {name: bench.copy(name) for name in _COPIES}
   before = {name: commands.contents(run) for name, run in runs.items()}
   arguments = ("--output_dir=finished", *_REFUSED)

@@ -127,6 +127,33 @@ def test_each_round_is_released_once_and_in_order(bed):
     assert all(type(number) in (int, float) for number in value.values())
 
 
+class _Stuck(Process):
+  """Its weights stay what they are, from some round on."""
+
+  def __init__(self, since):
+    super().__init__()
+    self._since = since
+
+  def next(self, state, clients):
+    output = super().next(state, clients)
+    if self.rounds >= self._since:
+      output.state["weights"] = state["weights"]
+    return output
+
+
+@pytest.mark.parametrize("since, resumed, num_warnings", [(1, 0, 1), (1, 7, 1), (9, 0, 0)])
+def test_a_model_that_does_not_move_is_said_once(bed, caplog, since, resumed, num_warnings):
+  bed.process = _Stuck(since)
+  if resumed:
+    bed.run(num_rounds=resumed)
+  bed.run(num_rounds=45)
+  warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+  assert len(warnings) == num_warnings
+  for warning in warnings:
+    assert warning.startswith("Found the weights of the model unmoved after 20 rounds; expected")
+    assert "learning rate" in warning and "max_loss" in warning
+
+
 def test_evaluates_first_last_and_every_few_rounds(bed):
   bed.run(num_rounds=10)
   assert bed.evaluated == [0, 4, 8, 10]

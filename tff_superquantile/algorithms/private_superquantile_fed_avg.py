@@ -135,9 +135,9 @@ def build_private_superquantile_fed_avg(
     ("noise_multiplier", noise_multiplier),
   ):
     argument_checks.check_type(name, number, numbers.Real, "a positive number")
-  clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
+  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
   expected_clients = tree_mechanism.check_positive("expected_clients", expected_clients)
-  noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
+  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
   if threshold is None and isinstance(theta, threshold_lib.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"

@@ -55,9 +55,10 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   for name in ("data_dir", "glove"):
     if resolved[name]:
       resolved[name] = os.path.abspath(resolved[name])  # flags.txt holds anywhere.
-  for name in ("client_learning_rate", "learning_rate_decay", "max_loss"):
+  for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < resolved[name] < np.inf:
       raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
+  tree_mechanism.check_scale("--max_loss", resolved["max_loss"])
   return resolved
 
 

@@ -7,7 +7,6 @@ import pathlib
 import secrets
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 
 from privacy import accounting
@@ -82,9 +81,12 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   resolved["sampling"] = resolved["sampling"] or "poisson"
   _check_noise_shares(resolved)
   clip_norm = resolved["clip_norm"]
-  if clip_norm is None or not 0.0 < clip_norm < np.inf:
+  least, most = tree_mechanism.LEAST_SCALE, tree_mechanism.MOST_SCALE
+  if clip_norm is None or not least <= clip_norm <= most:
     found = "no --clip_norm" if clip_norm is None else f"--clip_norm={clip_norm}"
-    raise ValueError(f"Found {found} in a private run; give a positive norm, such as 0.1.")
+    raise ValueError(
+      f"Found {found} in a private run; give a norm from {least:g} to {most:g}, such as 0.1."
+    )
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
@@ -93,6 +95,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
+    if resolved["rho_ratio"] is not None:
+      tree_mechanism.check_scale("--rho_ratio", resolved["rho_ratio"])
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
@@ -100,7 +104,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if resolved["rho_ratio"] is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_positive(f"--{name}", resolved[name])
+      tree_mechanism.check_scale(f"--{name}", resolved[name])
   return resolved
 
 

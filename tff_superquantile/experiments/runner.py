@@ -211,11 +211,11 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
-    except ValueError:
-      _remove_if_nothing_was_done(folder)
-      raise
     except training_loop.DivergedError as error:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
+      raise
+    except Exception:
+      _remove_if_nothing_was_done(folder)
       raise
   return folder
 
@@ -228,30 +228,19 @@ def load_task(
   Raises:
     ValueError: If the data cannot be had.
   """
-  arguments = {
-    name: config[name]
-    for name in (
-      "cache_dir",
-      "seed",
-      "num_train_clients",
-      "num_test_clients",
-      "validation_fraction",
-    )
-  }
-  if config["data"] == "standin":
-    if task.load_standin is None:
-      raise ValueError(
-        f"Found --data=standin for {task.name}, which makes its own data; leave it out."
-      )
-    splits = task.load_standin(**arguments)
-  else:
-    splits = task.load_clients(
-      data_dir=config["data_dir"],
-      glove=config["glove"],
-      min_examples_per_client=config["min_examples_per_client"],
-      **arguments,
-    )
+  arguments = {name: config[name] for name in tasks.task.LOAD_ARGUMENTS}
+  splits = task.load(arguments, standin=config["data"] == "standin")
   return task.build_model_for(splits["train"], config["seed"]), splits
+
+
+def _check_cohort(config: Mapping[str, Any], files: client_files.ClientFiles) -> None:
+  """Refuses cohorts of more clients than there are, and says why there are so few."""
+  num_clients = len(files.client_ids)
+  if config["clients_per_round"] > num_clients:
+    raise ValueError(
+      f"Found --clients_per_round={config['clients_per_round']} with {num_clients} training clients"
+      f"{files.remark}; expected at most {num_clients}."
+    )
 
 
 def _train(
@@ -262,6 +251,7 @@ def _train(
 ) -> None:
   """The rounds and the final evaluation."""
   model, splits = load_task(task, config)
+  _check_cohort(config, splits["train"])
   account = release = key = None
   if train_flags.is_private(config):
     population = len(splits["train"].client_ids)
@@ -270,10 +260,11 @@ def _train(
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
     key = private_runs.noise_key(folder, config["noise_key_file"], bool(earlier.flags))
-    print(account.describe(), flush=True)
   select_clients = methods.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config["engine"])
   process = methods.build_process(config, model, splits["train"], release, key)
+  if account is not None:
+    print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = [split for split in splits if account is None or split != "train"]
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}

@@ -54,6 +54,8 @@ class ClientFiles:
     x_shape: Shape of one example, without the batch dimension.
     x_dtype: How x is stored, "uint8" or "float32".
     x_scale: What a stored x is multiplied by to be the model's input (1 / 255 for pixels).
+    remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
+      that have fewer than 100 examples".
   """
 
   directory: str
@@ -62,6 +64,7 @@ class ClientFiles:
   x_shape: tuple[int, ...]
   x_dtype: str
   x_scale: float
+  remark: str = ""
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:

@@ -60,7 +60,7 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
 
   Raises:
     TypeError: If q is no number.
-    ValueError: If q is negative or not finite.
+    ValueError: If q is not a number from 0 to 1e9.
   """
   q = argument_checks.check_not_negative("q", q)
 
