@@ -148,7 +148,7 @@ def main(arguments: Sequence[str]) -> None:
       _start_carrier(listener, port, status)
   os.write(status, ALONE if alone else OPEN)
   os.close(status)
-  os.execvp(command[0], command)
+  os.execvp(command[0], list(command))
 
 
 if __name__ == "__main__":
