@@ -226,7 +226,7 @@ def load_task(
   """Returns the model and the clients that resolved flags ask for.
 
   Raises:
-    ValueError: If the data cannot be had.
+    ValueError: If the data cannot be had, or has labels that the model does not know.
   """
   arguments = {
     name: config[name]
@@ -251,7 +251,16 @@ def load_task(
       min_examples_per_client=config["min_examples_per_client"],
       **arguments,
     )
-  return task.build_model_for(splits["train"], config["seed"]), splits
+  model = task.build_model_for(splits["train"], config["seed"])
+  num_classes = evaluation.num_classes(model)
+  for files in splits.values():
+    if files.num_classes > num_classes:
+      raise ValueError(
+        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
+        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
+        " the data or the model."
+      )
+  return model, splits
 
 
 def _train(
