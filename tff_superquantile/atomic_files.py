@@ -103,7 +103,7 @@ def temporary_folder(target: str | os.PathLike) -> Iterator[str]:
   os.mkdir(path)
   with contextlib.ExitStack() as stack:
     stack.callback(shutil.rmtree, path, ignore_errors=True)
-    with contextlib.suppress(OSError):  # Where folders cannot be locked, nobody can remove this one.
+    with contextlib.suppress(OSError):  # Where folders cannot be locked, nobody else removes it.
       stack.enter_context(_locked(path))
     yield path
 

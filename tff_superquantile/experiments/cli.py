@@ -3,10 +3,14 @@
 import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
+import errno
 import gc
 import os
+import pathlib
+import re
 import signal
 import sys
+import tempfile
 import types
 from typing import Callable, NoReturn, Optional
 
@@ -17,6 +21,18 @@ from absl import logging
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
+
+_REMEDIES = {
+  errno.ENOSPC: "make room",
+  errno.EDQUOT: "make room",
+  errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+}
+_ERRNOS = {os.strerror(number): number for number in errno.errorcode}
+# In TensorFlow's errors, at the begin of a line or after what it was doing:
+# "{{node SaveV2}} PATH; No space left on device", "Failed to run: PATH; No such file or directory".
+_TENSORFLOWS_WORDS = re.compile(
+  rf"(?:^|: |\}}\}} )((?:(?!: |\}}\}} ).)+?); ({'|'.join(map(re.escape, _ERRNOS))})", re.MULTILINE
+)
 
 
 @contextlib.contextmanager
@@ -41,11 +57,57 @@ def fail(message: str, code: int) -> NoReturn:
   sys.exit(code)
 
 
+def _system_error(error: Exception) -> Optional[OSError]:
+  """What the system said of a file, as Python has it; None for an error of another kind.
+
+  TensorFlow and TFF have several classes for it, and the same words.
+  """
+  if isinstance(error, OSError):
+    return error
+  said = _TENSORFLOWS_WORDS.search(str(error))
+  return said and OSError(_ERRNOS[said[2]], said[2], said[1])
+
+
+def _drop_unwritable_output() -> None:
+  """Python would try to write it once more when it ends, and complain."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
+  """Runs a command; returns what to say if it fails, and the exit code.
+
+  Not ended from within, where an error would keep all that it knows of until Python has ended.
+  """
+  try:
+    main()
+    sys.stdout.flush()
+  except ValueError as error:
+    return str(error), USAGE_ERROR
+  except KeyboardInterrupt:
+    return "Interrupted. The same command continues where this one stopped.", INTERRUPTED
+  except Exception as error:
+    said = _system_error(error)
+    if said is None:
+      raise
+    _drop_unwritable_output()
+    return (
+      f"Found that {said.filename or 'the output'} cannot be read or written"
+      f" ({said.strerror or said}); {_REMEDIES.get(said.errno or 0, 'mend that')} and run the same"
+      " command again: it goes on where it was.",
+      FAILED,
+    )
+  return None
+
+
 def run(main: Callable[[], None]) -> None:
   """Runs a command: parses its flags, quietens TensorFlow and turns signals into orderly ends.
 
   Args:
     main: The command. A `ValueError` is the user's mistake: its message is shown, not a traceback.
+      What the system says of a file, such as that the disk is full, is shown in a sentence, too.
   """
   # Before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -60,12 +122,11 @@ def run(main: Callable[[], None]) -> None:
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGTERM, terminate)
-    try:
-      main()
-    except ValueError as error:
-      fail(str(error), USAGE_ERROR)
-    except KeyboardInterrupt:
-      fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup wants it.
+      signal.signal(signal.SIGHUP, terminate)
+    failure = _carry_out(main)
+    if failure is not None:
+      fail(*failure)
 
   def parse(argv: Sequence[str]) -> Sequence[str]:
     try:
@@ -76,6 +137,25 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # After --help, which absl ends as a failure.
 
   app.run(guarded, flags_parser=parse)
+
+
+def make_folder(flag: str, path: pathlib.Path) -> None:
+  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
+
+  Args:
+    flag: The name of the flag that says where.
+    path: The folder.
+
+  Raises:
+    ValueError: If not.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    raise ValueError(
+      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
+    ) from error
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:
