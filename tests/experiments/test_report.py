@@ -442,9 +442,10 @@ def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
   assert os.listdir(tmp_path) == ["metrics.json"]
 
 
-def _run_module(output_dir):
+def _run_module(output_dir, *flags):
+  module = "tff_superquantile.experiments.report"
   return subprocess.run(
-    [sys.executable, "-m", "tff_superquantile.experiments.report", f"--output_dir={output_dir}"],
+    [sys.executable, "-m", module, f"--output_dir={output_dir}", *flags],
     capture_output=True,
     encoding="utf-8",
     check=False,
@@ -472,6 +473,37 @@ def test_figures_as_files(tmp_path):
   names = {path.name for path in paths}
   assert {"synthetic-error-histogram-light.svg", "synthetic-error-histogram-dark.svg"} <= names
   assert all(path.read_text(encoding="utf-8").startswith("<?xml") for path in paths)
+
+
+def test_figures_that_cannot_be_written_are_refused_before_work_starts(tmp_path):
+  folder = _fabricate(tmp_path, "fed_avg", 0, num_rounds=None)
+  result = _run_module(tmp_path, "--figures_dir=/proc/x")
+  assert (result.returncode, result.stdout) == (2, "")
+  assert result.stderr == (
+    "Error: Found that /proc/x cannot be written (No such file or directory); choose another"
+    " --figures_dir.\n"
+  )
+  assert not list(tmp_path.glob("*/report.*")), folder
+
+
+_IDS = (
+  *("=cmd()", "+1", "-2", "@x", "\tx", "\rx", "\nx", "a\r\nb"),
+  *("'=x", "''-x", "'x", "x=1", 'a,"b', "é"),
+)
+
+
+def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
+  run = run_folder.Run("t", "m", 0, tmp_path)
+  columns = {"client_id": _IDS, "loss": np.arange(-3.0, len(_IDS) - 3)}
+  run_folder.write_clients(tmp_path / "test_clients.csv", columns)
+  with open(tmp_path / "test_clients.csv", newline="", encoding="utf-8") as file:
+    header, *rows = list(csv.reader(file))
+  assert header == ["client_id", "loss"]
+  assert [row[0] for row in rows[:3]] == ["'=cmd()", "'+1", "'-2"]
+  assert not [row[0] for row in rows if row[0][0] in "=+-@\t\r\n"]
+  assert [float(row[1]) for row in rows] == columns["loss"].tolist()
+  assert tuple(run.clients("test")["client_id"]) == _IDS
+  np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
 
 
 def test_command_reports_every_task(tmp_path):

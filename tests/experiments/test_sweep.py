@@ -1,5 +1,6 @@
 """The sweep command: which runs it plans, what it leaves, and that nothing of it stays behind."""
 
+import fcntl
 import json
 import pathlib
 import shutil
@@ -219,6 +220,17 @@ def test_finished_runs_are_skipped(lab, quick):
   assert {path: (lab.folder / "quick" / path).stat().st_mtime_ns for path in before} == times
 
 
+def test_the_log_of_a_run_at_work_is_kept(lab):
+  run = lab.folder / "occupied" / "synthetic" / "fed_avg" / "seed_0"
+  run.mkdir(parents=True)
+  (run / "log.txt").write_text("what it said\n")
+  with open(run / "lock", "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    result = lab.sweep("--output_dir=occupied", "--thetas=0.5", "--num_rounds=3")
+  result.assert_fails_with_a_sentence(2, "another process is at work", "fed_avg/seed_0")
+  assert (run / "log.txt").read_text() == "what it said\n"
+
+
 def test_bad_input_ends_all_runs_with_one_sentence(lab):
   command = lab.start("sweep", *_QUICK, "--output_dir=bad", "--clients_per_round=10000")
   result = command.wait()
@@ -282,7 +294,8 @@ def test_failed_run_does_not_stop_the_others(lab, interrupted):
   result = interrupted[1]
   result.assert_fails_with_a_sentence(1, "1 of 4 runs", _BROKEN)
   folder = lab.folder / "seeds"
-  assert "Traceback" in (folder / _BROKEN / "log.txt").read_text()
+  log = (folder / _BROKEN / "log.txt").read_text()
+  assert "Error: Found that" in log and "checkpoints" in log and "Traceback" not in log
   finished = {str(path.parent.relative_to(folder)) for path in folder.rglob("metrics.json")}
   runs = {f"synthetic/{method}/seed_{seed}" for method in _METHODS[:2] for seed in (0, 1)}
   assert finished == runs - {_BROKEN}

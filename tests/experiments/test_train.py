@@ -172,6 +172,14 @@ def test_metrics_are_those_of_the_clients(base, split, count):
   _assert_metrics_are_those_of_the_clients(base.path, split, count, weighted=split == "train")
 
 
+_WITHOUT_ROOM = """
+import resource
+from tff_superquantile.experiments import cli, train
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+cli.run(train.main)
+"""
+
+
 # Further runs. A process takes seconds to start, and there is more than one core.
 
 
@@ -226,6 +234,13 @@ def steps(lab, base):
   steps.close()
 
 
+# What a run leaves that is killed while it writes.
+_LEFT = (
+  *(".privacy.json.0123abcd.tmp", "checkpoints/.noise_key.89abcdef.tmp"),
+  "checkpoints/program_state_31_temp1234/saved_model.pb",
+)
+
+
 @_step
 def interrupted_run(bench):
   """One run, ended by each signal in turn and then left in peace."""
@@ -238,10 +253,24 @@ def interrupted_run(bench):
     versions = [path.name for path in (run / "checkpoints").iterdir()]
     result = command.end_by(signum)
     ends[signum] = (result, command.left_behind(), versions, commands.num_rows(run))
+  for left in _LEFT:
+    (run / left).parent.mkdir(exist_ok=True)
+    (run / left).touch()
   # As if it had been killed while it wrote the first digit of the next row, or the power was lost.
   with open(run / "rounds.csv", "a") as file:
     file.write(commands.rows(run)[-1]["round"][:1])
   return run, ends, bench.train(*flags)
+
+
+@_step
+def full_disk_run(bench):
+  """The ordinary run, at first where no checkpoint has room."""
+  flags = [
+    *bench.lab._small(bench.base.flags),
+    *("--output_dir=full", "--seconds_per_checkpoint=0"),
+  ]
+  full = bench.lab.python("-c", _WITHOUT_ROOM, *flags).wait()
+  return full, bench.train(*flags)
 
 
 @_step
@@ -323,6 +352,17 @@ def test_killed_run_leaves_checkpoints_and_nobody(steps):
 def test_interrupted_run_ends_where_an_uninterrupted_one_does(steps, base):
   run, _, last = steps["interrupted_run"]
   assert (last.code, last.out) == (0, f"Finished: interrupted/{_RUN}\n"), last.err
+  assert not [name for name in _LEFT if (run / name).parent != run and (run / name).exists()]
+  assert not [path for path in run.rglob("*") if re.search(r"\.tmp$|_temp\d+$", path.name)]
+  commands.assert_same_results(run, base.path)
+  _assert_same_checkpoints(run, base.path)
+
+
+def test_a_full_disk_is_a_failure_with_a_sentence_and_harms_nothing(steps, base, lab):
+  full, last = steps["full_disk_run"]
+  full.assert_fails_with_a_sentence(1, "checkpoints/", "File too large", "same command again")
+  assert (last.code, last.out) == (0, f"Finished: full/{_RUN}\n"), last.err
+  run = lab.folder / "full" / _RUN
   commands.assert_same_results(run, base.path)
   _assert_same_checkpoints(run, base.path)
 

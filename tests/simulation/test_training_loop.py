@@ -344,13 +344,17 @@ class InterruptedStateManager(tff.program.FileProgramStateManager):
 
 @pytest.fixture
 def signals_as_in_a_command():
-  """Ctrl-C raises KeyboardInterrupt, SIGTERM raises SystemExit."""
+  """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP raise SystemExit."""
 
   def terminate(signum, frame):
     del frame
     raise SystemExit(128 + signum)
 
-  handlers = {signal.SIGTERM: terminate, signal.SIGINT: signal.default_int_handler}
+  handlers = {
+    signal.SIGTERM: terminate,
+    signal.SIGHUP: terminate,
+    signal.SIGINT: signal.default_int_handler,
+  }
   old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
   yield
   for signum, handler in old.items():
@@ -358,7 +362,7 @@ def signals_as_in_a_command():
 
 
 @pytest.mark.usefixtures("signals_as_in_a_command")
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize(
   "place",
   [
@@ -400,8 +404,8 @@ def test_interrupt_anywhere_loses_nothing(bed, uninterrupted, place, signal_name
   with pytest.raises(expected) as raised:
     training_loop.run(loop)
   assert interrupt.sent
-  if signal_name == "SIGTERM":
-    assert raised.value.code == 143
+  if signal_name != "SIGINT":
+    assert raised.value.code == 128 + interrupt.signum
   # What was computed is saved: at most the interrupted round is computed again.
   assert bed.versions()[-1] in (3, 4, 5)
   names = os.listdir(bed.folder / "checkpoints")

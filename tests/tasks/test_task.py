@@ -117,7 +117,7 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
   def build_model(seed, **keywords):
     calls.append((seed, keywords))
 
-  files = client_files.ClientFiles("/nowhere", ("a",), np.array([1]), (7,), "float32", 1.0)
+  files = client_files.ClientFiles("/nowhere", ("a",), np.array([1]), (7,), "float32", 1.0, 2)
   for takes in (False, True):
     task.Task(
       name="t",
@@ -161,7 +161,7 @@ def test_take_clients():
 def _files(counts):
   ids = tuple(counts)
   return client_files.ClientFiles(
-    "/nowhere", ids, np.array(list(counts.values())), (7,), "float32", 1.0
+    "/nowhere", ids, np.array(list(counts.values())), (7,), "float32", 1.0, 2
   )
 
 

@@ -6,34 +6,21 @@ import contextlib
 import gc
 import os
 import pathlib
-import re
 import signal
 import sys
-import sysconfig
-import textwrap
+import tempfile
 import traceback
 import types
-from typing import Any, Callable, NoReturn, Optional
+from typing import Callable, NoReturn, Optional
 
 from absl import app
 from absl import flags
 from absl import logging
 
-USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
-FAILED = 1
-INTERRUPTED = 128 + signal.SIGINT
+from tff_superquantile.experiments import failures
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_OUR_PACKAGES = ("tff_superquantile", "privacy", "benchmarks")
-# Of the tasks; the other files of their package are users'.
-_OUR_TASK_FILES = (
-  *("__init__", "emnist", "emnist_files", "emnist_standin", "glove", "models", "sent140"),
-  *("sent140_files", "sent140_standin", "synthetic", "task", "user_files"),
-)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-# AutoGraph runs a copy of a function; its messages say where the original is.
-_FRAME_IN_MESSAGE = re.compile(r'File "(.+)", line (\d+), in (\w+)(?:  \*)?')
-_MOST_CHARACTERS = 500  # Of an error's own message; TensorFlow's may have thousands.
+USAGE_ERROR, FAILED = failures.USAGE_ERROR, failures.FAILED
+INTERRUPTED = 128 + signal.SIGINT
 
 
 @contextlib.contextmanager
@@ -64,42 +51,31 @@ def fail(message: str, code: int) -> NoReturn:
   sys.exit(code)
 
 
-def _is_ours(path: str) -> bool:
-  """Whether a source file is this project's."""
-  file = pathlib.Path(path).resolve()
-  if file.parent == _ROOT / "tasks":
-    return file.stem in _OUR_TASK_FILES
-  return any(_ROOT / package in file.parents for package in _OUR_PACKAGES)
+def _drop_unwritable_output() -> None:
+  """Python would try to write it once more when it ends, and complain."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_users(path: str) -> bool:
-  """Whether a source file is neither this project's nor a library's."""
-  if pathlib.Path(path).resolve().parent == _ROOT / "tasks":
-    return not _is_ours(path)
-  return not _is_ours(path) and os.path.exists(path) and not path.startswith(_LIBRARIES)
+def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
+  """Runs a command; returns what to say if it fails, and the exit code.
 
-
-def _is_sentence(error: Exception) -> bool:
-  """Whether an error's message is written for users: this project's own `ValueError`s are."""
-  last = traceback.extract_tb(error.__traceback__)[-1]
-  return isinstance(error, ValueError) and _is_ours(last.filename)
-
-
-def _say_where(error: Exception) -> str:
-  """A sentence on an error that comes from a user's file, or from where nobody expects any."""
-  frames: list[tuple[Any, ...]] = []
-  frames += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-  message = str(error)
-  for match in _FRAME_IN_MESSAGE.finditer(str(error)):
-    frames.append(match.groups())
-    message = str(error)[match.end() :]
-  users = [frame for frame in frames if _is_users(frame[0])]
-  file, line, function = (users or frames)[-1]
-  message = textwrap.shorten(message, _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
-  return (
-    f"Found that {file}, line {line}, in {function}, raised {type(error).__name__}: {message}; see"
-    " the traceback above."
-  )
+  Not ended from within, where an error would keep all that it knows of until Python has ended.
+  """
+  try:
+    main()
+    sys.stdout.flush()
+  except KeyboardInterrupt:
+    return "Interrupted. The same command continues where this one stopped.", INTERRUPTED
+  except Exception as error:
+    failure = failures.describe(error)
+    if failure.has_traceback:
+      traceback.print_exc()
+    _drop_unwritable_output()
+    return failure.sentence, failure.code
+  return None
 
 
 def run(main: Callable[[], None]) -> None:
@@ -107,8 +83,7 @@ def run(main: Callable[[], None]) -> None:
 
   Args:
     main: The command. A `ValueError` that this project raises is the user's mistake: its message is
-      shown, not a traceback. Of other errors, such as those of a task of the user's own, both are,
-      and where they come from.
+      shown, not a traceback. `failures` has what is said of other errors.
   """
   # Before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -123,15 +98,11 @@ def run(main: Callable[[], None]) -> None:
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGTERM, terminate)
-    try:
-      main()
-    except Exception as error:
-      if _is_sentence(error):
-        fail(str(error), USAGE_ERROR)
-      traceback.print_exc()
-      fail(_say_where(error), FAILED)
-    except KeyboardInterrupt:
-      fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup wants it.
+      signal.signal(signal.SIGHUP, terminate)
+    failure = _carry_out(main)
+    if failure is not None:
+      fail(*failure)
 
   def parse(argv: Sequence[str]) -> Sequence[str]:
     try:
@@ -142,6 +113,25 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # After --help, which absl ends as a failure.
 
   app.run(guarded, flags_parser=parse)
+
+
+def make_folder(flag: str, path: pathlib.Path) -> None:
+  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
+
+  Args:
+    flag: The name of the flag that says where.
+    path: The folder.
+
+  Raises:
+    ValueError: If not.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    raise ValueError(
+      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
+    ) from error
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:

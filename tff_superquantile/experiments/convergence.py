@@ -144,20 +144,11 @@ def _csv(rows: Sequence) -> str:
   return buffer.getvalue()
 
 
-def _make_folder(flag: str, path: pathlib.Path) -> None:
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise ValueError(
-      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
-    ) from error
-
-
 def main() -> None:
   folder = pathlib.Path(_OUTPUT_DIR.value, "convergence")
-  _make_folder("output_dir", folder)
+  cli.make_folder("output_dir", folder)
   if _FIGURES_DIR.value:
-    _make_folder("figures_dir", pathlib.Path(_FIGURES_DIR.value))
+    cli.make_folder("figures_dir", pathlib.Path(_FIGURES_DIR.value))
   log2_rounds = _QUICK_LOG2_ROUNDS if _QUICK.value else _LOG2_ROUNDS
   num_seeds = min(_NUM_SEEDS.value, _QUICK_SEEDS) if _QUICK.value else _NUM_SEEDS.value
   results = _compute(num_seeds, [2**k for k in log2_rounds])

@@ -166,13 +166,7 @@ def _tables(plan: _Plan, points: list) -> list[tuple[str, list[list[str]]]]:
 def main() -> None:
   plan = _plan()
   folder = pathlib.Path(_OUTPUT_DIR.value, "private_quantile")
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise ValueError(
-      f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
-    ) from error
-
+  cli.make_folder("output_dir", folder)
   with cli.starting_tensorflow():
     from tff_superquantile.experiments import pages
     from tff_superquantile.experiments import quantile_error_plot

@@ -341,6 +341,8 @@ def main() -> None:
       f"Found no finished run in {output_dir}{unfinished}; run ./run_experiments.sh first or pass"
       " --output_dir."
     )
+  if flags.FLAGS.figures_dir:
+    cli.make_folder("figures_dir", pathlib.Path(flags.FLAGS.figures_dir))
   for task in tasks:
     print(terminal_text(output_dir, task, write_report(output_dir, task)))
     if flags.FLAGS.figures_dir:

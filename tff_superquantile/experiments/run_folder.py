@@ -18,9 +18,11 @@ because its writer was killed or has not got further yet is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import csv
 import dataclasses
+import fcntl
 import functools
 import io
 import json
@@ -35,6 +37,8 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import method_names
 
 DIVERGED = "diverged.txt"
+# What spreadsheets take for a formula, and what `escape` has made of it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _SEED_FOLDER = re.compile(r"seed_(\d+)")
 
 
@@ -43,6 +47,26 @@ class Weights(NamedTuple):
 
   trainable: tuple[np.ndarray, ...]
   non_trainable: tuple[np.ndarray, ...]
+
+
+@contextlib.contextmanager
+def lock(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps a second process out of a run's folder.
+
+  Args:
+    folder: The folder, which exists.
+
+  Raises:
+    ValueError: If another process is at work in it.
+  """
+  with open(folder / "lock", "w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      raise ValueError(
+        f"Found that another process is at work in {folder}; wait for it."
+      ) from error
+    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +135,7 @@ class Run:
     Sorted by round. A run that was killed after its last checkpoint repeats some rounds when it
     resumes: the last row of a round counts, it belongs to the history of the final model.
     """
-    columns = self._read_columns("rounds.csv")
+    columns = self.read_columns("rounds.csv")
     if "round" not in columns:
       return {}
     last_row = {number: row for row, number in enumerate(columns["round"]) if np.isfinite(number)}
@@ -136,7 +160,7 @@ class Run:
     """
     read = self.__dict__.setdefault("_clients", {})  # As cached properties do.
     if split not in read:
-      read[split] = self._read_columns(f"{split}_clients.csv")
+      read[split] = self.read_columns(f"{split}_clients.csv")
     return read[split]
 
   @functools.cached_property
@@ -153,8 +177,15 @@ class Run:
     except FileNotFoundError:
       return None
 
-  def _read_columns(self, name: str) -> dict[str, np.ndarray]:
-    """Reads a CSV file as arrays by column, without the rows that are not complete."""
+  def read_columns(self, name: str) -> dict[str, np.ndarray]:
+    """Reads a CSV file of the folder, without the rows that are not complete.
+
+    Args:
+      name: Its name.
+
+    Returns:
+      Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
+    """
     # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
     text = _read_text(self.path / name).replace("\0", "")
     # The last line of a file in the making may stop within a number, and 0.5 of 0.5313 looks as
@@ -167,7 +198,7 @@ class Run:
     for index, column in enumerate(header):
       values = [row[index] for row in rows]
       if column == "client_id":
-        columns[column] = np.array(values, dtype=str)
+        columns[column] = np.array([unescape(value) for value in values], dtype=str)
       else:
         columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
     return columns
@@ -275,6 +306,46 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     else:
       leaves[f"{prefix}{name}"] = value
   return leaves
+
+
+def escape(text: str) -> str:
+  """Marks as text, by an apostrophe before it, what a spreadsheet would compute."""
+  return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unescape(text: str) -> str:
+  """What `escape` was given."""
+  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+  """A CSV file's content, whose strings are escaped.
+
+  Args:
+    names: The names of the columns.
+    rows: Strings and numbers.
+
+  Returns:
+    Lines that end in a line feed.
+  """
+  lines = []
+  for row in (names, *rows):
+    line = io.StringIO(newline="")
+    # With its usual end of lines a writer quotes both of the characters that end lines.
+    csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
+    lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+  return "".join(lines)
+
+
+def write_clients(path: str | os.PathLike, columns: Mapping[str, Sequence]) -> None:
+  """Writes a row a client, like `atomic_files.write`; client ids are escaped.
+
+  Args:
+    path: The CSV file to write.
+    columns: A value a client, by the name of the column.
+  """
+  rows = zip(*(np.asarray(column).tolist() for column in columns.values()))
+  atomic_files.write(path, csv_text(columns, rows))
 
 
 def write_weights(path: str | os.PathLike, weights: Any) -> None:

@@ -1,15 +1,13 @@
 """One run: from resolved flags to a folder with everything that it leaves."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import contextlib
-import csv
 import dataclasses
 import datetime
-import fcntl
 import importlib.metadata
-import io
 import pathlib
 import platform
+import shutil
 import subprocess
 from typing import Any
 
@@ -19,6 +17,7 @@ import tensorflow_federated as tff
 import tasks
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import private_runs
@@ -75,14 +74,6 @@ def _build_evaluator(
   )
 
 
-def _write_clients(path: pathlib.Path, metrics: evaluation.ClientMetrics) -> None:
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator="\n")
-  writer.writerow(["client_id", "num_examples", "loss", "error"])
-  writer.writerows(zip(*(np.asarray(column).tolist() for column in metrics)))
-  atomic_files.write(path, text.getvalue())
-
-
 def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
   weights = metrics.num_examples if weighted else None
   return {
@@ -115,32 +106,13 @@ def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-@contextlib.contextmanager
-def _lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of the folder."""
-  with open(folder / "lock", "w") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      raise ValueError(
-        f"Found that another process is at work in {folder}; wait for it."
-      ) from error
-    yield
-
-
-def _open_folder(folder: pathlib.Path) -> None:
-  """Makes the run's folder.
-
-  Raises:
-    ValueError: If that is not possible.
-  """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lock").touch()
-  except OSError as error:
-    raise ValueError(
-      f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
-    ) from error
+def _remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes what runs that were killed had not finished writing; the lock keeps others out."""
+  checkpoints = folder / "checkpoints"
+  for path in (folder, checkpoints):
+    atomic_files.remove_temporaries(path)
+  for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
+    shutil.rmtree(path)
 
 
 def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
@@ -194,8 +166,8 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
   task = tasks.get_task(config["task"])
   folder = method_names.run_path(config)
   config = methods.resolve(config, task)
-  _open_folder(folder)
-  with _lock(folder):
+  cli.make_folder("output_dir", folder)
+  with run_folder.lock(folder):
     earlier = run_folder.Run(folder.parent.parent.name, folder.parent.name, config["seed"], folder)
     if earlier.flags:
       _check_same_flags(folder, config, earlier.flags)
@@ -208,6 +180,7 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
           f" --num_rounds={config['num_rounds']}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
+    _remove_leftovers(folder)
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
@@ -226,11 +199,20 @@ def load_task(
   """Returns the model and the clients that resolved flags ask for.
 
   Raises:
-    ValueError: If the data cannot be had.
+    ValueError: If the data cannot be had, or has labels that the model does not know.
   """
   arguments = {name: config[name] for name in tasks.task.LOAD_ARGUMENTS}
   splits = task.load(arguments, standin=config["data"] == "standin")
-  return task.build_model_for(splits["train"], config["seed"]), splits
+  model = task.build_model_for(splits["train"], config["seed"])
+  num_classes = evaluation.num_classes(model)
+  for files in splits.values():
+    if files.num_classes > num_classes:
+      raise ValueError(
+        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
+        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
+        " the data or the model."
+      )
+  return model, splits
 
 
 def _check_cohort(config: Mapping[str, Any], files: client_files.ClientFiles) -> None:
@@ -329,7 +311,10 @@ def _train(
   metrics = {}
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
-    _write_clients(folder / f"{split}_clients.csv", of_clients)
+    columns = of_clients._asdict()
+    run_folder.write_clients(
+      folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
+    )
     metrics[split] = _describe(of_clients, weighted=split == "train")
   manifest["finished"] = _now()
   if account is None:

@@ -164,14 +164,9 @@ class _ActiveRun:
     self.name = f"{task}/{method}/seed_{config['seed']}"
     self.bar = progress.ProgressBar(self.name, config["num_rounds"], position)
     self._log_path = self.folder.path / "log.txt"
-    try:
-      self.folder.path.mkdir(parents=True, exist_ok=True)
+    cli.make_folder("output_dir", self.folder.path)
+    with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
       log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
-    except OSError as error:
-      raise ValueError(
-        f"Found that {self.folder.path} cannot be written ({error.strerror}); choose another"
-        " --output_dir."
-      ) from error
     with log:
       self.process = dependent_process.DependentProcess(
         _command(config),
@@ -205,7 +200,8 @@ class _ActiveRun:
   def complaint(self) -> str:
     """The last line that the run printed."""
     lines = self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    nothing = "it said nothing, as where the disk is full"
+    return next((line for line in reversed(lines) if line.strip()), nothing)
 
 
 def _stop(active: Sequence[_ActiveRun]) -> None:

@@ -92,8 +92,9 @@ class RowReleaseManager(tff.program.ReleaseManager):
       self._columns = [*columns, *(name for name in row if name not in columns)]
       self._write_anew([*kept, row])
     else:
-      with open(self._path, "a", newline="", encoding="utf-8") as stream:
-        stream.write(self._as_text([row]))
+      with atomic_files.naming(self._path):
+        with open(self._path, "a", newline="", encoding="utf-8") as stream:
+          stream.write(self._as_text([row]))
     self._latest = key
 
 

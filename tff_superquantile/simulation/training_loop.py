@@ -108,21 +108,21 @@ def _coroutine_runner() -> Iterator[Callable[[Awaitable], Any]]:
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-  """Delivers SIGINT and SIGTERM after the block. Only Python's main thread gets them anyway."""
+  """Delivers signals that end runs after the block. Only Python's main thread gets them anyway."""
   if threading.current_thread() is not threading.main_thread():
     yield
     return
   arrived = []
   handlers = {
-    signum: signal.signal(signum, lambda number, frame: arrived.append((number, frame)))
-    for signum in (signal.SIGINT, signal.SIGTERM)
+    signum: signal.signal(signum, lambda number, frame: arrived.append(number))
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   }
   try:
     yield
   finally:
     for signum, handler in handlers.items():
       signal.signal(signum, handler)
-    for number, _ in arrived[:1]:
+    for number in arrived:  # To the first that is not ignored.
       signal.raise_signal(number)
 
 
