@@ -23,7 +23,9 @@ COPY tasks tasks
 COPY tff_superquantile tff_superquantile
 RUN bash -c 'source scripts/venv.sh && ensure_venv packages project'
 
-# Any user may run it, also one without a home: `docker run --user`.
+# Nobody needs to be root here. Any other user may run it, too, also one without a home.
+RUN useradd --uid 1000 --no-create-home federated
+USER 1000:1000
 ENV HOME=/tmp
 # Where results go, seen from here, is /results.
 WORKDIR /

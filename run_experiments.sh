@@ -113,7 +113,7 @@ EXIT STATUS
     0    All is well.
     1    A run failed, or a check of the doctor's.
     2    Bad flags or input, or .venv could not be made; nothing was computed.
-    130  Interrupted.
+    130  Interrupted; 143 by SIGTERM, 129 by SIGHUP.
 
 ENVIRONMENT
     PYTHON                The Python to make .venv with, 3.9 to 3.11. Default:

@@ -90,7 +90,7 @@ def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
     return files, "real handwriting" if is_real else "generated images"
   if task.load_standin is not None:
     return task.load_standin(**choice)["train"], "generated stand-in"
-  return task.load_clients(data_dir="", **choice)["train"], "the task's own"
+  return task.load(choice)["train"], "the task's own"
 
 
 def _model_kind(weights: Sequence[np.ndarray]) -> str:

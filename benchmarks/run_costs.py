@@ -1,12 +1,13 @@
 """What a run takes beside its rounds: its start, its evaluations, and its neighbours in a sweep.
 
-    python benchmarks/run_costs.py [--measure=start,evaluation,sweep] [--data_dir=emnist_all.sqlite]
+    python benchmarks/run_costs.py [--measure=start,length] [--data_dir=emnist_all.sqlite]
 
 Each figure stands beside what it is compared with, measured in turns with it:
 
     start       importing this library beside importing TFF; a whole run of one round
     evaluation  the loss and error of every client beside one batched forward pass over the same
                 examples, without and with the model's loss
+    length      whole runs of more and more rounds, and private ones, beside a run of one round
     sweep       four runs by the sweep, as many at once as there are cores, beside one run alone
 """
 
@@ -31,7 +32,7 @@ from tff_superquantile.experiments import train_flags  # noqa: E402
 # Of these it uses data_dir and cache_dir.
 flags.adopt_module_key_flags(train_flags)
 
-_KINDS = ("start", "evaluation", "sweep")
+_KINDS = ("start", "evaluation", "length", "sweep")
 _MEASURE = flags.DEFINE_list("measure", list(_KINDS), f"What to measure, of {', '.join(_KINDS)}.")
 _TASKS = flags.DEFINE_list(
   "tasks",
@@ -39,6 +40,9 @@ _TASKS = flags.DEFINE_list(
   "Tasks whose evaluation is measured; those of EMNIST need --data_dir.",
 )
 _REPEATS = flags.DEFINE_integer("repeats", 5, "How often each is measured.", lower_bound=1)
+_LENGTHS = flags.DEFINE_list(
+  "lengths", ["1000", "2000", "4000"], "Rounds of the runs in `length`, on the synthetic task."
+)
 _SWEEP_ROUNDS = flags.DEFINE_integer(
   "sweep_rounds", 600, "Rounds of the runs in `sweep`, on the synthetic task.", lower_bound=1
 )
@@ -57,6 +61,21 @@ def _python(*arguments: str) -> None:
   if completed.returncode:
     lines = completed.stderr.strip().split("\n")
     raise ValueError(f"Found that {' '.join(arguments[:2])} failed: {lines[-1]}")
+
+
+def _train(temporary: str, *arguments: str) -> None:
+  """Trains on the synthetic task, into a folder of its own."""
+  _python(
+    "-m",
+    "tff_superquantile.experiments.train",
+    "--task=synthetic",
+    f"--output_dir={_new_folder(temporary)}",
+    *arguments,
+  )
+
+
+def _new_folder(temporary: str) -> str:
+  return os.path.join(temporary, str(time.monotonic_ns()))
 
 
 def _in_turns(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
@@ -83,14 +102,7 @@ def _print_table(title: str, seconds: dict[str, np.ndarray], reference: str) -> 
 
 def _measure_start(temporary: str) -> None:
   def run():
-    folder = os.path.join(temporary, str(time.monotonic_ns()))
-    _python(
-      "-m",
-      "tff_superquantile.experiments.train",
-      "--task=synthetic",
-      "--num_rounds=1",
-      f"--output_dir={folder}",
-    )
+    _train(temporary, "--num_rounds=1")
 
   actions = {
     "import tensorflow_federated": lambda: _python("-c", "import tensorflow_federated"),
@@ -111,13 +123,15 @@ def _measure_evaluation(name: str) -> None:
   from tff_superquantile.evaluation import clients
 
   task = tasks.get_task(name)
-  files = task.load_clients(
-    data_dir=flags.FLAGS.data_dir,
-    cache_dir=flags.FLAGS.cache_dir,
-    seed=0,
-    num_train_clients=0,
-    num_test_clients=0,
-    validation_fraction=0.0,
+  files = task.load(
+    dict(
+      data_dir=flags.FLAGS.data_dir if name.startswith("emnist") else "",
+      cache_dir=flags.FLAGS.cache_dir,
+      seed=0,
+      num_train_clients=0,
+      num_test_clients=0,
+      validation_fraction=0.0,
+    )
   )["train"]
   model = task.build_model_for(files, 0)
   x, y, offsets = files.load()
@@ -149,14 +163,28 @@ def _measure_evaluation(name: str) -> None:
   _print_table(title, _in_turns(actions, _REPEATS.value), "forward pass")
 
 
-def _measure_sweep(temporary: str) -> None:
-  def output_dir():
-    return f"--output_dir={os.path.join(temporary, str(time.monotonic_ns()))}"
+def _measure_length(temporary: str) -> None:
+  def run(num_rounds, *arguments):
+    return lambda: _train(
+      temporary, f"--num_rounds={num_rounds}", "--rounds_per_evaluation=500", *arguments
+    )
 
+  lengths = cli.parse_list("lengths", _LENGTHS.value, int)
+  private = ("--theta=0.5", "--threshold=tree", "--epsilon=5", "--clip_norm=0.1")
+  actions = {
+    "a run of 1 round": run(1, "--theta=0.5"),
+    **{f"{rounds} rounds": run(rounds, "--theta=0.5") for rounds in lengths},
+    **{f"{rounds} rounds, private tree": run(rounds, *private) for rounds in lengths},
+  }
+  reference = next(iter(actions))
+  _print_table("Length", _in_turns(actions, max(_REPEATS.value // 2, 1)), reference)
+
+
+def _measure_sweep(temporary: str) -> None:
   rounds = f"--num_rounds={_SWEEP_ROUNDS.value}"
 
   def one_run():
-    _python("-m", "tff_superquantile.experiments.train", "--task=synthetic", rounds, output_dir())
+    _train(temporary, rounds)
 
   def four_runs():
     _python(
@@ -166,7 +194,7 @@ def _measure_sweep(temporary: str) -> None:
       "--seeds=0,1",
       "--thetas=0.5",
       rounds,
-      output_dir(),
+      f"--output_dir={_new_folder(temporary)}",
     )
 
   actions = {"one run": one_run, "four runs and their report": four_runs}
@@ -184,6 +212,8 @@ def main() -> None:
     if "evaluation" in _MEASURE.value:
       for name in _TASKS.value:
         _measure_evaluation(name)
+    if "length" in _MEASURE.value:
+      _measure_length(temporary)
     if "sweep" in _MEASURE.value:
       _measure_sweep(temporary)
 

@@ -329,7 +329,7 @@ def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
 def _answer(args: argparse.Namespace) -> dict[str, Any]:
   """What `calibrate` and `spend` answer, as it is printed with --json."""
   if args.clip_norm is not None:
-    tree_mechanism.check_positive("--clip_norm", args.clip_norm)
+    tree_mechanism.check_scale("--clip_norm", args.clip_norm)
   num_rounds = _whole("num_rounds", args.num_rounds)
   delta = _delta(args)
   release = (_calibrated if args.command == "calibrate" else _given)(args, delta)

@@ -207,7 +207,7 @@ class Release:
     put("clients_per_round", _positive("clients_per_round", self.clients_per_round))
     for name in ("threshold_noise_multiplier", "update_noise_multiplier"):
       if getattr(self, name) is not None:
-        put(name, _positive(name, getattr(self, name)))
+        put(name, tree_mechanism.check_scale(name, _positive(name, getattr(self, name))))
     _one_of("sampling", self.sampling, SAMPLINGS)
     _one_of("threshold_kind", self.threshold_kind, THRESHOLD_KINDS)
     _one_of("relation", self.relation, RELATIONS)

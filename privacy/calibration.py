@@ -39,11 +39,9 @@ def split_noise(
     ValueError: If a number is out of its range.
   """
   z = tree_mechanism.check_positive("effective_noise_multiplier", effective_noise_multiplier)
-  ratio = 0.0 if rho_ratio is None else float(rho_ratio)
-  if not 0.0 <= ratio < math.inf:
-    raise ValueError(f"Found rho_ratio = {ratio:g}; expected 0 or a positive number.")
-  if ratio == 0:
+  if not rho_ratio:
     return None, z
+  ratio = tree_mechanism.check_scale("rho_ratio", rho_ratio)
   return z * math.sqrt((1.0 + ratio) / ratio), z * math.sqrt(1.0 + ratio)
 
 

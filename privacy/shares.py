@@ -81,7 +81,8 @@ def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -
 
 def delivered_noise_multiplier(stddev: float, sensitivity: float, num_shares: int) -> float:
   """z of K shares, the inverse of `share_stddev`; 0 where the noise is too little for any."""
-  return math.sqrt(max(num_shares * stddev**2 - ROUNDING_VARIANCE, 0.0)) / sensitivity
+  # Not stddev**2, which raises an error where a product is infinite.
+  return math.sqrt(max(num_shares * stddev * stddev - ROUNDING_VARIANCE, 0.0)) / sensitivity
 
 
 def sum_slack(stddev: float, num_shares: int) -> float:

@@ -80,8 +80,8 @@ def build_sum_mechanism(
   Raises:
     ValueError: If a number is out of its range, or so large that sums would not fit 64 bits.
   """
-  noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
-  clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
+  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
+  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
   for name, value in (("num_entries", num_entries), ("num_shares", num_shares)):
     if value < 1:
       raise ValueError(f"Found {name} = {value}; expected at least 1.")

@@ -24,6 +24,11 @@ from privacy import shares
 
 # Sums are computed in 64 bits, of which reports that are not reduced take some more.
 _MAX_MODULUS = 2**53
+# A client sends two numbers a bin: a megabyte.
+_MAX_BINS = 2**16
+# What multiplies or divides losses, updates and noise: float32 (1e-38 to 3e38) holds the products
+# and squares of such numbers.
+LEAST_SCALE, MOST_SCALE = 1e-9, 1e9
 
 _SENSITIVITIES = ("l2", "paper")
 
@@ -95,9 +100,11 @@ class TreeMechanism:
 
 
 def check_num_bins(num_bins: int) -> int:
-  """Returns `num_bins` if it is a power of two and at least 2; raises a ValueError otherwise."""
+  """Returns `num_bins` if it is a power of two from 2 to 2^16; raises a ValueError otherwise."""
   if num_bins != int(num_bins) or num_bins < 2 or int(num_bins) & (int(num_bins) - 1):
     raise ValueError(f"Found num_bins = {num_bins}; expected a power of two of at least 2.")
+  if num_bins > _MAX_BINS:
+    raise ValueError(f"Found num_bins = {num_bins}; expected at most {_MAX_BINS}.")
   return int(num_bins)
 
 
@@ -107,6 +114,20 @@ def check_positive(name: str, value: float) -> float:
   value = float(value)
   if not 0.0 < value < math.inf:
     raise ValueError(f"Found {name} = {value}; expected a positive number.")
+  return value
+
+
+def check_scale(name: str, value: float) -> float:
+  """Returns a positive number as a Python float if float32 holds its products and squares.
+
+  Raises:
+    ValueError: If it isn't within `LEAST_SCALE` and `MOST_SCALE`.
+  """
+  value = check_positive(name, value)
+  if not LEAST_SCALE <= value <= MOST_SCALE:
+    raise ValueError(
+      f"Found {name} = {value:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
+    )
   return value
 
 
@@ -201,7 +222,7 @@ def build_tree_mechanism(
     noise_multiplier = math.sqrt(0.5 / check_positive("rho", rho))
   elif noise_multiplier is None or rho is not None:
     raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
-  noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
+  noise_multiplier = check_scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if sensitivity not in _SENSITIVITIES:
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")

@@ -25,7 +25,6 @@ from tasks import user_files
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
-_MIN_EXAMPLES = 100
 _CLIENTS_PER_SPLIT = 865
 _LEVELS = 255
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
@@ -123,14 +122,16 @@ def _choose(
 ) -> Mapping[str, client_files.ClientFiles]:
   """The splits of a seed, from [train, test] pools or from one pool that is cut in half."""
   rng = np.random.default_rng(seed)
-  ids = [task.shuffled_clients(rng, pool, min_examples) for pool in pools]
+  pools = [task.with_enough_examples(pool, min_examples) for pool in pools]
+  ids = [task.shuffled_clients(rng, pool) for pool in pools]
   if len(pools) == 1:
     half = (len(ids[0]) + 1) // 2
     pools, ids = pools * 2, [ids[0][:half], ids[0][half:]]
   if not all(ids):
     raise ValueError(
       f"{source} has {len(ids[0])} writers to train on and {len(ids[1])} to test on with at least"
-      f" {min_examples} images each; expected at least one of either: get more of EMNIST."
+      f" {min_examples} images each; expected at least one of either: lower"
+      " --min_examples_per_client, or get more of EMNIST."
     )
   return task.choose_clients(pools, ids, own_number=_CLIENTS_PER_SPLIT, **choice)
 
@@ -143,7 +144,6 @@ def load_clients(
   num_train_clients: int,
   num_test_clients: int,
   validation_fraction: float,
-  glove: str = "",
   min_examples_per_client: int = 0,
 ) -> Mapping[str, client_files.ClientFiles]:
   """Loads the writers of a seed, converting the user's files on first use.
@@ -159,7 +159,6 @@ def load_clients(
     num_train_clients: 0 for 865, or all if there are fewer.
     num_test_clients: 0 for 865, or all if there are fewer.
     validation_fraction: Fraction of the training writers to hold out.
-    glove: Not used; for tasks on text.
     min_examples_per_client: Writers with fewer images are dropped; 0 for 100.
 
   Returns:
@@ -168,7 +167,6 @@ def load_clients(
   Raises:
     ValueError: If an argument is out of range, or the data is missing or not what it should be.
   """
-  del glove
   choice: dict[str, Any] = dict(
     num_train_clients=num_train_clients,
     num_test_clients=num_test_clients,
@@ -176,7 +174,7 @@ def load_clients(
   )
   task.check_arguments(seed=seed, min_examples_per_client=min_examples_per_client, **choice)
   pools = _open_pools(data_dir, cache_dir)
-  min_examples = min_examples_per_client or _MIN_EXAMPLES
+  min_examples = min_examples_per_client or emnist_files.LEAF.min_examples
   return _choose(pools, data_dir or cache_dir, seed, min_examples, **choice)
 
 
@@ -217,7 +215,7 @@ def load_standin(
     emnist_standin.make_writers,
     x_scale=1 / _LEVELS,
   )
-  return _choose([pool], cache_dir, seed, _MIN_EXAMPLES, **choice)
+  return _choose([pool], cache_dir, seed, emnist_files.LEAF.min_examples, **choice)
 
 
 def _build_linear_model(seed: int) -> tff.learning.models.FunctionalModel:

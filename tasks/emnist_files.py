@@ -14,7 +14,6 @@ import pathlib
 import shutil
 import socket
 import sqlite3
-import tempfile
 from typing import Any, Optional
 
 from absl import logging
@@ -23,6 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import user_files
+from tff_superquantile import atomic_files
 
 NUM_CLASSES = 62
 SIDE = 28
@@ -30,6 +30,7 @@ LEAF = user_files.Leaf(
   command="preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5",
   client="writer",
   examples="images",
+  min_examples=100,
 )
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
@@ -75,7 +76,7 @@ def _compact(data: dict) -> dict:
   quarter of the memory and half the time of doing it afterwards.
   """
   if isinstance(data.get("x"), list) and "y" in data:
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
       data["x"] = np.asarray(data["x"], np.float32)
   return data
 
@@ -86,7 +87,7 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
     raise ValueError(
       f"{path}: writer {writer!r} has an image that is not a list of {_NUM_PIXELS} numbers;"
-      " expected the 28 x 28 pixels row by row."
+      " expected the 28 x 28 pixels row by row, each in [0, 1]."
     )
   # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
   integers = all(type(label) is int and 0 <= label < NUM_CLASSES for label in y)
@@ -182,17 +183,14 @@ def decompress(path: str, target: str) -> None:
     ValueError: If the file is cut short or isn't lzma.
   """
   logging.info("Decompressing %s to %s, once.", path, target)
-  os.makedirs(os.path.dirname(target), exist_ok=True)
-  handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), suffix=".tmp")
-  try:
-    with os.fdopen(handle, "wb") as out, lzma.open(path) as compressed:
-      shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
-    os.replace(temporary, target)
-  except (EOFError, lzma.LZMAError) as e:
-    raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(temporary)
+  with atomic_files.temporary_folder(target) as temporary:
+    made = os.path.join(temporary, DATABASE_NAME)
+    try:
+      with atomic_files.naming(made), open(made, "wb") as out, lzma.open(path) as compressed:
+        shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
+    except (EOFError, lzma.LZMAError) as e:
+      raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
+    os.replace(made, target)
 
 
 def find_downloaded(cache_dir: str) -> Optional[str]:
@@ -216,12 +214,11 @@ def download(cache_dir: str) -> str:
   if downloaded is not None:
     return downloaded
   target = os.path.join(cache_dir, DATABASE_NAME)
-  os.makedirs(cache_dir, exist_ok=True)
   timeout = socket.getdefaulttimeout()
   socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)
   try:
     # Not straight into place: TFF would take what an interrupted download leaves for the whole.
-    with tempfile.TemporaryDirectory(dir=cache_dir) as temporary:
+    with atomic_files.temporary_folder(target) as temporary:
       tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=temporary)
       os.replace(os.path.join(temporary, DATABASE_NAME), target)
   except Exception as e:  # Whatever goes wrong, the user needs the data.

@@ -13,6 +13,7 @@ GloVe 6B are (it finds no vector for "Good").
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+import dataclasses
 import functools
 import html
 import os
@@ -33,7 +34,6 @@ from tasks import user_files
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
-_MIN_EXAMPLES = 50
 _MAX_WORDS = 20
 _DIMENSION = 50  # The paper's: of its word vectors, and the hidden size of its LSTM.
 # Of the CSV's users into training and test users; "this split was held fixed for all experiments".
@@ -245,8 +245,12 @@ def _load_clients(
     validation_fraction=validation_fraction,
   )
   task.check_arguments(seed=seed, min_examples_per_client=min_examples_per_client, **choice)
-  min_examples = min_examples_per_client or _MIN_EXAMPLES
-  pools = _open_pools(data_dir, cache_dir, glove, min_examples, represent)
+  min_examples = min_examples_per_client or sent140_files.LEAF.min_examples
+  remark = f", without users of fewer than {min_examples} tweets (--min_examples_per_client)"
+  pools = [
+    dataclasses.replace(pool, remark=remark)
+    for pool in _open_pools(data_dir, cache_dir, glove, min_examples, represent)
+  ]
   return _choose(pools, data_dir, seed, **choice)
 
 

@@ -10,6 +10,7 @@ one counts.
 import collections
 from collections.abc import Hashable, Iterable, Iterator
 import csv
+import itertools
 from typing import Any, NamedTuple, Optional
 
 from absl import logging
@@ -23,6 +24,7 @@ LEAF = user_files.Leaf(
   command="preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5",
   client="user",
   examples="tweets",
+  min_examples=50,
 )
 
 # LEAF writes 1 and Stanford 4 for positive; 2 is Stanford's neutral, which its test file has.
@@ -30,6 +32,7 @@ _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
 _LABELS_WANTED = "0 for negative and 1 or 4 for positive"
 _COLUMNS = ("label", "id", "date", "query", "user", "text")
 _LEAF_ID, _LEAF_TEXT = 0, 4
+_END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
 _User = tuple[str, list[str], np.ndarray]
 
@@ -134,12 +137,17 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
   """Yields (user, tweet) of each row of Stanford's CSV, with or without a line of names first."""
   # Latin-1 as Stanford's file: whatever the bytes, every one of them is a character.
   with open(path, encoding="latin-1", newline="") as f:
-    rows = csv.reader(f)
+    # One line more, which is a row of its own unless a quotation mark is open.
+    rows = csv.reader(itertools.chain(f, [_END]))
     try:
       for row in rows:
         where = f"{path}: line {rows.line_num}"
+        if row == [_END]:
+          return
         if not row:
           continue
+        if row[-1].endswith(_END):
+          raise csv.Error("a quotation mark is never closed")
         if len(row) != len(_COLUMNS):
           raise ValueError(
             f"{where} has {len(row)} columns; expected Stanford's {len(_COLUMNS)}:"
@@ -154,7 +162,7 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
         if not user:
           raise ValueError(f"{where} has no user; expected {', '.join(_COLUMNS)}.")
         yield user, _Tweet(tweet_id, text, label)
-    except csv.Error as e:  # A null byte, or a quotation mark that is never closed.
+    except csv.Error as e:  # Also a null byte, or a field that does not end for long.
       raise ValueError(
         f"{path}: line {rows.line_num} is not CSV ({e}); unpack or download {CSV_NAME} again."
       ) from e

@@ -120,26 +120,20 @@ def _make_clients(seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def load_clients(
   *,
-  data_dir: str,
   cache_dir: str,
   seed: int,
   num_train_clients: int,
   num_test_clients: int,
   validation_fraction: float,
-  glove: str = "",
-  min_examples_per_client: int = 0,
 ) -> Mapping[str, client_files.ClientFiles]:
   """Loads the split of a seed; makes it if `cache_dir` doesn't hold it yet.
 
   Args:
-    data_dir: Not used; the task makes its own data.
     cache_dir: Where the split is kept, 30 MB a seed.
     seed: Of the class distributions and of dealing; not negative.
     num_train_clients: At most 2500; 0 for all.
     num_test_clients: At most 500; 0 for all.
     validation_fraction: Must be 0: the recipe has 500 validation clients of its own.
-    glove: Not used.
-    min_examples_per_client: Not used; every client has 100 examples.
 
   Returns:
     "train", "validation" and "test".
@@ -147,7 +141,6 @@ def load_clients(
   Raises:
     ValueError: If an argument is out of range or the cache is damaged.
   """
-  del data_dir, glove, min_examples_per_client
   task.check_arguments(
     seed=seed,
     num_train_clients=num_train_clients,

@@ -3,8 +3,7 @@
 To add a task, add one file to this package, say `tasks/weather.py`, that defines a tuple `TASKS`;
 nothing else has to know of it:
 
-    def _load_clients(*, data_dir, cache_dir, seed, num_train_clients, num_test_clients,
-                      validation_fraction, **unused):
+    def _load_clients(*, data_dir, cache_dir, seed):
       pool = client_files.open_or_write_client_files(
         os.path.join(cache_dir, "weather_v1"), lambda: _read_stations(data_dir))
       ids = np.random.default_rng(seed).permutation(pool.client_ids)
@@ -23,10 +22,10 @@ nothing else has to know of it:
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import inspect
 import types
 from typing import Any, Optional, Union
 
-from absl import logging
 import numpy as np
 import tensorflow_federated as tff
 
@@ -52,6 +51,15 @@ DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
 )
 
 
+# The keyword arguments of `Task.load_clients`.
+LOAD_ARGUMENTS = (
+  *("data_dir", "cache_dir", "seed", "num_train_clients", "num_test_clients"),
+  *("validation_fraction", "glove", "min_examples_per_client"),
+)
+# Those that mean something to the run whether its task takes them or not.
+_OF_ANY_TASK = ("cache_dir", "seed")
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A learning task over clients.
@@ -61,8 +69,8 @@ class Task:
     build_model: Takes a seed, returns a `tff.learning.models.FunctionalModel` whose initial weights
       follow from that seed alone. See also `model_takes_input_spec`.
     load_clients: Returns the splits "train", "test" and, if it has one, "validation", each a
-      `client_files.ClientFiles`. Takes these keyword arguments (`**unused` will do for those that
-      it has no use for):
+      `client_files.ClientFiles`. Takes those of these keyword arguments that it has a use for, and
+      names them: a flag that it does not take is refused where it is given.
         data_dir: Where the user's files are; "" to download, or if the task makes its own.
         cache_dir: Where converted files are kept for the next run.
         seed: Of the choice of clients and of whatever else the split draws.
@@ -72,8 +80,7 @@ class Task:
         min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
     defaults: Value of each key of `DEFAULTS`.
     load_standin: As `load_clients`, of generated data with the shapes of the real one, for whoever
-      asks for it by name. Takes the keyword arguments from cache_dir to validation_fraction. None
-      if the task has none.
+      asks for it by name. None if the task has none.
     model_takes_input_spec: Whether `build_model` also takes `input_spec`, the structure of
       `tf.TensorSpec`s of a batch, as a keyword; for models whose size follows from the user's
       files. Without it, such a model is that of the paper.
@@ -108,6 +115,39 @@ class Task:
         f" one of {WEIGHTINGS}."
       )
     object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
+
+  def load(
+    self, arguments: Mapping[str, Any], standin: bool = False
+  ) -> Mapping[str, client_files.ClientFiles]:
+    """Calls `load_clients`, or `load_standin`, with those arguments that it takes.
+
+    Args:
+      arguments: Values of any of `LOAD_ARGUMENTS`.
+      standin: Whether to load the stand-in.
+
+    Returns:
+      The splits.
+
+    Raises:
+      ValueError: If there is no stand-in, a value was given (neither 0 nor "") that the task does
+        not take, or the data cannot be had.
+    """
+    load = self.load_standin if standin else self.load_clients
+    if load is None:
+      raise ValueError(
+        f"Found --data=standin for {self.name}, which makes its own data; leave it out."
+      )
+    parameters = inspect.signature(load).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+      for name, value in arguments.items():
+        if value and name not in (*parameters, *_OF_ANY_TASK):
+          with_standin = " with --data=standin" if standin else ""
+          raise ValueError(
+            f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; leave"
+            " it out."
+          )
+      arguments = {name: value for name, value in arguments.items() if name in parameters}
+    return load(**arguments)
 
   def build_model_for(
     self, files: client_files.ClientFiles, seed: int
@@ -158,7 +198,9 @@ def check_arguments(
     )
 
 
-def take_clients(client_ids: Sequence[str], count: int, own_number: int, kind: str) -> list[str]:
+def take_clients(
+  client_ids: Sequence[str], count: int, own_number: int, kind: str, remark: str = ""
+) -> list[str]:
   """The first clients of a split, as many as were asked for.
 
   Args:
@@ -166,6 +208,7 @@ def take_clients(client_ids: Sequence[str], count: int, own_number: int, kind: s
     count: How many the user asked for; 0 for the task's own number.
     own_number: The task's own number; if there are fewer, all are taken.
     kind: What these clients are, for the error.
+    remark: Why there are not more of them, for the error, see `client_files.ClientFiles`.
 
   Returns:
     The ids taken.
@@ -175,7 +218,7 @@ def take_clients(client_ids: Sequence[str], count: int, own_number: int, kind: s
   """
   if count > len(client_ids):
     raise ValueError(
-      f"Found {len(client_ids)} {kind} clients but {count} were asked for; ask for at most"
+      f"Found {len(client_ids)} {kind} clients{remark} but {count} were asked for; ask for at most"
       f" {len(client_ids)}, or 0 for the task's own number."
     )
   return list(client_ids[: count or own_number])
@@ -204,23 +247,40 @@ def hold_out(client_ids: Sequence[str], fraction: float) -> tuple[list[str], lis
   return list(client_ids[:kept]), list(client_ids[kept:])
 
 
-def shuffled_clients(
-  rng: np.random.Generator, files: client_files.ClientFiles, min_examples: int = 1
-) -> list[str]:
-  """The clients that have enough examples, shuffled; the same whatever order the files had.
+def with_enough_examples(
+  files: client_files.ClientFiles, min_examples: int
+) -> client_files.ClientFiles:
+  """The clients that have enough examples, with a remark on how many have not.
+
+  Args:
+    files: The clients.
+    min_examples: Clients with fewer examples are left out.
+
+  Returns:
+    The files of the others.
+  """
+  ids = [i for i, n in zip(files.client_ids, files.num_examples) if n >= min_examples]
+  dropped = len(files.client_ids) - len(ids)
+  if not dropped:
+    return files
+  remark = (
+    f", without the {dropped} of {len(files.client_ids)} clients that have fewer than"
+    f" {min_examples} examples (--min_examples_per_client)"
+  )
+  return dataclasses.replace(files.subset(ids), remark=remark)
+
+
+def shuffled_clients(rng: np.random.Generator, files: client_files.ClientFiles) -> list[str]:
+  """The clients shuffled; the same whatever order the files had.
 
   Args:
     rng: The generator to draw from.
     files: The clients.
-    min_examples: Clients with fewer examples are left out, and their number is logged.
 
   Returns:
     Their ids.
   """
-  ids = sorted(i for i, n in zip(files.client_ids, files.num_examples) if n >= min_examples)
-  dropped = len(files.client_ids) - len(ids)
-  if dropped:
-    logging.info("Dropped %d clients with fewer than %d examples.", dropped, min_examples)
+  ids = sorted(files.client_ids)
   return [ids[i] for i in rng.permutation(len(ids))]
 
 
@@ -249,8 +309,8 @@ def choose_clients(
   Raises:
     ValueError: If more are asked for than there are, or nobody is left to train on.
   """
-  train = take_clients(ids[0], num_train_clients, own_number, "training")
-  test = take_clients(ids[1], num_test_clients, own_number, "test")
+  train = take_clients(ids[0], num_train_clients, own_number, "training", files[0].remark)
+  test = take_clients(ids[1], num_test_clients, own_number, "test", files[1].remark)
   train, validation = hold_out(train, validation_fraction)
   splits = {"train": files[0].subset(train), "test": files[1].subset(test)}
   if validation:

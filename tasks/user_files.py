@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import glob
 import hashlib
+import itertools
 import json
 import os
 from typing import Any, Optional, Union
@@ -29,11 +30,13 @@ class Leaf:
     command: The command that makes its files.
     client: What a client is, such as "writer".
     examples: What its examples are, such as "images".
+    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   """
 
   command: str
   client: str
   examples: str
+  min_examples: int
 
   @property
   def wanted(self) -> str:
@@ -95,6 +98,12 @@ def find_source(
     )
   if paths:
     return paths[0]
+  for path in itertools.chain.from_iterable(of_split.values()):
+    if not os.path.isfile(path):
+      raise ValueError(
+        f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
+        " JSON: move it away."
+      )
   empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
   if empty:
     raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
@@ -138,7 +147,7 @@ def iterate_leaf(
     try:
       with open(path, encoding="utf-8") as f:
         data = json.load(f, object_hook=object_hook)
-    except ValueError as e:  # Also a UnicodeDecodeError.
+    except (ValueError, RecursionError) as e:  # Also a UnicodeDecodeError; nested without an end.
       raise ValueError(
         f"{path} is not complete JSON ({e}); copy or make it again with LEAF's {leaf.command}."
       ) from e

@@ -1,6 +1,7 @@
 """The discrete noise against its law."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -88,8 +89,8 @@ def test_no_deviation_is_no_noise():
   assert not _sample([1000], tf.constant(1e-6, tf.float64), 11, 3).any()
 
 
-@pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf, 1e300, 1e8])
 def test_bad_arguments(stddev):
   for refuse in (discrete_gaussian.probabilities, lambda s: _sample([3], s, 0, 0)):
-    with pytest.raises(ValueError, match=f"stddev = {stddev}"):
+    with pytest.raises(ValueError, match=re.escape(f"stddev = {stddev}")):
       refuse(stddev)

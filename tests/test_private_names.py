@@ -12,7 +12,7 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _OTHERS = ("tensorflow", "tensorflow_federated", "tensorflow_privacy", "dp_accounting")
 # Public, in spite of the underscore.
-_NAMED_TUPLE_METHODS = frozenset({"_asdict", "_fields", "_make", "_replace"})
+_PUBLIC = frozenset({"_asdict", "_fields", "_make", "_replace", "_exit"})
 
 
 def _listed():
@@ -69,7 +69,7 @@ def _private_names(tree, own):
   for node in ast.walk(tree):
     if not isinstance(node, ast.Attribute):
       continue
-    if re.match("_[^_]", node.attr) and node.attr not in own | _NAMED_TUPLE_METHODS:
+    if re.match("_[^_]", node.attr) and node.attr not in own | _PUBLIC:
       yield node.attr
     elif isinstance(node.value, ast.Name):
       name = f"{imports.get(node.value.id, '')}.{node.attr}"

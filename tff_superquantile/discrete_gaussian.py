@@ -9,6 +9,22 @@ import tensorflow as tf
 
 # Beyond this many standard deviations lies less than 1e-31 of the mass.
 _HALF_WIDTH = 12.0
+# The table from which noise is drawn has 24 numbers a standard deviation: here 400 MB.
+_MAX_STDDEV = 2.0**21
+
+
+def check_stddev(stddev: float) -> float:
+  """Returns the standard deviation of noise that can be drawn.
+
+  Raises:
+    ValueError: If it is not positive, or so large that the table would fill the memory.
+  """
+  if not 0.0 < stddev <= _MAX_STDDEV:
+    raise ValueError(
+      f"Found stddev = {stddev} of discrete noise; expected a positive number of at most"
+      f" {_MAX_STDDEV:g}: take a smaller noise multiplier."
+    )
+  return stddev
 
 
 def support(stddev: float) -> int:
@@ -27,10 +43,9 @@ def probabilities(stddev: float) -> np.ndarray:
     float64 [2 k + 1], the probabilities of -k..k with k = `support(stddev)`.
 
   Raises:
-    ValueError: If stddev is not positive and finite.
+    ValueError: See `check_stddev`.
   """
-  if not 0.0 < stddev < math.inf:
-    raise ValueError(f"Found stddev = {stddev} for discrete noise; expected a positive number.")
+  check_stddev(stddev)
   values = np.arange(-support(stddev), support(stddev) + 1)
   unnormalised = np.exp(-0.5 * (values / stddev) ** 2)
   return unnormalised / unnormalised.sum()
@@ -55,7 +70,7 @@ def sample(
     int64 of that shape, in [-support(stddev), support(stddev)].
 
   Raises:
-    ValueError: If stddev is a number that is not positive and finite.
+    ValueError: If stddev is a number that `check_stddev` refuses.
   """
   if tf.is_tensor(stddev):
     largest = tf.cast(tf.math.ceil(_HALF_WIDTH * stddev), tf.int64)

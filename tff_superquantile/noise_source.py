@@ -19,6 +19,8 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile import argument_checks
+
 KEY_BYTES = 16
 
 
@@ -64,8 +66,10 @@ class NoiseSource:
       purpose: What the noise is for; sources of the same key and other purposes are independent.
 
     Raises:
+      TypeError: If the key is not of bytes.
       ValueError: If the key has another length.
     """
+    argument_checks.check_type("noise_key", key, (bytes, type(None)), f"{KEY_BYTES} bytes or None")
     if key is not None and len(key) != KEY_BYTES:
       raise ValueError(f"Found a noise key of {len(key)} bytes; expected {KEY_BYTES}.")
     self._is_repeatable = key is not None

@@ -1,6 +1,7 @@
 """Sums of integer vectors, of which the server sees the result and how many clients reported."""
 
 import collections
+import math
 from typing import Callable, Union
 
 import numpy as np
@@ -120,7 +121,11 @@ def complete(
 
   Returns:
     int64 [d].
+
+  Raises:
+    ValueError: If there is more noise than `discrete_gaussian.check_stddev` allows.
   """
+  discrete_gaussian.check_stddev(local_stddev * math.sqrt(num_shares))
   missing = tf.cast(tf.maximum(num_shares - num_reports, 0), tf.float64)
   noise = discrete_gaussian.sample(tf.shape(sums), local_stddev * tf.sqrt(missing), seed)
   return sums + noise

@@ -301,8 +301,8 @@ def test_clients_that_are_not_finite_are_left_out(build):
 @pytest.mark.parametrize(
   "build, found",
   [
-    (lambda: algorithms.build_fed_prox(_MODEL, -1.0, _sgd()), "proximal_weight = -1"),
-    (lambda: algorithms.build_fed_prox(_MODEL, np.nan, _sgd()), "proximal_weight = nan"),
+    (lambda: algorithms.build_fed_prox(_MODEL, -1.0, _sgd()), "proximal_strength = -1"),
+    (lambda: algorithms.build_fed_prox(_MODEL, np.nan, _sgd()), "proximal_strength = nan"),
     (lambda: algorithms.build_q_fed_avg(_MODEL, -0.1, _sgd()), "q = -0.1"),
     (lambda: algorithms.build_tilted_erm(_MODEL, np.inf, _sgd()), "temperature = inf"),
     (

@@ -16,10 +16,12 @@ def _page(name):
   return (_ROOT / name).read_text(encoding="utf-8")
 
 
-def _block(name):
-  """The one block of Python of a page."""
-  (block,) = re.findall(r"```python\n(.*?)```", _page(name), flags=re.DOTALL)
-  return block
+def _block(name, number=0):
+  """A block of Python of a page."""
+  return re.findall(r"```python\n(.*?)```", _page(name), flags=re.DOTALL)[number]
+
+
+_MODEL = "build_model=lambda seed: models.build_linear_classifier(_SPEC, 2, intercept=True),"
 
 
 def test_library_example(capsys):
@@ -42,14 +44,23 @@ def test_private_threshold_example(simulation_context, capsys):
   assert float(result.split()[0]) == pytest.approx(2.0, abs=1.1)
 
 
-def test_task_example_is_found_and_trains(tmp_path):
+def test_secure_example():
+  exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
+
+
+@pytest.mark.parametrize("with_keras", [False, True])
+def test_task_example_is_found_and_trains(tmp_path, with_keras):
+  name = "docs/how_to/add_a_task.md"
+  source = _block(name)
+  if with_keras:
+    source = _block(name, 1) + source.replace(_MODEL, "build_model=_keras_model,")
+    assert _MODEL not in source and "_keras_model," in source
   tasks = tmp_path / "tasks"
   tasks.mkdir()
   for path in (_ROOT / "tasks").glob("*.py"):
     (tasks / path.name).symlink_to(path)
-  (tasks / "weather.py").write_text(_block("docs/how_to/add_a_task.md"), encoding="utf-8")
-  page = _page("docs/how_to/add_a_task.md")
-  command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", page)[1].split()
+  (tasks / "weather.py").write_text(source, encoding="utf-8")
+  command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", _page(name))[1].split()
   flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
   result = subprocess.run(
     [sys.executable, *command, *flags],

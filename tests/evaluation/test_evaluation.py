@@ -54,6 +54,7 @@ def test_keras_model():
   np.testing.assert_allclose(metrics.loss, expected, rtol=1e-5)
   errors = [np.mean(output.argmax(axis=1) != y) for (_, y), output in zip(arrays, outputs)]
   np.testing.assert_allclose(metrics.error, errors)
+  assert evaluation.num_classes(model) == problems.NUM_CLASSES
 
 
 def test_a_variable_model_is_refused():

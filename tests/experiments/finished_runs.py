@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import models
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.simulation import client_files
 
@@ -62,7 +63,7 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
     stream.write("client_id,num_examples,loss,error\n")
     stream.writelines(f"writer {i},{size},0.5,0.2\n" for i, size in enumerate(SIZES))
   if finished:
-    run_folder.write_json_atomically(folder / "metrics.json", {"test": {"error": {"mean": 0.2}}})
+    atomic_files.write_json(folder / "metrics.json", {"test": {"error": {"mean": 0.2}}})
   return folder
 
 

@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import availability
 from tff_superquantile.experiments import availability_plots
 from tff_superquantile.experiments import plots
-from tff_superquantile.experiments import run_folder
 
 _TASK = "tiny"
 _ADAPTIVE = "superquantile_updates_5"
@@ -64,7 +64,7 @@ def _write_run(
     writer = csv.DictWriter(stream, rows[0])
     writer.writeheader()
     writer.writerows(rows)
-  run_folder.write_json_atomically(folder / "metrics.json", {"test": {"error": {"p90": 0.2}}})
+  atomic_files.write_json(folder / "metrics.json", {"test": {"error": {"p90": 0.2}}})
   return folder
 
 

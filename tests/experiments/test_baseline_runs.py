@@ -1,16 +1,22 @@
 """Runs of the methods that superquantile aggregation is compared with: results and refusals."""
 
+import dataclasses
+import re
+
 from absl import flags
 import commands
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tasks
+from tasks import models
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import runner
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.simulation import client_files
 
 _COHORT = 8
 # Folder: the flags that make it.
@@ -70,6 +76,25 @@ def runs(lab, run_here):
 def clients(lab):
   """The model and the clients of the small task."""
   return runner.load_task(tasks.get_task("synthetic"), _config(cache_dir=str(lab.cache_dir)))
+
+
+@pytest.mark.parametrize("binary, label", [(False, 10), (True, 2)])
+def test_labels_that_the_model_does_not_know_are_refused(tmp_path, binary, label):
+  def load_clients(*, cache_dir, **unused):
+    del unused
+    pool = client_files.open_or_write_client_files(
+      cache_dir, lambda: [("a", np.zeros((3, 20), np.float32), np.int32([0, label, 1]))]
+    )
+    return {"train": pool, "test": pool}
+
+  task = tasks.get_task("synthetic")
+  if binary:
+    spec = (tf.TensorSpec([None, 20], tf.float32), tf.TensorSpec([None], tf.int32))
+    model = models.build_logistic_regression(spec, intercept=True)
+    task = dataclasses.replace(task, build_model=lambda seed: model)
+  task = dataclasses.replace(task, load_clients=load_clients)
+  with pytest.raises(ValueError, match=f"label {label} in .*at most {label - 1}"):
+    runner.load_task(task, _config(cache_dir=str(tmp_path / "c")))
 
 
 # What the runs leave.
@@ -301,12 +326,18 @@ _OUT_OF_RANGE = (
   dict(algorithm="tilted_erm", temperature=1.0, moving_average_rate=1.0),
   dict(algorithm="agnostic_fed_avg", ascent_rate=-0.1),
   dict(algorithm="agnostic_fed_avg", ascent_rate=float("nan")),
+  dict(algorithm="q_fed_avg", q=1e308),
+  dict(algorithm="tilted_erm", temperature=1e308),
+  dict(algorithm="agnostic_fed_avg", ascent_rate=1e300),
+  dict(threshold="reweighting", smoothing=1e-300),
+  dict(threshold="geometric", threshold_noise_multiplier=1e-300),
+  dict(threshold="geometric", threshold_noise_multiplier=1e300),
 )
 
 
 @pytest.mark.parametrize("values", _OUT_OF_RANGE, ids=str)
 def test_parameters_out_of_range_are_refused(lab, run_here, values):
   (*_, number) = values.values()
-  with pytest.raises(ValueError, match=f"Found .* = {number}; expected a"):
+  with pytest.raises(ValueError, match=f"Found .* = {re.escape(str(number))}; expected a"):
     run_here("out_of_range", **values)
   assert not list((lab.folder / "out_of_range").rglob("flags.txt"))

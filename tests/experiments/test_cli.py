@@ -1,6 +1,11 @@
-"""How commands begin."""
+"""How commands begin, and how they end."""
 
 import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -17,3 +22,177 @@ def test_the_garbage_collector_works_again_and_spares_what_was_imported():
   with pytest.raises(ImportError), cli.starting_tensorflow():
     raise ImportError
   assert gc.isenabled()
+
+
+# A task of a user's own, with a mistake for each seed.
+_TASK = """
+import numpy as np
+import tensorflow as tf
+from tasks import models, task
+from tff_superquantile.simulation import client_files
+
+def _load(*, cache_dir, seed):
+  if seed == 1:
+    raise ValueError("no rain in this file")  # Mistake 1.
+  clients = [(f"c{i}", np.ones([4, 3], np.float32), np.ones(4, np.int32)) for i in range(30)]
+  pool = client_files.open_or_write_client_files(f"{cache_dir}/weather", lambda: clients)
+  return {"train": pool, "test": pool}
+
+@tf.function
+def _logits(weights, x):
+  return x @ tf.ones([4, 2])  # Mistake 3.
+
+def _build_model(seed):
+  spec = tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None], tf.int32)
+  if seed == 2:
+    return spec.weather  # Mistake 2.
+  return models.build_classifier([np.zeros([3, 2], np.float32)], _logits, spec)
+
+DEFAULTS = dict(num_rounds=3, clients_per_round=5, client_learning_rate=0.1, batch_size=0,
+                local_epochs=1, l2=0.0, client_weighting="uniform", learning_rate_decay=1.0,
+                rounds_per_decay=1, rounds_per_evaluation=5, max_loss=2.0)
+TASKS = (task.Task("weather", _build_model, _load, DEFAULTS),)
+"""
+_TASK_SCRIPT = """
+import sys
+import tasks
+tasks.__path__.append(sys.argv.pop(1))
+from tff_superquantile.experiments import cli, train
+cli.run(train.main)
+"""
+# What the task does wrong for a seed.
+_MISTAKES = {
+  1: "in _load, raised ValueError: no rain in this file;",
+  2: "in _build_model, raised AttributeError: 'tuple' object has no attribute 'weather';",
+  3: "in _logits, raised ValueError: ",  # TensorFlow's.
+}
+
+
+@pytest.fixture(scope="module")
+def failed(lab):
+  """{seed: how the command ended}."""
+  (lab.folder / "weather.py").write_text(_TASK)
+  flags = ("--task=weather", f"--cache_dir={lab.folder}", "--output_dir=failed")
+  started = {
+    seed: lab.python("-c", _TASK_SCRIPT, str(lab.folder), *flags, f"--seed={seed}")
+    for seed in _MISTAKES
+  }
+  return {seed: command.wait() for seed, command in started.items()}
+
+
+@pytest.mark.parametrize("seed", _MISTAKES)
+def test_an_error_in_a_users_task_says_where_it_is(failed, lab, seed):
+  result = failed[seed]
+  assert result.code == 1, result.err
+  (line,) = result.errors()
+  number = [f"# Mistake {seed}." in text for text in _TASK.splitlines()].index(True) + 1
+  assert f"Found that {lab.folder / 'weather.py'}, line {number}, {_MISTAKES[seed]}" in line
+  assert result.err.startswith("Traceback") and result.err.endswith(line + "\n")
+  assert not list((lab.folder / "failed").rglob("lock"))
+
+
+def test_a_flag_that_a_task_does_not_take_is_refused(failed, lab):
+  del failed  # Its task is there.
+  flags = ("--task=weather", f"--cache_dir={lab.folder}", "--num_train_clients=7")
+  result = lab.python("-c", _TASK_SCRIPT, str(lab.folder), *flags).wait()
+  result.assert_refused("Found --num_train_clients=7 for weather, which has no use for it")
+
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SCRIPT = """
+import os, resource, signal
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments import cli
+
+def main():
+  print("begun", flush=True)
+  {}
+
+cli.run(main)
+"""
+
+
+def _end(folder, body, **kwargs):
+  """How a command ends that does `body`."""
+  kwargs = {"stdout": subprocess.PIPE, **kwargs}
+  return subprocess.run(
+    [sys.executable, "-c", _SCRIPT.format(body)],
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=folder,
+    env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    timeout=60,
+    check=False,
+    **kwargs,
+  )
+
+
+_FULL = "No space left on device"
+_SAVING = "{{function_node __wrapped__SaveV2_device_/job:localhost/device:CPU:0}} "
+
+
+@pytest.mark.parametrize(
+  "body, file, reason, remedy",
+  [
+    # A file's size is limited, as by `ulimit -f`, and a disk is full.
+    (
+      "resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); atomic_files.write('a', 'x' * 100)",
+      *("a", "File too large", "ulimit -f"),
+    ),
+    (
+      "with atomic_files.naming('b'), open('/dev/full', 'w') as f: f.write('x')",
+      *("b", _FULL, "make room"),
+    ),
+    ("open('no where/c')", "no where/c", "No such file or directory", "mend that"),
+    # As TensorFlow and TFF's worker say it.
+    (
+      f"raise RuntimeError('{_SAVING}/a b/part-0; {_FULL} [Op:SaveV2]')",
+      *("/a b/part-0", _FULL, "make room"),
+    ),
+    (
+      f"raise RuntimeError('Graph execution error:\\n\\nd/e; {_FULL}\\n\\t [[n]]')",
+      *("d/e", _FULL, "make room"),
+    ),
+    (
+      "raise RuntimeError('details = \"Failed to run computation: /f; No such file or directory')",
+      *("/f", "No such file or directory", "mend that"),
+    ),
+  ],
+)
+def test_what_the_system_says_of_a_file_is_a_sentence(tmp_path, body, file, reason, remedy):
+  ended = _end(tmp_path, body)
+  assert ended.returncode == 1
+  assert ended.stderr == (
+    f"Error: Found that {file} cannot be read or written ({reason}); "
+    + ended.stderr.partition("); ")[2]
+  )
+  assert remedy in ended.stderr and ended.stderr.endswith("it goes on where it was.\n")
+  assert not list(tmp_path.iterdir())
+
+
+def test_output_to_a_full_disk_is_a_sentence(tmp_path):
+  with open("/dev/full", "w") as full:
+    ended = _end(tmp_path, "pass", stdout=full)
+  assert ended.returncode == 1
+  assert ended.stderr.startswith(f"Error: Found that the output cannot be read or written ({_FULL}")
+  assert ended.stderr.count("\n") == 1
+
+
+def test_other_errors_keep_their_traceback(tmp_path):
+  ended = _end(tmp_path, "raise RuntimeError('a; b')")
+  assert ended.returncode == 1 and "Traceback" in ended.stderr
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_a_command_in_order(tmp_path, signum, code):
+  ended = _end(tmp_path, f"try: os.kill(os.getpid(), {int(signum)})\n  finally: print('saved')")
+  assert (ended.returncode, ended.stdout, ended.stderr) == (code, "begun\nsaved\n", "")
+
+
+def test_nohup_is_respected(tmp_path):
+  old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    ended = _end(tmp_path, "os.kill(os.getpid(), signal.SIGHUP)")
+  finally:
+    signal.signal(signal.SIGHUP, old)
+  assert (ended.returncode, ended.stderr) == (0, "")

@@ -103,6 +103,15 @@ def test_c_library(root, monkeypatch):
   _assert_finding(machine.check_c_library(), "FAIL", "musl", "glibc 2.31", "Debian")
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_network(monkeypatch, allowed):
+  monkeypatch.setattr(machine.private_network, "is_allowed", lambda: allowed)
+  if allowed:
+    _assert_finding(machine.check_network(), "ok", "nobody else reaches it")
+  else:
+    _assert_finding(machine.check_network(), "note", "no network namespace", "docs/security.md")
+
+
 def test_processor(root):
   _assert_finding(machine.check_processor(), "ok", "Fast One, with AVX")
   _write(root, "proc/cpuinfo", "model name: Old\nflags: fpu sse avx2like\n")
@@ -357,7 +366,7 @@ def _write_leaf(folder, x, users=("a", "b")):
     (folder / split).mkdir(parents=True)
     content = {
       "users": list(users),
-      "num_samples": [1] * len(users),
+      "num_samples": [1] + [100] * (len(users) - 1),
       "user_data": {user: {"x": x, "y": [1]} for user in users},
     }
     (folder / split / "all.json").write_text(json.dumps(content))
@@ -378,7 +387,8 @@ def test_leaf_files_are_told_apart_by_what_is_in_them(tmp_path):
   _assert_finding(data.check_data_dir(pixels), "ok", "holds EMNIST")
   _assert_finding(data.check_data_dir(texts), "ok", "holds Sent140")
   finding = data.check_data_set("EMNIST", pixels, "")
-  _assert_finding(finding, "ok", "2 training and 2 test writers", pixels)
+  found = "2 training and 2 test writers, of whom 1 and 1 have 100 images or more"
+  _assert_finding(finding, "ok", found, "--min_examples_per_client", pixels)
   _assert_finding(data.check_data_set("Sent140", texts, ""), "ok", "2 test users")
   _assert_finding(data.check_data_set("Sent140", pixels, ""), "note", "not in", "--data_dir")
 
@@ -391,7 +401,8 @@ def test_single_files(tmp_path):
     csv.writer(file).writerow(["0", "1", "date", "query", "user", "text, more"])
   _assert_finding(data.check_data_dir(str(tmp_path)), "ok", "holds EMNIST")
   _assert_finding(data.check_data_dir(str(table)), "ok", "holds Sent140")
-  _assert_finding(data.check_data_set("EMNIST", str(database), ""), "ok", "2 writers")
+  finding = data.check_data_set("EMNIST", str(database), "")
+  _assert_finding(finding, "ok", "2 writers, of whom 0 have 100 images or more")
   _assert_finding(data.check_data_set("Sent140", str(table), ""), "ok", "tweets.csv")
 
 

@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import plot_style
@@ -82,7 +83,7 @@ def _fabricate(
   (folder / "flags.txt").write_text(
     f"--seed={seed}\n--theta={theta or 1}\n--learning_rate=0.1\n--noverbose\n"
   )
-  run_folder.write_json_atomically(
+  atomic_files.write_json(
     folder / "manifest.json",
     {
       "versions": {"numpy": "1.25.2"},
@@ -96,7 +97,7 @@ def _fabricate(
       for index, error in enumerate(errors):
         stream.write(f"client_{index},{100 + (7 * index if sizes else 0)},{2 * error},{error}\n")
   if finished:
-    run_folder.write_json_atomically(
+    atomic_files.write_json(
       folder / "metrics.json",
       {
         "test": {"error": _statistics(errors), "loss": _statistics(2 * errors)},
@@ -359,7 +360,7 @@ def test_every_method_is_in_the_table_and_in_one_figure(many):
 def test_what_was_tuned_is_in_the_report(tmp_path):
   _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
   tried = [dict(q=0.1, result=0.514), dict(q=1.0, result=0.4876), dict(q=5.0, result=None)]
-  run_folder.write_json_atomically(
+  atomic_files.write_json(
     tmp_path / "synthetic" / "tuning.json",
     [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=dict(q=1.0))],
   )
@@ -431,19 +432,20 @@ def test_methods_are_ordered_and_named():
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
   path = tmp_path / "metrics.json"
-  run_folder.write_json_atomically(path, {"a": np.float64(0.5), "b": np.arange(2)})
+  atomic_files.write_json(path, {"a": np.float64(0.5), "b": np.arange(2)})
   assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1]}
   with pytest.raises(TypeError, match="Found"):
-    run_folder.write_json_atomically(path, {"a": object()})
+    atomic_files.write_json(path, {"a": object()})
   assert json.loads(path.read_text())["a"] == 0.5
   with pytest.raises(OSError):
-    run_folder.write_atomically(tmp_path / "nowhere" / "file", "text")
+    atomic_files.write(tmp_path / "nowhere" / "file", "text")
   assert os.listdir(tmp_path) == ["metrics.json"]
 
 
-def _run_module(output_dir):
+def _run_module(output_dir, *flags):
+  module = "tff_superquantile.experiments.report"
   return subprocess.run(
-    [sys.executable, "-m", "tff_superquantile.experiments.report", f"--output_dir={output_dir}"],
+    [sys.executable, "-m", module, f"--output_dir={output_dir}", *flags],
     capture_output=True,
     encoding="utf-8",
     check=False,
@@ -471,6 +473,37 @@ def test_figures_as_files(tmp_path):
   names = {path.name for path in paths}
   assert {"synthetic-error-histogram-light.svg", "synthetic-error-histogram-dark.svg"} <= names
   assert all(path.read_text(encoding="utf-8").startswith("<?xml") for path in paths)
+
+
+def test_figures_that_cannot_be_written_are_refused_before_work_starts(tmp_path):
+  folder = _fabricate(tmp_path, "fed_avg", 0, num_rounds=None)
+  result = _run_module(tmp_path, "--figures_dir=/proc/x")
+  assert (result.returncode, result.stdout) == (2, "")
+  assert result.stderr == (
+    "Error: Found that /proc/x cannot be written (No such file or directory); choose another"
+    " --figures_dir.\n"
+  )
+  assert not list(tmp_path.glob("*/report.*")), folder
+
+
+_IDS = (
+  *("=cmd()", "+1", "-2", "@x", "\tx", "\rx", "\nx", "a\r\nb"),
+  *("'=x", "''-x", "'x", "x=1", 'a,"b', "é"),
+)
+
+
+def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
+  run = run_folder.Run("t", "m", 0, tmp_path)
+  columns = {"client_id": _IDS, "loss": np.arange(-3.0, len(_IDS) - 3)}
+  run_folder.write_clients(tmp_path / "test_clients.csv", columns)
+  with open(tmp_path / "test_clients.csv", newline="", encoding="utf-8") as file:
+    header, *rows = list(csv.reader(file))
+  assert header == ["client_id", "loss"]
+  assert [row[0] for row in rows[:3]] == ["'=cmd()", "'+1", "'-2"]
+  assert not [row[0] for row in rows if row[0][0] in "=+-@\t\r\n"]
+  assert [float(row[1]) for row in rows] == columns["loss"].tolist()
+  assert tuple(run.clients("test")["client_id"]) == _IDS
+  np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
 
 
 def test_command_reports_every_task(tmp_path):

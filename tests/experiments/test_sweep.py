@@ -1,5 +1,6 @@
 """The sweep command: which runs it plans, what it leaves, and that nothing of it stays behind."""
 
+import fcntl
 import json
 import pathlib
 import shutil
@@ -151,6 +152,11 @@ _REFUSED = {
   "--thetas=0.5,0": ("theta", "(0, 1]"),
   "--thetas=0.5,0.5": ("thetas",),
   "--thetas=nan": ("theta", "(0, 1]"),
+  "--experiment=private_synthetic --print_commands --epsilons=nan": ("--epsilons=nan", "positive"),
+  "--experiment=private_synthetic --print_commands --epsilons=inf": ("--epsilons=inf", "positive"),
+  "--experiment=private_synthetic --print_commands --epsilons=3,0": ("--epsilons=3,0", "positive"),
+  "--experiment=private_synthetic --epsilons=-1": ("--epsilons=-1", "positive"),
+  "--experiment=private_synthetic --epsilons=3,3.0000001": ("--epsilons", "first six digits"),
   "--experiment=defualt": ("no experiment 'defualt'", "did you mean 'default'?"),
   "--num_workers=0": ("num_workers",),
   "default": ("'default'", "--name=value"),
@@ -212,6 +218,17 @@ def test_finished_runs_are_skipped(lab, quick):
   assert again.code == 0 and "quick/synthetic/report.html" in again.out
   assert _results(lab.folder / "quick") == before
   assert {path: (lab.folder / "quick" / path).stat().st_mtime_ns for path in before} == times
+
+
+def test_the_log_of_a_run_at_work_is_kept(lab):
+  run = lab.folder / "occupied" / "synthetic" / "fed_avg" / "seed_0"
+  run.mkdir(parents=True)
+  (run / "log.txt").write_text("what it said\n")
+  with open(run / "lock", "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    result = lab.sweep("--output_dir=occupied", "--thetas=0.5", "--num_rounds=3")
+  result.assert_fails_with_a_sentence(2, "another process is at work", "fed_avg/seed_0")
+  assert (run / "log.txt").read_text() == "what it said\n"
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):

@@ -172,6 +172,14 @@ def test_metrics_are_those_of_the_clients(base, split, count):
   _assert_metrics_are_those_of_the_clients(base.path, split, count, weighted=split == "train")
 
 
+_WITHOUT_ROOM = """
+import resource
+from tff_superquantile.experiments import cli, train
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+cli.run(train.main)
+"""
+
+
 # Further runs. A process takes seconds to start, and there is more than one core.
 
 
@@ -226,6 +234,13 @@ def steps(lab, base):
   steps.close()
 
 
+# What a run leaves that is killed while it writes.
+_LEFT = (
+  *(".privacy.json.0123abcd.tmp", "checkpoints/.noise_key.89abcdef.tmp"),
+  "checkpoints/program_state_31_temp1234/saved_model.pb",
+)
+
+
 @_step
 def interrupted_run(bench):
   """One run, ended by each signal in turn and then left in peace."""
@@ -238,10 +253,24 @@ def interrupted_run(bench):
     versions = [path.name for path in (run / "checkpoints").iterdir()]
     result = command.end_by(signum)
     ends[signum] = (result, command.left_behind(), versions, commands.num_rows(run))
+  for left in _LEFT:
+    (run / left).parent.mkdir(exist_ok=True)
+    (run / left).touch()
   # As if it had been killed while it wrote the first digit of the next row, or the power was lost.
   with open(run / "rounds.csv", "a") as file:
     file.write(commands.rows(run)[-1]["round"][:1])
   return run, ends, bench.train(*flags)
+
+
+@_step
+def full_disk_run(bench):
+  """The ordinary run, at first where no checkpoint has room."""
+  flags = [
+    *bench.lab._small(bench.base.flags),
+    *("--output_dir=full", "--seconds_per_checkpoint=0"),
+  ]
+  full = bench.lab.python("-c", _WITHOUT_ROOM, *flags).wait()
+  return full, bench.train(*flags)
 
 
 @_step
@@ -323,6 +352,17 @@ def test_killed_run_leaves_checkpoints_and_nobody(steps):
 def test_interrupted_run_ends_where_an_uninterrupted_one_does(steps, base):
   run, _, last = steps["interrupted_run"]
   assert (last.code, last.out) == (0, f"Finished: interrupted/{_RUN}\n"), last.err
+  assert not [name for name in _LEFT if (run / name).parent != run and (run / name).exists()]
+  assert not [path for path in run.rglob("*") if re.search(r"\.tmp$|_temp\d+$", path.name)]
+  commands.assert_same_results(run, base.path)
+  _assert_same_checkpoints(run, base.path)
+
+
+def test_a_full_disk_is_a_failure_with_a_sentence_and_harms_nothing(steps, base, lab):
+  full, last = steps["full_disk_run"]
+  full.assert_fails_with_a_sentence(1, "checkpoints/", "File too large", "same command again")
+  assert (last.code, last.out) == (0, f"Finished: full/{_RUN}\n"), last.err
+  run = lab.folder / "full" / _RUN
   commands.assert_same_results(run, base.path)
   _assert_same_checkpoints(run, base.path)
 
@@ -387,6 +427,24 @@ _REFUSED = {
     *("--client_learning_rate=0.1", "0.2", "--run_name"),
   ),
   "--output_dir=named --run_name=superquantile_theta_0.5 --theta=0.25": ("--theta=0.5", "0.25"),
+  "--run_name=../elsewhere": ("--run_name='../elsewhere'", "the name of one folder"),
+  "--run_name=..": ("--run_name='..'",),
+  "--run_name=.hidden": ("--run_name='.hidden'",),
+  "--run_name=red\x1b[31m": (r"--run_name='red\x1b[31m'",),
+  "--max_loss=1e300": ("--max_loss = 1e+300", "from 1e-09 to 1e+09"),
+  "--threshold=tree --threshold_noise_multiplier=1e-300": ("noise_multiplier = 1e-300",),
+  "--threshold=tree --threshold_noise_multiplier=1 --num_bins=1099511627776": ("at most 65536",),
+  "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
+  "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
+  "--data=standin": ("--data=standin for synthetic",),
+  "--task=emnist_linear --data=standin --data_dir=few": ("for emnist_linear with --data=standin",),
+  "--task=emnist_linear --data_dir=few --min_examples_per_client=150": (
+    "3 training clients, without the 2 of 5 clients that have fewer than 150 examples",
+    "but 30 were asked for",
+  ),
+  "--task=emnist_linear --data_dir=few --num_train_clients=0 --num_test_clients=0": (
+    "--clients_per_round=8 with 5 training clients; expected at most 5",
+  ),
   "--output_dir=occupied --num_rounds=40": ("another process", f"occupied/{_RUN}"),
 }
 # Whatever is wrong with the flags themselves is seen before TensorFlow starts.
@@ -406,6 +464,7 @@ def quick_ends(bench):
   """{arguments: result}, and what the copies of the ordinary run held before."""
   (bench.folder / "a_file").touch()
   (bench.folder / "empty").mkdir()
+  _write_leaf(bench.folder / "few")
   runs = {name: bench.copy(name) for name in _COPIES}
   before = {name: commands.contents(run) for name, run in runs.items()}
   arguments = ("--output_dir=finished", *_REFUSED)

@@ -126,10 +126,23 @@ def test_sums_without_shares_are_refused(num_shares):
     sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "num_shares": num_shares})
 
 
-@pytest.mark.parametrize("z", [1e-300, 1e-15, 1e15, 1e300])
-def test_noise_whose_sums_do_not_fit_is_refused(z):
+@pytest.mark.parametrize("name", ["noise_multiplier", "clip_norm"])
+@pytest.mark.parametrize("value", [1e-300, 1e-15, 1e15, 1e300])
+def test_numbers_that_float32_does_not_multiply_are_refused(name, value):
+  with pytest.raises(ValueError, match=rf"Found {name} = .*; .* from 1e-09 to 1e\+09"):
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, name: value})
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(noise_multiplier=1e-9, num_shares=10**6),
+    dict(noise_multiplier=1e9, num_entries=10**12),
+  ],
+)
+def test_noise_whose_sums_do_not_fit_is_refused(changes):
   with pytest.raises(ValueError, match=r"needs sums modulo .* at most 2\^53"):
-    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, "noise_multiplier": z})
+    sum_mechanism.build_sum_mechanism(**{**_ARGUMENTS, **changes})
 
 
 def test_other_kinds_of_numbers_are_converted():

@@ -1,6 +1,7 @@
 """Client files: what is written is what a graph, a data set and `load` read back."""
 
 import collections
+import fcntl
 import json
 import os
 import pathlib
@@ -35,12 +36,14 @@ def make_clients(ids=("f1", "f2", "f3"), shape=(2, 3), dtype=np.uint8, seed=0):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_load_returns_what_was_written(tmp_path, dtype, shape):
   clients = make_clients(shape=shape, dtype=dtype)
+  num_classes = 1 + max(y.max() for _, _, y in clients)
   written = client_files.write_client_files(tmp_path / "c", iter(clients), x_scale=0.5)
   opened = client_files.open_client_files(tmp_path / "c")
   for files in (written, opened):
     assert files.client_ids == ("f1", "f2", "f3")
     assert files.num_examples.tolist() == [1, 2, 3]
     assert files.num_examples.dtype == np.int64
+    assert files.num_classes == num_classes
     x, y, offsets = files.load()
     assert offsets.tolist() == [0, 1, 3, 6] and offsets.dtype == np.int64
     np.testing.assert_array_equal(x, np.concatenate([c[1] for c in clients]))
@@ -244,6 +247,8 @@ _LABEL = np.zeros(1, np.int32)
     ([("", np.zeros((1, 2), np.uint8), _LABEL)], "empty or too long"),
     ([("a" * 300, np.zeros((1, 2), np.uint8), _LABEL)], "empty or too long"),
     ([("a", np.zeros((1, 2), np.uint8), _LABEL)] * 2, "'a' twice"),
+    ([("a", np.zeros((1, 2), np.uint8), _LABEL - 1)], "label -1.*from 0"),
+    ([("\ud800", np.zeros((1, 2), np.uint8), _LABEL)], "half of a character"),
     (
       [("a", np.zeros((1, 2), np.uint8), _LABEL), ("b", np.zeros((1, 3), np.uint8), _LABEL)],
       "'b'.*alike",
@@ -291,6 +296,46 @@ def test_open_or_write_converts_once(tmp_path):
   assert len(calls) == 1
 
 
+def test_a_directory_of_an_earlier_format_is_written_anew(tmp_path):
+  client_files.write_client_files(tmp_path / "c", make_clients())
+  _set("format_version", 1)(tmp_path / "c")
+  with pytest.raises(ValueError, match="version 1"):
+    client_files.open_client_files(tmp_path / "c")
+  files = client_files.open_or_write_client_files(tmp_path / "c", lambda: make_clients(["new"]))
+  assert files.client_ids == ("new",)
+  assert os.listdir(tmp_path) == ["c"]
+
+
+def test_what_killed_conversions_left_is_removed(tmp_path):
+  left, locked, fresh, other = (
+    tmp_path / name
+    for name in ("c.1-0123abcd.tmp", "c.2-0123abcd.tmp", "d.3-0123abcd.tmp", "mine.tmp")
+  )
+  for folder in (left, locked, fresh, other):
+    folder.mkdir()
+    (folder / "f1.bin").touch()
+    if folder != fresh:
+      os.utime(folder, (0, 0))
+  descriptor = os.open(locked, os.O_RDONLY)
+  fcntl.flock(descriptor, fcntl.LOCK_EX)
+  try:
+    client_files.write_client_files(tmp_path / "c", make_clients())
+  finally:
+    os.close(descriptor)
+  assert set(tmp_path.iterdir()) == {tmp_path / "c", locked, fresh, other}
+
+
+def test_a_conversion_is_not_removed_by_another(tmp_path):
+  def watched():
+    yield "a", np.ones((1, 2), np.uint8), _LABEL
+    (made,) = tmp_path.iterdir()
+    os.utime(made, (0, 0))
+    client_files.write_client_files(tmp_path / "d", make_clients())
+    yield "b", np.ones((1, 2), np.uint8), _LABEL
+
+  assert client_files.write_client_files(tmp_path / "c", watched()).client_ids == ("a", "b")
+
+
 def test_whoever_converts_first_wins(tmp_path):
   def interrupted():
     yield "late", np.ones((1, 2), np.uint8), _LABEL
@@ -315,6 +360,17 @@ def _truncate(path: pathlib.Path):
   path.write_bytes(path.read_bytes()[:-1])
 
 
+def _flip(path: pathlib.Path):
+  content = path.read_bytes()
+  path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def _swap(path: pathlib.Path, other: pathlib.Path):
+  content = path.read_bytes()
+  path.write_bytes(other.read_bytes())
+  other.write_bytes(content)
+
+
 def _set(key, value):
   def damage(directory: pathlib.Path):
     index = json.loads((directory / "index.json").read_text())
@@ -329,17 +385,26 @@ def _set(key, value):
   [
     (lambda d: _truncate(d / "f2.bin"), r"f2\.bin has 19 bytes, expected 20"),
     (lambda d: (d / "f2.bin").unlink(), r"f2\.bin is missing"),
+    (lambda d: _flip(d / "f2.bin"), r"f2\.bin has other bytes"),
+    (lambda d: _swap(d / "f2.bin", d / "g2.bin"), r"f2\.bin has other bytes"),
     (lambda d: (d / "index.json").unlink(), "no index.json"),
     (lambda d: _truncate(d / "index.json"), "damaged index"),
     (lambda d: (d / "index.json").write_text("[]"), "damaged index"),
     (lambda d: (d / "index.json").write_text("{}"), "damaged index"),
+    (lambda d: (d / "index.json").write_text("[" * 50_000), "damaged index"),
     (_set("format_version", 99), "version 99"),
-    (_set("num_examples", [1]), "not as many counts"),
-    (_set("x_dtype", "nonsense"), "nonsense"),
+    (_set("num_examples", [1]), "checksum"),
+    (_set("x_dtype", "nonsense"), "checksum"),
+    (_set("x_shape", [3, 2]), "checksum"),
+    (_set("x_scale", 1.0), "checksum"),
+    (_set("x_scale", float("nan")), "checksum"),
+    (_set("client_ids", ["f1", "g2", "f2", "f3"]), "checksum"),
   ],
 )
 def test_damage_is_found_on_opening(tmp_path, damage, message):
-  client_files.write_client_files(tmp_path / "c", make_clients())
+  clients = make_clients()
+  clients.insert(2, ("g2", clients[1][1] ^ 1, clients[1][2]))  # As large as f2.
+  client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
   damage(tmp_path / "c")
   with pytest.raises(ValueError, match=message) as error:
     client_files.open_client_files(tmp_path / "c")

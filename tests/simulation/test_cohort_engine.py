@@ -111,7 +111,7 @@ BUILDERS = {
   "private tree": lambda local: private(local, tree_threshold()),
   "private geometric": lambda local: private(local, geometric_threshold()),
   "private distributed": lambda local: private(local, tree_threshold(), distributed=True),
-  "fed_prox": lambda local: algorithms.build_fed_prox(proximal_weight=0.5, **local),
+  "fed_prox": lambda local: algorithms.build_fed_prox(proximal_strength=0.5, **local),
   "q_fed_avg": lambda local: algorithms.build_q_fed_avg(q=2.0, **local),
   "tilted_erm": lambda local: algorithms.build_tilted_erm(
     temperature=3.0, moving_average_rate=0.3, **local
@@ -125,15 +125,18 @@ BUILDERS = {
 }
 
 
-def build(name, files, batch_size, **reading):
-  local = dict(
+def local_work(files, batch_size, **reading):
+  return dict(
     model_fn=problems.linear_model(),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3, momentum=0.9),
     examples_fn=client_files.build_examples_fn(files, shuffle=batch_size > 0, **reading),
     local_batch_size=batch_size,
     seed_fn=lambda handle: handle["seed"],
   )
-  return BUILDERS[name](local)
+
+
+def build(name, files, batch_size, **reading):
+  return BUILDERS[name](local_work(files, batch_size, **reading))
 
 
 def cohort(files, clients, round_num=0):
@@ -173,6 +176,17 @@ def test_rounds_are_those_of_tffs_runtime(name, batch_size, native, equal_files,
   cohorts = [cohort(files, c, r) for r, c in enumerate(clients)]
   in_process = engine.CohortContext()  # No fallback: it would hide what cannot be done.
   assert_same(run(in_process, process, cohorts), run(native, process, cohorts))
+
+
+def test_counts_that_are_summed_securely_are_the_same(equal_files):
+  local = local_work(equal_files, 0)
+  summed = dict(metrics_aggregator=tff.learning.metrics.sum_then_finalize)
+  plain, secure = (
+    run(engine.CohortContext(), BUILDERS["fed_avg"](work), [cohort(equal_files, range(16))])
+    for work in (local, {**local, **summed})
+  )
+  assert_same(secure, plain, rtol=0)
+  assert secure[0].metrics["client_work"]["cohort"]["cohort_size"] == 16
 
 
 @pytest.mark.parametrize("name", ["exact", "private distributed"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
 _NUM_ROUNDS = 6
@@ -76,7 +77,7 @@ class Bed:
       evaluate=self.evaluate,
       rounds_per_evaluation=4,
       release_managers=[
-        tff.program.CSVFileReleaseManager(self.folder / "rounds.csv", key_fieldname="round"),
+        release_managers.RowReleaseManager(self.folder / "rounds.csv"),
         self.recorder,
       ],
       state_manager=self.state_manager(),
@@ -124,6 +125,33 @@ def test_each_round_is_released_once_and_in_order(bed):
     assert value["seconds"] >= 0
     # Plain numbers: whatever a manager writes is readable.
     assert all(type(number) in (int, float) for number in value.values())
+
+
+class _Stuck(Process):
+  """Its weights stay what they are, from some round on."""
+
+  def __init__(self, since):
+    super().__init__()
+    self._since = since
+
+  def next(self, state, clients):
+    output = super().next(state, clients)
+    if self.rounds >= self._since:
+      output.state["weights"] = state["weights"]
+    return output
+
+
+@pytest.mark.parametrize("since, resumed, num_warnings", [(1, 0, 1), (1, 7, 1), (9, 0, 0)])
+def test_a_model_that_does_not_move_is_said_once(bed, caplog, since, resumed, num_warnings):
+  bed.process = _Stuck(since)
+  if resumed:
+    bed.run(num_rounds=resumed)
+  bed.run(num_rounds=45)
+  warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+  assert len(warnings) == num_warnings
+  for warning in warnings:
+    assert warning.startswith("Found the weights of the model unmoved after 20 rounds; expected")
+    assert "learning rate" in warning and "max_loss" in warning
 
 
 def test_evaluates_first_last_and_every_few_rounds(bed):
@@ -188,7 +216,7 @@ def test_repeats_what_was_released_after_the_last_checkpoint(bed, uninterrupted)
   bed.run(num_rounds=4)
 
   async def add_rows():
-    manager = tff.program.CSVFileReleaseManager(bed.folder / "rounds.csv", key_fieldname="round")
+    manager = release_managers.RowReleaseManager(bed.folder / "rounds.csv")
     for round_num in (5, 6):
       await manager.release({"train_loss": -1.0, "seconds": 0.0}, round_num)
 
@@ -316,13 +344,17 @@ class InterruptedStateManager(tff.program.FileProgramStateManager):
 
 @pytest.fixture
 def signals_as_in_a_command():
-  """Ctrl-C raises KeyboardInterrupt, SIGTERM raises SystemExit."""
+  """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP raise SystemExit."""
 
   def terminate(signum, frame):
     del frame
     raise SystemExit(128 + signum)
 
-  handlers = {signal.SIGTERM: terminate, signal.SIGINT: signal.default_int_handler}
+  handlers = {
+    signal.SIGTERM: terminate,
+    signal.SIGHUP: terminate,
+    signal.SIGINT: signal.default_int_handler,
+  }
   old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
   yield
   for signum, handler in old.items():
@@ -330,7 +362,7 @@ def signals_as_in_a_command():
 
 
 @pytest.mark.usefixtures("signals_as_in_a_command")
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize(
   "place",
   [
@@ -372,8 +404,8 @@ def test_interrupt_anywhere_loses_nothing(bed, uninterrupted, place, signal_name
   with pytest.raises(expected) as raised:
     training_loop.run(loop)
   assert interrupt.sent
-  if signal_name == "SIGTERM":
-    assert raised.value.code == 143
+  if signal_name != "SIGINT":
+    assert raised.value.code == 128 + interrupt.signum
   # What was computed is saved: at most the interrupted round is computed again.
   assert bed.versions()[-1] in (3, 4, 5)
   names = os.listdir(bed.folder / "checkpoints")

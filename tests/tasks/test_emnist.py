@@ -128,7 +128,7 @@ def test_order_of_files_does_not_matter(writers, leaf_dir, cache_dir, tmp_path):
 
 def test_the_least_number_of_images_can_be_chosen(sqlite_dir, cache_dir, writers):
   for least, kept in ((0, 6), (1, 7), (101, 3)):
-    splits = emnist_fixtures.load(sqlite_dir, cache_dir, min_examples_per_client=least, glove="x")
+    splits = emnist_fixtures.load(sqlite_dir, cache_dir, min_examples_per_client=least)
     taken = [user for files in splits.values() for user in files.client_ids]
     assert len(taken) == kept
     assert all(len(writers[user][1]) >= (least or 100) for user in taken)
@@ -246,7 +246,7 @@ def test_too_few_writers(tmp_path):
   [
     (dict(seed=-1), "seed = -1"),
     (dict(min_examples_per_client=-1), "min_examples_per_client = -1"),
-    (dict(num_train_clients=4), "3 training clients but 4"),
+    (dict(num_train_clients=4), "3 training clients, without the 1 of 4 clients"),
     (dict(num_test_clients=4), "3 test clients but 4"),
     (dict(num_test_clients=-1), "num_test_clients = -1"),
     (dict(validation_fraction=1.5), "validation_fraction = 1.5"),

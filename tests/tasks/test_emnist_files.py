@@ -89,6 +89,7 @@ _BROKEN_LEAF = [
   (_set(*_USER, "x", 0, 5, 1.01), "NaN or outside [0, 1]"),
   (_set(*_USER, "x", 0, 5, -0.01), "NaN or outside [0, 1]"),
   (_set(*_USER, "x", 0, 5, 1e300), "NaN or outside [0, 1]"),
+  (_set(*_USER, "x", 0, 5, 10**400), "784 numbers"),
   (_set(*_USER, "y", 0, 62), "integers in 0..61"),
   (_set(*_USER, "y", 0, -1), "integers in 0..61"),
   (_set(*_USER, "y", 0, 3.5), "integers in 0..61"),
@@ -124,6 +125,7 @@ def test_broken_leaf_files(tmp_path, change, message):
     ("[]", "lacks the keys users, num_samples, user_data"),
     ("3", "lacks the keys"),
     ("\x00\x01", "not complete JSON"),
+    ("[" * 50_000 + "]" * 50_000, "not complete JSON"),
   ],
 )
 def test_files_that_are_not_leafs(tmp_path, text, message):
@@ -146,6 +148,25 @@ def test_a_binary_file_is_not_leafs(tmp_path):
   with pytest.raises(ValueError) as error:
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
   emnist_fixtures.assert_one_sentence(error, "b.json", "not complete JSON")
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda path: path.mkdir(),
+    lambda path: os.mkfifo(path),
+    lambda path: path.symlink_to(path.name),
+    lambda path: path.symlink_to("nowhere"),
+  ],
+)
+def test_what_is_no_file_is_not_leafs(tmp_path, make):
+  emnist_fixtures.write_leaf(
+    tmp_path, emnist_fixtures.make_writers([2]), emnist_fixtures.make_writers([2], prefix="t")
+  )
+  make(tmp_path / "train" / "x.json")
+  with pytest.raises(ValueError) as error:
+    emnist_fixtures.load(tmp_path, tmp_path / "cache")
+  emnist_fixtures.assert_one_sentence(error, "x.json", "move it away")
 
 
 def test_a_writer_in_two_files_of_a_split(tmp_path):

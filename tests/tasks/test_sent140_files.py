@@ -179,9 +179,10 @@ def test_broken_rows(tmp_path, row, message):
   emnist_fixtures.assert_one_sentence(error, path, "line 2", message)
 
 
-def test_a_quotation_mark_that_is_never_closed(tmp_path):
+@pytest.mark.parametrize("rest", ["", "\n", "\n" + "x" * 200_000])
+def test_a_quotation_mark_that_is_never_closed(tmp_path, rest):
   path = tmp_path / "a.csv"
-  path.write_text('"4","1","d","q","ann","hello\n' + "x" * 200_000)
+  path.write_text('"4","1","d","q","ann","hello' + rest)
   with pytest.raises(ValueError) as error:
     list(sent140_files.iterate_csv(str(path), 1))
   emnist_fixtures.assert_one_sentence(error, str(path), "is not CSV", sent140_files.CSV_NAME)

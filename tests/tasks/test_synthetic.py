@@ -7,7 +7,7 @@ import tasks
 from tasks import synthetic
 
 _ARGUMENTS = dict(
-  data_dir="", seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0
+  seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0
 )
 
 

@@ -117,7 +117,7 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
   def build_model(seed, **keywords):
     calls.append((seed, keywords))
 
-  files = client_files.ClientFiles("/nowhere", ("a",), np.array([1]), (7,), "float32", 1.0)
+  files = client_files.ClientFiles("/nowhere", ("a",), np.array([1]), (7,), "float32", 1.0, 2)
   for takes in (False, True):
     task.Task(
       name="t",
@@ -161,7 +161,7 @@ def test_take_clients():
 def _files(counts):
   ids = tuple(counts)
   return client_files.ClientFiles(
-    "/nowhere", ids, np.array(list(counts.values())), (7,), "float32", 1.0
+    "/nowhere", ids, np.array(list(counts.values())), (7,), "float32", 1.0, 2
   )
 
 
@@ -169,15 +169,39 @@ def test_shuffled_clients():
   counts = {"b": 5, "a": 4, "d": 3, "c": 6}
 
   def shuffled(files):
-    return task.shuffled_clients(np.random.default_rng(0), files, min_examples=4)
+    return task.shuffled_clients(np.random.default_rng(0), files)
 
   ids = shuffled(_files(counts))
-  assert sorted(ids) == ["a", "b", "c"]
+  assert sorted(ids) == ["a", "b", "c", "d"]
   assert ids == shuffled(_files(dict(reversed(counts.items()))))
   orders = {
     tuple(task.shuffled_clients(np.random.default_rng(seed), _files(counts))) for seed in range(20)
   }
   assert len(orders) > 5 and {len(order) for order in orders} == {4}
+
+
+def test_clients_with_enough_examples():
+  files = _files({"b": 5, "a": 4, "d": 3, "c": 6})
+  assert task.with_enough_examples(files, 3) is files
+  found = task.with_enough_examples(files, 5)
+  assert (found.client_ids, found.num_examples.tolist()) == (("b", "c"), [5, 6])
+  # What was left out is said of every part, too.
+  with pytest.raises(ValueError, match="1 test clients, without the 2 of 4 clients .* but 9 were"):
+    task.take_clients(["b"], 9, 2, "test", found.subset(["b"]).remark)
+
+
+def test_a_task_gets_the_arguments_that_it_takes():
+  def load(*, seed, glove=""):
+    return {"train": (seed, glove)}
+
+  one = task.Task(name="t", build_model=None, load_clients=load, defaults=_GOOD)
+  nothing = dict.fromkeys(task.LOAD_ARGUMENTS, 0)
+  assert one.load({**nothing, "seed": 3, "glove": "g", "cache_dir": "c"}) == {"train": (3, "g")}
+  with pytest.raises(ValueError, match="Found --data_dir=d for t, which has no use for it"):
+    one.load({**nothing, "data_dir": "d"})
+  with pytest.raises(ValueError, match="Found --data=standin for t"):
+    one.load(nothing, standin=True)
+  assert make_task().load(nothing) == {}  # It takes all.
 
 
 def test_choose_clients():

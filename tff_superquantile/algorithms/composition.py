@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import argument_checks
 from tff_superquantile.algorithms import mean
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -52,19 +53,26 @@ def build_learning_process(
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
   if model_distributor is None:
     model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
+  argument_checks.check_type(
+    "model_distributor",
+    model_distributor,
+    tff.learning.templates.DistributionProcess,
+    "a tff.learning.templates.DistributionProcess or None",
+  )
   if model_aggregator is None:
     model_aggregator = mean.MeanFactory()
   if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
     model_aggregator = tff.aggregators.as_weighted_aggregator(model_aggregator)
-  if not isinstance(model_aggregator, tff.aggregators.WeightedAggregationFactory):
-    raise TypeError(
-      f"Found a {type(model_aggregator).__name__} for model_aggregator; expected one of"
-      " tff.aggregators' factories."
-    )
+  argument_checks.check_type(
+    "model_aggregator",
+    model_aggregator,
+    tff.aggregators.WeightedAggregationFactory,
+    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
+  )
   reported_type = client_work.next.type_signature.result.result.member.update
   aggregator = model_aggregator.create(reported_type, tff.TensorType(np.float32))
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-    optimizers.as_tff_optimizer(server_optimizer_fn), weights_type
+    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"), weights_type
   )
   return _compose(
     initial_weights_fn, model_distributor, client_work, aggregator, finalizer, divisor_fn

@@ -12,7 +12,7 @@ from tff_superquantile.client_work import optimizers
 
 def build_fed_prox(
   model_fn: local_model.Model,
-  proximal_weight: float,
+  proximal_strength: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   **options: Unpack[options_lib.Options],
@@ -24,7 +24,7 @@ def build_fed_prox(
 
   Args:
     model_fn: As in `build_superquantile_fed_avg`.
-    proximal_weight: mu >= 0; 0 is FedAvg.
+    proximal_strength: mu >= 0; 0 is FedAvg.
     client_optimizer_fn: As in `build_superquantile_fed_avg`.
     server_optimizer_fn: See there.
     **options: See `options.Options`.
@@ -37,5 +37,5 @@ def build_fed_prox(
     ValueError: If a number is out of its range.
   """
   return options_lib.build(
-    model_fn, client_optimizer_fn, server_optimizer_fn, options, proximal_weight=proximal_weight
+    model_fn, client_optimizer_fn, server_optimizer_fn, options, proximal_strength=proximal_strength
   )

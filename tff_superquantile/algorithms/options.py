@@ -1,11 +1,12 @@
 """The keyword arguments that all algorithms take, and what they mean, in one place."""
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import TypedDict
 
+from tff_superquantile import argument_checks
 from tff_superquantile import client_work as client_work_lib
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import composition
@@ -18,13 +19,16 @@ class Options(TypedDict, total=False):
 
   Attributes:
     client_weighting: The weight of a client in the average and in the quantile, a
-      `tff.learning.ClientWeighting`; by default NUM_EXAMPLES. In a private quantile, each client
-      counts once.
+      `tff.learning.ClientWeighting` or the name of one; by default NUM_EXAMPLES. In a private
+      quantile, each client counts once.
     model_distributor: A `tff.learning.templates.DistributionProcess`; by default a broadcast.
     model_aggregator: A factory of `tff.aggregators`; by default the weighted mean of the clients
       that trained. An unweighted factory averages over the whole cohort: clients that did not train
       count as zero.
-    metrics_aggregator: As in TFF; by default `tff.learning.metrics.sum_then_finalize`.
+    metrics_aggregator: As in TFF; by default `tff.learning.metrics.sum_then_finalize`. Beside
+      one the counts of the cohort are a secure sum.
+    loop_implementation: A `tff.learning.LoopImplementation`, taken for the sake of TFF's callers.
+      Both do the same here, as the local loop goes over tensors and iterates no data set.
     client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
       number (int32 [], from 0); by default the optimizer's own.
     local_epochs: Passes over the local data set in a round; by default 1.
@@ -43,10 +47,11 @@ class Options(TypedDict, total=False):
       draws its noise from its own source of entropy, and a run can't be repeated exactly.
   """
 
-  client_weighting: tff.learning.ClientWeighting
+  client_weighting: Union[str, tff.learning.ClientWeighting]
   model_distributor: Optional[tff.learning.templates.DistributionProcess]
   model_aggregator: Optional[composition.AggregationFactory]
   metrics_aggregator: Optional[Callable[[Any], tff.Computation]]
+  loop_implementation: tff.learning.LoopImplementation
   client_learning_rate_fn: Optional[client_work_lib.LearningRateFn]
   local_epochs: int
   local_batch_size: Optional[int]
@@ -91,9 +96,15 @@ def build(
     )
   own: dict[str, Any] = dict(options)
   shared = {name: own.pop(name, None) for name in ("model_distributor", "model_aggregator")}
+  argument_checks.check_type(
+    "loop_implementation",
+    own.pop("loop_implementation", tff.learning.LoopImplementation.DATASET_REDUCE),
+    tff.learning.LoopImplementation,
+    "a tff.learning.LoopImplementation",
+  )
   client_work = client_work_lib.build_client_work(
     model_fn,
-    client_work_lib.as_tff_optimizer(client_optimizer_fn),
+    client_work_lib.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"),
     threshold=threshold,
     **own,
     **client_work_options,

@@ -1,5 +1,6 @@
 """Superquantile aggregation with end-to-end differential privacy; DP-FedAvg for theta = 1."""
 
+import numbers
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -8,23 +9,30 @@ from typing_extensions import Unpack
 
 from privacy import sum_mechanism
 from privacy import tree_mechanism
+from tff_superquantile import argument_checks
 from tff_superquantile import distributed_sum
 from tff_superquantile import seeded_gaussian_query
-from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
+from tff_superquantile.threshold import adaptive_theta
 
 
 def _build_noised_sum(
-  update_type: tff.Type,
+  model_fn: local_model.Model,
   clip_norm: float,
   noise_multiplier: float,
   noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
   """How updates are summed, and what a client reports in place of its update."""
+  argument_checks.check_type(
+    "update_sum",
+    update_sum,
+    (sum_mechanism.SumMechanism, type(None)),
+    "what privacy.sum_mechanism.build_sum_mechanism returns, or None",
+  )
   if update_sum is not None:
     found = (update_sum.clip_norm, update_sum.noise_multiplier)
     if found != (clip_norm, noise_multiplier):
@@ -32,6 +40,7 @@ def _build_noised_sum(
         f"Found an update_sum of clip norm and noise multiplier {found}; expected"
         f" {(clip_norm, noise_multiplier)}."
       )
+    update_type = local_model.describe(model_fn).weights_type.trainable
     factory = distributed_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
     return factory.factory_of_reports(update_type), factory.report
   stddev = noise_multiplier * clip_norm
@@ -115,15 +124,20 @@ def build_private_superquantile_fed_avg(
     TypeError: If an argument is not of its documented type.
     ValueError: If a number is out of its range, or the threshold is not private.
   """
-  if not isinstance(theta, threshold_lib.AdaptiveTheta):
-    theta = superquantile.check_theta(theta)
+  theta = adaptive_theta.check_theta(theta)
   fixed = ("client_weighting", "metrics_aggregator", "model_aggregator")
   for name in fixed:
     if options.get(name) is not None:
       raise TypeError(f"Found {name} for a private process, which chooses its own; leave it out.")
-  clip_norm = tree_mechanism.check_positive("clip_norm", clip_norm)
+  for name, number in (
+    ("clip_norm", clip_norm),
+    ("expected_clients", expected_clients),
+    ("noise_multiplier", noise_multiplier),
+  ):
+    argument_checks.check_type(name, number, numbers.Real, "a positive number")
+  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
   expected_clients = tree_mechanism.check_positive("expected_clients", expected_clients)
-  noise_multiplier = tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
+  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
   if threshold is None and isinstance(theta, threshold_lib.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
@@ -140,11 +154,7 @@ def build_private_superquantile_fed_avg(
         " build_tree_quantile or build_geometric_quantile."
       )
   aggregator, update_report_fn = _build_noised_sum(
-    local_model.build_initial_weights_fn(model_fn).type_signature.result.trainable,
-    clip_norm,
-    noise_multiplier,
-    noise_key,
-    update_sum,
+    model_fn, clip_norm, noise_multiplier, noise_key, update_sum
   )
 
   def divisor(measurements: Any) -> tf.Tensor:

@@ -23,6 +23,7 @@ class LocalWork:
 
   Attributes:
     model_fn: The model, as in `build_superquantile_fed_avg`.
+    weights_type: The type of its weights.
     optimizer: Takes the local steps.
     client_weighting: The weight of a client in the average and in the quantile.
     epochs: Passes over the local data set.
@@ -34,7 +35,7 @@ class LocalWork:
       tensor [2]; None if there is none.
     index_fn: From a value of that type to which of all clients it is, an integer tensor []; None if
       that is not known.
-    proximal_weight: mu of FedProx.
+    proximal_strength: mu of FedProx.
     damping_fn: From (loss, update, hparams) to the factor by which the update is divided and its
       weight multiplied; None for 1.
     update_report_fn: From (update, seed or None) to what the client reports in place of its update;
@@ -42,6 +43,7 @@ class LocalWork:
   """
 
   model_fn: local_model.Model
+  weights_type: tff.Type
   optimizer: tff.learning.optimizers.Optimizer
   client_weighting: tff.learning.ClientWeighting
   epochs: int
@@ -51,13 +53,9 @@ class LocalWork:
   read: Callable[[Any], local_update.Examples]
   seed_fn: Optional[Callable[[Any], tf.Tensor]] = None
   index_fn: Optional[Callable[[Any], tf.Tensor]] = None
-  proximal_weight: float = 0.0
+  proximal_strength: float = 0.0
   damping_fn: Optional[Callable[[tf.Tensor, Any, Any], tf.Tensor]] = None
   update_report_fn: Optional[Callable[[Any, Optional[tf.Tensor]], Any]] = None
-
-  @property
-  def weights_type(self) -> tff.Type:
-    return local_model.build_initial_weights_fn(self.model_fn).type_signature.result
 
   def client_weight(self, num_examples: tf.Tensor) -> tf.Tensor:
     """The weight of a client, float32 []; zero without examples."""
@@ -146,7 +144,7 @@ def _train_if(
         batch_size=work.batch_size,
         epochs=work.epochs,
         l2=work.l2,
-        proximal_weight=work.proximal_weight,
+        proximal_strength=work.proximal_strength,
       )
 
     def rest() -> local_update.TrainingResult:

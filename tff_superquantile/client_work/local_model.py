@@ -2,22 +2,12 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 Model = Union[Callable[[], tff.learning.models.VariableModel], tff.learning.models.FunctionalModel]
-
-
-def check_model(model_fn: Any) -> None:
-  """Raises TypeError unless `model_fn` is a `FunctionalModel` or a callable."""
-  if not isinstance(model_fn, tff.learning.models.FunctionalModel) and not callable(model_fn):
-    raise TypeError(
-      f"Found a {type(model_fn).__name__} for model_fn; expected a"
-      " tff.learning.models.FunctionalModel or a no-argument function that returns a"
-      " tff.learning.models.VariableModel."
-    )
 
 
 def leading_dimension(batch: Any) -> tf.Tensor:
@@ -170,11 +160,17 @@ class _VariableLocalModel(LocalModel):
 def _construct(
   model_fn: Callable[[], tff.learning.models.VariableModel],
 ) -> tff.learning.models.VariableModel:
+  if not callable(model_fn):
+    raise TypeError(
+      f"Found a {type(model_fn).__name__} for model_fn, which is not a callable; expected a"
+      " tff.learning.models.FunctionalModel or a no-argument function that returns a"
+      " tff.learning.models.VariableModel."
+    )
   model = model_fn()
   if not isinstance(model, tff.learning.models.VariableModel):
     raise TypeError(
-      f"Found that model_fn returns a {type(model).__name__}; expected a"
-      " tff.learning.models.VariableModel."
+      f"Found for model_fn a callable, but the callable returned type: {type(model).__name__};"
+      " expected a tff.learning.models.VariableModel."
     )
   return model
 
@@ -193,20 +189,39 @@ def build_local_model(model_fn: Model) -> LocalModel:
   return _VariableLocalModel(_construct(model_fn))
 
 
-def metric_finalizers(model_fn: Model) -> Any:
-  """What a TFF metrics aggregator takes: the model's finalizers."""
-  if isinstance(model_fn, tff.learning.models.FunctionalModel):
-    return model_fn.finalize_metrics
-  with tf.Graph().as_default():
-    return _construct(model_fn).metric_finalizers()
+class ModelDescription(NamedTuple):
+  """What must be known of a model before a client's graph is built.
+
+  Attributes:
+    weights_type: The type of its `tff.learning.models.ModelWeights`.
+    input_spec: The structure of `tf.TensorSpec`s of one batch.
+    metric_finalizers: What a TFF metrics aggregator takes.
+  """
+
+  weights_type: tff.Type
+  input_spec: Any
+  metric_finalizers: Any
 
 
-def input_spec(model_fn: Model) -> Any:
-  """The model's structure of `tf.TensorSpec`s of one batch."""
+def describe(model_fn: Model) -> ModelDescription:
+  """Learns all of it from one construction of the model, which may take long.
+
+  Args:
+    model_fn: As in `build_superquantile_fed_avg`.
+
+  Returns:
+    The `ModelDescription`.
+
+  Raises:
+    TypeError: If `model_fn` is neither a `FunctionalModel` nor returns a `VariableModel`.
+  """
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
-    return model_fn.input_spec
+    weights_type = build_initial_weights_fn(model_fn).type_signature.result
+    return ModelDescription(weights_type, model_fn.input_spec, model_fn.finalize_metrics)
   with tf.Graph().as_default():
-    return _construct(model_fn).input_spec
+    model = _construct(model_fn)
+    weights_type = tff.learning.models.weights_type_from_model(model)
+    return ModelDescription(weights_type, model.input_spec, model.metric_finalizers())
 
 
 def build_initial_weights_fn(model_fn: Model) -> tff.Computation:

@@ -115,11 +115,11 @@ def train(
   batch_size: Optional[int],
   epochs: int,
   l2: float,
-  proximal_weight: float = 0.0,
+  proximal_strength: float = 0.0,
 ) -> TrainingResult:
   """tau steps of the optimizer on the local objective, the inner loop of the paper's algorithm.
 
-  The objective is F_i(w) + l2 / 2 |w|^2 + proximal_weight / 2 |w - w0|^2, with w0 the initial
+  The objective is F_i(w) + l2 / 2 |w|^2 + proximal_strength / 2 |w - w0|^2, with w0 the initial
   weights.
 
   Args:
@@ -132,7 +132,7 @@ def train(
       epoch's last batch may be smaller.
     epochs: Passes over the examples.
     l2: The l2 coefficient lambda on the trainable weights.
-    proximal_weight: mu of FedProx, on the trainable weights.
+    proximal_strength: mu of FedProx, on the trainable weights.
 
   Returns:
     The `TrainingResult`.
@@ -153,8 +153,9 @@ def train(
     gradients, metrics, count = model.gradients(current, metrics, batch)
     if l2:
       gradients = _add(gradients, [l2 * w for w in trainable])
-    if proximal_weight:
-      gradients = _add(gradients, [proximal_weight * (w - w0) for w, w0 in zip(trainable, initial)])
+    if proximal_strength:
+      distances = [w - w0 for w, w0 in zip(trainable, initial)]
+      gradients = _add(gradients, [proximal_strength * distance for distance in distances])
     optimizer_state, trainable = optimizer.next(optimizer_state, trainable, gradients)
     finished = end >= total
     return (

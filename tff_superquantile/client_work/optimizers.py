@@ -48,12 +48,15 @@ def _build_adagrad(
 _BUILDERS = {"SGD": _build_sgd, "Adam": _build_adam, "Adagrad": _build_adagrad}
 
 
-def as_tff_optimizer(optimizer: OptimizerOrKerasFn) -> tff.learning.optimizers.Optimizer:
+def as_tff_optimizer(
+  optimizer: OptimizerOrKerasFn, name: str = "optimizer"
+) -> tff.learning.optimizers.Optimizer:
   """Returns `optimizer` itself, or the TFF optimizer that equals what the function builds.
 
   Args:
     optimizer: A `tff.learning.optimizers.Optimizer`, or a no-argument function that returns a
       `tf.keras.optimizers` SGD (with or without momentum), Adam or Adagrad.
+    name: What errors call it.
 
   Returns:
     A `tff.learning.optimizers.Optimizer`.
@@ -68,11 +71,11 @@ def as_tff_optimizer(optimizer: OptimizerOrKerasFn) -> tff.learning.optimizers.O
   keras_bases = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer)
   if not isinstance(keras_optimizer, keras_bases):
     raise TypeError(
-      f"Found {optimizer!r}; expected a tff.learning.optimizers.Optimizer or a no-argument function"
-      " that returns a Keras optimizer."
+      f"Found {name} = {optimizer!r}; expected a tff.learning.optimizers.Optimizer or a no-argument"
+      " function that returns a Keras optimizer."
     )
   config = keras_optimizer.get_config()
-  name = type(keras_optimizer).__name__
+  keras_name = type(keras_optimizer).__name__
   unsupported = [
     f"{option}={config[option]}"
     for option, neutral in _NOT_CONVERTED.items()
@@ -80,10 +83,10 @@ def as_tff_optimizer(optimizer: OptimizerOrKerasFn) -> tff.learning.optimizers.O
   ]
   learning_rate = config["learning_rate"]
   is_constant = isinstance(learning_rate, (int, float, np.floating))  # A schedule is a dict.
-  if name not in _BUILDERS or not is_constant or unsupported:
+  if keras_name not in _BUILDERS or not is_constant or unsupported:
     raise ValueError(
-      f"Found the Keras optimizer {name}({', '.join(unsupported) or learning_rate}), which has no"
-      f" TFF counterpart; use plain {', '.join(_BUILDERS)} with a constant learning rate, or one of"
-      " tff.learning.optimizers."
+      f"Found the Keras optimizer {keras_name}({', '.join(unsupported) or learning_rate}), which"
+      f" has no TFF counterpart; use plain {', '.join(_BUILDERS)} with a constant learning rate, or"
+      " one of tff.learning.optimizers."
     )
-  return _BUILDERS[name](float(learning_rate), config)
+  return _BUILDERS[keras_name](float(learning_rate), config)

@@ -1,12 +1,14 @@
 """The clients' part of a round: loss pass, threshold, gated local training."""
 
 import collections
+import collections.abc
+import numbers
 from typing import Any, Callable, Optional, Union
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import argument_checks
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import client_computations
 from tff_superquantile.client_work import local_model
@@ -37,16 +39,32 @@ class ClientWork(tff.templates.MeasuredProcess):
     self.set_hparams = set_hparams_fn
 
 
-def _check_whole_number(name: str, value: Optional[int], minimum: int) -> None:
-  if value is not None and (value != int(value) or value < minimum):
+def _check_whole_number(name: str, value: int, minimum: int) -> None:
+  argument_checks.check_type(name, value, numbers.Integral, "a whole number")
+  if value < minimum:
     raise ValueError(f"Found {name} = {value}; expected a whole number of at least {minimum}.")
 
 
+def _as_client_weighting(
+  weighting: Union[str, tff.learning.ClientWeighting],
+) -> tff.learning.ClientWeighting:
+  """Returns the member of the enumeration itself, or the one of that name."""
+  members = tff.learning.ClientWeighting.__members__
+  if isinstance(weighting, str):
+    weighting = members.get(weighting.upper(), weighting)
+  argument_checks.check_type(
+    "client_weighting",
+    weighting,
+    tff.learning.ClientWeighting,
+    f"a tff.learning.ClientWeighting or the name of one, {' or '.join(members)}",
+  )
+  return weighting
+
+
 def _build_reader(
-  model_fn: local_model.Model, examples_fn: Optional[tf.types.experimental.GenericFunction]
+  input_spec: Any, examples_fn: Optional[tf.types.experimental.GenericFunction]
 ) -> tuple[tff.Type, Callable[[Any], local_update.Examples]]:
   """Returns what a client holds, and how its examples are read from it."""
-  input_spec = local_model.input_spec(model_fn)
   if examples_fn is None:
     element_type = tff.types.tensorflow_to_type(input_spec)
     return tff.SequenceType(element_type), local_update.examples_of_dataset
@@ -100,16 +118,17 @@ def _build_state_computations(
 
 
 def _aggregate_metrics(
-  model_fn: local_model.Model,
+  finalizers: Any,
   metrics_aggregator: Optional[Callable[[Any], tff.Computation]],
   metrics: tff.Value,
   counts: tff.Value,
 ) -> collections.OrderedDict[str, tff.Value]:
   """Returns the training metrics and the counts of the cohort, at the server."""
-  finalizers = local_model.metric_finalizers(model_fn)
   if metrics_aggregator is not None:
     train = metrics_aggregator(finalizers)(metrics)
-    return collections.OrderedDict(train=train, cohort=tff.federated_sum(counts))
+    # Securely, as the aggregator may be a secure one; of a client each count is 0 or 1.
+    cohort = tff.federated_secure_sum(counts, max_input=1)
+    return collections.OrderedDict(train=train, cohort=cohort)
 
   def finalize(summed):
     if callable(finalizers):
@@ -129,7 +148,9 @@ def _aggregate_metrics(
 def build_client_work(
   model_fn: local_model.Model,
   optimizer: tff.learning.optimizers.Optimizer,
-  client_weighting: tff.learning.ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
+  client_weighting: Union[
+    str, tff.learning.ClientWeighting
+  ] = tff.learning.ClientWeighting.NUM_EXAMPLES,
   metrics_aggregator: Optional[Callable[[Any], tff.Computation]] = None,
   *,
   threshold: Optional[threshold_lib.ThresholdProcess] = None,
@@ -140,7 +161,7 @@ def build_client_work(
   examples_fn: Optional[tf.types.experimental.GenericFunction] = None,
   seed_fn: Optional[Callable[[Any], tf.Tensor]] = None,
   index_fn: Optional[Callable[[Any], tf.Tensor]] = None,
-  proximal_weight: float = 0.0,
+  proximal_strength: float = 0.0,
   damping_fn: Optional[Callable[[tf.Tensor, Any, Any], tf.Tensor]] = None,
   update_report_fn: Optional[Callable[[Any, Optional[tf.Tensor]], Any]] = None,
   measure_cohort: bool = True,
@@ -160,8 +181,9 @@ def build_client_work(
   Args:
     model_fn: A `FunctionalModel`, or a no-argument function that returns a `VariableModel`.
     optimizer: Takes the local steps.
-    client_weighting: The weight of a client in the average and in the quantile.
-    metrics_aggregator: As in TFF; None for `tff.learning.metrics.sum_then_finalize`.
+    client_weighting: The weight of a client in the average and in the quantile, or its name.
+    metrics_aggregator: As in TFF; None for `tff.learning.metrics.sum_then_finalize`. Beside one,
+      `cohort` is a secure sum.
     threshold: Decides who trains; None for everybody, without a loss pass.
     client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
       number (int32 [], from 0); None for the optimizer's own.
@@ -176,7 +198,7 @@ def build_client_work(
       an integer tensor [2]; for thresholds that take seeds.
     index_fn: A TensorFlow function from what a client holds to its index among all clients, an
       integer tensor [] from 0; for thresholds that take indices.
-    proximal_weight: mu of FedProx: adds mu / 2 |w - w0|^2 to the local objective.
+    proximal_strength: mu of FedProx: adds mu / 2 |w - w0|^2 to the local objective.
     damping_fn: A TensorFlow function from (loss F_i, update, the round's hparams of the optimizer)
       to the factor d, float32 [], by which the update is divided and its weight multiplied; None
       for 1. Only beside a threshold, which is what computes losses.
@@ -191,15 +213,30 @@ def build_client_work(
   Raises:
     ValueError: If a number is out of its range, or `local_batch_size` is missing beside an
       `examples_fn`, or `seed_fn` beside a threshold that takes seeds.
-    TypeError: If `examples_fn` does not return what the model takes, or the learning rate of an
-      optimizer without one is to be scheduled.
+    TypeError: If an argument is not of its documented type, `examples_fn` does not return what the
+      model takes, or the learning rate of an optimizer without one is to be scheduled.
   """
-  local_model.check_model(model_fn)
+  argument_checks.check_type(
+    "optimizer",
+    optimizer,
+    tff.learning.optimizers.Optimizer,
+    "a tff.learning.optimizers.Optimizer",
+  )
+  client_weighting = _as_client_weighting(client_weighting)
+  for name, function in (
+    ("metrics_aggregator", metrics_aggregator),
+    ("client_learning_rate_fn", client_learning_rate_fn),
+    ("seed_fn", seed_fn),
+    ("index_fn", index_fn),
+  ):
+    argument_checks.check_type(
+      name, function, (collections.abc.Callable, type(None)), "a function or None"
+    )
   _check_whole_number("local_epochs", local_epochs, 1)
-  _check_whole_number("local_batch_size", local_batch_size, 0)
-  for name, value in (("l2", l2), ("proximal_weight", proximal_weight)):
-    if not 0.0 <= value < np.inf:
-      raise ValueError(f"Found {name} = {value}; expected a finite number that is not negative.")
+  if local_batch_size is not None:
+    _check_whole_number("local_batch_size", local_batch_size, 0)
+  l2 = argument_checks.check_not_negative("l2", l2)
+  proximal_strength = argument_checks.check_not_negative("proximal_strength", proximal_strength)
   if examples_fn is not None and local_batch_size is None:
     raise ValueError("Found an examples_fn without local_batch_size; give one (0: all).")
   if threshold is not None and threshold.takes_seeds and seed_fn is None:
@@ -213,9 +250,11 @@ def build_client_work(
       " client holds to its index."
     )
 
-  data_type, read = _build_reader(model_fn, examples_fn)
+  model = local_model.describe(model_fn)
+  data_type, read = _build_reader(model.input_spec, examples_fn)
   work = client_computations.LocalWork(
     model_fn,
+    model.weights_type,
     optimizer,
     client_weighting,
     local_epochs,
@@ -225,7 +264,7 @@ def build_client_work(
     read,
     seed_fn,
     index_fn,
-    proximal_weight,
+    proximal_strength,
     damping_fn,
     update_report_fn,
   )
@@ -266,7 +305,9 @@ def build_client_work(
       arguments += (losses, tff.federated_broadcast(output.result))
     client_result, metrics, counts = tff.federated_map(train_computation, arguments)
     if measure_cohort:
-      measurements.update(_aggregate_metrics(model_fn, metrics_aggregator, metrics, counts))
+      measurements.update(
+        _aggregate_metrics(model.metric_finalizers, metrics_aggregator, metrics, counts)
+      )
     if measurements:
       measurements = tff.federated_zip(measurements)
     else:

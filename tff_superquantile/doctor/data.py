@@ -65,8 +65,16 @@ def _describe_database(path: str) -> str:
     connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
     connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
     with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
-      query = "SELECT COUNT(DISTINCT client_id) FROM examples WHERE split_name = 'all_train'"
-      return f"{connection.execute(query).fetchone()[0]} writers"
+      query = (
+        "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
+        " WHERE split_name IN ('all_train', 'all_test') GROUP BY client_id)"
+      )
+      least = emnist_files.LEAF.min_examples
+      writers, enough = connection.execute(query, [least]).fetchone()
+      return (
+        f"{writers} writers, of whom {enough:.0f} have {least} images or more"
+        " (--min_examples_per_client)"
+      )
   return f"{os.path.getsize(path) / 1e9:.2f} GB"
 
 
@@ -99,36 +107,43 @@ _DATA_SETS = {
 }
 
 
-def _peek(path: str) -> tuple[int | None, bool | None]:
-  """From the head of one of LEAF's files: (number of users, whether examples are texts).
+def _peek(path: str) -> tuple[list[int] | None, bool | None]:
+  """From the head of one of LEAF's files: (examples of each user, whether these are texts).
 
   None for what cannot be told.
   """
   with open(path, encoding="utf-8", errors="replace") as file:
     head = file.read(_HEAD_BYTES)
-  num_users = None
-  users = re.search(r'"users"\s*:\s*(?=\[)', head)
-  if users:
+  num_samples = None
+  found = re.search(r'"num_samples"\s*:\s*(?=\[)', head)
+  if found:
     with contextlib.suppress(ValueError):  # Longer than the head.
-      num_users = len(json.JSONDecoder().raw_decode(head, users.end())[0])
+      num_samples = json.JSONDecoder().raw_decode(head, found.end())[0]
   examples = re.search(r'"x"\s*:\s*\[', head)
   if examples is None:
-    return num_users, None
-  return num_users, '"' in head[examples.end() : examples.end() + _SNIPPET_BYTES]
+    return num_samples, None
+  return num_samples, '"' in head[examples.end() : examples.end() + _SNIPPET_BYTES]
 
 
 def _describe_leaf(data_set: _DataSet, paths: Mapping[str, list[str]]) -> str:
   """How many users LEAF's files have; raises a ValueError if they are of another data set."""
-  counts = []
+  leaf = data_set.leaf
+  counts, enough = [], []
   for split in ("train", "test"):
     peeks = [_peek(path) for path in paths[split]]
     wrong = [p for p, (_, has_texts) in zip(paths[split], peeks) if has_texts != data_set.has_texts]
     if wrong:
       expected = "texts" if data_set.has_texts else "numbers"
       raise ValueError(f"{wrong[0]} has no examples that are {expected}")
-    users = [num_users for num_users, _ in peeks if num_users is not None]
-    counts.append(str(sum(users)) if len(users) == len(peeks) else "some")
-  return f"{counts[0]} training and {counts[1]} test {data_set.leaf.client}s"
+    known = [num_samples for num_samples, _ in peeks if num_samples is not None]
+    if len(known) < len(peeks):
+      return f"{leaf.client}s to train and to test on"
+    counts.append(sum(map(len, known)))
+    enough.append(sum(n >= leaf.min_examples for num_samples in known for n in num_samples))
+  return (
+    f"{counts[0]} training and {counts[1]} test {leaf.client}s, of whom {enough[0]} and {enough[1]}"
+    f" have {leaf.min_examples} {leaf.examples} or more (--min_examples_per_client)"
+  )
 
 
 def _look(name: str, data_dir: str) -> str:

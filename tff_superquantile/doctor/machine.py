@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 from tff_superquantile.doctor import report
+from tff_superquantile.simulation import private_network
 
 # The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
 PYTHONS = ((3, 9), (3, 10), (3, 11))
@@ -58,6 +59,18 @@ def check_platform() -> report.Finding:
   return report.fail(
     f"Found {found}; expected Linux x86_64, for which TensorFlow Federated 0.87 has a wheel.",
     "Use such a machine or a container (on Windows, WSL 2).",
+  )
+
+
+def check_network() -> report.Finding:
+  """Whether TFF's worker is out of reach of others."""
+  if private_network.is_allowed():
+    return report.ok("TFF's worker gets one of its own, where nobody else reaches it")
+  return report.note(
+    "Found that the kernel allows no network namespace: whoever reaches this machine's ports can"
+    " use TFF's worker while it runs, to read and write files as you.",
+    "Close the machine's ports to others, allow user namespaces (sysctl"
+    " kernel.unprivileged_userns_clone=1), or keep away from what starts it: docs/security.md.",
   )
 
 

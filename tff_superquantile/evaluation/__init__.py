@@ -6,6 +6,7 @@ from tff_superquantile.evaluation.clients import ClientExamples
 from tff_superquantile.evaluation.clients import ClientMetrics
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import examples_of_datasets
+from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.distribution import describe
 from tff_superquantile.evaluation.personalization import PersonalizationMetrics
 from tff_superquantile.evaluation.personalization import build_personalizer
@@ -19,5 +20,6 @@ __all__ = (
   "build_personalizer",
   "describe",
   "examples_of_datasets",
+  "num_classes",
   "split_examples",
 )

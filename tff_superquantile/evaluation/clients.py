@@ -1,6 +1,6 @@
 """Loss and error of every client by one batched forward pass over all their examples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -73,11 +73,33 @@ def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     float32 [n].
   """
   labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
-  if output.shape.rank == 2 and output.shape[1] != 1:
-    predicted = tf.argmax(output, axis=1)
-  else:
+  if _is_single_score(output):
     predicted = tf.cast(tf.reshape(output, [-1]) > 0, tf.int64)
+  else:
+    predicted = tf.argmax(output, axis=1)
   return tf.cast(tf.not_equal(predicted, labels), tf.float32)
+
+
+def _weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
+  return tf.nest.map_structure(
+    lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
+  )
+
+
+def num_classes(model: tff.learning.models.FunctionalModel) -> int:
+  """How many classes a model tells apart: as many as it has scores, two by a single one."""
+  spec = model.input_spec
+  x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
+  with tf.Graph().as_default():
+    predict = tf.function(
+      lambda weights, x: model.predict_on_batch(weights, x, training=False), autograph=False
+    ).get_concrete_function(_weights_spec(model), x_spec)
+  output = predict.structured_outputs
+  return 2 if _is_single_score(output) else output.shape[1]
+
+
+def _is_single_score(output: tf.Tensor) -> bool:
+  return output.shape.rank != 2 or output.shape[1] == 1
 
 
 def build_evaluator(
@@ -116,14 +138,9 @@ def build_evaluator(
   def rows_spec(rows: np.ndarray) -> tf.TensorSpec:
     return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
 
-  weights_spec = tf.nest.map_structure(
-    lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
-  )
+  signature = [_weights_spec(model), *map(rows_spec, (examples.x, examples.y, owner))]
 
-  @tf.function(
-    input_signature=[weights_spec, rows_spec(examples.x), rows_spec(examples.y), rows_spec(owner)],
-    autograph=False,
-  )
+  @tf.function(input_signature=signature, autograph=False)
   def batch_sums(weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor) -> tf.Tensor:
     x = x if examples.decode is None else examples.decode(x)
     output = model.predict_on_batch(weights, x, training=False)

@@ -5,8 +5,11 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import gc
 import os
+import pathlib
 import signal
 import sys
+import tempfile
+import traceback
 import types
 from typing import Callable, NoReturn, Optional
 
@@ -14,8 +17,9 @@ from absl import app
 from absl import flags
 from absl import logging
 
-USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
-FAILED = 1
+from tff_superquantile.experiments import failures
+
+USAGE_ERROR, FAILED = failures.USAGE_ERROR, failures.FAILED
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -26,12 +30,18 @@ def starting_tensorflow() -> Iterator[None]:
   Without the garbage collector, which would look at all that they make several times, a second in
   all. None of it is garbage before Python ends: until then it is left out of what the collector
   looks at.
+
+  And without the call by which TensorFlow counts its GPUs where absl has begun already: it comes
+  before TensorFlow is eager, and from then on Keras takes itself to be in TensorFlow 1 within
+  functions.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
+  call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
   finally:
+    app.call_after_init = call_after_init
     gc.freeze()
     gc.enable()
 
@@ -41,11 +51,39 @@ def fail(message: str, code: int) -> NoReturn:
   sys.exit(code)
 
 
+def _drop_unwritable_output() -> None:
+  """Python would try to write it once more when it ends, and complain."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
+  """Runs a command; returns what to say if it fails, and the exit code.
+
+  Not ended from within, where an error would keep all that it knows of until Python has ended.
+  """
+  try:
+    main()
+    sys.stdout.flush()
+  except KeyboardInterrupt:
+    return "Interrupted. The same command continues where this one stopped.", INTERRUPTED
+  except Exception as error:
+    failure = failures.describe(error)
+    if failure.has_traceback:
+      traceback.print_exc()
+    _drop_unwritable_output()
+    return failure.sentence, failure.code
+  return None
+
+
 def run(main: Callable[[], None]) -> None:
   """Runs a command: parses its flags, quietens TensorFlow and turns signals into orderly ends.
 
   Args:
-    main: The command. A `ValueError` is the user's mistake: its message is shown, not a traceback.
+    main: The command. A `ValueError` that this project raises is the user's mistake: its message is
+      shown, not a traceback. `failures` has what is said of other errors.
   """
   # Before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -60,12 +98,11 @@ def run(main: Callable[[], None]) -> None:
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGTERM, terminate)
-    try:
-      main()
-    except ValueError as error:
-      fail(str(error), USAGE_ERROR)
-    except KeyboardInterrupt:
-      fail("Interrupted. The same command continues where this one stopped.", INTERRUPTED)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup wants it.
+      signal.signal(signal.SIGHUP, terminate)
+    failure = _carry_out(main)
+    if failure is not None:
+      fail(*failure)
 
   def parse(argv: Sequence[str]) -> Sequence[str]:
     try:
@@ -76,6 +113,25 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # After --help, which absl ends as a failure.
 
   app.run(guarded, flags_parser=parse)
+
+
+def make_folder(flag: str, path: pathlib.Path) -> None:
+  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
+
+  Args:
+    flag: The name of the flag that says where.
+    path: The folder.
+
+  Raises:
+    ValueError: If not.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    raise ValueError(
+      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
+    ) from error
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:

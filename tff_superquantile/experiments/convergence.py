@@ -26,13 +26,13 @@ from absl import flags
 import markupsafe
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import convergence_checks
 from tff_superquantile.experiments import convergence_plot
 from tff_superquantile.experiments import convergence_problem
 from tff_superquantile.experiments import convergence_study
 from tff_superquantile.experiments import pages
-from tff_superquantile.experiments import run_folder
 
 _OUTPUT_DIR = flags.DEFINE_string(
   "output_dir", "results", "Where OUTPUT_DIR/convergence/ is written."
@@ -144,20 +144,11 @@ def _csv(rows: Sequence) -> str:
   return buffer.getvalue()
 
 
-def _make_folder(flag: str, path: pathlib.Path) -> None:
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise ValueError(
-      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
-    ) from error
-
-
 def main() -> None:
   folder = pathlib.Path(_OUTPUT_DIR.value, "convergence")
-  _make_folder("output_dir", folder)
+  cli.make_folder("output_dir", folder)
   if _FIGURES_DIR.value:
-    _make_folder("figures_dir", pathlib.Path(_FIGURES_DIR.value))
+    cli.make_folder("figures_dir", pathlib.Path(_FIGURES_DIR.value))
   log2_rounds = _QUICK_LOG2_ROUNDS if _QUICK.value else _LOG2_ROUNDS
   num_seeds = min(_NUM_SEEDS.value, _QUICK_SEEDS) if _QUICK.value else _NUM_SEEDS.value
   results = _compute(num_seeds, [2**k for k in log2_rounds])
@@ -182,7 +173,7 @@ def main() -> None:
     "bias.csv": _csv(results.biases),
   }
   for name, text in texts.items():
-    run_folder.write_atomically(folder / name, text)
+    atomic_files.write(folder / name, text)
   print(f"\nF_theta at the averaged iterate less its minimum, n = {results.problem.num_clients}:\n")
   print(laid_out[0][1])
   print("\nReport:", *(f"  {folder / name}" for name in texts), sep="\n")
@@ -191,7 +182,7 @@ def main() -> None:
     for figure in figures:
       for theme, svg in (("light", figure.light), ("dark", figure.dark)):
         path = pathlib.Path(_FIGURES_DIR.value, f"convergence-{figure.name}-{theme}.svg")
-        run_folder.write_atomically(path, svg.decode())
+        atomic_files.write(path, svg.decode())
         print(f"  {path}")
   failed = [check.title for check in results.checks if not check.passed]
   if failed:

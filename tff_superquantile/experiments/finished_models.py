@@ -6,10 +6,8 @@ Importing this module starts no TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-import csv
 import dataclasses
 import hashlib
-import io
 import os
 import pathlib
 import sys
@@ -19,6 +17,7 @@ from absl import flags
 import numpy as np
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
@@ -191,12 +190,7 @@ class Results:
 
   def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
     """The columns of the CSV: `client_id` as strings, the others as float64."""
-    with open(run.path / f"{self.name}.csv", encoding="utf-8", newline="") as stream:
-      header, *rows = list(csv.reader(stream))
-    return {
-      name: np.array([row[i] for row in rows], str if name == "client_id" else np.float64)
-      for i, name in enumerate(header)
-    }
+    return run.read_columns(f"{self.name}.csv")
 
   def write(
     self,
@@ -209,13 +203,9 @@ class Results:
     Raises:
       OSError: If the folder cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values())))
     (run.path / f"{self.name}.json").unlink(missing_ok=True)
-    run_folder.write_atomically(run.path / f"{self.name}.csv", text.getvalue())
-    run_folder.write_json_atomically(
+    run_folder.write_clients(run.path / f"{self.name}.csv", columns)
+    atomic_files.write_json(
       run.path / f"{self.name}.json", {"settings": self._settings_of(run), **described}
     )
 
@@ -258,7 +248,7 @@ def write_reports(
   folder = pathlib.Path(output_dir) / task
   paths = {suffix: folder / f"{name}.{suffix}" for suffix in contents}
   for suffix, text in contents.items():
-    run_folder.write_atomically(paths[suffix], text)
+    atomic_files.write(paths[suffix], text)
   return paths
 
 

@@ -78,9 +78,19 @@ _AFL_Q = 10.0
 
 
 def folder(config: Mapping[str, Any]) -> str:
-  """The folder of a run's method, from the flags as given."""
-  if config["run_name"]:
-    return config["run_name"]
+  """The folder of a run's method, from the flags as given.
+
+  Raises:
+    ValueError: If --run_name does not name a folder, or would not be found again.
+  """
+  name = config["run_name"]
+  if name:
+    if "/" in name or name.startswith(".") or not name.isprintable():
+      raise ValueError(
+        f"Found --run_name={name!r}; expected the name of one folder, without slashes, characters"
+        " that do not print, and a dot in front."
+      )
+    return name
   algorithm = config["algorithm"]
   parts = [algorithm]
 

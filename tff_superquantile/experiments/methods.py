@@ -55,9 +55,10 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   for name in ("data_dir", "glove"):
     if resolved[name]:
       resolved[name] = os.path.abspath(resolved[name])  # flags.txt holds anywhere.
-  for name in ("client_learning_rate", "learning_rate_decay", "max_loss"):
+  for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < resolved[name] < np.inf:
       raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
+  tree_mechanism.check_scale("--max_loss", resolved["max_loss"])
   return resolved
 
 
@@ -241,12 +242,11 @@ def build_process(
       seed_fn=_read_seed,
       **local_work,
     )
-  weighting = tff.learning.ClientWeighting[config["client_weighting"].upper()]
   builders: dict[str, Callable[..., tff.learning.templates.LearningProcess]] = {
     "fed_avg": algorithms.build_fed_avg,
     "fed_avg_sub": algorithms.build_fed_avg,  # On a part of the cohort; see `build_selection`.
     "fed_prox": functools.partial(
-      algorithms.build_fed_prox, proximal_weight=config["proximal_weight"]
+      algorithms.build_fed_prox, proximal_strength=config["proximal_weight"]
     ),
     "q_fed_avg": functools.partial(algorithms.build_q_fed_avg, q=config["q"]),
     "tilted_erm": functools.partial(
@@ -268,7 +268,10 @@ def build_process(
     ),
   }
   return builders[config["algorithm"]](
-    model, client_optimizer_fn=optimizer, client_weighting=weighting, **local_work
+    model,
+    client_optimizer_fn=optimizer,
+    client_weighting=config["client_weighting"],
+    **local_work,
   )
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import csv
 import dataclasses
 import datetime
-import io
 import math
 import os
 import pathlib
@@ -14,6 +12,7 @@ import pathlib
 import markupsafe
 import numpy as np
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import finished_models
 from tff_superquantile.experiments import method_names
@@ -92,7 +91,7 @@ def write_report(
       "csv": seed_tables.csv_text(task, "way", choice.values),
     },
   )
-  run_folder.write_atomically(
+  atomic_files.write(
     pathlib.Path(output_dir) / task / f"{model_family_choice.NAME}_clients.csv",
     _clients_csv(choice),
   )
@@ -112,26 +111,23 @@ def _gain_rows(choice: model_family_choice.Choice) -> list[comparison.Row]:
 def _clients_csv(choice: model_family_choice.Choice) -> str:
   """The content of model_family_clients.csv, as the module's docstring describes it."""
   methods = list(choice.family.runs)
-  buffer = io.StringIO()
-  writer = csv.writer(buffer, lineterminator="\n")
-  writer.writerow(
-    [
-      "seed",
-      "client_id",
-      "num_held_in",
-      "num_held_out",
-      "method",
-      "error_held_out",
-      "error_of_tuned_single",
-    ]
+  names = (
+    "seed",
+    "client_id",
+    "num_held_in",
+    "num_held_out",
+    "method",
+    "error_held_out",
+    "error_of_tuned_single",
   )
+  rows = []
   for seed, columns in choice.clients.items():
     result, errors = choice.comparisons[seed], choice.errors[seed].tolist()
     single = methods.index(result.tuned_single)
     for i, (client_id, own) in enumerate(zip(columns["client_id"], result.choice)):
       sizes = [int(columns[f"num_{part}"][i]) for part in model_family_choice.PARTS]
-      writer.writerow([seed, client_id, *sizes, methods[own], errors[own][i], errors[single][i]])
-  return buffer.getvalue()
+      rows.append([seed, client_id, *sizes, methods[own], errors[own][i], errors[single][i]])
+  return run_folder.csv_text(names, rows)
 
 
 def terminal_text(

@@ -23,8 +23,8 @@ from absl import flags
 import markupsafe
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import run_folder
 
 _OUTPUT_DIR = flags.DEFINE_string(
   "output_dir", "results", "Where OUTPUT_DIR/private_quantile/ is written."
@@ -166,13 +166,7 @@ def _tables(plan: _Plan, points: list) -> list[tuple[str, list[list[str]]]]:
 def main() -> None:
   plan = _plan()
   folder = pathlib.Path(_OUTPUT_DIR.value, "private_quantile")
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise ValueError(
-      f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
-    ) from error
-
+  cli.make_folder("output_dir", folder)
   with cli.starting_tensorflow():
     from tff_superquantile.experiments import pages
     from tff_superquantile.experiments import quantile_error_plot
@@ -184,16 +178,16 @@ def main() -> None:
   tables = _tables(plan, points)
   figure = quantile_error_plot.draw(points)
   for theme, svg in (("light", figure.light), ("dark", figure.dark)):
-    run_folder.write_atomically(folder / f"quantile_error-{theme}.svg", svg.decode())
+    atomic_files.write(folder / f"quantile_error-{theme}.svg", svg.decode())
   content = dict(
     num_clients=plan.num_clients, num_seeds=plan.num_seeds, delta=plan.delta, tables=tables
   )
-  run_folder.write_atomically(
+  atomic_files.write(
     folder / "report.html",
     pages.render("private_quantile.html.j2", **content, figure=figure),
   )
   laid_out = [(title, markupsafe.Markup(pages.markdown_table(lines))) for title, lines in tables]
-  run_folder.write_atomically(
+  atomic_files.write(
     folder / "report.md",
     pages.render("private_quantile.md.j2", **dict(content, tables=laid_out)),
   )

@@ -7,7 +7,6 @@ import pathlib
 import secrets
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 
 from privacy import accounting
@@ -17,10 +16,10 @@ from privacy import server as server_lib
 from privacy import shares
 from privacy import statements
 from privacy import tree_mechanism
+from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
@@ -82,9 +81,12 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   resolved["sampling"] = resolved["sampling"] or "poisson"
   _check_noise_shares(resolved)
   clip_norm = resolved["clip_norm"]
-  if clip_norm is None or not 0.0 < clip_norm < np.inf:
+  least, most = tree_mechanism.LEAST_SCALE, tree_mechanism.MOST_SCALE
+  if clip_norm is None or not least <= clip_norm <= most:
     found = "no --clip_norm" if clip_norm is None else f"--clip_norm={clip_norm}"
-    raise ValueError(f"Found {found} in a private run; give a positive norm, such as 0.1.")
+    raise ValueError(
+      f"Found {found} in a private run; give a norm from {least:g} to {most:g}, such as 0.1."
+    )
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
@@ -93,6 +95,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
+    if resolved["rho_ratio"] is not None:
+      tree_mechanism.check_scale("--rho_ratio", resolved["rho_ratio"])
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
@@ -100,7 +104,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if resolved["rho_ratio"] is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_positive(f"--{name}", resolved[name])
+      tree_mechanism.check_scale(f"--{name}", resolved[name])
   return resolved
 
 
@@ -283,7 +287,7 @@ def noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
   key = given or secrets.token_bytes(noise_source.KEY_BYTES)
   path.parent.mkdir(mode=0o700, exist_ok=True)
   path.parent.chmod(0o700)
-  run_folder.write_atomically(path, key.hex() + "\n", mode=0o600)
+  atomic_files.write(path, key.hex() + "\n", mode=0o600)
   return key
 
 
@@ -404,7 +408,7 @@ class Account:
       accountant=config["accounting"],
       meter=self._meter,
     ).to_json()
-    run_folder.write_atomically(self._path, text)
+    atomic_files.write(self._path, text)
 
 
 class LedgerReleaseManager(tff.program.ReleaseManager):

@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import tree_mechanism
-from tff_superquantile.experiments import run_folder
+from tff_superquantile import atomic_files
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
@@ -294,7 +294,7 @@ def write_points(path: pathlib.Path, points: Iterable[Point]) -> None:
   lines = [",".join(_COLUMNS)]
   for point in points:
     lines.append(",".join("" if v is None else str(v) for v in dataclasses.astuple(point)))
-  run_folder.write_atomically(path, "\n".join(lines) + "\n")
+  atomic_files.write(path, "\n".join(lines) + "\n")
 
 
 def measure(

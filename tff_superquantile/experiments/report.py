@@ -32,6 +32,7 @@ from typing import Any
 from absl import flags
 import markupsafe
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import method_names
@@ -103,9 +104,9 @@ def write_report(output_dir: str | os.PathLike, task: str) -> dict[str, pathlib.
     "markdown": folder / "report.md",
     "csv": folder / "report.csv",
   }
-  run_folder.write_atomically(paths["html"], page)
-  run_folder.write_atomically(paths["markdown"], markdown)
-  run_folder.write_atomically(paths["csv"], _csv(task, runs.groups))
+  atomic_files.write(paths["html"], page)
+  atomic_files.write(paths["markdown"], markdown)
+  atomic_files.write(paths["csv"], _csv(task, runs.groups))
   return paths
 
 
@@ -131,7 +132,7 @@ def write_figures(
   for figure in plots.draw_all(_runs_of_task(output_dir, task).groups)[0]:
     for theme, svg in (("light", figure.light), ("dark", figure.dark)):
       paths.append(folder / f"{task}-{figure.name}-{theme}.svg")
-      run_folder.write_atomically(paths[-1], svg.decode("utf-8"))
+      atomic_files.write(paths[-1], svg.decode("utf-8"))
   return paths
 
 
@@ -340,6 +341,8 @@ def main() -> None:
       f"Found no finished run in {output_dir}{unfinished}; run ./run_experiments.sh first or pass"
       " --output_dir."
     )
+  if flags.FLAGS.figures_dir:
+    cli.make_folder("figures_dir", pathlib.Path(flags.FLAGS.figures_dir))
   for task in tasks:
     print(terminal_text(output_dir, task, write_report(output_dir, task)))
     if flags.FLAGS.figures_dir:

@@ -1,4 +1,4 @@
-"""Reads the folders that runs leave, and writes files that are never half there.
+"""Reads the folders that runs leave, and writes the weights into them.
 
 A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
 
@@ -18,23 +18,27 @@ because its writer was killed or has not got further yet is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import csv
 import dataclasses
+import fcntl
 import functools
 import io
 import json
 import os
 import pathlib
 import re
-import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import method_names
 
 DIVERGED = "diverged.txt"
+# What spreadsheets take for a formula, and what `escape` has made of it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _SEED_FOLDER = re.compile(r"seed_(\d+)")
 
 
@@ -43,6 +47,26 @@ class Weights(NamedTuple):
 
   trainable: tuple[np.ndarray, ...]
   non_trainable: tuple[np.ndarray, ...]
+
+
+@contextlib.contextmanager
+def lock(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps a second process out of a run's folder.
+
+  Args:
+    folder: The folder, which exists.
+
+  Raises:
+    ValueError: If another process is at work in it.
+  """
+  with open(folder / "lock", "w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      raise ValueError(
+        f"Found that another process is at work in {folder}; wait for it."
+      ) from error
+    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +135,7 @@ class Run:
     Sorted by round. A run that was killed after its last checkpoint repeats some rounds when it
     resumes: the last row of a round counts, it belongs to the history of the final model.
     """
-    columns = self._read_columns("rounds.csv")
+    columns = self.read_columns("rounds.csv")
     if "round" not in columns:
       return {}
     last_row = {number: row for row, number in enumerate(columns["round"]) if np.isfinite(number)}
@@ -136,7 +160,7 @@ class Run:
     """
     read = self.__dict__.setdefault("_clients", {})  # As cached properties do.
     if split not in read:
-      read[split] = self._read_columns(f"{split}_clients.csv")
+      read[split] = self.read_columns(f"{split}_clients.csv")
     return read[split]
 
   @functools.cached_property
@@ -153,8 +177,15 @@ class Run:
     except FileNotFoundError:
       return None
 
-  def _read_columns(self, name: str) -> dict[str, np.ndarray]:
-    """Reads a CSV file as arrays by column, without the rows that are not complete."""
+  def read_columns(self, name: str) -> dict[str, np.ndarray]:
+    """Reads a CSV file of the folder, without the rows that are not complete.
+
+    Args:
+      name: Its name.
+
+    Returns:
+      Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
+    """
     # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
     text = _read_text(self.path / name).replace("\0", "")
     # The last line of a file in the making may stop within a number, and 0.5 of 0.5313 looks as
@@ -167,7 +198,7 @@ class Run:
     for index, column in enumerate(header):
       values = [row[index] for row in rows]
       if column == "client_id":
-        columns[column] = np.array(values, dtype=str)
+        columns[column] = np.array([unescape(value) for value in values], dtype=str)
       else:
         columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
     return columns
@@ -277,52 +308,48 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def write_atomically(
-  path: str | os.PathLike, content: str | bytes, mode: int | None = None
-) -> None:
-  """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
+def escape(text: str) -> str:
+  """Marks as text, by an apostrophe before it, what a spreadsheet would compute."""
+  return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unescape(text: str) -> str:
+  """What `escape` was given."""
+  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+  """A CSV file's content, whose strings are escaped.
 
   Args:
-    path: The file to write, replaced if it exists. Its folder must exist.
-    content: The content; text is written as UTF-8 with line ends as they are.
-    mode: Its permissions, from its creation on; None for what the user's umask leaves.
+    names: The names of the columns.
+    rows: Strings and numbers.
 
-  Raises:
-    OSError: If the folder does not exist or cannot be written. No temporary file is left.
+  Returns:
+    Lines that end in a line feed.
   """
-  if isinstance(content, str):
-    content = content.encode("utf-8", errors="replace")
-  path = pathlib.Path(path)
-  # In the same folder, because a rename is atomic only within one file system. An ordinary `open`
-  # rather than `tempfile`, whose files nobody but their owner can read.
-  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-  try:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as stream:
-      stream.write(content)
-      stream.flush()
-      os.fsync(stream.fileno())
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  lines = []
+  for row in (names, *rows):
+    line = io.StringIO(newline="")
+    # With its usual end of lines a writer quotes both of the characters that end lines.
+    csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
+    lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+  return "".join(lines)
 
 
-def write_json_atomically(path: str | os.PathLike, value: Any) -> None:
-  """Writes a value as indented JSON, like `write_atomically`.
+def write_clients(path: str | os.PathLike, columns: Mapping[str, Sequence]) -> None:
+  """Writes a row a client, like `atomic_files.write`; client ids are escaped.
 
   Args:
-    path: The file to write.
-    value: Dicts, lists, strings and numbers; NumPy scalars and arrays are converted.
-
-  Raises:
-    OSError: As `write_atomically`.
-    TypeError: If a value is none of the above.
+    path: The CSV file to write.
+    columns: A value a client, by the name of the column.
   """
-  write_atomically(path, json.dumps(value, indent=2, default=_to_builtin) + "\n")
+  rows = zip(*(np.asarray(column).tolist() for column in columns.values()))
+  atomic_files.write(path, csv_text(columns, rows))
 
 
 def write_weights(path: str | os.PathLike, weights: Any) -> None:
-  """Writes a model's weights, which `Run.weights` reads, like `write_atomically`.
+  """Writes a model's weights, which `Run.weights` reads, like `atomic_files.write`.
 
   Args:
     path: The .npz file to write.
@@ -335,26 +362,7 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
   }
   buffer = io.BytesIO()
   np.savez(buffer, **arrays)
-  write_atomically(path, buffer.getvalue())
-
-
-def drop_torn_line(path: str | os.PathLike) -> None:
-  """Cuts off what a killed writer left of a text file's last line, so that lines can be appended.
-
-  Args:
-    path: The file; it need not exist.
-  """
-  try:
-    with open(path, "rb+") as stream:
-      stream.truncate(stream.read().rfind(b"\n") + 1)
-  except FileNotFoundError:
-    pass
-
-
-def _to_builtin(value: Any) -> Any:
-  if isinstance(value, (np.ndarray, np.generic)):
-    return value.tolist()
-  raise TypeError(f"Only plain values and NumPy arrays can be written. Found {type(value)}.")
+  atomic_files.write(path, buffer.getvalue())
 
 
 def _read_text(path: pathlib.Path) -> str:

@@ -1,15 +1,13 @@
 """One run: from resolved flags to a folder with everything that it leaves."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import contextlib
-import csv
 import dataclasses
 import datetime
-import fcntl
 import importlib.metadata
-import io
 import pathlib
 import platform
+import shutil
 import subprocess
 from typing import Any
 
@@ -17,7 +15,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 import tasks
+from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import private_runs
@@ -26,6 +26,7 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
+from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
 _VERSIONS_OF = (
@@ -73,14 +74,6 @@ def _build_evaluator(
   )
 
 
-def _write_clients(path: pathlib.Path, metrics: evaluation.ClientMetrics) -> None:
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator="\n")
-  writer.writerow(["client_id", "num_examples", "loss", "error"])
-  writer.writerows(zip(*(np.asarray(column).tolist() for column in metrics)))
-  run_folder.write_atomically(path, text.getvalue())
-
-
 def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
   weights = metrics.num_examples if weighted else None
   return {
@@ -113,32 +106,13 @@ def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-@contextlib.contextmanager
-def _lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of the folder."""
-  with open(folder / "lock", "w") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      raise ValueError(
-        f"Found that another process is at work in {folder}; wait for it."
-      ) from error
-    yield
-
-
-def _open_folder(folder: pathlib.Path) -> None:
-  """Makes the run's folder.
-
-  Raises:
-    ValueError: If that is not possible.
-  """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lock").touch()
-  except OSError as error:
-    raise ValueError(
-      f"Found that {folder} cannot be written ({error.strerror}); choose another --output_dir."
-    ) from error
+def _remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes what runs that were killed had not finished writing; the lock keeps others out."""
+  checkpoints = folder / "checkpoints"
+  for path in (folder, checkpoints):
+    atomic_files.remove_temporaries(path)
+  for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
+    shutil.rmtree(path)
 
 
 def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
@@ -192,8 +166,8 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
   task = tasks.get_task(config["task"])
   folder = method_names.run_path(config)
   config = methods.resolve(config, task)
-  _open_folder(folder)
-  with _lock(folder):
+  cli.make_folder("output_dir", folder)
+  with run_folder.lock(folder):
     earlier = run_folder.Run(folder.parent.parent.name, folder.parent.name, config["seed"], folder)
     if earlier.flags:
       _check_same_flags(folder, config, earlier.flags)
@@ -206,14 +180,15 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
           f" --num_rounds={config['num_rounds']}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
+    _remove_leftovers(folder)
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
-    except ValueError:
-      _remove_if_nothing_was_done(folder)
-      raise
     except training_loop.DivergedError as error:
-      run_folder.write_atomically(folder / run_folder.DIVERGED, f"{error}\n")
+      atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
+      raise
+    except Exception:
+      _remove_if_nothing_was_done(folder)
       raise
   return folder
 
@@ -224,36 +199,30 @@ def load_task(
   """Returns the model and the clients that resolved flags ask for.
 
   Raises:
-    ValueError: If the data cannot be had.
+    ValueError: If the data cannot be had, or has labels that the model does not know.
   """
-  arguments = {
-    name: config[name]
-    for name in (
-      "cache_dir",
-      "seed",
-      "num_train_clients",
-      "num_test_clients",
-      "validation_fraction",
-    )
-  }
-  if config["data"] == "standin":
-    if task.load_standin is None:
+  arguments = {name: config[name] for name in tasks.task.LOAD_ARGUMENTS}
+  splits = task.load(arguments, standin=config["data"] == "standin")
+  model = task.build_model_for(splits["train"], config["seed"])
+  num_classes = evaluation.num_classes(model)
+  for files in splits.values():
+    if files.num_classes > num_classes:
       raise ValueError(
-        f"Found --data=standin for {task.name}, which makes its own data; leave it out."
+        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
+        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
+        " the data or the model."
       )
-    splits = task.load_standin(**arguments)
-  else:
-    splits = task.load_clients(
-      data_dir=config["data_dir"],
-      glove=config["glove"],
-      min_examples_per_client=config["min_examples_per_client"],
-      **arguments,
+  return model, splits
+
+
+def _check_cohort(config: Mapping[str, Any], files: client_files.ClientFiles) -> None:
+  """Refuses cohorts of more clients than there are, and says why there are so few."""
+  num_clients = len(files.client_ids)
+  if config["clients_per_round"] > num_clients:
+    raise ValueError(
+      f"Found --clients_per_round={config['clients_per_round']} with {num_clients} training clients"
+      f"{files.remark}; expected at most {num_clients}."
     )
-  return task.build_model_for(splits["train"], config["seed"]), splits
-
-
-def _tensorboard(folder: pathlib.Path) -> tff.program.TensorBoardReleaseManager:
-  return tff.program.TensorBoardReleaseManager(str(folder / "tensorboard"))
 
 
 def _train(
@@ -264,6 +233,7 @@ def _train(
 ) -> None:
   """The rounds and the final evaluation."""
   model, splits = load_task(task, config)
+  _check_cohort(config, splits["train"])
   account = release = key = None
   if train_flags.is_private(config):
     population = len(splits["train"].client_ids)
@@ -272,10 +242,11 @@ def _train(
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
     key = private_runs.noise_key(folder, config["noise_key_file"], bool(earlier.flags))
-    print(account.describe(), flush=True)
   select_clients = methods.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config["engine"])
   process = methods.build_process(config, model, splits["train"], release, key)
+  if account is not None:
+    print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = [split for split in splits if account is None or split != "train"]
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
@@ -284,12 +255,11 @@ def _train(
   manifest = _manifest(config)
   manifest["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   manifest["started"] = earlier.manifest.get("started", manifest["started"])
-  run_folder.write_atomically(
+  atomic_files.write(
     folder / "flags.txt", "\n".join(train_flags.to_arguments(config)) + "\n"
   )
-  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  atomic_files.write_json(folder / "manifest.json", manifest)
   (folder / "metrics.json").unlink(missing_ok=True)
-  run_folder.drop_torn_line(folder / "rounds.csv")
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
@@ -321,9 +291,9 @@ def _train(
     rounds_per_evaluation=config["rounds_per_evaluation"],
     release_managers=[
       *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
-      tff.program.CSVFileReleaseManager(folder / "rounds.csv", key_fieldname="round"),
+      release_managers.RowReleaseManager(folder / "rounds.csv"),
       # Events have times, and the time of a round tells the size of its cohort.
-      *([_tensorboard(folder)] if account is None else []),
+      *([release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []),
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
@@ -341,14 +311,17 @@ def _train(
   metrics = {}
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
-    _write_clients(folder / f"{split}_clients.csv", of_clients)
+    columns = of_clients._asdict()
+    run_folder.write_clients(
+      folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
+    )
     metrics[split] = _describe(of_clients, weighted=split == "train")
   manifest["finished"] = _now()
   if account is None:
     seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
     manifest["seconds_per_round"] = float(np.nanmedian(seconds))
-  run_folder.write_json_atomically(folder / "manifest.json", manifest)
+  atomic_files.write_json(folder / "manifest.json", manifest)
   run_folder.write_weights(folder / "weights.npz", weights)
   # Last, as its presence says that the run is finished.
-  run_folder.write_json_atomically(folder / "metrics.json", metrics)
+  atomic_files.write_json(folder / "metrics.json", metrics)
   print(f"Finished: {folder}")

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import importlib
 import itertools
+import math
 import os
 import pathlib
 import shlex
@@ -93,6 +94,17 @@ def _preset() -> presets.Preset:
   return presets.PRESETS[name]
 
 
+def _parse_names(flag: str, values: Sequence[str]) -> list[float]:
+  """`cli.parse_list` of numbers that name the folders of their runs."""
+  numbers = cli.parse_list(flag, values, float)
+  if len({f"{number:g}" for number in numbers}) < len(numbers):
+    raise ValueError(
+      f"Found --{flag}={','.join(values)}; expected values that differ in their first six digits,"
+      " which name their folders."
+    )
+  return numbers
+
+
 def plan() -> list[dict[str, Any]]:
   """Returns the flags of every run: the preset's, then those given on the command line.
 
@@ -106,19 +118,15 @@ def plan() -> list[dict[str, Any]]:
   thetas: Optional[Sequence[float]] = None
   epsilons: Optional[Sequence[float]] = None
   if _THETAS.value is not None:
-    thetas = cli.parse_list("thetas", _THETAS.value, float)
-    thetas = [superquantile.check_theta(theta) for theta in thetas]
-    if len({f"{theta:g}" for theta in thetas}) < len(thetas):
-      raise ValueError(
-        f"Found --thetas={','.join(_THETAS.value)}; expected values that differ in their first six"
-        " digits, which name their folders."
-      )
+    thetas = [superquantile.check_theta(t) for t in _parse_names("thetas", _THETAS.value)]
   if _EPSILONS.value is not None:
     if not preset.epsilons:
       raise ValueError(
         f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
       )
-    epsilons = cli.parse_list("epsilons", _EPSILONS.value, float)
+    epsilons = _parse_names("epsilons", _EPSILONS.value)
+    if not all(0.0 < epsilon < math.inf for epsilon in epsilons):
+      raise ValueError(f"Found --epsilons={','.join(_EPSILONS.value)}; expected positive numbers.")
   elif _QUICK.value:
     epsilons = preset.epsilons[::2][:2]  # Enough for a curve.
   methods = preset.methods(thetas, epsilons)
@@ -156,14 +164,9 @@ class _ActiveRun:
     self.name = f"{task}/{method}/seed_{config['seed']}"
     self.bar = progress.ProgressBar(self.name, config["num_rounds"], position)
     self._log_path = self.folder.path / "log.txt"
-    try:
-      self.folder.path.mkdir(parents=True, exist_ok=True)
+    cli.make_folder("output_dir", self.folder.path)
+    with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
       log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
-    except OSError as error:
-      raise ValueError(
-        f"Found that {self.folder.path} cannot be written ({error.strerror}); choose another"
-        " --output_dir."
-      ) from error
     with log:
       self.process = dependent_process.DependentProcess(
         _command(config),
@@ -197,7 +200,8 @@ class _ActiveRun:
   def complaint(self) -> str:
     """The last line that the run printed."""
     lines = self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    nothing = "it said nothing, as where the disk is full"
+    return next((line for line in reversed(lines) if line.strip()), nothing)
 
 
 def _stop(active: Sequence[_ActiveRun]) -> None:

@@ -16,6 +16,7 @@ import os
 import pathlib
 from typing import Any
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
 from tff_superquantile.experiments import run_folder
@@ -151,4 +152,4 @@ def is_tuned(config: Mapping[str, Any]) -> bool:
 def write(folder: pathlib.Path, searches: Sequence[Search]) -> None:
   """Writes what was tried and chosen beside the results."""
   folder.mkdir(parents=True, exist_ok=True)
-  run_folder.write_json_atomically(folder / FILE_NAME, [search.describe() for search in searches])
+  atomic_files.write_json(folder / FILE_NAME, [search.describe() for search in searches])

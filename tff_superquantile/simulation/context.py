@@ -9,35 +9,17 @@ else as the native one does.
 """
 
 import atexit
-from collections.abc import Sequence
 import functools
 import gc
 import os
-import subprocess
-import types
-from typing import Any, Optional
-import weakref
+from typing import Optional
 
 import tensorflow_federated as tff
 
-# Private to TFF: the module that starts the worker. Nothing public reaches the child process.
-from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
-
-from tff_superquantile.simulation import dependent_process
 from tff_superquantile.simulation import engine as cohort_engine
+from tff_superquantile.simulation import worker
 
 _ENGINES = ("auto", "in_process", "native")
-
-_workers: "weakref.WeakSet[_Worker]" = weakref.WeakSet()
-
-
-class _Worker(dependent_process.DependentProcess):
-  """TFF's worker, silent."""
-
-  def __init__(self, args: Sequence[str], **kwargs: Any):
-    kwargs.update(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    super().__init__(args, **kwargs)
-    _workers.add(self)
 
 
 def num_cores() -> int:
@@ -46,7 +28,7 @@ def num_cores() -> int:
 
 
 def _native_context(concurrency: int) -> tff.framework.SyncContext:
-  executor_factory.subprocess = types.SimpleNamespace(Popen=_Worker)
+  worker.install()
   return tff.backends.test.create_sync_test_cpp_execution_context(
     max_concurrent_computation_calls=concurrency
   )
@@ -86,12 +68,12 @@ def set_simulation_context(
 @atexit.register
 def close() -> None:
   """Ends the worker and restores TFF's own default context. Called when Python exits."""
-  if not _workers:
+  if not worker.workers:
     return
   # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
   # never if something like a traceback still holds it.
-  for worker in _workers:
-    if worker.returncode is None:
-      worker.kill()
+  for process in worker.workers:
+    if process.returncode is None:
+      process.kill()
   tff.backends.native.set_sync_local_cpp_execution_context()
   gc.collect()

@@ -17,9 +17,13 @@ from typing import Any, Optional
 
 from absl import logging
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 Metrics = Mapping[str, Any]
+
+# A model that has not moved in so many rounds is worth a word.
+_ROUNDS_TO_MOVE = 20
 
 
 class DivergedError(RuntimeError):
@@ -104,27 +108,28 @@ def _coroutine_runner() -> Iterator[Callable[[Awaitable], Any]]:
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-  """Delivers SIGINT and SIGTERM after the block. Only Python's main thread gets them anyway."""
+  """Delivers signals that end runs after the block. Only Python's main thread gets them anyway."""
   if threading.current_thread() is not threading.main_thread():
     yield
     return
   arrived = []
   handlers = {
-    signum: signal.signal(signum, lambda number, frame: arrived.append((number, frame)))
-    for signum in (signal.SIGINT, signal.SIGTERM)
+    signum: signal.signal(signum, lambda number, frame: arrived.append(number))
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   }
   try:
     yield
   finally:
     for signum, handler in handlers.items():
       signal.signal(signum, handler)
-    for number, _ in arrived[:1]:
+    for number in arrived:  # To the first that is not ignored.
       signal.raise_signal(number)
 
 
-def _load(loop: Loop, wait: Callable[[Awaitable], Any]) -> tuple[Any, int, set[int]]:
+def _load(
+  loop: Loop, initial_state: Any, wait: Callable[[Awaitable], Any]
+) -> tuple[Any, int, set[int]]:
   """Returns the latest readable state, its round (0: the initial one) and the unreadable rounds."""
-  initial_state = loop.process.initialize()
   unreadable: set[int] = set()
   for round_num in reversed(wait(loop.state_manager.get_versions()) or []):
     if round_num > loop.num_rounds:
@@ -151,8 +156,22 @@ def _check_progress(values: Metrics, round_num: int) -> None:
     )
 
 
+def _warn_if_unmoved(before: Any, after: Any) -> None:
+  """Says so if a model's weights are what they were."""
+  pairs = zip(tf.nest.flatten(before), tf.nest.flatten(after))
+  if all(np.array_equal(old, new) for old, new in pairs):
+    logging.warning(
+      "Found the weights of the model unmoved after %d rounds; expected training to change them:"
+      " see whether the learning rate is too small, the threshold above all losses (a private one"
+      " starts from max_loss), or nobody in the cohorts.",
+      _ROUNDS_TO_MOVE,
+    )
+
+
 def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
-  state, done, unreadable = _load(loop, wait)
+  initial_state = loop.process.initialize()
+  initial_weights = loop.process.get_model_weights(initial_state)
+  state, done, unreadable = _load(loop, initial_state, wait)
   saved = done
 
   def evaluate(state: Any, round_num: int) -> Metrics:
@@ -193,6 +212,8 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
       if loop.measure_time:
         values["seconds"] = time.monotonic() - start
       _check_progress(values, round_num)
+      if round_num == _ROUNDS_TO_MOVE:
+        _warn_if_unmoved(initial_weights, loop.process.get_model_weights(output.state))
       if round_num % loop.rounds_per_evaluation == 0 or round_num == loop.num_rounds:
         values.update(evaluate(output.state, round_num))
       with _deferred_signals():

@@ -4,8 +4,10 @@ The thresholds of superquantile aggregation (exact, tree, geometric), and the so
 loss of the methods that it is compared with.
 """
 
+import collections.abc
 from typing import Callable, Union
 
+from tff_superquantile import argument_checks
 from tff_superquantile.threshold.adaptive_theta import AdaptiveTheta
 from tff_superquantile.threshold.adaptive_theta import Theta
 from tff_superquantile.threshold.exact import build_exact_quantile
@@ -56,9 +58,16 @@ def build_threshold(threshold: Union[str, ThresholdFn], theta: Theta) -> Thresho
 
   Raises:
     ValueError: If the name is unknown or theta is outside (0, 1].
-    TypeError: If the function does not return a `ThresholdProcess`.
+    TypeError: If an argument is not of its documented type, or the function does not return a
+      `ThresholdProcess`.
   """
   if not isinstance(threshold, str):
+    argument_checks.check_type(
+      "threshold",
+      threshold,
+      collections.abc.Callable,
+      f"one of {sorted(_BUILDERS)} or a function of theta that returns a ThresholdProcess",
+    )
     build = threshold
   elif threshold in _BUILDERS:
     build = _BUILDERS[threshold]

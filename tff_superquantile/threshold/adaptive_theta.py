@@ -6,11 +6,13 @@ and many times as many at the best, which noise does not need.
 """
 
 import dataclasses
+import numbers
 from typing import Union
 
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile import argument_checks
 from tff_superquantile import superquantile
 
 
@@ -72,9 +74,15 @@ def check_theta(theta: Theta) -> Theta:
   """Returns an `AdaptiveTheta` as it is, and anything else as a float.
 
   Raises:
+    TypeError: If it is neither an `AdaptiveTheta` nor a number.
     ValueError: If a number is not a tail fraction in (0, 1].
   """
-  return theta if isinstance(theta, AdaptiveTheta) else superquantile.check_theta(theta)
+  if isinstance(theta, AdaptiveTheta):
+    return theta
+  argument_checks.check_type(
+    "theta", theta, numbers.Real, "a tail fraction in (0, 1] or an AdaptiveTheta"
+  )
+  return superquantile.check_theta(theta)
 
 
 def of_round(theta: Theta, num_clients: Union[float, tf.Tensor]) -> Union[float, tf.Tensor]:

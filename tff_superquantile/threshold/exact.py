@@ -9,6 +9,7 @@ from typing import Any, Callable, Union
 import numpy as np
 import tensorflow as tf
 
+from privacy import tree_mechanism
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import cohort_losses
@@ -130,11 +131,10 @@ def build_exact_reweighting(
     A `ThresholdProcess` with the measurements of `build_exact_quantile`.
 
   Raises:
-    ValueError: If theta is outside (0, 1] or smoothing is negative or not finite.
+    ValueError: If theta is outside (0, 1], or smoothing is neither 0 nor a number from 1e-9 to
+      1e9.
   """
   theta = adaptive_theta.check_theta(theta)
-  if not 0.0 <= smoothing < np.inf:
-    raise ValueError(f"Found smoothing = {smoothing}; it must be finite and not negative.")
   if smoothing == 0.0:
 
     def server_fn(rows, theta):
@@ -153,6 +153,8 @@ def build_exact_reweighting(
       return tf.where(loss > result["threshold"], 1.0, at_threshold)
 
     return _build(theta, server_fn, share_fn)
+
+  smoothing = tree_mechanism.check_scale("smoothing", smoothing)
 
   def smoothed_server_fn(rows, theta):
     # See `superquantile.smoothed_dual_weights`; here mu / nu is what the clients need.

@@ -17,6 +17,36 @@ from tff_superquantile.threshold import process
 _SENSITIVITY = 0.5
 
 
+class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
+  """The exact sum of records, by a secure sum of how many there are of either sign."""
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    @tff.tensorflow.computation(value_type)
+    def count(record):
+      return collections.OrderedDict(
+        below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
+      )
+
+    @tff.tensorflow.computation(count.type_signature.result)
+    def total(counts):
+      return _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, records):
+      counts = tff.federated_secure_sum(tff.federated_map(count, records), max_input=1)
+      return tff.templates.MeasuredProcessOutput(
+        state, tff.federated_map(total, counts), tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
 def build_geometric_quantile(
   theta: adaptive_theta.Theta,
   noise_multiplier: float,
@@ -48,8 +78,7 @@ def build_geometric_quantile(
     expected_clients: By which the sum is divided, q n with Poisson sampling.
     initial_estimate: In units of the loss, positive.
     learning_rate: Of the estimate's logarithm.
-    sum_factory: Sums the bits, for example `tff.aggregators.SecureSumFactory(1.0)`; None for the
-      plain sum.
+    sum_factory: Sums the bits, -1/2 and 1/2; None for a secure sum of how many there are of each.
     noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
@@ -65,13 +94,13 @@ def build_geometric_quantile(
       f"Found theta = {theta} with the geometric threshold, which releases nothing that tells how"
       " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
     )
-  stddev = _SENSITIVITY * tree_mechanism.check_positive("noise_multiplier", noise_multiplier)
+  stddev = _SENSITIVITY * tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
   for name, value in (
     ("expected_clients", expected_clients),
     ("initial_estimate", initial_estimate),
     ("learning_rate", learning_rate),
   ):
-    tree_mechanism.check_positive(name, value)
+    tree_mechanism.check_scale(name, value)
   noise = seeded_gaussian_query.SeededGaussianSumQuery(
     _SENSITIVITY, stddev, noise_key, "geometric threshold"
   )
@@ -102,7 +131,7 @@ def build_geometric_quantile(
     record = tracker.preprocess_record(params, loss)
     return tf.where(tf.math.is_nan(loss), 0.0, record)
 
-  sum_process = (sum_factory or tff.aggregators.SumFactory()).create(process.LOSS_TYPE)
+  sum_process = (sum_factory or _SecureSignSumFactory()).create(process.LOSS_TYPE)
 
   @tff.tensorflow.computation(state_type, process.LOSS_TYPE)
   def at_server(state, total):

@@ -1,8 +1,10 @@
 """Client weights that learn over the rounds who is worst off: the inner player of agnostic FL."""
 
-import numpy as np
+import numbers
+
 import tensorflow as tf
 
+from tff_superquantile import argument_checks
 from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold import weighting
@@ -29,17 +31,16 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
     [0, n) is left out of the ascent and has no share.
 
   Raises:
+    TypeError: If an argument is no number.
     ValueError: If a number is out of its range.
   """
-  if num_clients != int(num_clients) or not 1 <= num_clients <= cohort_losses.MAX_CLIENTS:
+  argument_checks.check_type("num_clients", num_clients, numbers.Integral, "a whole number")
+  if not 1 <= num_clients <= cohort_losses.MAX_CLIENTS:
     raise ValueError(
       f"Found num_clients = {num_clients}; expected a whole number from 1 to"
       f" {cohort_losses.MAX_CLIENTS}."
     )
-  if not 0.0 <= ascent_rate < np.inf:
-    raise ValueError(
-      f"Found ascent_rate = {ascent_rate}; expected a finite number that is not negative."
-    )
+  ascent_rate = argument_checks.check_not_negative("ascent_rate", ascent_rate)
 
   def initial_state_fn():
     return tf.zeros([num_clients], tf.float32)

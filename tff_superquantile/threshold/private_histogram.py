@@ -98,10 +98,8 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     if decoder not in _DECODERS:
       raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
-    if not 0.0 < max_value < np.inf:
-      raise ValueError(f"Found {max_value} for the upper end of the values; expected it positive.")
     self._mechanism = mechanism
-    self._max_value = float(max_value)
+    self._max_value = tree_mechanism.check_scale("max_value", max_value)
     self._decoder = decoder
     self._source = noise_source.NoiseSource(noise_key, "histogram")
     # The noise is within its support without exception, so that nothing is ever clipped.

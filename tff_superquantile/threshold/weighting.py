@@ -5,21 +5,16 @@ that nothing overflows, whatever the losses. The average divides by their sum.
 """
 
 import collections
+import numbers
 
-import numpy as np
 import tensorflow as tf
 
+from tff_superquantile import argument_checks
 from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 
 # Losses below count as this, so that ratios and powers of a loss of zero are numbers.
 MIN_LOSS = 1e-10
-
-
-def _check_not_negative(name: str, value: float) -> float:
-  if not 0.0 <= float(value) < np.inf:  # Also refuses NaN.
-    raise ValueError(f"Found {name} = {value}; expected a finite number that is not negative.")
-  return float(value)
 
 
 def measure(
@@ -64,9 +59,10 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
     A `ThresholdProcess` whose result is the cohort's largest loss; measurements as `measure`.
 
   Raises:
-    ValueError: If q is negative or not finite.
+    TypeError: If q is no number.
+    ValueError: If q is not a number from 0 to 1e9.
   """
-  q = _check_not_negative("q", q)
+  q = argument_checks.check_not_negative("q", q)
 
   def share_fn(loss, largest):
     ratio = tf.maximum(loss, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
@@ -99,9 +95,11 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     `update_scale`.
 
   Raises:
+    TypeError: If an argument is no number.
     ValueError: If a number is out of its range.
   """
-  temperature = _check_not_negative("temperature", temperature)
+  temperature = argument_checks.check_not_negative("temperature", temperature)
+  argument_checks.check_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")
   if not 0.0 <= moving_average_rate < 1.0:
     raise ValueError(
       f"Found moving_average_rate = {moving_average_rate}; expected a number in [0, 1), 0 for none."

@@ -1,0 +1,149 @@
+"""Writes files that are there whole or not at all, whatever ends the program.
+
+What is not whole yet has a temporary name beside the final one. A program that is killed leaves it,
+for a later one to remove: `remove_temporaries` where a lock keeps others out, `temporary_folder`
+where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+
+_TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+_TEMPORARY_FOLDER = re.compile(r".+\.\d+-[0-9a-f]{8}\.tmp")
+# Between making a folder and locking it, nobody owns it.
+_SECONDS_TO_LOCK = 60.0
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+  """Gives an `OSError` without a file's name, such as a full disk's, the name of this file."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is None:
+      error.filename = os.fspath(path)
+    raise
+
+
+def write(path: str | os.PathLike, content: str | bytes, mode: int | None = None) -> None:
+  """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
+
+  Args:
+    path: The file to write, replaced if it exists. Its folder must exist.
+    content: The content; text is written as UTF-8 with line ends as they are.
+    mode: Its permissions, from its creation on; None for what the user's umask leaves.
+
+  Raises:
+    OSError: If the folder does not exist or cannot be written. No temporary file is left.
+  """
+  if isinstance(content, str):
+    content = content.encode("utf-8", errors="replace")
+  path = pathlib.Path(path)
+  # In the same folder, because a rename is atomic only within one file system. An ordinary `open`
+  # rather than `tempfile`, whose files nobody but their owner can read.
+  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+  try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with naming(path):
+      with open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: str | os.PathLike) -> None:
+  """Removes what calls of `write` that were killed have left in a folder.
+
+  Only where a lock keeps others from writing: a file in the making would be removed, too.
+
+  Args:
+    folder: The folder; it need not exist.
+  """
+  for path in pathlib.Path(folder).glob(".*.tmp"):
+    if _TEMPORARY_FILE.fullmatch(path.name):
+      path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(target: str | os.PathLike) -> Iterator[str]:
+  """Makes a folder beside a file or folder that is to appear at once, by a rename out of it.
+
+  It is locked until it is removed, at the end. Those beside it that nobody has locked were left by
+  programs that were killed, and are removed first.
+
+  Args:
+    target: What is to appear.
+
+  Yields:
+    The path of the folder, which may be renamed to `target` itself.
+
+  Raises:
+    OSError: If the folder cannot be made.
+  """
+  target = pathlib.Path(target)
+  target.parent.mkdir(parents=True, exist_ok=True)
+  _remove_abandoned(target.parent)
+  path = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+  os.mkdir(path)
+  with contextlib.ExitStack() as stack:
+    stack.callback(shutil.rmtree, path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # Where folders cannot be locked, nobody else removes it.
+      stack.enter_context(_locked(path))
+    yield path
+
+
+def _remove_abandoned(parent: pathlib.Path) -> None:
+  for path in parent.glob("*.tmp"):
+    with contextlib.suppress(OSError):  # In use, another's, or removed meanwhile.
+      if not _TEMPORARY_FOLDER.fullmatch(path.name) or not path.is_dir():
+        continue
+      if time.time() - path.stat().st_mtime > _SECONDS_TO_LOCK:
+        with _locked(path):
+          shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _locked(folder: str | os.PathLike) -> Iterator[None]:
+  """Holds the lock of a folder; an `OSError` if somebody else does."""
+  descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+  finally:
+    os.close(descriptor)
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+  """Writes a value as indented JSON, like `write`.
+
+  Args:
+    path: The file to write.
+    value: Dicts, lists, strings and numbers; NumPy scalars and arrays are converted.
+
+  Raises:
+    OSError: As `write`.
+    TypeError: If a value is none of the above.
+  """
+  write(path, json.dumps(value, indent=2, default=_to_builtin) + "\n")
+
+
+def _to_builtin(value: Any) -> Any:
+  if isinstance(value, (np.ndarray, np.generic)):
+    return value.tolist()
+  raise TypeError(f"Only plain values and NumPy arrays can be written. Found {type(value)}.")

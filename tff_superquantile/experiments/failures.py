@@ -1,0 +1,120 @@
+"""What a command says of the error that ends it.
+
+A `ValueError` of this project's is a sentence for its user already. What the system says of a file,
+such as that the disk is full, becomes one. Any other error comes from a user's own task or model,
+or from where nobody expects any: a sentence says where, under the traceback.
+"""
+
+import errno
+import os
+import pathlib
+import re
+import sysconfig
+import textwrap
+import traceback
+from typing import Any, NamedTuple, Optional
+
+USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
+FAILED = 1
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_OUR_PACKAGES = ("tff_superquantile", "privacy", "benchmarks")
+# Of the tasks; the other files of their package are users'.
+_OUR_TASK_FILES = (
+  *("__init__", "emnist", "emnist_files", "emnist_standin", "glove", "models", "sent140"),
+  *("sent140_files", "sent140_standin", "synthetic", "task", "user_files"),
+)
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+# AutoGraph runs a copy of a function; its messages say where the original is.
+_FRAME_IN_MESSAGE = re.compile(r'File "(.+)", line (\d+), in (\w+)(?:  \*)?')
+_MOST_CHARACTERS = 500  # Of an error's own message; TensorFlow's may have thousands.
+
+_REMEDIES = {
+  errno.ENOSPC: "make room",
+  errno.EDQUOT: "make room",
+  errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+}
+_ERRNOS = {os.strerror(number): number for number in errno.errorcode}
+# In TensorFlow's errors, at the begin of a line or after what it was doing:
+# "{{node SaveV2}} PATH; No space left on device", "Failed to run: PATH; No such file or directory".
+_TENSORFLOWS_WORDS = re.compile(
+  rf"(?:^|: |\}}\}} )((?:(?!: |\}}\}} ).)+?); ({'|'.join(map(re.escape, _ERRNOS))})", re.MULTILINE
+)
+
+
+class Failure(NamedTuple):
+  """How a command fails.
+
+  Attributes:
+    sentence: What to say.
+    code: The exit code.
+    has_traceback: Whether the traceback belongs above it.
+  """
+
+  sentence: str
+  code: int
+  has_traceback: bool = False
+
+
+def describe(error: Exception) -> Failure:
+  """How a command fails that this error ends."""
+  if _is_sentence(error):
+    return Failure(str(error), USAGE_ERROR)
+  said = _system_error(error)
+  if said is not None:
+    return Failure(
+      f"Found that {said.filename or 'the output'} cannot be read or written"
+      f" ({said.strerror or said}); {_REMEDIES.get(said.errno or 0, 'mend that')} and run the same"
+      " command again: it goes on where it was.",
+      FAILED,
+    )
+  return Failure(_say_where(error), FAILED, has_traceback=True)
+
+
+def _is_ours(path: str) -> bool:
+  """Whether a source file is this project's."""
+  file = pathlib.Path(path).resolve()
+  if file.parent == _ROOT / "tasks":
+    return file.stem in _OUR_TASK_FILES
+  return any(_ROOT / package in file.parents for package in _OUR_PACKAGES)
+
+
+def _is_users(path: str) -> bool:
+  """Whether a source file is neither this project's nor a library's."""
+  if pathlib.Path(path).resolve().parent == _ROOT / "tasks":
+    return not _is_ours(path)
+  return not _is_ours(path) and os.path.exists(path) and not path.startswith(_LIBRARIES)
+
+
+def _is_sentence(error: Exception) -> bool:
+  """Whether an error's message is written for users: this project's own `ValueError`s are."""
+  last = traceback.extract_tb(error.__traceback__)[-1]
+  return isinstance(error, ValueError) and _is_ours(last.filename)
+
+
+def _say_where(error: Exception) -> str:
+  """A sentence on an error that comes from a user's file, or from where nobody expects any."""
+  frames: list[tuple[Any, ...]] = []
+  frames += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+  message = str(error)
+  for match in _FRAME_IN_MESSAGE.finditer(str(error)):
+    frames.append(match.groups())
+    message = str(error)[match.end() :]
+  users = [frame for frame in frames if _is_users(frame[0])]
+  file, line, function = (users or frames)[-1]
+  message = textwrap.shorten(message, _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
+  return (
+    f"Found that {file}, line {line}, in {function}, raised {type(error).__name__}: {message}; see"
+    " the traceback above."
+  )
+
+
+def _system_error(error: Exception) -> Optional[OSError]:
+  """What the system said of a file, as Python has it; None for an error of another kind.
+
+  TensorFlow and TFF have several classes for it, and the same words.
+  """
+  if isinstance(error, OSError):
+    return error
+  said = _TENSORFLOWS_WORDS.search(str(error))
+  return said and OSError(_ERRNOS[said[2]], said[2], said[1])

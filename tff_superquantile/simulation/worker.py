@@ -1,0 +1,92 @@
+"""TFF's worker, the process in which TFF's C++ runtime computes: reachable by its starter alone."""
+
+from collections.abc import Sequence
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from typing import Any
+import warnings
+import weakref
+
+import grpc
+
+# Private to TFF: the module that starts the worker. Nothing public reaches the child process.
+from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
+
+from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import private_network
+
+_PORT_FLAG = "--port="
+OPEN_PORT = (
+  "TFF's worker listens on port {port} at all addresses of this machine while it runs, and obeys"
+  " whoever connects: the kernel did not allow it a network of its own (user namespaces are off)."
+  " Close the port to others by a firewall, or do not start the worker: see docs/security.md."
+)
+
+workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+# Of workers in a network of their own, by the address that TFF would connect to.
+_sockets: dict[str, str] = {}
+
+
+_PROGRAM = [sys.executable, "-I", "-S", private_network.__file__]
+
+
+class Worker(dependent_process.DependentProcess):
+  """A worker, silent, to which only this user can connect where the kernel allows that.
+
+  Attributes:
+    alone: Whether it is so.
+  """
+
+  def __init__(self, args: Sequence[str], **kwargs: Any):
+    """Starts the worker.
+
+    Args:
+      args: The command, with the flag `--port`.
+      **kwargs: As for `subprocess.Popen`.
+
+    Raises:
+      RuntimeError: If it does not start.
+    """
+    (port,) = (arg[len(_PORT_FLAG) :] for arg in args if arg.startswith(_PORT_FLAG))
+    folder = tempfile.mkdtemp(prefix="tff_worker_")  # For its owner alone.
+    path = os.path.join(folder, "socket")
+    kwargs.update(dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
+    reader, status = os.pipe()
+    with open(reader, "rb") as answer:
+      with open(status, "wb"), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        inherited = (listener.fileno(), status)
+        command = [*_PROGRAM, *map(str, inherited), port, *args]
+        super().__init__(command, pass_fds=inherited, **kwargs)
+      said = answer.read()
+    self.alone = said == private_network.ALONE
+    workers.add(self)
+    if self.alone:
+      _sockets[f"localhost:{port}"] = f"unix:{path}"
+      return
+    shutil.rmtree(folder)
+    if said != private_network.OPEN:
+      raise RuntimeError(f"Found that TFF's worker does not start: {' '.join(args)}")
+    warnings.warn(OPEN_PORT.format(port=port), RuntimeWarning, stacklevel=2)
+
+
+def address(target: str) -> str:
+  """Where the worker is found that TFF takes to be at `target`, such as localhost:1234."""
+  return _sockets.get(target, target)
+
+
+def connect(target: str, options: Any = None) -> grpc.Channel:
+  """Opens a channel to a worker; takes what `grpc.insecure_channel` takes."""
+  return grpc.insecure_channel(address(target), options)
+
+
+def install() -> None:
+  """Has TFF start its workers here."""
+  executor_factory.subprocess = types.SimpleNamespace(Popen=Worker)
+  executor_factory.grpc = types.SimpleNamespace(insecure_channel=connect)
