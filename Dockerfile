@@ -13,7 +13,7 @@ RUN apt-get update \
 WORKDIR /opt/tff_superquantile
 
 # Packages before the project's own files, whose changes then do not install them anew.
-COPY requirements.lock ./
+COPY requirements.lock requirements.hashes ./
 COPY scripts scripts
 RUN PIP_NO_CACHE_DIR=1 bash -c 'source scripts/venv.sh && ensure_venv packages'
 

@@ -6,9 +6,9 @@
 # TFF_SUPERQUANTILE_MIN_DISK_MB.
 #
 # The parts, in the order in which they go in:
-#   packages        requirements.lock
+#   packages        requirements.hashes, those of requirements.lock
 #   project         this project itself, in place
-#   dev             requirements-dev.lock, what the tests need
+#   dev             requirements-dev.hashes, what the tests need
 #
 # Files of ours in .venv:
 #   .made-for       the project root it was made for; without it the environment is the user's own,
@@ -45,12 +45,12 @@ help_if_asked() {
 # _stamp_of PART: changes with what the part is installed from.
 _stamp_of() {
   case "$1" in
-    packages) cat -- "$ROOT/requirements.lock" ;;
+    packages) cat -- "$ROOT/requirements.hashes" ;;
     # In place: pip notes the path, and the lock in the metadata.
     project)
       echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/requirements.lock"
       ;;
-    dev) cat -- "$ROOT/requirements-dev.lock" ;;
+    dev) cat -- "$ROOT/requirements-dev.hashes" ;;
   esac | sha256sum | cut -d ' ' -f 1
 }
 
@@ -176,10 +176,11 @@ _install() {
   stamp="$(_stamp_of "$part")"
   rm -f -- "$VENV/.stamp-$part"
   local pip=("$VENV/bin/python" -I -m pip --no-input --disable-pip-version-check install --no-deps)
+  # Without --only-binary a missing wheel would start an hour of compiling.
+  local hashed=(--only-binary :all: --require-hashes)
   case "$part" in
-    # Without --only-binary a missing wheel would start an hour of compiling.
-    packages) pip+=(--only-binary :all: -r "$ROOT/requirements.lock") ;;
-    dev) pip+=(--only-binary :all: -r "$ROOT/requirements-dev.lock") ;;
+    packages) pip+=("${hashed[@]}" -r "$ROOT/requirements.hashes") ;;
+    dev) pip+=("${hashed[@]}" -r "$ROOT/requirements-dev.hashes") ;;
     # requirements.lock has the setuptools that builds it: nothing to download.
     project) pip+=(--no-build-isolation -e "$ROOT") ;;
   esac

@@ -22,6 +22,8 @@ _FILES = (
   "pyproject.toml",
   "requirements.lock",
   "requirements-dev.lock",
+  "requirements.hashes",
+  "requirements-dev.hashes",
 )
 _COREUTILS = ("cat", "cut", "dirname", "env", "mkdir", "mv", "readlink", "rm")
 _COREUTILS += ("sha256sum", "tail", "tr")
@@ -117,7 +119,7 @@ def machine(tmp_path):
   return _Machine(tmp_path)
 
 
-_SET_UP = ["venv", "pip -r requirements.lock", "pip -e {project}"]
+_SET_UP = ["venv", "pip -r requirements.hashes", "pip -e {project}"]
 
 
 def _set_up_calls(machine):
@@ -347,18 +349,19 @@ def test_changed_lock_reinstalls(machine):
   machine.python()
   machine.run("run_experiments.sh")
   machine.calls()
-  with open(machine.project / "requirements.lock", "a") as lock:
-    lock.write("another==1.0\n")
+  for name in ("requirements.lock", "requirements.hashes"):
+    with open(machine.project / name, "a") as lock:
+      lock.write("another==1.0\n")
   machine.run("run_experiments.sh")
   # The project, too: the lock is in its metadata.
-  assert machine.calls()[:-1] == ["pip -r requirements.lock", f"pip -e {machine.project}"]
+  assert machine.calls()[:-1] == ["pip -r requirements.hashes", f"pip -e {machine.project}"]
   with open(machine.project / "setup.cfg", "a") as config:
     config.write("\n")
   machine.run("run_experiments.sh")
   assert machine.calls()[:-1] == [f"pip -e {machine.project}"]
   (machine.project / ".venv/.stamp-packages").write_text("another\n")
   machine.run("run_experiments.sh")
-  assert machine.calls()[:-1] == ["pip -r requirements.lock"]
+  assert machine.calls()[:-1] == ["pip -r requirements.hashes"]
 
 
 def test_moved_project_gets_a_new_environment(machine):
@@ -402,7 +405,7 @@ def test_tests_run_after_the_linter(machine):
   assert result.returncode == 0
   assert f"in {machine.project}," in result.stdout
   assert machine.calls() == [
-    "pip -r requirements-dev.lock",
+    "pip -r requirements-dev.hashes",
     "-m ruff check .",
     "-m mypy",
     "-m pytest -x tests/test_scripts.py",
@@ -434,6 +437,18 @@ def test_locks_have_exact_versions_once_in_order():
   assert len(names) == len(set(names))
   for name in ("tensorflow", "tensorflow-federated", "tensorflow-privacy", "pytest", "setuptools"):
     assert name in names
+
+
+@pytest.mark.parametrize("lock", _LOCKS)
+def test_every_locked_package_has_hashes(lock):
+  text = (_ROOT / lock).with_suffix(".hashes").read_text()
+  text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+  hashed = [re.split(r" \\\n +--hash=sha256:", entry) for entry in re.split(r"\n(?! )", text)]
+  for _, *hashes in hashed:
+    assert hashes and all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes)
+  # uv writes the markers in its own way.
+  packages = [re.sub("_full(.*)'(.*)'", r'\1"\2"', package) for package, *_ in hashed]
+  assert packages == _locked(lock)
 
 
 def test_metadata_can_be_resolved_and_agree_with_the_locks():
