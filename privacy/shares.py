@@ -98,7 +98,7 @@ def sum_slack(stddev: float, num_shares: int) -> float:
     A bound on the absolute log-ratio of their probabilities, not negative.
   """
   shares = np.arange(1, num_shares)
-  return float(10.0 * np.exp(-2.0 * np.pi**2 * stddev**2 * shares / (shares + 1)).sum())
+  return float(10.0 * np.exp(-2.0 * np.pi**2 * stddev * stddev * shares / (shares + 1)).sum())
 
 
 def slack(stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
@@ -114,7 +114,7 @@ def slack(stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
   """
   tau = sum_slack(stddev, num_shares) + _ROUNDING_SLACK
   if protocol != HELPERS and num_shares > 1:
-    apart = stddev**2 * (num_shares - 1) / num_shares
+    apart = stddev * stddev * (num_shares - 1) / num_shares
     tau += 10.0 * math.exp(-2.0 * math.pi**2 * apart)
   return tau
 
