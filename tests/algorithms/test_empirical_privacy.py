@@ -202,6 +202,7 @@ def _audit(process, release, sizes, num_helpers=0):
   mu = _mu_at_least(*(tell(outputs) for outputs in found.values()), num_choosing)
   epsilon = _gaussian_epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, 1, _DELTA).epsilon
+  print(f"epsilon of at least {epsilon:.3f} found, {accounted:.3f} accounted for")  # For -rP.
   assert epsilon <= accounted, "less noise than the accounting says"
   assert epsilon >= accounted / 2, "much more noise than the accounting says"
 

@@ -77,6 +77,14 @@ def test_a_torn_last_line_goes(tmp_path, torn):
   assert all(row["loss"] == "0.1" and row["cohort_size"] == "3" for row in _rows(tmp_path))
 
 
+def test_a_torn_number_is_not_taken_for_an_earlier_round(tmp_path):
+  _release(_manager(tmp_path), *((key, _ROW) for key in range(13)))
+  with open(tmp_path / "rounds.csv", "a", newline="") as stream:
+    stream.write("1")  # Of 13.
+  _release(_manager(tmp_path), (11, _ROW))
+  assert [row["round"] for row in _rows(tmp_path)] == list(map(str, range(12)))
+
+
 def test_rows_past_the_checkpoint_go_when_their_round_comes_again(tmp_path):
   _release(_manager(tmp_path), *((key, _ROW) for key in range(9)))
   _release(_manager(tmp_path), (5, {"loss": 0.5}))
