@@ -28,6 +28,7 @@ from tff_superquantile.doctor import runtime
 from tff_superquantile.doctor import trials
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import context
+from tff_superquantile.simulation import private_network
 
 _LOCK = 'zeta==1.0\nalpha==2.0\nbeta==3.0.post1 ; python_version < "3.0"\n# gamma==4.0\n'
 
@@ -105,7 +106,7 @@ def test_c_library(root, monkeypatch):
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_network(monkeypatch, allowed):
-  monkeypatch.setattr(machine.private_network, "is_allowed", lambda: allowed)
+  monkeypatch.setattr(private_network, "is_allowed", lambda: allowed)
   if allowed:
     _assert_finding(machine.check_network(), "ok", "nobody else reaches it")
   else:

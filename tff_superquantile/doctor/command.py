@@ -96,7 +96,7 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
     Check("results", folder(options.output_dir, "--output_dir=DIR")),
     Check("cache", folder(options.cache_dir, "--cache_dir=DIR")),
     Check("temporary", folder(tempfile.gettempdir(), "TMPDIR=DIR in the environment")),
-    Check("network", machine.check_network, ("platform",)),
+    Check("network", machine.check_network, ("Python", "platform")),
     Check("packages", packages.check_packages, right_machine),
     Check("versions", packages.check_versions, ("packages",)),
     Check("own packages", packages.check_own_packages),

@@ -14,7 +14,6 @@ import sys
 import tempfile
 
 from tff_superquantile.doctor import report
-from tff_superquantile.simulation import private_network
 
 # The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
 PYTHONS = ((3, 9), (3, 10), (3, 11))
@@ -64,6 +63,9 @@ def check_platform() -> report.Finding:
 
 def check_network() -> report.Finding:
   """Whether TFF's worker is out of reach of others."""
+  # Not at the top: versions of Python that it is not for never get here.
+  from tff_superquantile.simulation import private_network
+
   if private_network.is_allowed():
     return report.ok("TFF's worker gets one of its own, where nobody else reaches it")
   return report.note(
