@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import failures
 
 
 def test_the_garbage_collector_works_again_and_spares_what_was_imported():
@@ -22,6 +23,16 @@ def test_the_garbage_collector_works_again_and_spares_what_was_imported():
   with pytest.raises(ImportError), cli.starting_tensorflow():
     raise ImportError
   assert gc.isenabled()
+
+
+def test_the_projects_own_task_files_are_listed():
+  # The sentences of a file that is not would come with a traceback, as a user's own errors do.
+  files = subprocess.run(
+    ["git", "ls-files", "tasks/*.py"], cwd=_ROOT, capture_output=True, text=True, check=False
+  )
+  if files.returncode:
+    pytest.skip("not a checkout")
+  assert {pathlib.Path(name).stem for name in files.stdout.split()} == set(failures._OUR_TASK_FILES)
 
 
 # A task of a user's own, with a mistake for each seed.

@@ -80,13 +80,9 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   resolved["client_weighting"] = "uniform"
   resolved["sampling"] = resolved["sampling"] or "poisson"
   _check_noise_shares(resolved)
-  clip_norm = resolved["clip_norm"]
-  least, most = tree_mechanism.LEAST_SCALE, tree_mechanism.MOST_SCALE
-  if clip_norm is None or not least <= clip_norm <= most:
-    found = "no --clip_norm" if clip_norm is None else f"--clip_norm={clip_norm}"
-    raise ValueError(
-      f"Found {found} in a private run; give a norm from {least:g} to {most:g}, such as 0.1."
-    )
+  if resolved["clip_norm"] is None:
+    raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
+  tree_mechanism.check_scale("--clip_norm", resolved["clip_norm"])
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
