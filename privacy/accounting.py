@@ -484,6 +484,7 @@ def _round_curve(release: Release) -> tuple[np.ndarray, np.ndarray]:
   return np.array(orders), _mixture(np.array(orders), curve, overflow, _event_curve(full, orders))
 
 
+@functools.lru_cache(maxsize=64)  # Asked for in every round of a run.
 def round_slack(release: Release) -> float:
   """The log of the ratio between a round's law and one with a continuous Gaussian's noise.
 
@@ -506,6 +507,7 @@ def round_slack(release: Release) -> float:
   return slack
 
 
+@functools.lru_cache(maxsize=64)
 def _round_tail_probability(release: Release) -> float:
   """The chance that a round's output is one that is impossible without a client.
 

@@ -222,15 +222,33 @@ def test_clients_without_examples_are_those_of_tffs_runtime(
   assert sizes[1] - sizes[0] == pytest.approx(3.0, abs=1e-3)
 
 
-def test_cohorts_of_any_size_are_traced_once(equal_files, unequal_files):
-  for files, most in ((equal_files, 2), (unequal_files, 1)):
+def test_few_functions_are_traced_for_cohorts_of_all_sizes(equal_files, unequal_files):
+  def traced(files, sizes):
     process = build("exact", files, 0)
     in_process = engine.CohortContext()
-    run(in_process, process, [cohort(files, range(n)) for n in (2, 5, 9, 16, 17, 18, 19, 20)])
-    program = in_process._programs[id(process.next)]
-    # One for all sizes, and one compiled: 16 to 20 have the capacities 16 and 20.
-    assert len([key for key in program._functions if key is None]) == 1
-    assert len(program._functions) <= 1 + most
+    run(in_process, process, [cohort(files, range(n)) for n in sizes])
+    return {key and key.capacity for key in in_process._programs[id(process.next)]._functions}
+
+  sizes = (2, 5, 9, 16, 17, 18, 19, 20)
+  assert traced(unequal_files, sizes) == {None}
+  # Room for 16 and, as sizes turned out to vary, for a quarter more than 17.
+  assert traced(equal_files, sizes) == {None, 16, 21}
+  assert traced(equal_files, (20, 20)) == {20}
+  assert traced(equal_files, (20, 16)) == {20}
+
+
+@pytest.mark.parametrize("name", ["exact", "private distributed"])
+def test_what_a_cohort_computes_does_not_depend_on_the_cohorts_before_it(name, equal_files):
+  process = build(name, equal_files, 0)
+  results = []
+  for sizes in ([17], [20, 17], [16, 17]):  # In loops for 17, 20 and 21 clients.
+    in_process = engine.CohortContext()
+    states = run(in_process, process, [cohort(equal_files, range(n)) for n in sizes[:-1]])
+    del states
+    results.append(run(in_process, process, [cohort(equal_files, range(17))])[0])
+  for other in results[1:]:
+    for expected, found in zip(tree.flatten(results[0]), tree.flatten(other)):
+      np.testing.assert_array_equal(expected, found)
 
 
 def test_the_order_of_evaluation_does_not_matter(equal_files):

@@ -14,9 +14,6 @@ from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import values
 
-# What `reading.Store.read` says of the shapes: the capacity first.
-_Key = Optional[tuple]
-
 
 class _Program:
   """A computation as traced TensorFlow functions, for cohorts of any size."""
@@ -53,7 +50,7 @@ class _Program:
     self._reader = None
     if discovery.reads:
       self._reader = reading.Reader(discovery.reads, strings)
-    self._functions: dict[_Key, Any] = {}
+    self._functions: dict[Optional[reading.Key], Any] = {}
     self._can_compile = True
 
   def _run(self, tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
@@ -73,7 +70,7 @@ class _Program:
       for leaf, leaf_type in zip(results, self._results)
     ]
 
-  def _function(self, key: _Key, reads: Sequence[reading.Read]) -> Any:
+  def _function(self, key: Optional[reading.Key], reads: Sequence[reading.Read]) -> Any:
     """The traced function for what is read: of any shapes, or with a key of these shapes."""
     if key not in self._functions:
 
@@ -83,7 +80,7 @@ class _Program:
         if key is None:
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
-          capacity = key[0]
+          capacity = key.capacity
           stacked = {r.ref: tf.reshape(by_ref[r.ref][0], [capacity, *r.shapes[0]]) for r in reads}
           mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, capacity)
         return self._run(parameters, mapper)
@@ -97,15 +94,16 @@ class _Program:
     arrays = []
     if self._converter is not None:
       arrays = self._converter.arrays(arg)
-    key: _Key = None
+    key: Optional[reading.Key] = None
     reads: list[reading.Read] = []
     if self._reader is not None:
-      reads, key = self._store.read(self._reader, arrays, self._can_compile)
+      compiled = self._functions if self._can_compile else None
+      reads, key = self._store.read(self._reader, arrays, compiled)
     results = self._invoke(key, arrays, reads)
     return self._to_python([result.numpy() for result in results])
 
   def _invoke(
-    self, key: _Key, arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
+    self, key: Optional[reading.Key], arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
   ) -> Sequence[tf.Tensor]:
     tensors = [tf.constant(array) for array in arrays]
     try:

@@ -1,8 +1,8 @@
 """What clients read from files, kept in memory from round to round."""
 
 import collections
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -120,10 +120,26 @@ class Reader:
       yield from map(list, zip(*of_refs))
 
 
-def _capacity(num_clients: int) -> int:
-  """A few sizes for all cohorts, at most a quarter larger, as each is compiled for itself."""
-  step = 1 << max(num_clients.bit_length() - 3, 0)
-  return -(-num_clients // step) * step
+class Key(NamedTuple):
+  """What is compiled: a loop over so many clients, who have all read values of these shapes."""
+
+  capacity: int
+  shapes: tuple[tuple[int, ...], ...]
+
+
+def _key(
+  num_clients: int, shapes: tuple[tuple[int, ...], ...], compiled: Collection[Optional[Key]]
+) -> Key:
+  """A key with room for a cohort; a few are enough for all cohorts.
+
+  Cohorts of one size get just that. Once there is a larger one, sizes are drawn, and what is
+  compiled next has room for larger ones still.
+  """
+  earlier = [key for key in compiled if key is not None and key.shapes == shapes]
+  wide_enough = [key for key in earlier if num_clients <= key.capacity <= 2 * num_clients]
+  if wide_enough:
+    return min(wide_enough)
+  return Key(num_clients + (num_clients // 4 if earlier else 0), shapes)
 
 
 # What says from where a client's values are read.
@@ -164,18 +180,21 @@ class Store:
     return [clients[name] for name in names]
 
   def read(
-    self, reader: Reader, arrays: Sequence[np.ndarray], may_compile: bool
-  ) -> tuple[list[Read], Optional[Any]]:
+    self,
+    reader: Reader,
+    arrays: Sequence[np.ndarray],
+    compiled: Optional[Collection[Optional[Key]]],
+  ) -> tuple[list[Read], Optional[Key]]:
     """What a cohort has read.
 
     Args:
       reader: Reads what is not kept.
       arrays: The arguments of the computation.
-      may_compile: Whether to prepare for compiling.
+      compiled: The keys for which it is compiled; None not to prepare for compiling.
 
     Returns:
-      The values, and a key of their shapes if all clients' are the same; then they are padded to
-      the capacity that is the first part of the key, by repeating the last client.
+      The values, and a key if all clients' have the same shapes; then they are padded to its
+      capacity, by repeating the last client.
     """
     names = list(zip(*(arrays[i].tolist() for i in reader.strings)))
     clients = self._clients(reader, names)
@@ -185,12 +204,11 @@ class Store:
         for ref, spec in zip(reader.refs, reader.specs())
       ], None
     key = None
-    shapes = [value.shape for value in clients[0]]
-    if may_compile and len(clients) >= _MIN_COMPILED_CLIENTS:
+    shapes = tuple(value.shape for value in clients[0])
+    if compiled is not None and len(clients) >= _MIN_COMPILED_CLIENTS:
       if all(value.shape == s for client in clients for value, s in zip(client, shapes)):
-        capacity = _capacity(len(clients))
-        key = (capacity, *shapes)
-        clients += clients[-1:] * (capacity - len(clients))
+        key = _key(len(clients), shapes, compiled)
+        clients += clients[-1:] * (key.capacity - len(clients))
     reads = []
     for index, ref in enumerate(reader.refs):
       own = [client[index] for client in clients]
