@@ -12,10 +12,14 @@ import csv
 import io
 import os
 import pathlib
+import time
 from typing import Any
+import weakref
 
+from tensorboard.compat.proto import event_pb2
+from tensorboard.compat.proto import summary_pb2
 from tensorboard.plugins.scalar import summary as scalar_summary
-import tensorflow as tf
+from tensorboard.summary.writer import event_file_writer
 import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
@@ -107,7 +111,9 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
   """Writes the numbers of a round for TensorBoard, all in one record."""
 
   def __init__(self, folder: str | os.PathLike):
-    self._writer = tf.summary.create_file_writer(os.fspath(folder))
+    # Not TensorFlow's: of each eager tensor, TensorFlow 2.14 on Python 3.11 loses 16 bytes.
+    self._writer = event_file_writer.EventFileWriter(os.fspath(folder))
+    weakref.finalize(self, self._writer.close)
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """Writes the scalars of a round.
@@ -116,8 +122,7 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
       value: Plain numbers by name.
       key: The round's number.
     """
-    scalars = (scalar_summary.scalar_pb(name, value[name]) for name in sorted(value))
-    # Protocol buffers one after the other are one that has the values of all.
-    record = b"".join(scalar.SerializeToString() for scalar in scalars)
-    with self._writer.as_default():
-      tf.summary.experimental.write_raw_pb(record, step=key)
+    summary = summary_pb2.Summary()
+    for name in sorted(value):
+      summary.MergeFrom(scalar_summary.scalar_pb(name, value[name]))
+    self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=key, summary=summary))

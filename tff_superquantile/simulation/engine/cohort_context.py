@@ -74,18 +74,22 @@ class _Program:
     """The traced function for what is read: of any shapes, or with a key of these shapes."""
     if key not in self._functions:
 
-      def run(parameters: Sequence[tf.Tensor], flat_reads: Sequence[tuple]) -> list[tf.Tensor]:
-        by_ref = {r.ref: parts for r, parts in zip(reads, flat_reads)}
+      def run(parameters: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         mapper: mapping.Mapper
         if key is None:
+          by_ref = {r.ref: parts for r, parts in zip(reads, given)}
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
-          capacity = key.capacity
-          stacked = {r.ref: tf.reshape(by_ref[r.ref][0], [capacity, *r.shapes[0]]) for r in reads}
-          mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, capacity)
+          # All but the values follow from the key.
+          by_ref = {r.ref: (flat, *r.places()) for r, (flat,) in zip(reads, given)}
+          stacked = {
+            r.ref: tf.reshape(flat, [key.capacity, *r.shapes[0]])
+            for r, (flat,) in zip(reads, given)
+          }
+          mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, key.capacity)
         return self._run(parameters, mapper)
 
-      signature = ([p.spec for p in self._parameters], [r.specs(key is None) for r in reads])
+      signature = ([p.spec for p in self._parameters], [r.specs(key) for r in reads])
       function = tf.function(run, input_signature=signature, autograph=False)
       self._functions[key] = function.get_concrete_function()
     return self._functions[key]
@@ -107,7 +111,7 @@ class _Program:
   ) -> Sequence[tf.Tensor]:
     tensors = [tf.constant(array) for array in arrays]
     try:
-      parts = [tuple(tf.constant(part) for part in r.parts()) for r in reads]
+      parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
       return self._function(key, reads)(tensors, parts)
     except tf.errors.OpError as error:
       if key is None:

@@ -16,6 +16,13 @@ _MIN_COMPILED_CLIENTS = 16
 _CLIENTS_A_CALL = 64
 
 
+class Key(NamedTuple):
+  """What is compiled: a loop over so many clients, who have all read values of these shapes."""
+
+  capacity: int
+  shapes: tuple[tuple[int, ...], ...]
+
+
 class Read(NamedTuple):
   """One value that all clients of a cohort have read.
 
@@ -29,19 +36,23 @@ class Read(NamedTuple):
   flat: np.ndarray
   shapes: np.ndarray
 
-  def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `mapping.Sequential` takes."""
+  def places(self) -> tuple[np.ndarray, np.ndarray]:
+    """Where each client's values begin, int64 [n + 1], and their shapes."""
     sizes = np.prod(self.shapes, axis=1, dtype=np.int64)
-    return self.flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), self.shapes
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), self.shapes
 
-  def specs(self, any_shape: bool) -> tuple[tf.TensorSpec, ...]:
+  def parts(self, key: Optional[Key]) -> tuple[np.ndarray, ...]:
+    """What the function of a key takes: the values, and without a key their places."""
+    return (self.flat,) if key is not None else (self.flat, *self.places())
+
+  def specs(self, key: Optional[Key]) -> tuple[tf.TensorSpec, ...]:
     """The specs of `parts`."""
-    size = None if any_shape else self.flat.size
-    n = None if any_shape else len(self.shapes)
+    if key is not None:
+      return (tf.TensorSpec(self.flat.shape, self.flat.dtype),)
     return (
-      tf.TensorSpec([size], self.flat.dtype),
-      tf.TensorSpec([None if n is None else n + 1], tf.int64),
-      tf.TensorSpec([n, self.shapes.shape[1]], tf.int32),
+      tf.TensorSpec([None], self.flat.dtype),
+      tf.TensorSpec([None], tf.int64),
+      tf.TensorSpec([None, self.shapes.shape[1]], tf.int32),
     )
 
   def without_padding(self, num_clients: int) -> "Read":
@@ -118,13 +129,6 @@ class Reader:
         # Copies, so that one client can be forgotten and the others kept.
         of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
       yield from map(list, zip(*of_refs))
-
-
-class Key(NamedTuple):
-  """What is compiled: a loop over so many clients, who have all read values of these shapes."""
-
-  capacity: int
-  shapes: tuple[tuple[int, ...], ...]
 
 
 def _key(
