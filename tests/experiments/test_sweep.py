@@ -2,12 +2,16 @@
 
 import fcntl
 import json
+import logging as stdlib_logging
 import pathlib
 import shutil
 import signal
 
+from absl import logging
 import commands
 import pytest
+
+from tff_superquantile.experiments import sweep
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
@@ -229,6 +233,22 @@ def test_the_log_of_a_run_at_work_is_kept(lab):
     result = lab.sweep("--output_dir=occupied", "--thetas=0.5", "--num_rounds=3")
   result.assert_fails_with_a_sentence(2, "another process is at work", "fed_avg/seed_0")
   assert (run / "log.txt").read_text() == "what it said\n"
+
+
+def test_warnings_of_training_are_found_among_what_a_run_logs():
+  def line(level, path, message):
+    record = stdlib_logging.LogRecord("absl", level, path, 160, message, (), None)
+    return logging.PythonFormatter().format(record)
+
+  said = "Found the weights of the model unmoved after 20 rounds"
+  found = sweep._WARNING.search(line(stdlib_logging.WARNING, "simulation/training_loop.py", said))
+  assert found is not None and found[1] == said
+  for other in (
+    line(stdlib_logging.INFO, "simulation/training_loop.py", said),
+    line(stdlib_logging.WARNING, "tensorflow/save.py", said),
+    said,
+  ):
+    assert sweep._WARNING.search(other) is None
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):

@@ -19,6 +19,7 @@ import itertools
 import math
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -67,6 +68,8 @@ _NUM_WORKERS = flags.DEFINE_integer(
 )
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+# As absl logs it: severity, date, time, process, file and line.
+_WARNING = re.compile(r"W\d{4} \S+ +\d+ training_loop\.py:\d+\] (.+)")
 # What tells the runs of an experiment apart is the experiment's to say.
 _NOT_OF_A_SWEEP = {
   "theta": "--thetas",
@@ -197,9 +200,17 @@ class _ActiveRun:
       self.bar.show(values, done)
     return done
 
+  def _lines(self) -> list[str]:
+    """The lines that the run printed."""
+    return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
+
+  def warnings(self) -> list[str]:
+    """The warnings of its training that the run logged."""
+    return [match[1] for match in map(_WARNING.search, self._lines()) if match]
+
   def complaint(self) -> str:
     """The last line that the run printed."""
-    lines = self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
+    lines = self._lines()
     nothing = "it said nothing, as where the disk is full"
     return next((line for line in reversed(lines) if line.strip()), nothing)
 
@@ -256,6 +267,8 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
         free.append((run.cores, run.position))
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
+        for warning in run.warnings():
+          bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if run.process.returncode == cli.USAGE_ERROR:
           raise ValueError(run.complaint().removeprefix("Error: "))
         if run.process.returncode != 0:
