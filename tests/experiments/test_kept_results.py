@@ -1,0 +1,124 @@
+"""Results of an earlier version: trained anew they are the same, and they are read and resumed."""
+
+import csv
+import json
+import pathlib
+import shutil
+
+from absl import flags
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from privacy import audit
+from tff_superquantile.experiments import report
+from tff_superquantile.experiments import runner
+from tff_superquantile.experiments import train_flags
+
+_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_TREE = "superquantile_theta_0.5_tree_epsilon_20"
+_GEOMETRIC = "superquantile_theta_0.5_geometric_epsilon_20"
+# Float32 sums in another order, as on another processor, differ by as much.
+_TOLERANCE = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def restored_context():
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def parsed_flags():
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(["test"])
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+  """A copy, as if it were a user's output directory."""
+  return pathlib.Path(shutil.copytree(_KEPT, tmp_path_factory.mktemp("kept") / "results"))
+
+
+def _train(method, output_dir, cache_dir, **changed):
+  found = (_KEPT / "synthetic" / method / "seed_0" / "flags.txt").read_text().split("\n")
+  config = train_flags.from_strings(
+    dict(line.removeprefix("--").split("=", 1) for line in found if line)
+  )
+  if config["noise_key_file"]:
+    config["noise_key_file"] = str(_KEPT / config["noise_key_file"])
+    # What follows from the budget.
+    for name in ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio"):
+      config[name] = None
+  places = dict(output_dir=str(output_dir), cache_dir=str(cache_dir))
+  return runner.run({**config, **places, **changed})
+
+
+def _rows(path):
+  with open(path, newline="") as file:
+    rows = list(csv.DictReader(file))
+  for row in rows:
+    row.pop("seconds", None)
+  return rows
+
+
+def _assert_same_run(found, expected):
+  """The rounds and the weights, and what is left of its privacy."""
+  rows = _rows(found / "rounds.csv")
+  kept_rows = _rows(expected / "rounds.csv")
+  assert [list(row) for row in rows] == [list(row) for row in kept_rows]
+  for row, kept_row in zip(rows, kept_rows):
+    for name, value in kept_row.items():
+      assert (row[name] == "") == (value == "")
+      if value:
+        assert float(row[name]) == pytest.approx(float(value), rel=_TOLERANCE), (row, name)
+  with np.load(found / "weights.npz") as weights, np.load(expected / "weights.npz") as kept_weights:
+    assert weights.files == kept_weights.files
+    for name in weights.files:
+      np.testing.assert_allclose(weights[name], kept_weights[name], atol=_TOLERANCE)
+  if (expected / "privacy.json").exists():
+    ledgers = [json.loads((run / "privacy.json").read_text()) for run in (found, expected)]
+    for name in ("release", "claim", "clip_norm", "rounds_done", "epsilon_spent", "epsilon_server"):
+      assert ledgers[0][name] == ledgers[1][name]
+
+
+@pytest.mark.parametrize("method", ["fed_avg", "superquantile_theta_0.5", _TREE])
+def test_training_gives_the_same_results(method, tmp_path, cache_dir):
+  folder = _train(method, tmp_path, cache_dir)
+  assert folder == tmp_path / "synthetic" / method / "seed_0"
+  _assert_same_run(folder, _KEPT / "synthetic" / method / "seed_0")
+
+
+def test_a_run_goes_on_for_more_rounds(tmp_path, cache_dir):
+  method = "superquantile_theta_0.25"
+  shutil.copytree(_KEPT / "synthetic" / method, tmp_path / "synthetic" / method)
+  folder = _train(method, tmp_path, cache_dir, num_rounds=20)
+  _assert_same_run(folder, _KEPT / "after_20_rounds")
+
+
+def test_a_private_run_that_was_interrupted_goes_on(tmp_path, cache_dir):
+  run = tmp_path / "synthetic" / _GEOMETRIC / "seed_0"
+  shutil.copytree(_KEPT / "synthetic" / _GEOMETRIC / "seed_0", run)
+  for name in ("metrics.json", "weights.npz", "test_clients.csv", "validation_clients.csv"):
+    (run / name).unlink()
+  assert _train(_GEOMETRIC, tmp_path, cache_dir) == run
+  _assert_same_run(run, _KEPT / "synthetic" / _GEOMETRIC / "seed_0")
+
+
+def test_a_finished_run_is_not_run_again(kept, cache_dir, capsys):
+  before = (kept / "synthetic" / _TREE / "seed_0" / "manifest.json").read_bytes()
+  folder = _train(_TREE, kept, cache_dir)
+  assert capsys.readouterr().out == f"Finished before: {folder}\n"
+  assert (folder / "manifest.json").read_bytes() == before
+
+
+def test_the_report_is_the_same(kept):
+  paths = report.write_report(kept, "synthetic")
+  expected = (_KEPT / "synthetic" / "report.csv").read_bytes()
+  assert paths["csv"].read_bytes() == expected
+
+
+@pytest.mark.parametrize("method", [_TREE, _GEOMETRIC])
+def test_what_private_runs_leave_holds(kept, method):
+  assert audit.audit_folder(kept / "synthetic" / method / "seed_0").holds
