@@ -33,6 +33,17 @@ def test_every_client_exactly(sizes):
     assert metrics.error[i] == pytest.approx(np.mean(logits.argmax(axis=1) != y))
 
 
+def test_the_mean_of_many_equal_losses_is_that_loss():
+  ((x, y),) = problems.client_arrays([1])
+  model = problems.linear_model()
+  many = evaluation.ClientExamples(
+    ["one", "many"], np.repeat(x, 2001, axis=0), np.repeat(y, 2001), np.array([0, 1, 2001])
+  )
+  loss = evaluation.build_evaluator(model, many)(_weights(model)).loss
+  # In single precision sums of so many are off by a millionth.
+  assert loss[1] == pytest.approx(loss[0], rel=1e-9)
+
+
 def test_batches_that_are_dictionaries():
   arrays = problems.client_arrays()
   datasets = [tf.data.Dataset.from_tensor_slices(dict(x=x, y=y)).batch(4) for x, y in arrays]
