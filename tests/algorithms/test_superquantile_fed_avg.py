@@ -9,11 +9,15 @@ import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tasks import models as task_models
 from tff_superquantile import algorithms
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.algorithms import mean
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import local_update
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -215,6 +219,91 @@ def test_learning_rate_schedule_and_hparams():
   _assert_same_weights(_run(process, data, 1, frozen)[0], state, rtol=0, atol=0)
 
 
+def test_hparams_of_the_server_and_nothing_else_are_set():
+  data = problems.datasets(problems.client_arrays())
+  process = algorithms.build_fed_avg(
+    problems.linear_model(), _sgd(), tff.learning.optimizers.build_sgdm(0.7, momentum=0.9)
+  )
+  state, _ = _run(process, data, 1)
+  hparams = process.get_hparams(state)
+  assert hparams["finalizer"]["learning_rate"] == pytest.approx(0.7)
+  same = process.set_hparams(state, hparams)
+  tf.nest.map_structure(np.testing.assert_array_equal, tree.flatten(same), tree.flatten(state))
+  hparams["finalizer"]["learning_rate"] = 0.0
+  changed = process.get_hparams(process.set_hparams(state, hparams))
+  assert changed["finalizer"]["learning_rate"] == 0.0
+  assert changed["client_work"] == hparams["client_work"]
+
+
+def _halving_distributor(weights_type):
+  """Sends half the weights, counts the rounds and measures ten times their number."""
+
+  @tff.tensorflow.computation(np.int32)
+  def add_one(count):
+    return count + 1
+
+  @tff.tensorflow.computation(np.int32)
+  def times_ten(count):
+    return 10 * count
+
+  @tff.tensorflow.computation(weights_type)
+  def halve(weights):
+    return tf.nest.map_structure(lambda w: w / 2, weights)
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(0, tff.SERVER)
+
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER), tff.FederatedType(weights_type, tff.SERVER)
+  )
+  def next_fn(count, weights):
+    count = tff.federated_map(add_one, count)
+    sent = tff.federated_broadcast(tff.federated_map(halve, weights))
+    return tff.templates.MeasuredProcessOutput(count, sent, tff.federated_map(times_ten, count))
+
+  return tff.learning.templates.DistributionProcess(initialize, next_fn)
+
+
+def test_states_and_measurements_of_all_parts():
+  arrays = problems.client_arrays()
+  model = problems.linear_model()
+  process = algorithms.build_superquantile_fed_avg(
+    model,
+    0.5,
+    _sgd(),
+    client_weighting=_UNIFORM,
+    model_distributor=_halving_distributor(local_model.describe(model).weights_type),
+    model_aggregator=tff.learning.robust_aggregator(zeroing=False),
+  )
+  state = process.initialize()
+  output = process.next(state, problems.datasets(arrays))
+  halved = [w / 2 for w in problems.initial_weights()]
+  losses = [problems.losses_and_gradient(halved, x, y)[0] for x, y in arrays]
+  measured = output.metrics["client_work"]["threshold"]["loss_mean"]
+  assert measured == pytest.approx(np.mean(losses), rel=1e-5)
+  again = process.next(output.state, problems.datasets(arrays))
+  assert (state.distributor, output.state.distributor, again.state.distributor) == (0, 1, 2)
+  assert output.metrics["distributor"] == 10 and again.metrics["distributor"] == 20
+  assert any("clip" in name for name in again.metrics["aggregator"])
+  assert again.metrics["finalizer"] == collections.OrderedDict(update_non_finite=0)
+  # Adaptive clipping: its norms are other ones after each round.
+  norms = [tree.flatten(s.aggregator) for s in (state, output.state, again.state)]
+  assert norms[0] != norms[1] != norms[2] != norms[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_the_mean_of_updates_of_another_type_than_the_weights(dtype):
+  value_type = tff.to_type([(dtype, [2]), dtype])
+  process = mean.MeanFactory().create(value_type, tff.TensorType(np.float32))
+  values = [[dtype([1, 2]), dtype(3)], [dtype([5, 4]), dtype(-1)]]
+  for weights, expected in (([1.0, 3.0], ([4, 3.5], 0)), ([0.0, 0.0], ([0, 0], 0))):
+    output = process.next(process.initialize(), values, [np.float32(w) for w in weights])
+    for found, wanted in zip(output.result, expected):
+      assert found.dtype == dtype
+      np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted():
   arrays = problems.client_arrays()
   spoilt = [(x.copy(), y) for x, y in arrays]
@@ -248,6 +337,68 @@ def test_a_client_without_examples_is_left_out_and_counted(model):
     with_empty, metrics = _run(process, problems.datasets([*arrays, empty]))
     _assert_same_weights(with_empty, _run(process, problems.datasets(arrays))[0], rtol=0, atol=1e-7)
     assert metrics["cohort"]["num_excluded"] == 1
+
+
+def test_without_a_threshold_a_client_without_examples_is_left_out_too():
+  arrays = problems.client_arrays()
+  empty = (np.zeros([0, problems.NUM_FEATURES], np.float32), np.zeros([0], np.int32))
+  process = algorithms.build_fed_avg(problems.linear_model(), _sgd(), client_weighting=_UNIFORM)
+  with_empty, metrics = _run(process, problems.datasets([*arrays, empty]), 1)
+  without, _ = _run(process, problems.datasets(arrays), 1)
+  _assert_same_weights(with_empty, without, rtol=0, atol=1e-7)
+  assert metrics["cohort"] == dict(cohort_size=7, tail_size=6, num_excluded=1)
+
+
+def test_an_infinite_loss_is_left_out_though_its_gradient_is_finite():
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.float32(1.0),), ()),
+    predict_on_batch_fn=tf.function(lambda weights, x, training: weights[0][0] * x),
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output - label),
+    input_spec=(tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.float32)),
+  )
+  data = [
+    tf.data.Dataset.from_tensors(([np.float32(x)], [np.float32(label)]))
+    for x, label in ((1.0, 0.0), (2.0, 0.0), (9.0, -np.inf), (3.0, 0.0), (4.0, 0.0))
+  ]
+  process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd(0.2), client_weighting=_UNIFORM)
+  state, metrics = _run(process, data, 1)
+  assert metrics["cohort"] == dict(cohort_size=5, tail_size=2, num_excluded=1)
+  assert metrics["threshold"]["loss_mean"] == pytest.approx(2.5)
+  # A step of each of those with losses of 3 and 4.
+  assert state.global_model_weights.trainable[0] == pytest.approx(1.0 - 0.2 * 3.5)
+
+
+def test_losses_of_more_examples_than_one_pass_takes(monkeypatch):
+  monkeypatch.setattr(local_update, "_LOSS_BATCH_SIZE", 5)
+  arrays = problems.client_arrays()
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, _sgd(), client_weighting=_UNIFORM
+  )
+  _, metrics = _run(process, problems.datasets(arrays), 1)
+  weights = problems.initial_weights()
+  losses = [problems.losses_and_gradient(weights, x, y)[0] for x, y in arrays]
+  assert metrics["threshold"]["loss_mean"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_a_model_that_does_not_count_its_examples():
+  def model_fn():
+    model = problems.linear_model_fn()
+    original = model.forward_pass
+
+    def forward_pass(batch, training=True):
+      output = original(batch, training)
+      return tff.learning.models.BatchOutput(output.loss, output.predictions, None)
+
+    model.forward_pass = forward_pass
+    return model
+
+  arrays = problems.client_arrays()
+  state, _ = _run(algorithms.build_fed_avg(model_fn, _sgd()), problems.datasets(arrays), 1)
+  weights = problems.initial_weights()
+  models = [problems.local_sgd(weights, x, y, learning_rate=0.2, batch_size=4) for x, y in arrays]
+  for i, found in enumerate(state.global_model_weights.trainable):
+    mean_of_models = np.average([m[i] for m in models], axis=0, weights=[len(y) for _, y in arrays])
+    np.testing.assert_allclose(found, mean_of_models, atol=2e-6)
 
 
 def test_with_nobody_in_the_tail_the_model_stays():

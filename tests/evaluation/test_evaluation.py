@@ -17,7 +17,7 @@ def _weights(model):
   )
 
 
-@pytest.mark.parametrize("sizes", [(3, 1, 7), (1,), (600, 1, 500, 30, 513)])
+@pytest.mark.parametrize("sizes", [(3, 1, 7), (1,), (600, 1, 1500, 30, 2113)])
 def test_every_client_exactly(sizes):
   # More examples than a batch of the evaluation: clients are cut apart by it.
   arrays = problems.client_arrays(sizes)
@@ -31,6 +31,37 @@ def test_every_client_exactly(sizes):
     assert metrics.num_examples[i] == len(y)
     assert metrics.loss[i] == pytest.approx(loss, rel=1e-5)
     assert metrics.error[i] == pytest.approx(np.mean(logits.argmax(axis=1) != y))
+
+
+def test_the_mean_of_many_equal_losses_is_that_loss():
+  ((x, y),) = problems.client_arrays([1])
+  model = problems.linear_model()
+  many = evaluation.ClientExamples(
+    ["one", "many"], np.repeat(x, 2001, axis=0), np.repeat(y, 2001), np.array([0, 1, 2001])
+  )
+  loss = evaluation.build_evaluator(model, many)(_weights(model)).loss
+  # In single precision sums of so many are off by a millionth.
+  assert loss[1] == pytest.approx(loss[0], rel=1e-9)
+
+
+def test_batches_that_are_dictionaries():
+  arrays = problems.client_arrays()
+  datasets = [tf.data.Dataset.from_tensor_slices(dict(x=x, y=y)).batch(4) for x, y in arrays]
+  found = evaluation.examples_of_datasets(datasets)
+  expected = evaluation.examples_of_datasets(problems.datasets(arrays))
+  for name in ("x", "y", "offsets"):
+    np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_classes_of_a_single_score():
+  spec = (tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None, 1], tf.int32))
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.ones([2, 1], np.float32),), ()),
+    predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output),
+    input_spec=spec,
+  )
+  assert evaluation.num_classes(model) == 2
 
 
 def test_keras_model():
@@ -103,6 +134,7 @@ def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
     ([[0.3], [-0.2]], [1, 1], [0, 1]),
     ([0.3, -0.2], [0, 0], [1, 0]),
     ([[0.3], [-0.2]], [[1], [0]], [0, 0]),
+    ([0.0, 0.0], [0, 1], [0, 1]),  # Neither is above 0.
   ],
 )
 def test_misclassified(output, labels, expected):
@@ -137,3 +169,13 @@ def test_describe_with_integer_weights_is_like_repeating():
 def test_describe_leaves_out_what_is_not_finite():
   assert evaluation.describe([1.0, np.nan, 3.0, np.inf])["mean"] == 2.0
   assert all(np.isnan(v) for v in evaluation.describe([np.nan]).values())
+  nobody = evaluation.describe([1.0, 2.0, np.nan], [0.0, 0.0, 1.0])
+  assert all(np.isnan(v) for v in nobody.values())
+  assert set(nobody) == set(evaluation.describe([1.0]))
+
+
+def test_describe_weighs_percentiles():
+  # In the middles of their steps 1, 2 and 3 stand at 0, 1.5 and 2.5.
+  described = evaluation.describe([3.0, 1.0, 2.0], [1, 2, 1])
+  for q, expected in ((20, 1 + 0.5 / 1.5), (50, 1 + 1.25 / 1.5), (80, 2.5), (90, 2.75)):
+    assert described[f"p{q}"] == pytest.approx(expected)

@@ -266,14 +266,22 @@ def test_slack_of_the_default_noise_is_negligible():
 def test_round_slack_counts_every_number():
   tree = tree_mechanism.build_tree_mechanism(3.0, 64, 100, num_shares=140)
   update_sum = sum_mechanism.build_sum_mechanism(2.0, 1.0, 210, 140)
+
+  def assert_slack(release, expected):
+    assert accounting.round_slack(release) == pytest.approx(expected, rel=1e-9, abs=0)
+
   per_node = shares.slack(tree.local_stddev, 140)
   per_entry = shares.slack(update_sum.local_stddev, 140)
-  assert accounting.round_slack(_release(tree=tree)) == pytest.approx(126 * per_node)
-  assert accounting.round_slack(_release(update_sum=update_sum)) == pytest.approx(210 * per_entry)
-  both = _release(tree=tree, update_sum=update_sum)
-  assert accounting.round_slack(both) == pytest.approx(126 * per_node + 210 * per_entry)
-  helpers = dataclasses.replace(both, protocol="helpers")
-  assert 0 < accounting.round_slack(helpers) <= accounting.round_slack(both)
+  assert_slack(_release(tree=tree), 126 * per_node)
+  assert_slack(_release(update_sum=update_sum), 210 * per_entry)
+  assert_slack(_release(tree=tree, update_sum=update_sum), 126 * per_node + 210 * per_entry)
+  # Of little noise it shows how many clients there are, unless helpers make what is missing.
+  tree, update_sum = (dataclasses.replace(m, local_stddev=1.0) for m in (tree, update_sum))
+  coarse = _release(0.01, 0.01, tree=tree, update_sum=update_sum)
+  helpers = dataclasses.replace(coarse, protocol="helpers")
+  assert_slack(coarse, 336 * shares.slack(1.0, 140))
+  assert_slack(helpers, 336 * shares.slack(1.0, 140, "helpers"))
+  assert 0 < accounting.round_slack(helpers) < accounting.round_slack(coarse)
 
 
 def test_a_sum_of_updates_whose_noise_the_clients_make():
@@ -343,9 +351,38 @@ def test_cohorts_that_are_cut_by_rdp():
       (_release(tree=tree), "pld"),
     )
   )
+  # Of protocols that cut cohorts alike it is the same.
+  helpers = _release(tree=tree, protocol="helpers")
+  assert accounting.epsilon(helpers, 100, _DELTA, "rdp").epsilon == pytest.approx(cut)
   # The bound for cohorts without replacement is loose, and the other one is there for that.
   assert plain < cut < 1.3 * plain
   assert by_pld < plain
+
+
+def test_expected_cohorts_that_are_no_whole_number_by_rdp():
+  # Next to no room, so that cohorts are cut often; those that are count as of two clients.
+  tree = tree_mechanism.build_tree_mechanism(3.0, 4, 2, num_shares=2)
+  release = accounting.Release(20, 1.5, 3, 2, tree=tree)
+  overflow = stats.binom.sf(1, 19, 0.075)
+  orders = np.arange(2.0, 65.0)
+
+  def curve(event, relation):
+    return rdp.RdpAccountant(list(orders), relation).compose(event).rdp
+
+  relations = dp_accounting.NeighboringRelation
+  gaussian, apart = (
+    dp_accounting.ComposedDpEvent(
+      [dp_accounting.GaussianDpEvent(3 / first), dp_accounting.GaussianDpEvent(2 / second)]
+    )
+    for first, second in ((1.0, 1.0), (math.sqrt(2), 2.0))
+  )
+  bare = curve(dp_accounting.PoissonSampledDpEvent(0.075, gaussian), relations.ADD_OR_REMOVE_ONE)
+  full = curve(dp_accounting.SampledWithoutReplacementDpEvent(20, 2, apart), relations.REPLACE_ONE)
+  mixed = np.logaddexp(
+    np.log(1 - overflow) + (orders - 1) * bare, np.log(overflow) + (orders - 1) * full
+  )
+  expected, _ = rdp.compute_epsilon(orders, 5 * mixed / (orders - 1), 1e-5)
+  assert accounting.epsilon(release, 5, 1e-5, "rdp").epsilon == pytest.approx(expected, rel=0.01)
 
 
 def test_meter():
@@ -381,11 +418,14 @@ def test_the_tightest_accountant_takes_the_smaller_bound():
     (_release(None, 30.0, "none"), 5, 1e-5),
     (_release(sampling="fixed_size"), 10, 1e-6),
     (_release(0.5, 0.5), 2, 1e-5),
+    (_release(None, 2.0), 1000, 1e-14),  # Almost too small for PLD, and RDP is better.
     (_release(None, 2.0), 10, 1e-18),  # Too small for PLD.
   ):
     found = accounting.epsilon(release, rounds, delta)
     by = {name: accounting.epsilon_or_none(release, rounds, delta, name) for name in ("rdp", "pld")}
     values = {name: value for name, value in by.items() if value is not None}
+    for name in values:
+      assert accounting.epsilon(release, rounds, delta, name).accountant == name
     assert found.epsilon == min(values.values())
     assert found.epsilon == values[found.accountant]
     assert (found.rdp_order is None) == (found.accountant == "pld")
@@ -414,6 +454,25 @@ def test_epsilon_at_most(accountant, planned):
     assert len(set(bounds[: planned + 1])) == 11
 
 
+@pytest.mark.parametrize("accountant", ["pld", "tightest"])
+def test_epsilon_at_most_is_that_of_the_next_stage_or_less(accountant):
+  planned = 30
+  meter, by_rdp = (
+    accounting.Meter(accounting.Release(100, 100, None, 20.0), 1e-5, name)
+    for name in (accountant, "rdp")
+  )
+  less_by_rdp = 0
+  for t in range(1, planned + 1):
+    expected = meter.epsilon(next(end for end in range(3, 31, 3) if end >= t))
+    if accountant == "tightest":
+      less_by_rdp += by_rdp.epsilon(t) < expected
+      expected = min(expected, by_rdp.epsilon(t))
+    assert meter.epsilon_at_most(t, planned) == expected
+  assert (less_by_rdp > 0) == (accountant == "tightest")
+  # Of a run without a plan each round is an end.
+  assert meter.epsilon_at_most(3, 0) == meter.epsilon(3) > 0
+
+
 def test_epsilon_at_most_of_a_long_run_is_quick():
   release = _release(2.5, 1.5)
   meter = accounting.Meter(release, _DELTA)
@@ -431,6 +490,8 @@ def test_default_delta_and_its_warning():
   assert accounting.delta_warning(1e-5, 2500) is None
   assert "one client chosen at random" in accounting.delta_warning(1 / 2500, 2500)
   assert accounting.delta_warning(1e-2, 2500) is not None
+  # 1 / n, which times n is a little less than 1 in double precision.
+  assert 1 / 49 * 49 < 1 and accounting.delta_warning(1 / 49, 49) is not None
 
 
 @pytest.mark.parametrize(
@@ -497,6 +558,20 @@ def test_releases_that_are_refused(changes, message):
   assert str(error.value).startswith("Found ")
 
 
+def test_a_thousandth_less_noise_than_is_claimed_is_refused():
+  tree = tree_mechanism.build_tree_mechanism(3.0, 64, 100, num_shares=140)
+  update_sum = sum_mechanism.build_sum_mechanism(2.0, 1.0, 10, 140)
+  for name, mechanism, sensitivity in (
+    ("tree", tree, tree.scale * math.sqrt(6)),
+    ("update_sum", update_sum, update_sum.sensitivity),
+  ):
+    delivered = shares.delivered_noise_multiplier(mechanism.local_stddev, sensitivity, 140)
+    accounting.Release(2500, 100, delivered, delivered, **{name: mechanism})
+    claimed = 1.001 * delivered
+    with pytest.raises(ValueError, match="whose noise gives"):
+      accounting.Release(2500, 100, claimed, claimed, **{name: mechanism})
+
+
 @pytest.mark.parametrize(
   "call,message",
   [
@@ -513,6 +588,23 @@ def test_releases_that_are_refused(changes, message):
 def test_nonsense_is_refused(call, message):
   with pytest.raises(ValueError, match=f"^Found .*{message}"):
     call()
+
+
+def test_the_largest_whole_number():
+  assert accounting.whole("n", 2**53, 1) == 2**53
+  with pytest.raises(ValueError, match=r"expected at most 2\^53"):
+    accounting.whole("n", 2**53 + 2, 1)
+
+
+@pytest.mark.parametrize("num_rounds,guess", [(14, None), (1, 1e6)])
+def test_an_epsilon_beyond_double_precision_is_refused_by_pld(num_rounds, guess):
+  mixture = accounting.Release(100, 100, None, 0.1, "none").mixture
+  with pytest.raises(ValueError, match="^Found an epsilon of about .* too large .* or 'rdp'"):
+    accounting.pld_epsilon(mixture, num_rounds, 1e-5, guess=guess)
+  # By RDP it is known, of noise that does not end.
+  summed = sum_mechanism.build_sum_mechanism(0.1, 1.0, 10, 100)
+  release = accounting.Release(100, 100, None, 0.1, "none", update_sum=summed)
+  assert accounting.epsilon(release, 14, 1e-5).epsilon > 700
 
 
 def test_next_to_nothing_is_not_negative():
@@ -544,7 +636,7 @@ def test_the_end_of_the_servers_noise_is_a_part_of_delta(threshold, kind, update
   expected = sum(50 * 0.04 * 2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - 1 / z) for z in ends)
   for accountant in ("rdp", "pld"):
     spent = accounting.epsilon(release, 50, 1e-5, accountant)
-    assert spent.tail_probability == pytest.approx(expected, rel=1e-9)
+    assert spent.tail_probability == pytest.approx(expected, rel=1e-9, abs=0)
     assert spent.delta == 1e-5
 
 
@@ -560,13 +652,24 @@ def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice():
   assert found == pytest.approx(rest, rel=1e-3)
 
 
+def test_rdp_has_only_the_rest_of_delta():
+  release = _release(None, 0.2, "none")
+  tail = accounting.epsilon(release, 10, 1e-5, "rdp").tail_probability
+  orders = 1 + np.geomspace(1e-3, 10, 1000)
+  # Nearly all of this delta is set aside.
+  expected, _ = rdp.compute_epsilon(orders, 10 * orders / (2 * 0.2**2), 0.01 * tail)
+  found = accounting.epsilon(release, 10, 1.01 * tail, "rdp").epsilon
+  assert expected * (1 - 1e-6) <= found < 1.01 * expected
+
+
 def test_replacing_a_client_gets_to_the_noises_end_sooner():
   tails = [
     accounting.epsilon(_release(None, 0.5, "none", relation=relation), 1, 1e-5).tail_probability
     for relation in accounting.RELATIONS
   ]
-  assert tails[1] == pytest.approx(2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - 4))
-  assert tails[0] == pytest.approx(2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - 2))
+  for tail, shift in zip(tails, (2, 4)):
+    expected = 2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - shift)
+    assert tail == pytest.approx(expected, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
@@ -582,6 +685,8 @@ def test_noise_that_ends_too_early_is_refused(accountant):
   accounting.epsilon(little, 10, 1.001 * tail, "rdp")
   with pytest.raises(ValueError, match="beyond the end of the server's noise"):
     accounting.epsilon(little, 10, 0.999 * tail, accountant)
+  with pytest.raises(ValueError, match="beyond the end of the server's noise"):
+    accounting.epsilon(little, 10, tail, accountant)  # Nothing is left.
   # Clients' noise has no such end.
   summed = sum_mechanism.build_sum_mechanism(0.1, 1.0, 10, 2500)
   by_clients = _release(None, 0.1, update_sum=summed)

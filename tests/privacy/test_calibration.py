@@ -342,6 +342,15 @@ def test_what_is_refused(epsilon, delta, changes, message):
     calibration.calibrate(epsilon, delta, **{**_RUN, "rho_ratio": 1, **changes})
 
 
+def test_the_most_noise_is_just_not_enough():
+  run = dict(rho_ratio=None, sampling="none", accountant="rdp", **_RUN)
+  least = _cost(accounting.Release(2500, 100, None, 2000, "none"), accountant="rdp")
+  with pytest.raises(ValueError, match="^Found epsilon = .*, which no noise reaches"):
+    calibration.calibrate(0.99 * least, _DELTA, **run)
+  release = calibration.calibrate(1.01 * least, _DELTA, **run)
+  assert 1900 < release.update_noise_multiplier < 2000
+
+
 @pytest.mark.parametrize(
   "call,message",
   [

@@ -136,6 +136,18 @@ def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
   assert chosen == pytest.approx(epsilon, rel=2e-3)
 
 
+def test_the_losses_of_a_small_sample_are_kept():
+  # The likelier ones are next to 0: the client is hardly ever in the sample.
+  expected = privacy_loss_distribution.from_gaussian_mechanism(
+    2.0, sampling_prob=1e-3, value_discretization_interval=5e-4
+  ).self_compose(1000)
+  pair = _Pair(1e-3, 1 / 2.0, 2 / 2.0)
+  found = dominating_pairs.losses_of_round(((1.0, pair),), 5e-4).self_compose(1000)
+  assert found.get_epsilon_for_delta(1e-6) == pytest.approx(
+    expected.get_epsilon_for_delta(1e-6), rel=1e-4
+  )
+
+
 @pytest.mark.parametrize("population,size", [(4, 2), (5, 3), (6, 3)])
 @pytest.mark.parametrize("z", [0.5, 1.1])
 @pytest.mark.parametrize("replace_one", [False, True])
@@ -296,6 +308,7 @@ def test_two_rounds_of_fixed_cohorts_against_the_product():
     _Pair(0.3, 0.6, 1.2, replace_one=True),
     _Pair(1.0, 2.0, 4.0),
     _Pair(0.9, 1.5, 1.5 * math.sqrt(2), is_replaced=True),
+    _Pair(0.04, 2.0, 4.0, is_replaced=True),  # Its bound is not convex.
   ],
 )
 def test_losses_of_one_round_are_the_divergences(pair):
@@ -310,6 +323,7 @@ def test_losses_of_one_round_are_the_divergences(pair):
   lowest = np.max(hulls, axis=0)[:400:25]
   assert (found <= curve * (1 + 1e-9) + 1e-13).all()
   assert (found >= lowest * (1 - 1e-9) - 1e-13).all()
+  assert (found <= lowest * (1 + 1e-6) + 1e-12).all()
   # Between the points of the grid it is no less than the divergences of a Gaussian.
   if not pair.is_replaced and not pair.replace_one:
     between = epsilons[:-1] + 0.4 * interval
@@ -459,6 +473,18 @@ def test_next_to_no_noise_is_not_too_much_for_numbers(noise, is_replaced, replac
     lambda e: stats.norm.sf(e / distance - distance / 2) - 1e-4, 0, 2 * distance**2
   )
   assert 0.8 * expected < epsilon < 1.05 * expected
+
+
+@pytest.mark.parametrize("is_replaced,replace_one", [(False, False), (False, True), (True, True)])
+def test_a_delta_that_is_almost_too_small_for_double_precision(is_replaced, replace_one):
+  # What is beyond the losses that are kept counts as lost, and must be next to nothing of delta.
+  pair = _Pair(1.0, 0.1, 0.2, is_replaced, replace_one)
+  rounds, delta = 100, 1e-13
+  mu = 10 * (pair.replaced if replace_one else pair.removed)
+  exact = optimize.brentq(lambda e: _gaussian(e, mu) - delta, 1.0, 30.0, xtol=1e-6)
+  found = accounting.pld_epsilon(((1.0, pair),), rounds, delta)
+  # Fourier transforms err by 1e-15, a hundredth of delta.
+  assert found == pytest.approx(exact, rel=1e-3)
 
 
 def test_too_many_losses_are_refused():

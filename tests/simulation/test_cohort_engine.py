@@ -19,6 +19,7 @@ from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
+from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 
@@ -227,7 +228,9 @@ def test_few_functions_are_traced_for_cohorts_of_all_sizes(equal_files, unequal_
     process = build("exact", files, 0)
     in_process = engine.CohortContext()
     run(in_process, process, [cohort(files, range(n)) for n in sizes])
-    return {key and key.capacity for key in in_process._programs[id(process.next)]._functions}
+    program = in_process._programs[id(process.next)]
+    assert program._can_compile  # Whatever XLA refused would be computed without, in silence.
+    return {key and key.capacity for key in program._functions}
 
   sizes = (2, 5, 9, 16, 17, 18, 19, 20)
   assert traced(unequal_files, sizes) == {None}
@@ -335,6 +338,7 @@ def test_secure_sums_means_and_folds(native):
       mean=tff.federated_mean(weights),
       weighted=tff.federated_mean(weights, weights),
       largest=tff.federated_max(values),
+      smallest=tff.federated_min(values),
       fold=tff.federated_aggregate(values, np.int32(0), accumulate, accumulate, report),
       squares=tff.federated_map(square, weights),
     )
@@ -350,6 +354,77 @@ def test_secure_sums_means_and_folds(native):
     everything([101], [1.0])
 
 
+def test_a_bitwidth_is_a_bound():
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def total(values):
+    return tff.federated_secure_sum_bitwidth(values, np.int32(3))
+
+  tff.framework.set_default_context(engine.CohortContext())
+  assert total([7, 7]) == 14
+  with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
+    total([7, 8])
+
+
+def test_values_of_clients_and_means_of_their_vectors():
+  @tff.tensorflow.computation(np.float32)
+  def square(x):
+    return x * x
+
+  vector_type = tff.TensorType(np.float32, [2])
+
+  @tff.federated_computation(
+    tff.FederatedType(vector_type, tff.CLIENTS), tff.FederatedType(np.float32, tff.CLIENTS)
+  )
+  def everything(vectors, weights):
+    return tff.federated_map(square, weights), tff.federated_mean(vectors, weights)
+
+  tff.framework.set_default_context(engine.CohortContext())
+  vectors = np.float32([[1, 2], [3, -4], [5, 0]])
+  squares, mean = everything(list(vectors), [1.0, 2.0, 4.0])
+  assert list(squares) == [1.0, 4.0, 16.0]
+  np.testing.assert_allclose(mean, np.average(vectors, axis=0, weights=[1, 2, 4]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "rows_of,expected",
+  [
+    (lambda rows, row: [rows, [row]], [3, 1, 2]),
+    (lambda rows, row: [[row], rows], [2, 1, 3]),
+    (lambda rows, row: [rows, [2 * row]], [6, 2, 4]),
+    (lambda rows, row: [rows, [row], [row]], [3, 3, 1, 1, 2, 2]),
+    (lambda rows, row: [2 * rows, [row]], [12, 2, 2]),
+  ],
+  ids=["below", "above", "doubled", "twice", "doubling"],
+)
+def test_folds_that_stack_rows(rows_of, expected):
+  """Only where each step puts the client's row below the others is there nothing to compute."""
+  rows_type = tff.TensorType(np.int32, [None])
+
+  @tff.tensorflow.computation
+  def zero():
+    # None at first, and nobody knows.
+    return tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int32), [None])
+
+  @tff.tensorflow.computation(rows_type, np.int32)
+  def accumulate(rows, row):
+    return tf.concat(rows_of(rows, row), axis=0)
+
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  @tff.tensorflow.computation(rows_type)
+  def report(rows):
+    return rows
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def stack(values):
+    return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+
+  tff.framework.set_default_context(engine.CohortContext())
+  np.testing.assert_array_equal(stack([3, 1, 2]), expected)
+
+
 def test_what_is_kept_of_the_files_is_bounded(monkeypatch, unequal_files):
   monkeypatch.setattr(reading, "_CLIENTS_A_CALL", 3)
   cohorts = [cohort(unequal_files, clients) for clients in (range(20), [5, 5, 1], range(10, 20))]
@@ -358,6 +433,124 @@ def test_what_is_kept_of_the_files_is_bounded(monkeypatch, unequal_files):
   assert_same(run(small, process, cohorts), run(engine.CohortContext(), process, cohorts), rtol=0)
   kept = sum(value.nbytes for value in small._store._values.values())
   assert 0 < kept == small._store._bytes <= 2000
+
+
+def test_what_was_not_used_for_longest_is_forgotten():
+  read = []
+
+  def reader(clients):
+    read.extend(name for (name,) in clients)
+    return [[np.zeros(8, np.uint8)] for _ in clients]
+
+  reader.keys = [(b"x", 0)]
+  store = reading.Store(max_bytes=24)  # Just enough for three clients.
+  for names, expected in (
+    ("abc", "abc"),
+    ("a", ""),
+    ("d", "d"),
+    ("ac", ""),
+    ("b", "b"),
+    ("ac", ""),
+  ):
+    read.clear()
+    assert len(store._clients(reader, [(name,) for name in names])) == len(names)
+    assert "".join(read) == expected
+
+  def reader_of_both(clients):
+    return [[np.zeros(8, np.uint8), np.zeros(4, np.uint8)] for _ in clients]
+
+  # What it has already is read once more, and not counted twice.
+  reader_of_both.keys = [*reader.keys, (b"y", 0)]
+  store._clients(reader_of_both, [("a",)])
+  assert store._bytes == sum(value.nbytes for value in store._values.values()) <= 24
+
+
+def test_what_is_compiled_has_room_for_cohorts_not_much_smaller():
+  shapes, others = ((3, 5),), ((4, 5),)
+  compiled = [None, *(reading.Key(n, shapes) for n in (40, 20)), reading.Key(30, others)]
+
+  def capacity(num_clients, shapes):
+    return reading._key(num_clients, shapes, compiled).capacity
+
+  assert [capacity(n, shapes) for n in (10, 15, 20, 21, 40)] == [20, 20, 20, 40, 40]
+  assert [capacity(n, shapes) for n in (9, 41)] == [11, 51]  # And a quarter more.
+  assert [capacity(n, others) for n in (14, 20, 30, 40)] == [17, 30, 30, 50]
+  assert capacity(21, ((5, 5),)) == 21
+
+
+def test_clients_that_were_repeated_are_taken_away():
+  shapes = np.array([[2, 2]] * 5, np.int32)
+  read = reading.Read(None, np.arange(20), shapes).without_padding(3)
+  flat, offsets, shapes = read.parts()
+  np.testing.assert_array_equal(flat, np.arange(12))
+  np.testing.assert_array_equal(offsets, [0, 4, 8, 12])
+  np.testing.assert_array_equal(shapes, [[2, 2]] * 3)
+
+
+def test_what_xla_cannot_compile_is_computed_without(equal_files):
+  read = client_files.build_examples_fn(equal_files, shuffle=False)
+
+  @tff.tensorflow.computation(np.float32, client_files.HANDLE_TYPE)
+  def by_way_of_text(factor, handle):
+    return tf.strings.to_number(tf.strings.as_string(factor * tf.reduce_sum(read(handle)[0])))
+
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER),
+    tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS),
+  )
+  def total(factor, clients):
+    return tff.federated_sum(
+      tff.federated_map(by_way_of_text, (tff.federated_broadcast(factor), clients))
+    )
+
+  in_process = engine.CohortContext()
+  tff.framework.set_default_context(in_process)
+  arrays = problems.client_arrays([11] * _CLIENTS)
+  for size in (16, 18):
+    expected = 2 * sum(x.sum() for x, _ in arrays[:size])
+    assert total(2.0, cohort(equal_files, range(size))) == pytest.approx(expected, rel=1e-4)
+  (program,) = in_process._programs.values()
+  assert not program._can_compile
+
+
+def test_constants_are_computed_as_tensorflow_does():
+  numbers, others = np.int32([-7, 7, 3, 0]), np.int32([2, -2, 3, 5])
+  flags = numbers > others
+  for name, fold in emission._FOLDED.items():
+    op = getattr(tf.raw_ops, name)
+    if name.startswith("Select"):
+      arguments = (flags, numbers, others)
+      names = ("condition", "x" if name == "Select" else "t", "y" if name == "Select" else "e")
+    elif name.startswith("Logical"):
+      arguments, names = (flags, ~flags[::-1])[: 1 if name == "LogicalNot" else 2], ("x", "y")
+    else:
+      arguments, names = (numbers, others), ("x", "y")
+    expected = op(**{n: tf.constant(a) for n, a in zip(names, arguments)})
+    found = fold(*arguments)
+    assert found.dtype == expected.numpy().dtype, name
+    np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  "index",
+  [
+    np.s_[1],
+    np.s_[1:],
+    np.s_[:2],
+    np.s_[::-1],
+    np.s_[0:3:2, 1:],
+    np.s_[..., 1],
+    np.s_[tf.newaxis, 1:, 0],
+    np.s_[1, ..., tf.newaxis],
+  ],
+  ids=str,
+)
+def test_slices_of_constants_are_those_of_numpy(index):
+  value = np.arange(12, dtype=np.int32).reshape(3, 4)
+  with tf.Graph().as_default():
+    op = tf.compat.v1.placeholder(tf.int32, [3, 4])[index].op
+    bounds = [tf.get_static_value(bound) for bound in op.inputs[1:]]
+  np.testing.assert_array_equal(emission._slice(op.node_def, [value, *bounds]), value[index])
 
 
 @pytest.mark.parametrize(
@@ -403,6 +596,19 @@ def test_what_is_wrong_is_said():
     double(np.float32([1, 2, 3]))
   with pytest.raises(TypeError, match="Found a value of type"):
     double(np.array([1j, 2j]))
+
+  member = collections.OrderedDict(a=np.int32, b=tff.TensorType(np.float32, [2]))
+
+  @tff.federated_computation(tff.FederatedType(member, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  client = dict(a=1, b=np.float32([1, 2]))
+  assert total([client] * 2)["a"] == 2
+  with pytest.raises(TypeError, match=r"Found a value of shape \(3,\)"):
+    total([dict(client, b=np.float32([1, 2, 3]))] * 2)
+  with pytest.raises(TypeError, match="Found the names"):
+    total([dict(client, c=1)] * 2)
 
 
 def test_engine_is_chosen_by_name():
