@@ -481,7 +481,7 @@ def test_what_is_compiled_has_room_for_cohorts_not_much_smaller():
 def test_clients_that_were_repeated_are_taken_away():
   shapes = np.array([[2, 2]] * 5, np.int32)
   read = reading.Read(None, np.arange(20), shapes).without_padding(3)
-  flat, offsets, shapes = read.parts()
+  flat, offsets, shapes = read.parts(None)
   np.testing.assert_array_equal(flat, np.arange(12))
   np.testing.assert_array_equal(offsets, [0, 4, 8, 12])
   np.testing.assert_array_equal(shapes, [[2, 2]] * 3)

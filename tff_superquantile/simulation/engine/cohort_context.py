@@ -81,7 +81,9 @@ class _Program:
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
           # All but the values follow from the key.
-          by_ref = {r.ref: (flat, *r.places()) for r, (flat,) in zip(reads, given)}
+          by_ref = {
+            r.ref: (flat, *map(tf.constant, r.places())) for r, (flat,) in zip(reads, given)
+          }
           stacked = {
             r.ref: tf.reshape(flat, [key.capacity, *r.shapes[0]])
             for r, (flat,) in zip(reads, given)
