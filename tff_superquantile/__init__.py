@@ -1,27 +1,35 @@
 """Federated learning that serves the worst-off clients, on TensorFlow Federated.
 
-`algorithms` builds learning processes, `threshold` the quantile that a round learns, `client_work`
-what a client does, `evaluation` measures every client, `simulation` runs rounds. The mathematics,
-without TensorFlow, is in `superquantile`.
+    import tff_superquantile as tsq
+
+    tsq.set_simulation_context()
+    process = tsq.build_superquantile_fed_avg(model_fn, theta=0.5, ...)
+
+`tsq.algorithms` builds learning processes, `tsq.threshold` the quantile that a round learns,
+`tsq.client_work` the work of a client; `tsq.evaluation` measures every client, `tsq.simulation`
+runs rounds. The mathematics, without TensorFlow, is in `tsq.superquantile`. What most programs need
+of these has its name here, too.
 """
 
-import importlib
-import types
+from tff_superquantile import lazy
 
 __version__ = "0.2.0"
 
-__all__ = (
-  "algorithms",
-  "client_work",
-  "evaluation",
-  "simulation",
-  "superquantile",
-  "threshold",
+__all__, __getattr__, __dir__ = lazy.attach(
+  __name__,
+  ("algorithms", "client_work", "evaluation", "simulation", "superquantile", "threshold"),
+  {
+    "algorithms": (
+      "build_agnostic_fed_avg",
+      "build_fed_avg",
+      "build_fed_prox",
+      "build_private_superquantile_fed_avg",
+      "build_q_fed_avg",
+      "build_superquantile_fed_avg",
+      "build_tilted_erm",
+    ),
+    "evaluation": ("build_evaluator", "build_personalizer", "describe"),
+    "simulation": ("set_simulation_context",),
+    "threshold": ("AdaptiveTheta", "build_geometric_quantile", "build_tree_quantile"),
+  },
 )
-
-
-def __getattr__(name: str) -> types.ModuleType:
-  # Loaded on first use: TensorFlow Federated takes seconds to import, `--help` needs none of it.
-  if name in __all__:
-    return importlib.import_module(f"{__name__}.{name}")
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,26 @@
-"""Running federated computations on one machine: context, cohorts, the training loop."""
+"""Runs federated computations on one machine: runtime, cohorts, client files, the training loop."""
+
+from tff_superquantile import lazy
+
+__all__, __getattr__, __dir__ = lazy.attach(
+  __name__,
+  (
+    "client_files",
+    "cohorts",
+    "context",
+    "engine",
+    "progress",
+    "release_managers",
+    "seeds",
+    "training_loop",
+  ),
+  {
+    "client_files": (
+      "ClientFiles",
+      "build_examples_fn",
+      "open_client_files",
+      "write_client_files",
+    ),
+    "context": ("set_simulation_context",),
+  },
+)

@@ -1,0 +1,37 @@
+"""Public names of a package that are loaded on first use.
+
+TensorFlow Federated takes seconds to import, and commands that need none of it answer at once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import importlib
+from typing import Any
+
+
+def attach(
+  package: str, modules: Sequence[str], names: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, ...], Callable[[str], Any], Callable[[], list[str]]]:
+  """Makes what a package's `__init__` needs to load its public names on first use (PEP 562).
+
+      __all__, __getattr__, __dir__ = lazy.attach(__name__, ("algorithms",), {...})
+
+  Args:
+    package: The name of the package.
+    modules: Modules of the package that are public as they are.
+    names: For each module of the package, functions and classes of it that are public names of the
+      package, too.
+
+  Returns:
+    All public names, sorted, and the package's `__getattr__` and `__dir__`.
+  """
+  homes = {name: module for module, found in names.items() for name in found}
+  public = tuple(sorted([*modules, *homes]))
+
+  def load(name: str) -> Any:
+    if name in homes:
+      return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+    if name in modules:
+      return importlib.import_module(f"{package}.{name}")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+  return public, load, lambda: list(public)
