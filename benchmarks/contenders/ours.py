@@ -22,36 +22,25 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _config(
-  task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]
-) -> dict[str, Any]:
-  """The flags of a run, resolved."""
-  from tff_superquantile.experiments import method_names
-  from tff_superquantile.experiments import private_runs
+def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]) -> Any:
+  """The resolved `RunConfig` of a contender."""
+  from tff_superquantile.experiments import run_config
 
-  of_other_methods = {name for names in method_names.PARAMETERS.values() for name in names}
-  return {
+  values = {
     **task.defaults,
-    **dict.fromkeys(of_other_methods),
-    **private_runs.DEFAULTS,
     **dict(
       algorithm="superquantile",
       theta=options["theta"],
       threshold="exact",
-      threshold_noise_multiplier=None,
-      epsilon=None,
-      update_noise_multiplier=None,
       delta=1e-5,
       sampling="fixed_size",
-      secure_sum="modular",
-      smoothing=0.0,
-      seed=0,
       clients_per_round=workload.num_places,
       l2=0.0,  # The others have none.
       learning_rate_decay=1.0,
     ),
     **METHODS[options["method"]],
   }
+  return run_config.RunConfig(**values)
 
 
 class _Ours(contender.Contender):
@@ -73,7 +62,7 @@ class _Ours(contender.Contender):
     model = task.build_model_for(self._files, 0)
     config = _config(task, workload, options)
     release = None
-    if config["update_noise_multiplier"] is not None:
+    if config.update_noise_multiplier is not None:
       num_parameters = sum(weights.size for weights in workload.initial_weights)
       # Cohorts larger than the population: for timing, nobody's privacy is at stake.
       population = max(len(self._ids), workload.num_places)

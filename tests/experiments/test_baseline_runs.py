@@ -13,9 +13,9 @@ import tasks
 from tasks import models
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import methods
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import runner
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
 
 _COHORT = 8
@@ -41,10 +41,9 @@ _COLUMNS_OF_WEIGHTED = {"cohort_loss_mean", "loss_max", "effective_clients"}
 
 
 def _config(**values):
-  """Values of all flags: the defaults, those of a small task, and `values`."""
-  defaults = {name: flags.FLAGS[name].default for name in train_flags.names()}
+  """A small run with `values`."""
   small = dict(num_train_clients=30, num_test_clients=15, clients_per_round=_COHORT)
-  return {**defaults, **small, "num_rounds": 3, "rounds_per_evaluation": 2, **values}
+  return run_config.RunConfig(**{**small, "num_rounds": 3, "rounds_per_evaluation": 2, **values})
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def test_every_method_leaves_its_columns(runs, method):
 
 @pytest.mark.parametrize("method", _METHODS)
 def test_every_method_leaves_the_flags_that_repeat_it(runs, method):
-  found = train_flags.from_strings(runs[method].flags)
+  found = run_config.from_flags(runs[method].flags)
   assert {name: found[name] for name in _METHODS[method]} == _METHODS[method]
   assert found["sampling"] == "fixed_size" and found["client_learning_rate"] == 0.1
 

@@ -1,19 +1,19 @@
 """Results of an earlier version: trained anew they are the same, and they are read and resumed."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 import shutil
 
-from absl import flags
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from privacy import audit
 from tff_superquantile.experiments import report
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import runner
-from tff_superquantile.experiments import train_flags
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
@@ -29,12 +29,6 @@ def restored_context():
   tff.framework.set_default_context(old)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def parsed_flags():
-  if not flags.FLAGS.is_parsed():
-    flags.FLAGS(["test"])
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
   """A copy, as if it were a user's output directory."""
@@ -43,16 +37,16 @@ def kept(tmp_path_factory):
 
 def _train(method, output_dir, cache_dir, **changed):
   found = (_KEPT / "synthetic" / method / "seed_0" / "flags.txt").read_text().split("\n")
-  config = train_flags.from_strings(
+  config = run_config.from_flags(
     dict(line.removeprefix("--").split("=", 1) for line in found if line)
   )
-  if config["noise_key_file"]:
-    config["noise_key_file"] = str(_KEPT / config["noise_key_file"])
+  if config.noise_key_file:
+    changed["noise_key_file"] = str(_KEPT / config.noise_key_file)
     # What follows from the budget.
-    for name in ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio"):
-      config[name] = None
+    followed = ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio")
+    changed.update(dict.fromkeys(followed))
   places = dict(output_dir=str(output_dir), cache_dir=str(cache_dir))
-  return runner.run({**config, **places, **changed})
+  return runner.run(dataclasses.replace(config, **places, **changed))
 
 
 def _rows(path):

@@ -9,13 +9,13 @@ import pytest
 
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments import tuning
 
 
 def _config(**values):
-  """Values of all flags: the defaults, and `values`."""
-  return {**{name: flags.FLAGS[name].default for name in train_flags.names()}, **values}
+  return run_config.RunConfig(**values)
 
 
 # (flags, folder, name for people), in the order of the paper's tables.
@@ -113,18 +113,18 @@ def test_flags_make_the_folder_that_people_read(values, folder, name):
 
 
 def test_every_algorithm_is_named_here():
-  assert {_config(**values)["algorithm"] for values, *_ in _METHODS} == set(method_names.ALGORITHMS)
-  assert flags.FLAGS["algorithm"].parser.enum_values == list(method_names.ALGORITHMS)
+  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(method_names.ALGORITHMS)
+  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == method_names.ALGORITHMS
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
 def test_numbers_of_the_flags_are_read_back_from_the_folder(values, folder, name):
   del name
   config = _config(**values)
-  has_theta = config["algorithm"] in ("superquantile", "fed_avg_sub")
-  has_theta = has_theta and config["wanted_updates"] is None
-  assert method_names.theta_of(folder) == (config["theta"] if has_theta else None)
-  assert method_names.epsilon_of(folder) == config["epsilon"]
+  has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
+  has_theta = has_theta and config.wanted_updates is None
+  assert method_names.theta_of(folder) == (config.theta if has_theta else None)
+  assert method_names.epsilon_of(folder) == config.epsilon
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():

@@ -23,7 +23,7 @@ def tiny_task(monkeypatch, tmp_path_factory):
   monkeypatch.setattr(
     finished_models,
     "load_task",
-    lambda config: (finished_runs.model(), finished_runs.clients(folder, config["seed"])),
+    lambda config: (finished_runs.model(), finished_runs.clients(folder, config.seed)),
   )
 
 

@@ -30,7 +30,7 @@ def tiny_task(monkeypatch, tmp_path_factory):
 
   def load_task(config):
     loaded.append(config)
-    return finished_runs.model(), finished_runs.clients(folder, config["seed"])
+    return finished_runs.model(), finished_runs.clients(folder, config.seed)
 
   monkeypatch.setattr(finished_models, "load_task", load_task)
   return loaded

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import shutil
 import signal
 import stat
 
-from absl import flags
 import commands
 import dp_accounting
 import numpy as np
@@ -23,8 +23,8 @@ from privacy import shares
 import tasks
 from tff_superquantile import noise_source
 from tff_superquantile.experiments import private_runs
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import runner
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
@@ -55,11 +55,10 @@ _TREE_COLUMNS = {"threshold", "estimated_cohort_size", "estimated_tail_size", "a
 
 
 def _config(**values):
-  """Values of all flags: the defaults, those of a small task, and `values`."""
-  defaults = {name: flags.FLAGS[name].default for name in train_flags.names()}
+  """A small run with `values`."""
   small = dict(num_train_clients=_POPULATION, num_test_clients=15, clients_per_round=8)
   private = dict(delta=_DELTA, clip_norm=0.5, num_rounds=4, rounds_per_evaluation=2)
-  return {**defaults, **small, **private, **values}
+  return run_config.RunConfig(**{**small, **private, **values})
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +205,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
     "num_clients",
   }
   assert manifest["num_clients"]["train"] == _POPULATION
-  assert set(_flags_of(run)) <= set(train_flags.names())
+  assert set(_flags_of(run)) <= set(run_config.names())
 
   rows = list(csv.DictReader(contents["rounds.csv"].decode().splitlines()))
   assert set(rows[0]) == {"round", "epsilon", *columns, *_TEST_COLUMNS}
@@ -766,14 +765,14 @@ def test_what_a_private_run_has_by_default():
   tree = runner.methods.resolve(_config(epsilon=3.0, threshold="tree"), task)
   fed_avg = runner.methods.resolve(_config(epsilon=3.0, algorithm="fed_avg"), task)
   names = ("threshold", "sampling", "client_weighting", "update_sum", "noise_shares", "relation")
-  assert [geometric[name] for name in names] == [
+  assert [getattr(geometric, name) for name in names] == [
     *("geometric", "poisson", "uniform", "central", "complement", "zero_out"),
   ]
-  assert tree["threshold"] == "tree" and fed_avg["threshold"] is None
+  assert tree.threshold == "tree" and fed_avg.threshold is None
   # How the budget is divided follows from its noise, see the next test.
-  assert {config["rho_ratio"] for config in (geometric, tree, fed_avg)} == {None}
+  assert {config.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
   found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
-  assert found["rho_ratio"] is None and found["threshold_noise_multiplier"] is None
+  assert found.rho_ratio is None and found.threshold_noise_multiplier is None
 
 
 @pytest.mark.parametrize("num_parameters", [_NUM_PARAMETERS, 10**6])
@@ -781,8 +780,8 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   task = tasks.get_task("synthetic")
   config = runner.methods.resolve(_config(epsilon=3.0, clients_per_round=25), task)
   found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
-  z_q, z_w = found["threshold_noise_multiplier"], found["update_noise_multiplier"]
-  ratio = found["rho_ratio"]
+  z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
+  ratio = found.rho_ratio
   assert (z_w / z_q) ** 2 == pytest.approx(ratio)
   # By hand: of 2 A z_q^2 + d z_w^2, given z_q^-2 + z_w^-2, the least; or A z_q^2 = (m / 10)^2.
   one_client = 0.12 / (2.0 - 0.12) / 4.0
@@ -793,10 +792,10 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   best = grid[np.argmin(np.where(far_off, np.inf, error))]
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
-  config["rho_ratio"] = 0.25
+  config = dataclasses.replace(config, rho_ratio=0.25)
   found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
-  assert found["rho_ratio"] == 0.25
-  z_q, z_w = found["threshold_noise_multiplier"], found["update_noise_multiplier"]
+  assert found.rho_ratio == 0.25
+  z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
   assert (z_w / z_q) ** 2 == pytest.approx(0.25)
 
 
@@ -804,10 +803,10 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   task = tasks.get_task("synthetic")
   config = runner.methods.resolve(_config(epsilon=3.0), task)
   first = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  earlier = {name: str(value) for name, value in first.items() if value is not None}
+  earlier = first.to_flags()
   assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
   # Noise that somebody has lowered in flags.txt is past the budget.
-  earlier["update_noise_multiplier"] = str(first["update_noise_multiplier"] / 2)
+  earlier["update_noise_multiplier"] = str(first.update_noise_multiplier / 2)
   lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
   release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):

@@ -6,6 +6,7 @@ import pytest
 from privacy import accounting
 from privacy import calibration
 from tff_superquantile.experiments import methods
+from tff_superquantile.experiments import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
@@ -38,7 +39,7 @@ def _with_shares(**values):
 
 
 def _rounds(files, release, key=_KEY):
-  select = methods.build_selection(files, {"seed": 0}, release, key)
+  select = methods.build_selection(files, run_config.RunConfig(), release, key)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [str(handle["client_id"]) for handle in handles]

@@ -7,23 +7,22 @@ import pathlib
 import shlex
 import sys
 
-from absl import flags
 import commands
 import pytest
 
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments import tuning
 
 _P90 = presets.VALIDATION_P90
 _LOSS = presets.TRAIN_LOSS
 
 
-def _config(**values):
-  """Values of all flags: the defaults, and `values`."""
-  return {**{name: flags.FLAGS[name].default for name in train_flags.names()}, **values}
+def _settings(**values):
+  """Values of all fields of a config: the defaults, and `values`."""
+  return {**dataclasses.asdict(run_config.RunConfig()), **values}
 
 
 def _finish(config, folder="", **criteria):
@@ -45,12 +44,12 @@ def _preset(**values):
 @pytest.fixture
 def search(tmp_path):
   """A search for q among six values; none of its runs is there yet."""
-  config = _config(
+  settings = _settings(
     algorithm="q_fed_avg",
     q=presets.Grid((1e-3, 0.1, 1.0, 2.0, 5.0, 9.0), default=1.0),
     output_dir=str(tmp_path),
   )
-  return tuning.method_search(_preset(), config)
+  return tuning.method_search(_preset(), settings)
 
 
 def _finish_all(search, results, **others):
@@ -144,7 +143,7 @@ def test_search_without_a_result_names_method_and_criterion(search):
 
 
 def test_method_is_tried_with_all_combinations_of_its_grids():
-  config = _config(
+  settings = _settings(
     algorithm="tilted_erm",
     temperature=presets.Grid((1.0, 5.0), default=1.0),
     moving_average_rate=presets.Grid((0.1, 0.2, 0.3), default=0.1),
@@ -152,9 +151,9 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
     seed=7,
     output_dir="a/b",
   )
-  before = dict(config)
-  search = tuning.method_search(_preset(), config)
-  assert config == before
+  before = dict(settings)
+  search = tuning.method_search(_preset(), settings)
+  assert settings == before
   assert (search.method, search.criterion) == ("tilted_erm", _P90)
   values = [
     dict(temperature=t, moving_average_rate=rate) for t in (1.0, 5.0) for rate in (0.1, 0.2, 0.3)
@@ -162,7 +161,7 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
   assert [candidate.values for candidate in search.candidates] == values
   apart = dict(output_dir="a/b/tuning", validation_fraction=0.5)
   assert [candidate.config for candidate in search.candidates] == [
-    {**config, **apart, **one} for one in values
+    run_config.RunConfig(**{**settings, **apart, **one}) for one in values
   ]
   paths = [str(method_names.run_path(candidate.config)) for candidate in search.candidates]
   assert paths[1] == "a/b/tuning/synthetic/tilted_erm_t_1_average_0.2/seed_7"
@@ -170,14 +169,14 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
 
 
 def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
-  config = _config(
+  settings = _settings(
     algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), default=1.0), output_dir=str(tmp_path)
   )
-  search = tuning.method_search(_preset(), config)
+  search = tuning.method_search(_preset(), settings)
   _finish_all(search, [0.5, 0.4])
   assert search.choose() == {"q": 2.0}
   assert run_folder.find_runs(tmp_path) == []
-  _finish(tuning.with_defaults(config), **{_P90: 0.3})
+  _finish(run_config.RunConfig(**tuning.with_defaults(settings)), **{_P90: 0.3})
   (run,) = run_folder.find_runs(tmp_path)
   assert run.method == "q_fed_avg_q_1"
 
@@ -186,19 +185,21 @@ def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
   "preset, given, used", [(0.5, 0.0, 0.5), (0.5, 0.25, 0.25), (0.0, 0.0, 0.0)]
 )
 def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, used):
-  config = _config(
+  settings = _settings(
     validation_fraction=given, algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), 1.0)
   )
-  search = tuning.method_search(_preset(validation_fraction=preset), config)
-  assert {candidate.config["validation_fraction"] for candidate in search.candidates} == {used}
+  search = tuning.method_search(_preset(validation_fraction=preset), settings)
+  assert {candidate.config.validation_fraction for candidate in search.candidates} == {used}
 
 
 def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
   grid = presets.SharedGrid(
     {"client_learning_rate": (0.3, 0.1), "learning_rate_decay": (0.5, 1.0, 0.25)}, _LOSS
   )
-  config = _config(algorithm="fed_avg", output_dir=str(tmp_path), client_learning_rate=7.0, l2=0.1)
-  search = tuning.shared_search(grid, _preset(), config)
+  settings = _settings(
+    algorithm="fed_avg", output_dir=str(tmp_path), client_learning_rate=7.0, l2=0.1
+  )
+  search = tuning.shared_search(grid, _preset(), settings)
   assert (search.method, search.criterion) == ("fed_avg", _LOSS)
   values = [
     dict(client_learning_rate=rate, learning_rate_decay=decay)
@@ -207,8 +208,8 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
   ]
   assert [candidate.values for candidate in search.candidates] == values
   for candidate in search.candidates:
-    assert {name: candidate.config[name] for name in candidate.values} == candidate.values
-    assert candidate.config["algorithm"] == "fed_avg" and candidate.config["l2"] == 0.1
+    assert {name: getattr(candidate.config, name) for name in candidate.values} == candidate.values
+    assert candidate.config.algorithm == "fed_avg" and candidate.config.l2 == 0.1
   # These are no part of a method's name, yet no two runs may share a folder.
   paths = {method_names.run_path(candidate.config) for candidate in search.candidates}
   assert len(paths) == 6
@@ -221,10 +222,10 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
 
 
 def test_without_tuning_there_are_the_defaults():
-  config = _config(algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), default=2.0))
-  assert tuning.is_tuned(config)
-  plain = tuning.with_defaults(config)
-  assert plain == {**config, "q": 2.0} and not tuning.is_tuned(plain)
+  settings = _settings(algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), default=2.0))
+  assert tuning.is_tuned(settings)
+  plain = tuning.with_defaults(settings)
+  assert plain == {**settings, "q": 2.0} and not tuning.is_tuned(plain)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -235,7 +236,7 @@ def test_no_experiment_is_tuned_on_test_clients(name):
   # Where a criterion looks at validation clients there are some: the task's own, or held out.
   assert preset.validation_fraction > 0 or preset.task == "synthetic"
   for grid in preset.shared_grids:
-    assert grid.values.keys() <= set(train_flags.names())
+    assert grid.values.keys() <= set(run_config.names())
     assert all(len(set(values)) == len(values) > 1 for values in grid.values.values())
 
 
@@ -251,7 +252,7 @@ def _configs(lines):
     assert arguments[:2] == ["-m", "tff_superquantile.experiments.train"]
     assert all(argument.startswith("--") for argument in arguments[2:])
     configs.append(
-      train_flags.from_strings(dict(argument[2:].split("=", 1) for argument in arguments[2:]))
+      run_config.from_flags(dict(argument[2:].split("=", 1) for argument in arguments[2:]))
     )
   return configs
 
@@ -289,48 +290,48 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   what = "tuning --client_learning_rate with FedAvg"
   rates = steps.next(4, 4, what)
   assert not (lab.folder / output_dir).exists()
-  assert [config["client_learning_rate"] for config in rates] == [0.003, 0.01, 0.03, 0.1]
+  assert [config.client_learning_rate for config in rates] == [0.003, 0.01, 0.03, 0.1]
   for config in rates:
-    assert config["algorithm"] == "fed_avg" and config["seed"] == 4 and config["l2"] is None
-    assert config["validation_fraction"] == 0.5 and config["data_dir"] == "the $data"
-    assert config["output_dir"] == f"{output_dir}/tuning"
+    assert config.algorithm == "fed_avg" and config.seed == 4 and config.l2 is None
+    assert config.validation_fraction == 0.5 and config.data_dir == "the $data"
+    assert config.output_dir == f"{output_dir}/tuning"
   for config, loss in zip(rates[:2] + rates[3:], (3.0, 2.0, 2.5)):
     steps.finish(config, **{_LOSS: loss, _P90: 0.1})
   assert steps.next(1, 4, what) == rates[2:3]  # Only what is left.
   steps.finish(rates[2], **{_LOSS: 1.0, _P90: 0.9})
   # Then l2 with that learning rate, by the validation clients.
   l2s = steps.next(6, 6, "tuning --l2 with FedAvg")
-  assert [config["l2"] for config in l2s] == [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
-  assert {config["client_learning_rate"] for config in l2s} == {0.03}
+  assert [config.l2 for config in l2s] == [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
+  assert {config.client_learning_rate for config in l2s} == {0.03}
   for config in l2s:
     assert not (lab.folder / method_names.run_path(config)).exists()
-    steps.finish(config, **{_LOSS: config["l2"], _P90: 0.4 if config["l2"] == 1e-5 else 0.5})
+    steps.finish(config, **{_LOSS: config.l2, _P90: 0.4 if config.l2 == 1e-5 else 0.5})
   # Then each method's own, all side by side, with the first seed.
   own = steps.next(19, 19, "tuning each method on validation clients")
   tried = {}
   for config in own:
-    assert (config["client_learning_rate"], config["l2"], config["seed"]) == (0.03, 1e-5, 4)
-    (flag,) = set(method_names.PARAMETERS[config["algorithm"]]) - {"moving_average_rate"}
-    tried.setdefault(flag, []).append(config[flag])
+    assert (config.client_learning_rate, config.l2, config.seed) == (0.03, 1e-5, 4)
+    (flag,) = set(method_names.PARAMETERS[config.algorithm]) - {"moving_average_rate"}
+    tried.setdefault(flag, []).append(getattr(config, flag))
   assert {flag: len(values) for flag, values in tried.items()} == {
     **{"proximal_weight": 4, "q": 4, "temperature": 8, "ascent_rate": 3}
   }
   chosen = dict(proximal_weight=0.001, q=1.0, temperature=50.0, ascent_rate=0.01)
   for config in own:
-    best = any(config[flag] == value for flag, value in chosen.items())
+    best = any(getattr(config, flag) == value for flag, value in chosen.items())
     steps.finish(config, **{_P90: 0.3 if best else 0.35, "test.error.p90": 0.9 if best else 0.1})
   # Then the comparison.
   runs = steps.next(20, 20, "every method with every seed")
-  assert [method_names.folder(config) for config in runs if config["seed"] == 5] == [
+  assert [method_names.folder(config) for config in runs if config.seed == 5] == [
     "fed_avg",
     *(f"fed_avg_sub_theta_{theta}" for theta in (0.8, 0.5, 0.1)),
     *("fed_prox_mu_0.001", "q_fed_avg_q_1", "tilted_erm_t_50", "q_fed_avg_q_10"),
     *("agnostic_fed_avg_rate_0.01", "superquantile_theta_0.5"),
   ]
   for config in runs:
-    assert (config["client_learning_rate"], config["l2"]) == (0.03, 1e-5)
-    assert config["validation_fraction"] == 0.0 and config["output_dir"] == output_dir
-    assert config["run_name"] == ""
+    assert (config.client_learning_rate, config.l2) == (0.03, 1e-5)
+    assert config.validation_fraction == 0.0 and config.output_dir == output_dir
+    assert config.run_name == ""
   written = json.loads((lab.folder / output_dir / "emnist_linear" / "tuning.json").read_text())
   assert [entry["chosen"] for entry in written] == [
     {"client_learning_rate": 0.03},
@@ -360,8 +361,8 @@ def test_without_tuning_the_comparison_comes_first(lab, arguments):
   configs = _configs(result.out.splitlines())
   folders = [method_names.folder(config) for config in configs]
   assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= set(folders)
-  assert {config["validation_fraction"] for config in configs} == {0.0}
-  assert {config["output_dir"] for config in configs} == {"results"}
+  assert {config.validation_fraction for config in configs} == {0.0}
+  assert {config.output_dir for config in configs} == {"results"}
 
 
 def test_quick_experiment_can_be_tuned_all_the_same(lab):
@@ -369,8 +370,8 @@ def test_quick_experiment_can_be_tuned_all_the_same(lab):
     "sweep", "--experiment=emnist_linear", "--quick", "--tune=methods", "--print_commands"
   ).wait()
   configs = _configs(result.out.splitlines())
-  assert len(configs) == 19 and {config["num_rounds"] for config in configs} == {60}
-  assert {config["output_dir"] for config in configs} == {"results/tuning"}
+  assert len(configs) == 19 and {config.num_rounds for config in configs} == {60}
+  assert {config.output_dir for config in configs} == {"results/tuning"}
 
 
 # A whole experiment.

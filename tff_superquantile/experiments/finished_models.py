@@ -19,6 +19,7 @@ import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 
@@ -52,7 +53,7 @@ class Material:
     examples: The test clients' examples in two parts, an `evaluation.SplitExamples`.
   """
 
-  config: Mapping[str, Any]
+  config: run_config.RunConfig
   model: Any
   weights: Any
   examples: Any
@@ -94,13 +95,13 @@ def fingerprint(run: run_folder.Run) -> str:
   return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
-def load_task(config: Mapping[str, Any]) -> tuple[Any, Any]:
+def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
   """Rebuilds a run's (model, test clients as `client_files.ClientFiles`) from its flags."""
   with cli.starting_tensorflow():
     import tasks
     from tff_superquantile.experiments import runner
 
-  model, splits = runner.load_task(tasks.get_task(config["task"]), config)
+  model, splits = runner.load_task(tasks.get_task(config.task), config)
   return model, splits["test"]
 
 
@@ -127,8 +128,8 @@ class Loader:
       ValueError: If the model does not fit the task, or the test clients are not those that the run
         was evaluated on.
     """
-    config = {**train_flags.from_strings(run.flags), **self._overrides}
-    key = tuple(config.get(name) for name in _DATA_FLAGS)
+    config = run_config.from_flags({**run.flags, **self._overrides})
+    key = tuple(getattr(config, name) for name in _DATA_FLAGS)
     if self._loaded is None or key != self._key:
       from tff_superquantile import evaluation
 
@@ -261,7 +262,7 @@ def task_of_flags() -> tuple[str, str, dict[str, str]]:
   Raises:
     ValueError: If another flag of a training run is given, or the task is not clear.
   """
-  given = [name for name in train_flags.names() if flags.FLAGS[name].present]
+  given = list(train_flags.given())
   strange = [name for name in given if name not in ("output_dir", "task", *WHERE_DATA_IS)]
   if strange:
     raise ValueError(

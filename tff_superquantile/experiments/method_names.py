@@ -6,10 +6,12 @@ A folder's name is the algorithm and what sets it apart, words and numbers joine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import pathlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Which names its methods by what is here.
+  from tff_superquantile.experiments import run_config
 
 FED_AVG = "fed_avg"
 
@@ -77,13 +79,13 @@ _APART = {
 _AFL_Q = 10.0
 
 
-def folder(config: Mapping[str, Any]) -> str:
+def folder(config: run_config.RunConfig) -> str:
   """The folder of a run's method, from the flags as given.
 
   Raises:
     ValueError: If --run_name does not name a folder, or would not be found again.
   """
-  name = config["run_name"]
+  name = config.run_name
   if name:
     if "/" in name or name.startswith(".") or not name.isprintable():
       raise ValueError(
@@ -91,42 +93,42 @@ def folder(config: Mapping[str, Any]) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  algorithm = config["algorithm"]
+  algorithm = config.algorithm
   parts = [algorithm]
 
   def add_number(flag: str) -> None:
-    if config[flag] is not None:
-      parts.append(f"{_NUMBERS[flag][0]}_{config[flag]:g}")
+    if getattr(config, flag) is not None:
+      parts.append(f"{_NUMBERS[flag][0]}_{getattr(config, flag):g}")
 
   for flag in PARAMETERS.get(algorithm, ()):
-    if flag != "theta" or config["wanted_updates"] is None:  # Which decides theta instead.
+    if flag != "theta" or config.wanted_updates is None:  # Which decides theta instead.
       add_number(flag)
   if algorithm == "superquantile":
-    if config["threshold"] not in (None, "exact"):
-      parts.append(config["threshold"])
-    if config["smoothing"]:
+    if config.threshold is not None and config.threshold != "exact":
+      parts.append(config.threshold)
+    if config.smoothing:
       add_number("smoothing")
-  if config["update_sum"] == "distributed":
+  if config.update_sum == "distributed":
     parts.append("distributed")
   for flag, usual in (("noise_shares", "complement"), ("relation", "zero_out")):
-    if config[flag] != usual:
-      parts.append(config[flag])
+    if getattr(config, flag) != usual:
+      parts.append(getattr(config, flag))
   for flag in ("epsilon", "threshold_noise_multiplier", "update_noise_multiplier"):
     add_number(flag)
   return "_".join(parts)
 
 
-def task_folder(config: Mapping[str, Any]) -> str:
+def task_folder(config: run_config.RunConfig) -> str:
   """The folder of a run's task: what cannot be compared with other runs of it is apart."""
-  suffixes = [suffix for suffix, (flag, value, _) in _APART.items() if config[flag] == value]
-  return config["task"] + "".join(suffixes)
+  suffixes = [
+    suffix for suffix, (flag, value, _) in _APART.items() if getattr(config, flag) == value
+  ]
+  return config.task + "".join(suffixes)
 
 
-def run_path(config: Mapping[str, Any]) -> pathlib.Path:
+def run_path(config: run_config.RunConfig) -> pathlib.Path:
   """The folder of a run, from the flags as given."""
-  return pathlib.Path(
-    config["output_dir"], task_folder(config), folder(config), f"seed_{config['seed']}"
-  )
+  return pathlib.Path(config.output_dir, task_folder(config), folder(config), f"seed_{config.seed}")
 
 
 def task_title(folder_name: str) -> str:

@@ -1,6 +1,7 @@
 """From the flags of a run to its learning process."""
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import math
 import os
@@ -19,65 +20,67 @@ from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import private_runs
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
 
-def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
+def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
   """Fills what was not given with the task's defaults and checks the rest.
 
   Args:
-    config: Values of the flags of `train_flags`; None where the task decides.
+    config: What the run is asked for; None where the task decides.
     task: The task.
 
   Returns:
-    The values with which the run goes.
+    The config with which the run goes.
 
   Raises:
     ValueError: If a value is out of its range.
   """
   _check_parameters(config)
-  if train_flags.is_private(config):
+  if config.is_private:
     config = private_runs.resolve(config)
-  resolved = {
-    name: task.defaults.get(name) if value is None else value for name, value in config.items()
+  own: dict[str, Any] = {
+    name: value for name, value in task.defaults.items() if getattr(config, name) is None
   }
-  resolved["sampling"] = resolved["sampling"] or "fixed_size"
-  if train_flags.is_private(resolved):
+  own.setdefault("sampling", config.sampling or "fixed_size")
+  if not config.is_private and config.algorithm == "superquantile":
+    own["threshold"] = config.threshold or "exact"
+  for name in ("data_dir", "glove"):
+    if getattr(config, name):
+      own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds anywhere.
+  resolved = dataclasses.replace(config, **own)
+  if resolved.is_private:
     private_runs.check_resolved(resolved)
   else:
     _check_not_private(resolved)
-    if resolved["algorithm"] == "superquantile":
-      resolved["threshold"] = resolved["threshold"] or "exact"
+    if resolved.algorithm == "superquantile":
       _check_threshold(resolved)
-  for name in ("data_dir", "glove"):
-    if resolved[name]:
-      resolved[name] = os.path.abspath(resolved[name])  # flags.txt holds anywhere.
   for name in ("client_learning_rate", "learning_rate_decay"):
-    if not 0.0 < resolved[name] < np.inf:
-      raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
-  tree_mechanism.check_scale("--max_loss", resolved["max_loss"])
+    if not 0.0 < getattr(resolved, name) < np.inf:
+      raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
+  tree_mechanism.check_scale("--max_loss", resolved.max_loss)
   return resolved
 
 
-def _check_not_private(config: Mapping[str, Any]) -> None:
+def _check_not_private(config: run_config.RunConfig) -> None:
   for name, default in private_runs.DEFAULTS.items():
-    if config[name] != default:
+    if getattr(config, name) != default:
       raise ValueError(
-        f"Found --{name}={config[name]} in a run that is not private; give --epsilon, too, or leave"
-        " it out."
+        f"Found --{name}={getattr(config, name)} in a run that is not private; give --epsilon, too,"
+        " or leave it out."
       )
 
 
-def _check_parameters(config: Mapping[str, Any]) -> None:
+def _check_parameters(config: run_config.RunConfig) -> None:
   """Checks that the algorithm has its own parameters, and none of another's."""
-  algorithm = config["algorithm"]
+  algorithm = config.algorithm
   own = method_names.PARAMETERS.get(algorithm, ())
   optional = ("moving_average_rate", "wanted_updates", "theta")
   for flag in sorted({flag for flags in method_names.PARAMETERS.values() for flag in flags}):
-    value = config[flag]
+    value = getattr(config, flag)
     if flag in own and value is None and flag not in optional:
       raise ValueError(f"Found --algorithm={algorithm} without --{flag}; give one.")
     if flag not in own and value is not None and flag != "theta":  # Which has a default.
@@ -86,46 +89,44 @@ def _check_parameters(config: Mapping[str, Any]) -> None:
         f"Found --{flag}={value} with --algorithm={algorithm}; it belongs to {owner}."
       )
   if algorithm == "fed_avg_sub":
-    superquantile.check_theta(config["theta"])
-    if config["sampling"] not in (None, "fixed_size"):
+    superquantile.check_theta(config.theta)
+    if config.sampling not in (None, "fixed_size"):
       raise ValueError(
-        f"Found --algorithm=fed_avg_sub with --sampling={config['sampling']}; it trains a fraction"
+        f"Found --algorithm=fed_avg_sub with --sampling={config.sampling}; it trains a fraction"
         " of cohorts of fixed size."
       )
   if algorithm != "superquantile":
     for flag in ("threshold", "smoothing", "threshold_noise_multiplier"):
-      if config[flag] and not train_flags.is_private(config):  # Which says so itself.
+      if getattr(config, flag) and not config.is_private:  # Which says so itself.
         raise ValueError(
-          f"Found --{flag}={config[flag]} with --algorithm={algorithm}; it belongs to"
+          f"Found --{flag}={getattr(config, flag)} with --algorithm={algorithm}; it belongs to"
           " superquantile."
         )
-  if train_flags.is_private(config) and algorithm not in method_names.PRIVATE_ALGORITHMS:
+  if config.is_private and algorithm not in method_names.PRIVATE_ALGORITHMS:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of"
       f" {', '.join(method_names.PRIVATE_ALGORITHMS)}."
     )
-  if train_flags.is_private(config) and config["sampling"] == "diurnal":
+  if config.is_private and config.sampling == "diurnal":
     raise ValueError(
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
     )
 
 
-def _theta(config: Mapping[str, Any]) -> Union[float, threshold_lib.AdaptiveTheta]:
+def _theta(config: run_config.RunConfig) -> Union[float, threshold_lib.AdaptiveTheta]:
   """The tail fraction, or how it follows from who turns up."""
-  if config["wanted_updates"] is None:
-    return superquantile.check_theta(config["theta"])
-  return threshold_lib.AdaptiveTheta(
-    config["wanted_updates"], config["min_theta"], config["max_theta"]
-  )
+  if config.wanted_updates is None:
+    return superquantile.check_theta(config.theta)
+  return threshold_lib.AdaptiveTheta(config.wanted_updates, config.min_theta, config.max_theta)
 
 
-def _check_threshold(config: Mapping[str, Any]) -> None:
+def _check_threshold(config: run_config.RunConfig) -> None:
   _theta(config)
-  threshold, noise_multiplier = config["threshold"], config["threshold_noise_multiplier"]
-  if config["smoothing"] and threshold != "reweighting":
+  threshold, noise_multiplier = config.threshold, config.threshold_noise_multiplier
+  if config.smoothing and threshold != "reweighting":
     raise ValueError(
-      f"Found --smoothing={config['smoothing']} with --threshold={threshold}; only reweighting is"
+      f"Found --smoothing={config.smoothing} with --threshold={threshold}; only reweighting is"
       " smoothed."
     )
   is_private = threshold in method_names.PRIVATE_THRESHOLDS
@@ -139,63 +140,63 @@ def _check_threshold(config: Mapping[str, Any]) -> None:
       f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
       f" one of {', '.join(method_names.PRIVATE_THRESHOLDS)}."
     )
-  if threshold == "tree" and config["sampling"] != "fixed_size":
+  if threshold == "tree" and config.sampling != "fixed_size":
     raise ValueError(
-      f"Found --threshold=tree with --sampling={config['sampling']} in a run without a budget; the"
+      f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
       " fewest clients of a round follow from one. Use --sampling=fixed_size."
     )
   _build_threshold(config, None, None)  # Checks what remains.
 
 
 def _build_threshold(
-  config: Mapping[str, Any], release: Optional[accounting.Release], key: Optional[bytes]
+  config: run_config.RunConfig, release: Optional[accounting.Release], key: Optional[bytes]
 ) -> Union[None, str, threshold_lib.ThresholdFn]:
   """What the algorithms take for a threshold."""
   if key is None:
     # No budget and no claim: noise may be as public as the seed.
-    key = seeds.client_seed(config["seed"], 0, "noise of the server").tobytes()
-  if config["threshold"] == "tree":
+    key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
+  if config.threshold == "tree":
     if release is not None:
       mechanism = release.tree
     else:
       mechanism = tree_mechanism.build_tree_mechanism(
-        config["threshold_noise_multiplier"], config["num_bins"], config["clients_per_round"]
+        config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
       )
     return functools.partial(
       threshold_lib.build_tree_quantile,
       mechanism=mechanism,
-      max_loss=config["max_loss"],
-      secure_sum=config["secure_sum"],
+      max_loss=config.max_loss,
+      secure_sum=config.secure_sum,
       seeded=True,
       noise_key=key,
     )
-  if config["threshold"] == "geometric":
+  if config.threshold == "geometric":
     return functools.partial(
       threshold_lib.build_geometric_quantile,
-      noise_multiplier=config["threshold_noise_multiplier"],
-      expected_clients=config["clients_per_round"],
-      initial_estimate=config["max_loss"],
+      noise_multiplier=config.threshold_noise_multiplier,
+      expected_clients=config.clients_per_round,
+      initial_estimate=config.max_loss,
       noise_key=key,
     )
-  if config["threshold"] == "reweighting":
-    return functools.partial(threshold_lib.build_exact_reweighting, smoothing=config["smoothing"])
-  return config["threshold"]
+  if config.threshold == "reweighting":
+    return functools.partial(threshold_lib.build_exact_reweighting, smoothing=config.smoothing)
+  return config.threshold
 
 
-def _learning_rate_fn(config: Mapping[str, Any]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+def _learning_rate_fn(config: run_config.RunConfig) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
   """gamma_t = gamma_0 c^floor(t / t_0), the paper's step decay; None for a constant rate."""
-  if config["learning_rate_decay"] == 1.0:
+  if config.learning_rate_decay == 1.0:
     return None
 
   def learning_rate(round_num: tf.Tensor) -> tf.Tensor:
-    decays = tf.cast(round_num // config["rounds_per_decay"], tf.float32)
-    return config["client_learning_rate"] * tf.pow(config["learning_rate_decay"], decays)
+    decays = tf.cast(round_num // config.rounds_per_decay, tf.float32)
+    return config.client_learning_rate * tf.pow(config.learning_rate_decay, decays)
 
   return learning_rate
 
 
 def build_process(
-  config: Mapping[str, Any],
+  config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
   release: Optional[accounting.Release] = None,
@@ -204,7 +205,7 @@ def build_process(
   """Builds the learning process that resolved flags ask for.
 
   Args:
-    config: Values of the flags of `train_flags`.
+    config: From `resolve`.
     model: The task's model.
     files: The training clients.
     release: What a round releases, for private runs.
@@ -213,21 +214,22 @@ def build_process(
   Returns:
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
-  optimizer = tff.learning.optimizers.build_sgdm(config["client_learning_rate"])
+  optimizer = tff.learning.optimizers.build_sgdm(config.client_learning_rate)
   local_work: dict[str, Any] = dict(
     client_learning_rate_fn=_learning_rate_fn(config),
-    local_epochs=config["local_epochs"],
-    local_batch_size=config["batch_size"],
-    l2=config["l2"],
+    local_epochs=config.local_epochs,
+    local_batch_size=config.batch_size,
+    l2=config.l2,
     examples_fn=client_files.build_examples_fn(
       files,
-      shuffle=config["batch_size"] > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=config["noise_shares"] != shares.COMPLEMENT,
+      shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
+      may_lack_examples=config.noise_shares != shares.COMPLEMENT,
     ),
   )
-  is_superquantile = config["algorithm"] == "superquantile"
+  is_superquantile = config.algorithm == "superquantile"
   threshold = _build_threshold(config, release, key)
   if release is not None:
+    assert config.update_noise_multiplier is not None  # From `private_runs.calibrate`.
     assert not isinstance(threshold, str)  # `private_runs.resolve` knows no names.
     return algorithms.build_private_superquantile_fed_avg(
       model,
@@ -235,8 +237,8 @@ def build_process(
       optimizer,
       threshold=threshold,
       clip_norm=private_runs.update_clip_norm(config),
-      noise_multiplier=config["update_noise_multiplier"],
-      expected_clients=config["clients_per_round"],
+      noise_multiplier=config.update_noise_multiplier,
+      expected_clients=config.clients_per_round,
       noise_key=key,
       update_sum=release.update_sum,
       seed_fn=_read_seed,
@@ -246,17 +248,17 @@ def build_process(
     "fed_avg": algorithms.build_fed_avg,
     "fed_avg_sub": algorithms.build_fed_avg,  # On a part of the cohort; see `build_selection`.
     "fed_prox": functools.partial(
-      algorithms.build_fed_prox, proximal_strength=config["proximal_weight"]
+      algorithms.build_fed_prox, proximal_strength=config.proximal_weight
     ),
-    "q_fed_avg": functools.partial(algorithms.build_q_fed_avg, q=config["q"]),
+    "q_fed_avg": functools.partial(algorithms.build_q_fed_avg, q=config.q),
     "tilted_erm": functools.partial(
       algorithms.build_tilted_erm,
-      temperature=config["temperature"],
-      moving_average_rate=config["moving_average_rate"] or 0.0,
+      temperature=config.temperature,
+      moving_average_rate=config.moving_average_rate or 0.0,
     ),
     "agnostic_fed_avg": functools.partial(
       algorithms.build_agnostic_fed_avg,
-      ascent_rate=config["ascent_rate"],
+      ascent_rate=config.ascent_rate,
       num_clients=len(files.client_ids),
       index_fn=_read_index,
     ),
@@ -267,17 +269,17 @@ def build_process(
       seed_fn=_read_seed,
     ),
   }
-  return builders[config["algorithm"]](
+  return builders[config.algorithm](
     model,
     client_optimizer_fn=optimizer,
-    client_weighting=config["client_weighting"],
+    client_weighting=config.client_weighting,
     **local_work,
   )
 
 
 def build_selection(
   files: client_files.ClientFiles,
-  config: Mapping[str, Any],
+  config: run_config.RunConfig,
   release: Optional[accounting.Release] = None,
   key: Optional[bytes] = None,
 ) -> Callable[[int], list[Any]]:
@@ -289,7 +291,7 @@ def build_selection(
 
   Args:
     files: The training clients.
-    config: Resolved flags.
+    config: From `resolve`.
     release: What a round releases, for private runs.
     key: From which their cohorts and clients' noise follow.
 
@@ -304,17 +306,15 @@ def build_selection(
     "poisson": cohorts.build_poisson_sampler,
     "diurnal": cohorts.build_diurnal_sampler,
   }
-  sample = samplers[config["sampling"]](
-    files.client_ids, config["clients_per_round"], config["seed"]
-  )
+  sample = samplers[config.sampling](files.client_ids, config.clients_per_round, config.seed)
   size = None
-  if config["algorithm"] == "fed_avg_sub":
-    tail = config["theta"] * config["clients_per_round"] * (1 - superquantile.TAIL_MASS_TOLERANCE)
+  if config.algorithm == "fed_avg_sub":
+    tail = config.theta * config.clients_per_round * (1 - superquantile.TAIL_MASS_TOLERANCE)
     size = math.ceil(tail)
 
   def select(round_num: int) -> list[Any]:
     return [
-      files.handle(client_id, seeds.client_seed(config["seed"], round_num, client_id))
+      files.handle(client_id, seeds.client_seed(config.seed, round_num, client_id))
       for client_id in sample(round_num)[:size]
     ]
 

@@ -28,6 +28,7 @@ from absl import flags
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_models
 from tff_superquantile.experiments import personalization_report
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
 
 
@@ -52,7 +53,7 @@ class Settings:
       )
 
 
-def final_learning_rate(config: Mapping[str, Any]) -> float:
+def final_learning_rate(config: run_config.RunConfig) -> float:
   """The local learning rate of a run's last round, gamma_0 c^floor((T - 1) / t_0).
 
   Args:
@@ -61,8 +62,8 @@ def final_learning_rate(config: Mapping[str, Any]) -> float:
   Returns:
     The rate.
   """
-  decays = (config["num_rounds"] - 1) // config["rounds_per_decay"]
-  return config["client_learning_rate"] * config["learning_rate_decay"] ** decays
+  decays = (config.num_rounds - 1) // config.rounds_per_decay
+  return config.client_learning_rate * config.learning_rate_decay**decays
 
 
 def _describe(metrics: Any) -> dict[str, Any]:
@@ -97,9 +98,9 @@ def _personalize(
     material.examples,
     tff.learning.optimizers.build_sgdm(learning_rate),
     seed=run.seed,
-    batch_size=material.config["batch_size"],
+    batch_size=material.config.batch_size,
     epochs=settings.epochs,
-    l2=material.config["l2"],
+    l2=material.config.l2,
     num_threads=context.num_cores(),
   )
   metrics = personalize(material.weights, on_client)
@@ -109,7 +110,7 @@ def _personalize(
     {"client_id": columns.pop("client_ids"), **columns},
     {
       "learning_rate": learning_rate,
-      "batch_size": material.config["batch_size"],
+      "batch_size": material.config.batch_size,
       "num_clients": len(metrics.client_ids),
       "num_left_out": material.examples.num_left_out,
       "num_diverged": int(metrics.diverged.sum()),

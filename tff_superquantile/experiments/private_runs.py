@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import contextlib
+import dataclasses
 import math
 import pathlib
 import secrets
@@ -20,6 +21,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_config
 
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
@@ -40,73 +42,75 @@ DEFAULTS = dict(
 _KEY_FILE = "noise_key"
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   """Fills in what a private run has by default and checks what can be checked without data.
 
   Args:
-    config: Values of the flags of `train_flags`, of a private run.
+    config: What a private run is asked for.
 
   Returns:
-    The values, with `sampling`, `threshold`, `rho_ratio` and `client_weighting`.
+    The config, with `sampling`, `threshold` and `client_weighting`.
 
   Raises:
     ValueError: If flags contradict each other.
   """
-  resolved = dict(config)
-  has_threshold = resolved["algorithm"] == "superquantile" and resolved["theta"] < 1.0
+  has_threshold = config.algorithm == "superquantile" and config.theta < 1.0
   if not has_threshold:
     for name in ("threshold", "threshold_noise_multiplier", "rho_ratio"):
-      if resolved[name] is not None:
+      if getattr(config, name) is not None:
         raise ValueError(
-          f"Found --{name}={resolved[name]} for a private run without a threshold; leave it out."
+          f"Found --{name}={getattr(config, name)} for a private run without a threshold; leave it"
+          " out."
         )
-  if has_threshold:
-    resolved["threshold"] = resolved["threshold"] or "geometric"
-    if resolved["threshold"] not in method_names.PRIVATE_THRESHOLDS:
-      raise ValueError(
-        f"Found --threshold={resolved['threshold']} in a private run, which shows the server the"
-        f" losses; use one of {', '.join(method_names.PRIVATE_THRESHOLDS)}."
-      )
-  if resolved["smoothing"]:
+  if config.smoothing:
     raise ValueError(
-      f"Found --smoothing={resolved['smoothing']} in a private run; only exact reweighting is"
+      f"Found --smoothing={config.smoothing} in a private run; only exact reweighting is"
       " smoothed, which shows the server the losses."
     )
-  if resolved["client_weighting"] not in (None, "uniform"):
+  if config.client_weighting not in (None, "uniform"):
     raise ValueError(
-      f"Found --client_weighting={resolved['client_weighting']} in a private run; each client must"
+      f"Found --client_weighting={config.client_weighting} in a private run; each client must"
       " weigh the same (uniform), or one of many examples would weigh more than its noise hides."
     )
-  resolved["client_weighting"] = "uniform"
-  resolved["sampling"] = resolved["sampling"] or "poisson"
+  resolved = dataclasses.replace(
+    config,
+    threshold=config.threshold or ("geometric" if has_threshold else None),
+    client_weighting="uniform",
+    sampling=config.sampling or "poisson",
+  )
+  if has_threshold and resolved.threshold not in method_names.PRIVATE_THRESHOLDS:
+    raise ValueError(
+      f"Found --threshold={resolved.threshold} in a private run, which shows the server the"
+      f" losses; use one of {', '.join(method_names.PRIVATE_THRESHOLDS)}."
+    )
   _check_noise_shares(resolved)
-  if resolved["clip_norm"] is None:
+  if resolved.clip_norm is None:
     raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
-  tree_mechanism.check_scale("--clip_norm", resolved["clip_norm"])
+  tree_mechanism.check_scale("--clip_norm", resolved.clip_norm)
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
-  given = [name for name in multipliers if resolved[name] is not None]
-  if resolved["epsilon"] is not None:
-    tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
+  given = [name for name in multipliers if getattr(resolved, name) is not None]
+  if resolved.epsilon is not None:
+    tree_mechanism.check_positive("--epsilon", resolved.epsilon)
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
-    if resolved["rho_ratio"] is not None:
-      tree_mechanism.check_scale("--rho_ratio", resolved["rho_ratio"])
+    if resolved.rho_ratio is not None:
+      tree_mechanism.check_scale("--rho_ratio", resolved.rho_ratio)
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
       raise ValueError(f"Found no --{missing} and no --epsilon in a private run; give one.")
-    if resolved["rho_ratio"] is not None:
+    if resolved.rho_ratio is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_scale(f"--{name}", resolved[name])
+      tree_mechanism.check_scale(f"--{name}", getattr(resolved, name))
   return resolved
 
 
-def _check_noise_shares(config: Mapping[str, Any]) -> None:
+def _check_noise_shares(config: run_config.RunConfig) -> None:
   """Checks who makes the noise, given the threshold and the sampling."""
-  protocol, contacted = config["noise_shares"], config["contacted_clients"]
+  protocol, contacted = config.noise_shares, config.contacted_clients
   if (protocol == shares.PRIVATE_COIN) != (contacted is not None):
     raise ValueError(
       f"Found --noise_shares={protocol} with --contacted_clients={contacted}; give the number of"
@@ -114,34 +118,34 @@ def _check_noise_shares(config: Mapping[str, Any]) -> None:
     )
   if protocol == shares.COMPLEMENT:
     return
-  if config["threshold"] != accounting.TREE and config["update_sum"] != "distributed":
+  if config.threshold != accounting.TREE and config.update_sum != "distributed":
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if config["sampling"] != accounting.POISSON:
+  if config.sampling != accounting.POISSON:
     raise ValueError(
-      f"Found --noise_shares={protocol} with --sampling={config['sampling']}, whose cohorts have"
+      f"Found --noise_shares={protocol} with --sampling={config.sampling}, whose cohorts have"
       " all shares of noise; use poisson."
     )
 
 
-def check_resolved(config: Mapping[str, Any]) -> None:
+def check_resolved(config: run_config.RunConfig) -> None:
   """Checks what depends on the task's defaults, before any data is read.
 
   Raises:
     ValueError: If a value is out of its range.
   """
   update_clip_norm(config)
-  if config["algorithm"] == "superquantile":
-    superquantile.check_theta(config["theta"])
-  if config["threshold"] == "tree":
-    tree_mechanism.check_num_bins(config["num_bins"])
+  if config.algorithm == "superquantile":
+    superquantile.check_theta(config.theta)
+  if config.threshold == "tree":
+    tree_mechanism.check_num_bins(config.num_bins)
 
 
 def calibrate(
-  config: Mapping[str, Any], population: int, num_parameters: int, earlier: Mapping[str, str]
-) -> dict[str, Any]:
+  config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
+) -> run_config.RunConfig:
   """Fills in delta, the noise multipliers and how they divide the budget, of a private run.
 
   Args:
@@ -152,74 +156,70 @@ def calibrate(
       noise.
 
   Returns:
-    The values of the flags.
+    The config.
 
   Raises:
     ValueError: If the noise cannot be found.
   """
-  found = dict(config)
-  delta: float = accounting.default_delta(population) if found["delta"] is None else found["delta"]
-  found["delta"] = delta
-  if found["epsilon"] is None:
-    return found
+  delta: float = accounting.default_delta(population) if config.delta is None else config.delta
+  epsilon = config.epsilon
+  config = dataclasses.replace(config, delta=delta)
+  if epsilon is None:
+    return config
   if earlier:
     kept = (*_MULTIPLIERS, "rho_ratio")
-    found.update((name, float(earlier[name])) for name in kept if name in earlier)
-    return found
+    found: dict[str, Any] = {name: float(earlier[name]) for name in kept if name in earlier}
+    return dataclasses.replace(config, **found)
   budget: dict[str, Any] = dict(
     population=population,
-    clients_per_round=config["clients_per_round"],
-    num_rounds=config["num_rounds"],
-    sampling=config["sampling"],
-    threshold_kind=config["threshold"] or accounting.TREE,
-    relation=config["relation"],
-    protocol=config["noise_shares"],
-    contacted=config["contacted_clients"],
-    accountant=config["accounting"],
+    clients_per_round=config.clients_per_round,
+    num_rounds=config.num_rounds,
+    sampling=config.sampling,
+    threshold_kind=config.threshold or accounting.TREE,
+    relation=config.relation,
+    protocol=config.noise_shares,
+    contacted=config.contacted_clients,
+    accountant=config.accounting,
     **_made_by_clients(config, num_parameters),
   )
-  if config["threshold"] is not None and config["rho_ratio"] is None:
-    whole = calibration.calibrate(
-      config["epsilon"], delta, **{**budget, "num_bins": None, "rho_ratio": None}
-    )
+  if config.threshold is not None and config.rho_ratio is None:
+    whole = calibration.calibrate(epsilon, delta, **{**budget, "num_bins": None, "rho_ratio": None})
     ratio = calibration.default_rho_ratio(
-      whole, num_parameters, num_bins=config["num_bins"], theta=config["theta"]
+      whole, num_parameters, num_bins=config.num_bins, theta=config.theta
     )
-    found["rho_ratio"] = float(f"{ratio:.3g}")
-  release = calibration.calibrate(
-    config["epsilon"], delta, **budget, rho_ratio=found["rho_ratio"]
-  )
-  found.update((name, getattr(release, name)) for name in _MULTIPLIERS)
-  return found
+    config = dataclasses.replace(config, rho_ratio=float(f"{ratio:.3g}"))
+  release = calibration.calibrate(epsilon, delta, **budget, rho_ratio=config.rho_ratio)
+  return dataclasses.replace(config, **{name: getattr(release, name) for name in _MULTIPLIERS})
 
 
-def _made_by_clients(config: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
+def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
   """What `calibration.complete` takes."""
   return dict(
-    num_bins=config["num_bins"] if config["threshold"] == accounting.TREE else None,
-    distributed_updates=config["update_sum"] == "distributed",
+    num_bins=config.num_bins if config.threshold == accounting.TREE else None,
+    distributed_updates=config.update_sum == "distributed",
     clip_norm=update_clip_norm(config),
     num_parameters=num_parameters,
   )
 
 
-def update_clip_norm(config: Mapping[str, Any]) -> float:
+def update_clip_norm(config: run_config.RunConfig) -> float:
   """C on the update, whatever --clip_unit says.
 
   Raises:
     ValueError: If the learning rate that turns gradients into updates is not one number.
   """
-  if config["clip_unit"] == "update":
-    return config["clip_norm"]
-  if config["learning_rate_decay"] != 1.0:
+  assert config.clip_norm is not None  # `resolve` sees to it.
+  if config.clip_unit == "update":
+    return config.clip_norm
+  if config.learning_rate_decay != 1.0:
     raise ValueError(
       "Found --clip_unit=gradient with a learning rate that decays; use --clip_unit=update."
     )
-  return config["client_learning_rate"] * config["clip_norm"]
+  return config.client_learning_rate * config.clip_norm
 
 
 def build_release(
-  config: Mapping[str, Any], population: int, num_parameters: int
+  config: run_config.RunConfig, population: int, num_parameters: int
 ) -> accounting.Release:
   """What a round of the run releases.
 
@@ -236,14 +236,14 @@ def build_release(
   """
   release = accounting.Release(
     population=population,
-    clients_per_round=config["clients_per_round"],
-    threshold_noise_multiplier=config["threshold_noise_multiplier"],
-    update_noise_multiplier=config["update_noise_multiplier"],
-    sampling=config["sampling"],
-    threshold_kind=config["threshold"] or accounting.TREE,
-    relation=config["relation"],
-    protocol=config["noise_shares"],
-    contacted=config["contacted_clients"],
+    clients_per_round=config.clients_per_round,
+    threshold_noise_multiplier=config.threshold_noise_multiplier,
+    update_noise_multiplier=config.update_noise_multiplier,
+    sampling=config.sampling,
+    threshold_kind=config.threshold or accounting.TREE,
+    relation=config.relation,
+    protocol=config.noise_shares,
+    contacted=config.contacted_clients,
   )
   return calibration.complete(release, **_made_by_clients(config, num_parameters))
 
@@ -329,7 +329,9 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 class Account:
   """A private run's account: what each round costs, and the ledger in its folder."""
 
-  def __init__(self, config: Mapping[str, Any], release: accounting.Release, folder: pathlib.Path):
+  def __init__(
+    self, config: run_config.RunConfig, release: accounting.Release, folder: pathlib.Path
+  ):
     """Opens the account.
 
     Args:
@@ -340,36 +342,37 @@ class Account:
     Raises:
       ValueError: If all rounds together cost more than --epsilon.
     """
+    assert config.delta is not None  # From `calibrate`.
     self._release = release
-    self._meter = accounting.Meter(self._release, config["delta"], config["accounting"])
+    self._meter = accounting.Meter(self._release, config.delta, config.accounting)
     self._config = config
     self._path = folder / ledger.FILE_NAME
-    total = self._meter.epsilon(config["num_rounds"])
-    if config["epsilon"] is not None and total > config["epsilon"] * (1.0 + 1e-9):
+    total = self._meter.epsilon(config.num_rounds)
+    if config.epsilon is not None and total > config.epsilon * (1.0 + 1e-9):
       raise ValueError(
-        f"Found that {config['num_rounds']} rounds with the noise of this run cost epsilon"
-        f" {total:.4g}, past --epsilon={config['epsilon']:g}; ask for fewer rounds."
+        f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
+        f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
       )
 
   def describe(self) -> str:
     """What the run will cost and with which noise, for the user, before it starts."""
     config, release = self._config, self._release
     lines = [
-      f"Private: {config['num_rounds']} rounds cost epsilon"
-      f" {self._meter.epsilon(config['num_rounds']):.4g} at delta {config['delta']:.3g}"
+      f"Private: {config.num_rounds} rounds cost epsilon"
+      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {config.delta:.3g}"
       f" ({release.neighboring_relation}).",
       f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
       f" to {update_clip_norm(config):.4g}.",
     ]
     if release.threshold_noise_multiplier is not None:
       lines.append(
-        f"Noise multiplier of the {config['threshold']} threshold:"
+        f"Noise multiplier of the {config.threshold} threshold:"
         f" {release.threshold_noise_multiplier:.4g}."
       )
-      if config["rho_ratio"] is not None:
-        more = math.sqrt(1.0 + config["rho_ratio"]) - 1.0
+      if config.rho_ratio is not None:
+        more = math.sqrt(1.0 + config.rho_ratio) - 1.0
         lines.append(
-          f"The threshold has {config['rho_ratio']:.3g} of the updates' budget (--rho_ratio), which"
+          f"The threshold has {config.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
           f" costs these {100.0 * more:.2g} % more noise."
         )
     if release.tree is not None:
@@ -377,31 +380,31 @@ class Account:
     said = statements.noise_shares(release)
     if said is not None:
       lines.append(said)
-    server = server_lib.server_epsilon(release, config["num_rounds"], config["delta"])
+    server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
     if server.epsilon is not None:
       lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
     lines.append(
       "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
       " the run's folder."
     )
-    warning = accounting.delta_warning(config["delta"], release.population)
+    warning = accounting.delta_warning(self._meter.delta, release.population)
     return "\n".join(lines + ([] if warning is None else [f"Warning: {warning}"]))
 
   def epsilon(self, round_num: int) -> float:
     """What the rounds up to this one cost at most."""
-    return self._meter.epsilon_at_most(round_num, self._config["num_rounds"])
+    return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
     """Writes the ledger; before what a round released is written, so that it never lags."""
     config = self._config
     text = ledger.build_ledger(
       self._release,
-      claim_epsilon=config["epsilon"],
-      delta=config["delta"],
+      claim_epsilon=config.epsilon,
+      delta=self._meter.delta,
       clip_norm=update_clip_norm(config),
-      num_rounds_planned=config["num_rounds"],
+      num_rounds_planned=config.num_rounds,
       rounds_done=rounds_done,
-      accountant=config["accounting"],
+      accountant=config.accounting,
       meter=self._meter,
     ).to_json()
     atomic_files.write(self._path, text)

@@ -21,8 +21,8 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import private_runs
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
@@ -95,9 +95,9 @@ def _now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
+def _manifest(config: run_config.RunConfig) -> dict[str, Any]:
   return {
-    "seed": config["seed"],
+    "seed": config.seed,
     "python": platform.python_version(),
     "versions": {name: importlib.metadata.version(name) for name in _VERSIONS_OF},
     "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",
@@ -133,15 +133,15 @@ def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
 
 
 def _check_same_flags(
-  folder: pathlib.Path, config: Mapping[str, Any], found: Mapping[str, str]
+  folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
   """Refuses to continue a run that had other flags."""
-  wanted = {name: str(value) for name, value in config.items() if value is not None}
+  wanted = config.to_flags()
   # What followed from the budget and the clients, and is not known yet now.
-  followed = private_runs.CALIBRATED if config["epsilon"] is not None else ()
+  followed = private_runs.CALIBRATED if config.epsilon is not None else ()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
-  incidental = set(train_flags.INCIDENTAL)
-  if train_flags.is_private(config):
+  incidental = set(run_config.INCIDENTAL)
+  if config.is_private:
     incidental.discard("num_rounds")  # The noise is for so many rounds.
   different = [
     f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
@@ -155,11 +155,11 @@ def _check_same_flags(
     )
 
 
-def run(config: Mapping[str, Any]) -> pathlib.Path:
+def run(config: run_config.RunConfig) -> pathlib.Path:
   """Carries out a run, or what is left of it.
 
   Args:
-    config: Values of the flags of `train_flags`; None where the task decides.
+    config: What the run is asked for.
 
   Returns:
     The run's folder.
@@ -168,21 +168,21 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
     ValueError: If something was asked for that cannot be done; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
-  task = tasks.get_task(config["task"])
+  task = tasks.get_task(config.task)
   folder = method_names.run_path(config)
   config = methods.resolve(config, task)
   cli.make_folder("output_dir", folder)
   with run_folder.lock(folder):
-    earlier = run_folder.Run(folder.parent.parent.name, folder.parent.name, config["seed"], folder)
+    earlier = run_folder.Run(folder.parent.parent.name, folder.parent.name, config.seed, folder)
     if earlier.flags:
       _check_same_flags(folder, config, earlier.flags)
-      if earlier.finished and int(earlier.flags["num_rounds"]) == config["num_rounds"]:
+      if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
         return folder
-      if (earlier.last_round or 0) > config["num_rounds"]:
+      if (earlier.last_round or 0) > config.num_rounds:
         raise ValueError(
           f"Found {earlier.last_round} rounds done in {folder}, more than"
-          f" --num_rounds={config['num_rounds']}; ask for at least as many, choose another"
+          f" --num_rounds={config.num_rounds}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
     _remove_leftovers(folder)
@@ -199,16 +199,16 @@ def run(config: Mapping[str, Any]) -> pathlib.Path:
 
 
 def load_task(
-  task: tasks.task.Task, config: Mapping[str, Any]
+  task: tasks.task.Task, config: run_config.RunConfig
 ) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
   """Returns the model and the clients that resolved flags ask for.
 
   Raises:
     ValueError: If the data cannot be had, or has labels that the model does not know.
   """
-  arguments = {name: config[name] for name in tasks.task.LOAD_ARGUMENTS}
-  splits = task.load(arguments, standin=config["data"] == "standin")
-  model = task.build_model_for(splits["train"], config["seed"])
+  arguments = {name: getattr(config, name) for name in tasks.task.LOAD_ARGUMENTS}
+  splits = task.load(arguments, standin=config.data == "standin")
+  model = task.build_model_for(splits["train"], config.seed)
   num_classes = evaluation.num_classes(model)
   for files in splits.values():
     if files.num_classes > num_classes:
@@ -220,18 +220,18 @@ def load_task(
   return model, splits
 
 
-def _check_cohort(config: Mapping[str, Any], files: client_files.ClientFiles) -> None:
+def _check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
   """Refuses cohorts of more clients than there are, and says why there are so few."""
   num_clients = len(files.client_ids)
-  if config["clients_per_round"] > num_clients:
+  if config.clients_per_round > num_clients:
     raise ValueError(
-      f"Found --clients_per_round={config['clients_per_round']} with {num_clients} training clients"
+      f"Found --clients_per_round={config.clients_per_round} with {num_clients} training clients"
       f"{files.remark}; expected at most {num_clients}."
     )
 
 
 def _train(
-  config: Mapping[str, Any],
+  config: run_config.RunConfig,
   task: tasks.task.Task,
   folder: pathlib.Path,
   earlier: run_folder.Run,
@@ -240,15 +240,15 @@ def _train(
   model, splits = load_task(task, config)
   _check_cohort(config, splits["train"])
   account = release = key = None
-  if train_flags.is_private(config):
+  if config.is_private:
     population = len(splits["train"].client_ids)
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     config = private_runs.calibrate(config, population, num_parameters, earlier.flags)
     release = private_runs.build_release(config, population, num_parameters)
     account = private_runs.Account(config, release, folder)
-    key = private_runs.noise_key(folder, config["noise_key_file"], bool(earlier.flags))
+    key = private_runs.noise_key(folder, config.noise_key_file, bool(earlier.flags))
   select_clients = methods.build_selection(splits["train"], config, release, key)
-  context.set_simulation_context(engine=config["engine"])
+  context.set_simulation_context(engine=config.engine)
   process = methods.build_process(config, model, splits["train"], release, key)
   if account is not None:
     print(account.describe(), flush=True)
@@ -260,9 +260,7 @@ def _train(
   manifest = _manifest(config)
   manifest["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   manifest["started"] = earlier.manifest.get("started", manifest["started"])
-  atomic_files.write(
-    folder / "flags.txt", "\n".join(train_flags.to_arguments(config)) + "\n"
-  )
+  atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
   atomic_files.write_json(folder / "manifest.json", manifest)
   (folder / "metrics.json").unlink(missing_ok=True)
 
@@ -281,19 +279,17 @@ def _train(
       values["epsilon"] = account.epsilon(round_num)
     return values
 
-  bar = progress.ProgressBar(
-    f"{config['task']} {folder.parent.name} {folder.name}", config["num_rounds"]
-  )
+  bar = progress.ProgressBar(f"{config.task} {folder.parent.name} {folder.name}", config.num_rounds)
   state_manager = (
     tff.program.FileProgramStateManager if account is None else private_runs.SecretStateManager
   )
   loop = training_loop.Loop(
     process=process,
     select_clients=select_clients,
-    num_rounds=config["num_rounds"],
+    num_rounds=config.num_rounds,
     read_metrics=read_metrics,
     evaluate=evaluate,
-    rounds_per_evaluation=config["rounds_per_evaluation"],
+    rounds_per_evaluation=config.rounds_per_evaluation,
     release_managers=[
       *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
@@ -302,10 +298,8 @@ def _train(
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
-    state_manager=state_manager(
-      str(folder / "checkpoints"), keep_total=2, keep_first=False
-    ),
-    seconds_per_checkpoint=config["seconds_per_checkpoint"],
+    state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
+    seconds_per_checkpoint=config.seconds_per_checkpoint,
   )
   try:
     state = training_loop.run(loop)

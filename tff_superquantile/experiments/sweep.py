@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Optional
+from typing import Optional
 
 from absl import flags
 import tqdm
@@ -34,6 +34,7 @@ from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments import tuning
@@ -108,11 +109,8 @@ def _parse_names(flag: str, values: Sequence[str]) -> list[float]:
   return numbers
 
 
-def plan() -> list[dict[str, Any]]:
-  """Returns the flags of every run: the preset's, then those given on the command line.
-
-  What is to be tuned is a `presets.Grid`.
-  """
+def plan() -> list[tuning.Settings]:
+  """Returns the settings of every run: the preset's, then the flags on the command line."""
   preset = _preset()
   for name, instead in _NOT_OF_A_SWEEP.items():
     if flags.FLAGS[name].present:
@@ -140,7 +138,7 @@ def plan() -> list[dict[str, Any]]:
       raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
   elif _QUICK.value:
     seeds = seeds[:1]
-  given = {name: value for name, value in train_flags.values().items() if flags.FLAGS[name].present}
+  given = train_flags.given()
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
   defaults = train_flags.values()
   return [
@@ -149,23 +147,23 @@ def plan() -> list[dict[str, Any]]:
   ]
 
 
-def _command(config: Mapping[str, Any]) -> list[str]:
+def _command(config: run_config.RunConfig) -> list[str]:
   """The command of a run."""
   module = "tff_superquantile.experiments.train"
-  return [sys.executable, "-m", module, *train_flags.to_arguments(config)]
+  return [sys.executable, "-m", module, *config.to_arguments()]
 
 
 class _ActiveRun:
   """A run in a process of its own, with its output in the run's folder."""
 
-  def __init__(self, config: dict[str, Any], cores: Sequence[int], position: int):
+  def __init__(self, config: run_config.RunConfig, cores: Sequence[int], position: int):
     self.cores = cores
     self.position = position
     path = method_names.run_path(config)
     task, method = path.parent.parent.name, path.parent.name
-    self.folder = run_folder.Run(task, method, config["seed"], path)
-    self.name = f"{task}/{method}/seed_{config['seed']}"
-    self.bar = progress.ProgressBar(self.name, config["num_rounds"], position)
+    self.folder = run_folder.Run(task, method, config.seed, path)
+    self.name = f"{task}/{method}/seed_{config.seed}"
+    self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self._log_path = self.folder.path / "log.txt"
     cli.make_folder("output_dir", self.folder.path)
     with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
@@ -224,11 +222,11 @@ def _stop(active: Sequence[_ActiveRun]) -> None:
     run.process.wait()
 
 
-def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
+def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[str]:
   """Carries out runs, `num_workers` at a time, each on its share of the cores.
 
   Args:
-    configs: The flags of the runs.
+    configs: The runs.
     num_workers: Runs at once.
 
   Returns:
@@ -245,7 +243,7 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
-  expected_rounds = [config["num_rounds"] for config in configs]
+  expected_rounds = [config.num_rounds for config in configs]
   total = None if None in expected_rounds else sum(expected_rounds)
   bar = tqdm.tqdm(
     desc=f"0 of {len(configs)} runs done",
@@ -284,18 +282,18 @@ def run_all(configs: Sequence[dict[str, Any]], num_workers: int) -> list[str]:
   return failed
 
 
-def _distinct(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _distinct(configs: Sequence[run_config.RunConfig]) -> list[run_config.RunConfig]:
   """The runs without those that come twice, as when tuning chooses what runs anyway."""
   return list({method_names.run_path(config): config for config in configs}.values())
 
 
-def _is_left(config: Mapping[str, Any]) -> bool:
+def _is_left(config: run_config.RunConfig) -> bool:
   """Whether there is something to do for a run: it has not finished, nor diverged."""
   path = method_names.run_path(config)
-  run = run_folder.Run(path.parent.parent.name, path.parent.name, config["seed"], path)
+  run = run_folder.Run(path.parent.parent.name, path.parent.name, config.seed, path)
   if run.diverged:
     return False
-  wanted = config["num_rounds"]
+  wanted = config.num_rounds
   return not run.finished or (wanted is not None and run.flags.get("num_rounds") != str(wanted))
 
 
@@ -311,12 +309,12 @@ class _Stages:
     self._print_commands = print_commands
     self.searches: list[tuning.Search] = []
 
-  def carry_out(self, what: str, configs: Sequence[dict[str, Any]]) -> list[str]:
+  def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
     """Carries out runs; with --print_commands prints those that are left, if any, and ends.
 
     Args:
       what: What they are for.
-      configs: Their flags.
+      configs: The runs.
 
     Returns:
       Names of the runs that failed.
@@ -335,19 +333,19 @@ class _Stages:
 
   def search(self, what: str, searches: Sequence[tuning.Search]) -> list[Mapping[str, float]]:
     """Carries out grid searches side by side; returns what each has chosen."""
-    configs = [dict(candidate.config) for search in searches for candidate in search.candidates]
+    configs = [candidate.config for search in searches for candidate in search.candidates]
     self.carry_out(what, configs)  # A candidate may well fail: it is not chosen then.
     self.searches += searches
     return [search.choose() for search in searches]
 
 
 def _tune(
-  stages: _Stages, preset: presets.Preset, configs: Sequence[dict[str, Any]], tune: str
-) -> list[dict[str, Any]]:
+  stages: _Stages, preset: presets.Preset, plan: Sequence[tuning.Settings], tune: str
+) -> list[tuning.Settings]:
   """Returns the runs of the comparison with what grid searches have chosen, or their defaults."""
   if tune == "none":
-    return [tuning.with_defaults(config) for config in configs]
-  first_seed = configs[0]["seed"]
+    return [tuning.with_defaults(settings) for settings in plan]
+  first_seed = plan[0]["seed"]
   if tune == "all":
     for grid in preset.shared_grids:
       # The command line has the last word.
@@ -356,38 +354,39 @@ def _tune(
         continue
       grid = dataclasses.replace(grid, values=free)
       what = f"tuning {' and '.join(f'--{flag}' for flag in grid.values)} with FedAvg"
-      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, configs[0])])
-      configs = [{**config, **chosen} for config in configs]
-  tuned = [c for c in configs if c["seed"] == first_seed and tuning.is_tuned(c)]
+      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, plan[0])])
+      plan = [{**settings, **chosen} for settings in plan]
+  tuned = [s for s in plan if s["seed"] == first_seed and tuning.is_tuned(s)]
   if not tuned:
-    return list(configs)
-  searches = [tuning.method_search(preset, config) for config in tuned]
+    return list(plan)
+  searches = [tuning.method_search(preset, settings) for settings in tuned]
   values = stages.search("tuning each method on validation clients", searches)
-  by_method = {_key(config): chosen for config, chosen in zip(tuned, values)}
-  return [{**config, **by_method.get(_key(config), {})} for config in configs]
+  by_method = {_key(settings): chosen for settings, chosen in zip(tuned, values)}
+  return [{**settings, **by_method.get(_key(settings), {})} for settings in plan]
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def _key(settings: tuning.Settings) -> str:
   """What the runs of a method have in common, before its parameters are chosen."""
-  return repr([(name, value) for name, value in config.items() if name != "seed"])
+  return repr([(name, value) for name, value in settings.items() if name != "seed"])
 
 
 def main() -> None:
-  configs = plan()
+  planned = plan()
   preset = _preset()
-  output_dir = configs[0]["output_dir"]
-  task = method_names.task_folder(configs[0])
+  first = run_config.RunConfig(**tuning.with_defaults(planned[0]))
+  output_dir, task = first.output_dir, method_names.task_folder(first)
   folder = pathlib.Path(output_dir, task)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
   stages = _Stages(_NUM_WORKERS.value or len(os.sched_getaffinity(0)), _PRINT_COMMANDS.value)
   tune = _TUNE.value or ("none" if _QUICK.value else "methods")
   try:
-    configs = _tune(stages, preset, configs, tune)
+    planned = _tune(stages, preset, planned, tune)
     if stages.searches:
       tuning.write(folder, stages.searches)
   except RuntimeError as error:
     cli.fail(str(error), cli.FAILED)
+  configs = [run_config.RunConfig(**settings) for settings in planned]
   failed = stages.carry_out("every method with every seed", configs)
   if _PRINT_COMMANDS.value:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)

@@ -15,7 +15,7 @@ flags.adopt_module_key_flags(train_flags)
 
 
 def main() -> None:
-  config = train_flags.values()
+  config = train_flags.config()
   with cli.starting_tensorflow():  # Not for --help.
     from tff_superquantile.experiments import runner
     from tff_superquantile.simulation import training_loop

@@ -19,10 +19,16 @@ from typing import Any
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
 
 FILE_NAME = "tuning.json"
 _FOLDER = "tuning"
+
+
+# What a run is asked for before it is tuned: values of fields of `RunConfig`, and a `presets.Grid`
+# for each that is to be tuned.
+Settings = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Candidate:
   """One combination of values of a search, and the run that tries it."""
 
   values: Mapping[str, float]
-  config: Mapping[str, Any]
+  config: run_config.RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,69 +90,69 @@ class Search:
     }
 
 
-def _config_of_tuning(config: Mapping[str, Any], preset: presets.Preset) -> dict[str, Any]:
-  """The flags of a run that is only to tune: apart from the others, with clients held out."""
+def _settings_of_tuning(settings: Settings, preset: presets.Preset) -> dict[str, Any]:
+  """The settings of a run that is only to tune: apart from the others, with clients held out."""
   return {
-    **config,
-    "output_dir": os.path.join(config["output_dir"], _FOLDER),
-    "validation_fraction": config["validation_fraction"] or preset.validation_fraction,
+    **settings,
+    "output_dir": os.path.join(settings["output_dir"], _FOLDER),
+    "validation_fraction": settings["validation_fraction"] or preset.validation_fraction,
   }
 
 
-def shared_search(
-  grid: presets.SharedGrid, preset: presets.Preset, config: Mapping[str, Any]
-) -> Search:
+def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Settings) -> Search:
   """The search for values that all methods share.
 
   Args:
     grid: What to try.
     preset: The experiment.
-    config: Flags of a run of FedAvg, with what earlier searches have chosen.
+    settings: Of a run of FedAvg, with what earlier searches have chosen.
 
   Returns:
     The search.
   """
+  method = method_names.folder(run_config.RunConfig(**settings))
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
     # What is tuned for all is no part of a method's name, so these runs are told apart here.
     suffix = "_".join(f"{flag}_{value:g}" for flag, value in values.items())
-    own = {**_config_of_tuning(config, preset), **values}
-    own["run_name"] = f"{method_names.folder(config)}_{suffix}"
-    candidates.append(Candidate(values, own))
-  return Search(method_names.folder(config), grid.criterion, candidates)
+    own = {**_settings_of_tuning(settings, preset), **values}
+    own["run_name"] = f"{method}_{suffix}"
+    candidates.append(Candidate(values, run_config.RunConfig(**own)))
+  return Search(method, grid.criterion, candidates)
 
 
-def method_search(preset: presets.Preset, config: Mapping[str, Any]) -> Search:
+def method_search(preset: presets.Preset, settings: Settings) -> Search:
   """The search for the parameters of one method.
 
   Args:
     preset: The experiment.
-    config: Flags of a run, with a `presets.Grid` for each one to be tuned.
+    settings: Of a run, with a `presets.Grid` for each one to be tuned.
 
   Returns:
     The search; it has a single candidate if there is nothing to tune.
   """
-  grids = {name: value for name, value in config.items() if isinstance(value, presets.Grid)}
+  grids = {name: value for name, value in settings.items() if isinstance(value, presets.Grid)}
   candidates = []
   for combination in itertools.product(*(grid.values for grid in grids.values())):
     values = dict(zip(grids, combination))
-    candidates.append(Candidate(values, {**_config_of_tuning(config, preset), **values}))
-  without = {**config, **dict.fromkeys(grids)}
+    own = {**_settings_of_tuning(settings, preset), **values}
+    candidates.append(Candidate(values, run_config.RunConfig(**own)))
+  without = run_config.RunConfig(**{**settings, **dict.fromkeys(grids)})
   return Search(method_names.folder(without), presets.VALIDATION_P90, candidates)
 
 
-def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The flags of a run that goes without tuning."""
+def with_defaults(settings: Settings) -> dict[str, Any]:
+  """Returns the settings of a run that goes without tuning."""
   return {
     name: value.default if isinstance(value, presets.Grid) else value
-    for name, value in config.items()
+    for name, value in settings.items()
   }
 
 
-def is_tuned(config: Mapping[str, Any]) -> bool:
+def is_tuned(settings: Settings) -> bool:
   """Whether a parameter of the method is to be tuned."""
-  return any(isinstance(value, presets.Grid) for value in config.values())
+  return any(isinstance(value, presets.Grid) for value in settings.values())
 
 
 def write(folder: pathlib.Path, searches: Sequence[Search]) -> None:

@@ -1,0 +1,386 @@
+"""A run as a value: `RunConfig` holds what a run is asked for, in its flags or `flags.txt`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import typing
+from typing import Any, Optional, Union
+
+from tff_superquantile import user_cache
+from tff_superquantile.experiments import method_names
+
+_TASK_DEFAULT = "None for the task's own"
+# Not a part of what a run computes: a run continues under other values of these.
+INCIDENTAL = (
+  "output_dir",
+  "cache_dir",
+  "seconds_per_checkpoint",
+  "num_rounds",
+  "rounds_per_evaluation",
+  "noise_key_file",
+)
+
+
+def _flag(
+  default: Any, description: str, *, choices: tuple[str, ...] = (), least: Optional[float] = None
+) -> Any:
+  """A field that is a flag, too; a value is one of `choices` if there are any, and >= `least`."""
+  metadata = {"help": description, "choices": choices, "least": least}
+  return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """What a run is asked for.
+
+      RunConfig(task="synthetic", theta=0.25, num_rounds=100, output_dir="results")
+
+  Each field is a flag of `experiments.train`, whose `--help` describes it. A field whose default is
+  None may be None: the task decides its value, or it does not apply. `methods.resolve` fills in
+  what the task decides, which is why those fields have no `Optional` type.
+  """
+
+  task: str = _flag(
+    "synthetic",
+    "What to learn: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm.",
+  )
+  data: str = _flag(
+    "files",
+    "The task's own data, or a generated stand-in of the same shape, to try things out.",
+    choices=("files", "standin"),
+  )
+  algorithm: str = _flag(
+    "superquantile",
+    "How to learn it.",
+    choices=method_names.ALGORITHMS,
+  )
+  theta: float = _flag(
+    0.5,
+    "Tail fraction in (0, 1], for superquantile: 1 averages everybody. For fed_avg_sub: the"
+    " fraction of each cohort that trains, drawn at random.",
+  )
+  wanted_updates: Optional[int] = _flag(
+    None,
+    "For superquantile, in place of --theta: how many clients are to train in a round, whoever"
+    " turns up; theta follows within --min_theta and --max_theta.",
+    least=1,
+  )
+  min_theta: float = _flag(
+    0.1,
+    "Least tail fraction of --wanted_updates.",
+  )
+  max_theta: float = _flag(
+    1.0,
+    "Largest tail fraction of --wanted_updates.",
+  )
+  proximal_weight: Optional[float] = _flag(
+    None,
+    "mu of fed_prox: mu / 2 |w - w0|^2 at each client.",
+  )
+  q: Optional[float] = _flag(
+    None,
+    "Exponent of q_fed_avg (q-FFL); 10 stands for AFL in the paper.",
+  )
+  temperature: Optional[float] = _flag(
+    None,
+    "t of tilted_erm: weights proportional to exp(t loss).",
+  )
+  moving_average_rate: Optional[float] = _flag(
+    None,
+    "Of tilted_erm: normalises by a moving average over rounds, as its authors do; None for each"
+    " round by itself, which is stable.",
+  )
+  ascent_rate: Optional[float] = _flag(
+    None,
+    "Step size on the client weights of agnostic_fed_avg.",
+  )
+  threshold: Optional[str] = _flag(
+    None,
+    "How superquantile weighs the clients: by the exact quantile of the cohort's losses; by the"
+    " paper's exact reweighting; by the quantile of a private histogram (tree), or by one that is"
+    " tracked by a private bit a client (geometric). None for exact, or in a private run"
+    " geometric.",
+    choices=("exact", "reweighting", *method_names.PRIVATE_THRESHOLDS),
+  )
+  threshold_noise_multiplier: Optional[float] = _flag(
+    None,
+    "Noise of a private threshold: its standard deviation over the sensitivity.",
+  )
+  epsilon: Optional[float] = _flag(
+    None,
+    "Budget of the whole run, (epsilon, delta)-differential privacy of all that the server"
+    " releases: makes a private run, with the noise that this asks for.",
+  )
+  delta: Optional[float] = _flag(
+    None,
+    "See --epsilon; None for min(1e-5, n^-1.1) with n clients.",
+  )
+  update_noise_multiplier: Optional[float] = _flag(
+    None,
+    "Noise on the sum of updates, its standard deviation over --clip_norm: makes a private run in"
+    " place of --epsilon.",
+  )
+  rho_ratio: Optional[float] = _flag(
+    None,
+    "Of the budget, what the threshold spends over what the updates spend; None for the ratio with"
+    " the least modelled error.",
+  )
+  accounting: str = _flag(
+    "tightest",
+    "Whose bound on --epsilon: privacy loss distributions', Renyi divergences', or the smaller"
+    " one.",
+    choices=("tightest", "pld", "rdp"),
+  )
+  relation: str = _flag(
+    "zero_out",
+    "Which data a private run hides: one client's, removed or replaced by any other.",
+    choices=("zero_out", "replace_one"),
+  )
+  noise_key_file: str = _flag(
+    "",
+    "Of a private run that is to be repeated: a file with 32 hexadecimal digits, from which cohorts"
+    " and noise follow, to be kept secret and used for one run only; empty to draw a key, which is"
+    " kept in checkpoints/noise_key.",
+  )
+  clip_norm: Optional[float] = _flag(
+    None,
+    "C, to which the l2 norm of a client's update is clipped in a private run.",
+  )
+  clip_unit: str = _flag(
+    "update",
+    "Whether --clip_norm is of the update, or of the update over the learning rate, as the"
+    " paper's.",
+    choices=("update", "gradient"),
+  )
+  update_sum: str = _flag(
+    "central",
+    "Who adds the noise to the updates of a private run: the server, or the clients, with a secure"
+    " sum.",
+    choices=("central", "distributed"),
+  )
+  noise_shares: str = _flag(
+    "complement",
+    "Where clients make the noise, who makes what a cohort lacks: the server; other clients, who"
+    " send no data; or more clients than add data (--contacted_clients), each by a coin of its"
+    " own, which protects from the server, too.",
+    choices=("complement", "helpers", "private_coin"),
+  )
+  contacted_clients: Optional[int] = _flag(
+    None,
+    "Of --noise_shares=private_coin: how many clients a round is expected to contact, of whom"
+    " --clients_per_round add data.",
+    least=1,
+  )
+  sampling: str = _flag(
+    None,
+    "Cohorts of exactly --clients_per_round; of each client by itself with the same chance; or"
+    " with a chance that follows the hour where it lives. None for fixed_size, or in a private run"
+    " poisson.",
+    choices=("fixed_size", "poisson", "diurnal"),
+  )
+  num_bins: int = _flag(
+    64,
+    "Bins of --threshold=tree, a power of two.",
+  )
+  max_loss: float = _flag(
+    None,
+    "B, above which --threshold=tree does not tell losses apart, and with which geometric starts;"
+    f" {_TASK_DEFAULT}.",
+  )
+  secure_sum: str = _flag(
+    "modular",
+    "How --threshold=tree sums: modulo M, or integers that never wrap.",
+    choices=("modular", "integer"),
+  )
+  smoothing: float = _flag(
+    0.0,
+    "nu of the entropic smoothing of --threshold=reweighting.",
+  )
+  num_rounds: int = _flag(
+    None,
+    f"Rounds; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  clients_per_round: int = _flag(
+    None,
+    f"Cohort size; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  client_learning_rate: float = _flag(
+    None,
+    f"Of the local SGD; {_TASK_DEFAULT}.",
+  )
+  learning_rate_decay: float = _flag(
+    None,
+    f"Factor on the learning rate every --rounds_per_decay; {_TASK_DEFAULT}.",
+  )
+  rounds_per_decay: int = _flag(
+    None,
+    f"See there; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  local_epochs: int = _flag(
+    None,
+    f"Passes over local data; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  batch_size: int = _flag(
+    None,
+    f"Local batch size, 0 for all examples; {_TASK_DEFAULT}.",
+    least=0,
+  )
+  l2: float = _flag(
+    None,
+    f"lambda of lambda / 2 |w|^2; {_TASK_DEFAULT}.",
+    least=0.0,
+  )
+  client_weighting: str = _flag(
+    None,
+    f"Weight of a client in the average and in the quantile; {_TASK_DEFAULT}.",
+    choices=("num_examples", "uniform"),
+  )
+  seed: int = _flag(
+    0,
+    "Of clients, cohorts, batches and initial weights. No secret: cohorts and noise of a private"
+    " run come from a key.",
+    least=0,
+  )
+  data_dir: str = _flag(
+    "",
+    "EMNIST: LEAF's directory with train/ and test/, or TFF's emnist_all.sqlite or .sqlite.lzma;"
+    " empty to let TFF download it. Sent140: LEAF's directory, or Stanford's CSV.",
+  )
+  glove: str = _flag(
+    "",
+    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt in --data_dir.",
+  )
+  min_examples_per_client: int = _flag(
+    0,
+    "Clients with fewer examples are dropped; 0 for the task's own number.",
+    least=0,
+  )
+  num_train_clients: int = _flag(
+    0,
+    "Training clients; 0 for the task's own.",
+    least=0,
+  )
+  num_test_clients: int = _flag(
+    0,
+    "Test clients; 0 for the task's own.",
+    least=0,
+  )
+  validation_fraction: float = _flag(
+    0.0,
+    "Fraction of the training clients that is held out for tuning.",
+    least=0.0,
+  )
+  rounds_per_evaluation: int = _flag(
+    None,
+    f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  engine: str = _flag(
+    "auto",
+    "What computes a round: in this process the whole cohort at once, or TFF's C++ runtime; auto"
+    " takes the first wherever it can.",
+    choices=("auto", "in_process", "native"),
+  )
+  run_name: str = _flag(
+    "",
+    "Folder of the method; empty to name it by its flags.",
+  )
+  output_dir: str = _flag(
+    "results",
+    "Where OUTPUT_DIR/TASK/METHOD/seed_S/ is written.",
+  )
+  cache_dir: str = _flag(
+    user_cache.default_dir(),
+    "Where converted data is kept for the next run.",
+  )
+  seconds_per_checkpoint: float = _flag(
+    30.0,
+    "Least time between two checkpoints.",
+    least=0.0,
+  )
+
+  def __post_init__(self) -> None:
+    """Checks each field by itself; numbers get the type of their field.
+
+    Raises:
+      TypeError: If a value is not of its field's type.
+      ValueError: If a value is out of its range.
+    """
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      kind, may_be_none = types()[field.name], field.default is None
+      if value is None and may_be_none:
+        continue
+      if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+        object.__setattr__(self, field.name, value)
+      if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(
+          f"Found {field.name} = {value!r}, of type {type(value).__name__}; expected"
+          f" {kind.__name__}{' or None' if may_be_none else ''}."
+        )
+      choices, least = field.metadata["choices"], field.metadata["least"]
+      if choices and value not in choices:
+        raise ValueError(f"Found {field.name} = {value!r}; expected one of {', '.join(choices)}.")
+      if least is not None and not value >= least:  # Also refuses NaN.
+        raise ValueError(f"Found {field.name} = {value}; expected at least {least}.")
+
+  @property
+  def is_private(self) -> bool:
+    """Whether all that the run releases of its training clients is differentially private."""
+    return self.epsilon is not None or self.update_noise_multiplier is not None
+
+  def to_flags(self) -> dict[str, str]:
+    """The values as texts by name, without those that are None; `from_flags` reads them."""
+    values = dataclasses.asdict(self)
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+  def to_arguments(self) -> list[str]:
+    """Command-line arguments that give these values, and the lines of `flags.txt`."""
+    return [f"--{name}={text}" for name, text in self.to_flags().items()]
+
+
+def names() -> tuple[str, ...]:
+  """The names of the fields, in their order."""
+  return tuple(field.name for field in dataclasses.fields(RunConfig))
+
+
+@functools.cache
+def types() -> Mapping[str, type]:
+  """int, float or str for each field; where its default is None, the value may be, too."""
+  found = {}
+  for name, hint in typing.get_type_hints(RunConfig).items():
+    is_optional = typing.get_origin(hint) is Union
+    found[name] = typing.get_args(hint)[0] if is_optional else hint
+  return found
+
+
+def from_flags(found: Mapping[str, str]) -> RunConfig:
+  """Reads a run's config from the texts of its flags, as its `flags.txt` holds them.
+
+  Args:
+    found: Texts by name. Other names than those of the fields are passed over; fields that are
+      not there have their defaults.
+
+  Returns:
+    The config.
+
+  Raises:
+    ValueError: If a text is no value of its field.
+  """
+  values = {}
+  for name, kind in types().items():
+    if name in found:
+      try:
+        values[name] = kind(found[name])
+      except ValueError:
+        raise ValueError(
+          f"Found --{name}={found[name]} among a run's flags; expected a number."
+        ) from None
+  return RunConfig(**values)
