@@ -68,18 +68,14 @@ def _generated_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
   """The training clients, and what they are."""
+  from tasks import task as task_lib
   from tff_superquantile.simulation import client_files
 
-  choice = dict(
-    cache_dir=options.cache_dir,
-    seed=_SEED,
-    num_train_clients=0,
-    num_test_clients=0,
-    validation_fraction=0.0,
-  )
+  request = task_lib.Request(options.cache_dir, seed=_SEED)
   if task.name.startswith("emnist"):
     if options.data_dir:
-      return task.load_clients(data_dir=options.data_dir, **choice)["train"], options.data_dir
+      request = dataclasses.replace(request, data_dir=options.data_dir)
+      return task.load_clients(request)["train"], options.data_dir
     path = os.path.join(options.shared_dir, _HANDWRITING)
     is_real = bool(options.shared_dir) and os.path.exists(path)
     files = client_files.write_client_files(
@@ -88,9 +84,10 @@ def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
       x_scale=1 / 255,
     )
     return files, "real handwriting" if is_real else "generated images"
-  if task.load_standin is not None:
-    return task.load_standin(**choice)["train"], "generated stand-in"
-  return task.load(choice)["train"], "the task's own"
+  if task.open_standin is not None:
+    request = dataclasses.replace(request, standin=True)
+    return task.load_clients(request)["train"], "generated stand-in"
+  return task.load_clients(request)["train"], "the task's own"
 
 
 def _model_kind(weights: Sequence[np.ndarray]) -> str:

@@ -123,16 +123,11 @@ def _measure_evaluation(name: str) -> None:
   from tff_superquantile.evaluation import clients
 
   task = tasks.get_task(name)
-  files = task.load(
-    dict(
-      data_dir=flags.FLAGS.data_dir if name.startswith("emnist") else "",
-      cache_dir=flags.FLAGS.cache_dir,
-      seed=0,
-      num_train_clients=0,
-      num_test_clients=0,
-      validation_fraction=0.0,
-    )
-  )["train"]
+  request = tasks.task.Request(
+    cache_dir=flags.FLAGS.cache_dir,
+    data_dir=flags.FLAGS.data_dir if name.startswith("emnist") else "",
+  )
+  files = task.load_clients(request)["train"]
   model = task.build_model_for(files, 0)
   x, y, offsets = files.load()
   evaluate = evaluation.build_evaluator(

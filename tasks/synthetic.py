@@ -7,7 +7,7 @@ training clients and Dirichlet(0.01), mostly one class, for 500 validation and 5
 The pool is always the same; the seed draws the class distributions and deals the examples.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import os
 
 from absl import logging
@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import models
+from tasks import splits
 from tasks import task
 from tff_superquantile.simulation import client_files
 
@@ -118,49 +119,21 @@ def _make_clients(seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     yield client_id, x[rows], y[rows]
 
 
-def load_clients(
-  *,
-  cache_dir: str,
-  seed: int,
-  num_train_clients: int,
-  num_test_clients: int,
-  validation_fraction: float,
-) -> Mapping[str, client_files.ClientFiles]:
-  """Loads the split of a seed; makes it if `cache_dir` doesn't hold it yet.
-
-  Args:
-    cache_dir: Where the split is kept, 30 MB a seed.
-    seed: Of the class distributions and of dealing; not negative.
-    num_train_clients: At most 2500; 0 for all.
-    num_test_clients: At most 500; 0 for all.
-    validation_fraction: Must be 0: the recipe has 500 validation clients of its own.
-
-  Returns:
-    "train", "validation" and "test".
-
-  Raises:
-    ValueError: If an argument is out of range or the cache is damaged.
-  """
-  task.check_arguments(
-    seed=seed,
-    num_train_clients=num_train_clients,
-    num_test_clients=num_test_clients,
-    validation_fraction=validation_fraction,
-  )
-  if validation_fraction:
-    raise ValueError(
-      f"Found validation_fraction = {validation_fraction}; leave it at 0, since the synthetic task"
-      " has 500 validation clients of its own."
-    )
-  wanted = {"train": num_train_clients, "validation": 0, "test": num_test_clients}
-  taken = {
-    split: task.take_clients([f"{split}_{i:04d}" for i in range(n)], wanted[split], n, split)
-    for split, (n, _) in _SPLITS.items()
-  }
+def _open_clients(request: task.Request) -> list[client_files.ClientFiles]:
+  """Opens the split of the request's seed, 30 MB, after making it on first use."""
   files = client_files.open_or_write_client_files(
-    os.path.join(cache_dir, f"synthetic_{_VERSION}_seed_{seed}"), lambda: _make_clients(seed)
+    os.path.join(request.cache_dir, f"synthetic_{_VERSION}_seed_{request.seed}"),
+    lambda: _make_clients(request.seed),
   )
-  return {split: files.subset(client_ids) for split, client_ids in taken.items()}
+  return [
+    files.subset([client_id for client_id in files.client_ids if client_id.startswith(split)])
+    for split in ("train", "test", "validation")
+  ]
+
+
+def _keep_split(pools: splits.Pools, seed: int) -> splits.Pools:
+  del seed  # It has dealt the examples to these clients.
+  return pools
 
 
 def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
@@ -172,7 +145,8 @@ TASKS = (
   task.Task(
     name="synthetic",
     build_model=_build_model,
-    load_clients=load_clients,
+    open_clients=_open_clients,
+    split=_keep_split,
     defaults=dict(
       num_rounds=1000,
       clients_per_round=100,

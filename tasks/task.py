@@ -1,20 +1,17 @@
-"""What a task is: client data, a model for it and the defaults of its experiment.
+"""Defines a task: client data, a model and the defaults of its experiment.
 
 To add a task, add one file to this package, say `tasks/weather.py`, that defines a tuple `TASKS`;
 nothing else has to know of it:
 
-    def _load_clients(*, data_dir, cache_dir, seed):
-      pool = client_files.open_or_write_client_files(
-        os.path.join(cache_dir, "weather_v1"), lambda: _read_stations(data_dir))
-      ids = np.random.default_rng(seed).permutation(pool.client_ids)
-      ...
-      return {"train": pool.subset(train_ids), "test": pool.subset(test_ids)}
+    def _open_clients(request):
+      directory = os.path.join(request.cache_dir, "weather_v1")
+      return [client_files.open_or_write_client_files(directory, _make_stations)]
 
     TASKS = (
       task.Task(
         name="weather",
         build_model=lambda seed: models.build_linear_classifier(_SPEC, 4, intercept=True),
-        load_clients=_load_clients,
+        open_clients=_open_clients,
         defaults=dict(num_rounds=500, ...),  # Every key of task.DEFAULTS.
       ),
     )
@@ -22,13 +19,12 @@ nothing else has to know of it:
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import inspect
 import types
 from typing import Any, Optional, Union
 
-import numpy as np
 import tensorflow_federated as tff
 
+from tasks import splits
 from tff_superquantile.simulation import client_files
 
 WEIGHTINGS = ("num_examples", "uniform")
@@ -51,13 +47,53 @@ DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
 )
 
 
-# The keyword arguments of `Task.load_clients`.
-LOAD_ARGUMENTS = (
-  *("data_dir", "cache_dir", "seed", "num_train_clients", "num_test_clients"),
-  *("validation_fraction", "glove", "min_examples_per_client"),
-)
-# Those that mean something to the run whether its task takes them or not.
-_OF_ANY_TASK = ("cache_dir", "seed")
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """The clients that a run asks a task for. Each field but `standin` is the flag of that name.
+
+  Attributes:
+    cache_dir: Where converted files are kept for the next run.
+    seed: Of the choice of clients and of whatever else the split draws; not negative.
+    data_dir: Where the user's files are; "" to download, or if the task makes its own.
+    glove: File of word vectors, for text; "" for one that lies where the data is.
+    min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
+    num_train_clients: How many to train on; 0 for the task's own number.
+    num_test_clients: How many to test on; 0 for the task's own number.
+    validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
+    standin: Whether to take generated data with the shapes of the real one.
+  """
+
+  cache_dir: str
+  seed: int = 0
+  data_dir: str = ""
+  glove: str = ""
+  min_examples_per_client: int = 0
+  num_train_clients: int = 0
+  num_test_clients: int = 0
+  validation_fraction: float = 0.0
+  standin: bool = False
+
+  def __post_init__(self) -> None:
+    if self.seed < 0:
+      raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
+    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client"):
+      if getattr(self, name) < 0:
+        raise ValueError(
+          f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
+          " own."
+        )
+    if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
+      raise ValueError(
+        f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"
+        " for none."
+      )
+
+  @classmethod
+  def of_run(cls, config: Any) -> "Request":
+    """Builds the request of a run from its config, whose fields have the same names."""
+    names = {field.name for field in dataclasses.fields(cls)} - {"standin"}
+    shared = {name: getattr(config, name) for name in names}
+    return cls(standin=config.data == "standin", **shared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +104,19 @@ class Task:
     name: What users call it.
     build_model: Takes a seed, returns a `tff.learning.models.FunctionalModel` whose initial weights
       follow from that seed alone. See also `model_takes_input_spec`.
-    load_clients: Returns the splits "train", "test" and, if it has one, "validation", each a
-      `client_files.ClientFiles`. Takes those of these keyword arguments that it has a use for, and
-      names them: a flag that it does not take is refused where it is given.
-        data_dir: Where the user's files are; "" to download, or if the task makes its own.
-        cache_dir: Where converted files are kept for the next run.
-        seed: Of the choice of clients and of whatever else the split draws.
-        num_train_clients, num_test_clients: How many; 0 for the task's own number.
-        validation_fraction: Fraction of the training clients that is held out as "validation".
-        glove: File of word vectors; "" for one that lies where the data is. For text.
-        min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
+    open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
+      user gave another. Returns all clients, in pools that `split` takes.
     defaults: Value of each key of `DEFAULTS`.
-    load_standin: As `load_clients`, of generated data with the shapes of the real one, for whoever
-      asks for it by name. None if the task has none.
+    open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
+      if the task has none.
+    split: Takes the pools and the request's seed, returns the clients to train on, to test on and,
+      if the task has its own, to validate on, each in the order in which a run takes them.
+    reads: Which of the request's `data_dir` and `glove` `open_clients` reads. The other is refused
+      where it is given.
+    min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
+      the task keeps all, and refuses to be told otherwise.
+    clients_per_split: Number of training clients, and of test clients, unless the request says
+      otherwise; 0 for all, which are taken also if there are fewer.
     model_takes_input_spec: Whether `build_model` also takes `input_spec`, the structure of
       `tf.TensorSpec`s of a batch, as a keyword; for models whose size follows from the user's
       files. Without it, such a model is that of the paper.
@@ -88,9 +124,13 @@ class Task:
 
   name: str
   build_model: Callable[..., tff.learning.models.FunctionalModel]
-  load_clients: Callable[..., Mapping[str, client_files.ClientFiles]]
+  open_clients: Callable[[Request], splits.Pools]
   defaults: Mapping[str, Union[int, float, str]]
-  load_standin: Optional[Callable[..., Mapping[str, client_files.ClientFiles]]] = None
+  open_standin: Optional[Callable[[Request], splits.Pools]] = None
+  split: Callable[[splits.Pools, int], splits.Pools] = splits.shuffle_and_halve
+  reads: Sequence[str] = ()
+  min_examples: int = 0
+  clients_per_split: int = 0
   model_takes_input_spec: bool = False
 
   def __post_init__(self) -> None:
@@ -116,43 +156,71 @@ class Task:
       )
     object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
 
-  def load(
-    self, arguments: Mapping[str, Any], standin: bool = False
-  ) -> Mapping[str, client_files.ClientFiles]:
-    """Calls `load_clients`, or `load_standin`, with those arguments that it takes.
+  def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
+    """Loads the clients of a run.
 
     Args:
-      arguments: Values of any of `LOAD_ARGUMENTS`.
-      standin: Whether to load the stand-in.
+      request: The clients that the run asks for.
 
     Returns:
-      The splits.
+      "train", "test" and, if the task or the request has one, "validation".
 
     Raises:
-      ValueError: If there is no stand-in, a value was given (neither 0 nor "") that the task does
-        not take, or the data cannot be had.
+      ValueError: If there is no stand-in, the task has no use for a value that was given, the data
+        cannot be had, or there are fewer clients than the run asks for.
     """
-    load = self.load_standin if standin else self.load_clients
-    if load is None:
+    open_clients = self._choose_opener(request)
+    least = request.min_examples_per_client or self.min_examples
+    pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
+    pools = [splits.drop_small_clients(pool, least) for pool in pools]
+    train, test, *own_validation = self.split(pools, request.seed)
+    if not (train.client_ids and test.client_ids):
+      remark = (test if train.client_ids else train).remark
+      raise ValueError(
+        f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on"
+        f" and {len(test.client_ids)} to test on{remark}; expected at least one of either:"
+        f" {'lower --min_examples_per_client, or ' if remark else ''}get more data."
+      )
+    own_number = self.clients_per_split
+    train = splits.take(train, request.num_train_clients, own_number, "training")
+    test = splits.take(test, request.num_test_clients, own_number, "test")
+    if own_validation:
+      [validation] = own_validation
+      if request.validation_fraction:
+        raise ValueError(
+          f"Found validation_fraction = {request.validation_fraction}; leave it at 0, since the"
+          f" {self.name} task has {len(validation.client_ids)} validation clients of its own."
+        )
+      return {"train": train, "validation": validation, "test": test}
+    if not request.validation_fraction:
+      return {"train": train, "test": test}
+    train, validation = splits.hold_out(train, request.validation_fraction)
+    return {"train": train, "test": test, "validation": validation}
+
+  def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:
+    """Returns `open_clients` or `open_standin`, if it has a use for all that was given."""
+    opener = self.open_standin if request.standin else self.open_clients
+    if opener is None:
       raise ValueError(
         f"Found --data=standin for {self.name}, which makes its own data; leave it out."
       )
-    parameters = inspect.signature(load).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-      for name, value in arguments.items():
-        if value and name not in (*parameters, *_OF_ANY_TASK):
-          with_standin = " with --data=standin" if standin else ""
-          raise ValueError(
-            f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; leave"
-            " it out."
-          )
-      arguments = {name: value for name, value in arguments.items() if name in parameters}
-    return load(**arguments)
+    useful = [] if request.standin else list(self.reads)
+    if self.min_examples and not request.standin:
+      useful.append("min_examples_per_client")
+    for name in ("data_dir", "glove", "min_examples_per_client"):
+      value = getattr(request, name)
+      if value and name not in useful:
+        with_standin = " with --data=standin" if request.standin else ""
+        raise ValueError(
+          f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; leave"
+          " it out."
+        )
+    return opener
 
   def build_model_for(
     self, files: client_files.ClientFiles, seed: int
   ) -> tff.learning.models.FunctionalModel:
-    """Builds the task's model for what `load_clients` or `load_standin` returned.
+    """Builds the task's model for clients that `load_clients` returned.
 
     Args:
       files: Any of the splits.
@@ -164,155 +232,3 @@ class Task:
     if self.model_takes_input_spec:
       return self.build_model(seed, input_spec=files.input_spec)
     return self.build_model(seed)
-
-
-def check_arguments(
-  *,
-  seed: int,
-  num_train_clients: int,
-  num_test_clients: int,
-  validation_fraction: float,
-  min_examples_per_client: int = 0,
-) -> None:
-  """Checks those arguments of `Task.load_clients` that mean the same for every task.
-
-  Raises:
-    ValueError: If the seed or a number is negative, or the fraction is not in [0, 1).
-  """
-  if seed < 0:
-    raise ValueError(f"Found seed = {seed}; expected a number that is not negative.")
-  for name, value in (("train", num_train_clients), ("test", num_test_clients)):
-    if value < 0:
-      raise ValueError(
-        f"Found num_{name}_clients = {value}; expected a positive number, or 0 for the task's own."
-      )
-  if not 0.0 <= validation_fraction < 1.0:
-    raise ValueError(
-      f"Found validation_fraction = {validation_fraction}; expected a fraction in [0, 1), 0 for"
-      " none."
-    )
-  if min_examples_per_client < 0:
-    raise ValueError(
-      f"Found min_examples_per_client = {min_examples_per_client}; expected a positive number, or 0"
-      " for the task's own."
-    )
-
-
-def take_clients(
-  client_ids: Sequence[str], count: int, own_number: int, kind: str, remark: str = ""
-) -> list[str]:
-  """The first clients of a split, as many as were asked for.
-
-  Args:
-    client_ids: All clients of the split, in the order in which they are taken.
-    count: How many the user asked for; 0 for the task's own number.
-    own_number: The task's own number; if there are fewer, all are taken.
-    kind: What these clients are, for the error.
-    remark: Why there are not more of them, for the error, see `client_files.ClientFiles`.
-
-  Returns:
-    The ids taken.
-
-  Raises:
-    ValueError: If more are asked for than there are.
-  """
-  if count > len(client_ids):
-    raise ValueError(
-      f"Found {len(client_ids)} {kind} clients{remark} but {count} were asked for; ask for at most"
-      f" {len(client_ids)}, or 0 for the task's own number."
-    )
-  return list(client_ids[: count or own_number])
-
-
-def hold_out(client_ids: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
-  """Splits training clients in (kept for training, held out for validation).
-
-  Args:
-    client_ids: The training clients, in random order: the last ones are held out.
-    fraction: Fraction to hold out, in [0, 1); above 0 at least one client is.
-
-  Returns:
-    The two lists of ids.
-
-  Raises:
-    ValueError: If nobody is left to train on.
-  """
-  held_out = max(1, round(fraction * len(client_ids))) if fraction else 0
-  if held_out >= len(client_ids):
-    raise ValueError(
-      f"Found validation_fraction = {fraction}, which holds out all {len(client_ids)} training"
-      " clients; lower it or take more training clients."
-    )
-  kept = len(client_ids) - held_out
-  return list(client_ids[:kept]), list(client_ids[kept:])
-
-
-def with_enough_examples(
-  files: client_files.ClientFiles, min_examples: int
-) -> client_files.ClientFiles:
-  """The clients that have enough examples, with a remark on how many have not.
-
-  Args:
-    files: The clients.
-    min_examples: Clients with fewer examples are left out.
-
-  Returns:
-    The files of the others.
-  """
-  ids = [i for i, n in zip(files.client_ids, files.num_examples) if n >= min_examples]
-  dropped = len(files.client_ids) - len(ids)
-  if not dropped:
-    return files
-  remark = (
-    f", without the {dropped} of {len(files.client_ids)} clients that have fewer than"
-    f" {min_examples} examples (--min_examples_per_client)"
-  )
-  return dataclasses.replace(files.subset(ids), remark=remark)
-
-
-def shuffled_clients(rng: np.random.Generator, files: client_files.ClientFiles) -> list[str]:
-  """The clients shuffled; the same whatever order the files had.
-
-  Args:
-    rng: The generator to draw from.
-    files: The clients.
-
-  Returns:
-    Their ids.
-  """
-  ids = sorted(files.client_ids)
-  return [ids[i] for i in rng.permutation(len(ids))]
-
-
-def choose_clients(
-  files: Sequence[client_files.ClientFiles],
-  ids: Sequence[Sequence[str]],
-  *,
-  num_train_clients: int,
-  num_test_clients: int,
-  own_number: int,
-  validation_fraction: float,
-) -> dict[str, client_files.ClientFiles]:
-  """The splits of a run: the first clients of two shuffled lists.
-
-  Args:
-    files: Of the training clients and of the test clients; may be the same twice.
-    ids: All training clients and all test clients, either shuffled.
-    num_train_clients: As in `Task.load_clients`.
-    num_test_clients: As in `Task.load_clients`.
-    own_number: The task's own number of either; if there are fewer, all are taken.
-    validation_fraction: As in `Task.load_clients`.
-
-  Returns:
-    "train", "test" and, if the fraction is above zero, "validation".
-
-  Raises:
-    ValueError: If more are asked for than there are, or nobody is left to train on.
-  """
-  train = take_clients(ids[0], num_train_clients, own_number, "training", files[0].remark)
-  test = take_clients(ids[1], num_test_clients, own_number, "test", files[1].remark)
-  train, validation = hold_out(train, validation_fraction)
-  splits = {"train": files[0].subset(train), "test": files[1].subset(test)}
-  if validation:
-    splits["validation"] = files[0].subset(validation)
-  return splits

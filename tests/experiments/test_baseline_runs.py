@@ -79,21 +79,22 @@ def clients(lab):
 
 @pytest.mark.parametrize("binary, label", [(False, 10), (True, 2)])
 def test_labels_that_the_model_does_not_know_are_refused(tmp_path, binary, label):
-  def load_clients(*, cache_dir, **unused):
-    del unused
+  def open_clients(request):
     pool = client_files.open_or_write_client_files(
-      cache_dir, lambda: [("a", np.zeros((3, 20), np.float32), np.int32([0, label, 1]))]
+      request.cache_dir, lambda: [("a", np.zeros((3, 20), np.float32), np.int32([0, label, 1]))]
     )
-    return {"train": pool, "test": pool}
+    return [pool, pool]
 
   task = tasks.get_task("synthetic")
   if binary:
     spec = (tf.TensorSpec([None, 20], tf.float32), tf.TensorSpec([None], tf.int32))
     model = models.build_logistic_regression(spec, intercept=True)
     task = dataclasses.replace(task, build_model=lambda seed: model)
-  task = dataclasses.replace(task, load_clients=load_clients)
+  task = dataclasses.replace(task, open_clients=open_clients)
   with pytest.raises(ValueError, match=f"label {label} in .*at most {label - 1}"):
-    runner.load_task(task, _config(cache_dir=str(tmp_path / "c")))
+    runner.load_task(
+      task, _config(cache_dir=str(tmp_path / "c"), num_train_clients=1, num_test_clients=1)
+    )
 
 
 # What the runs leave.

@@ -32,7 +32,8 @@ def test_the_projects_own_task_files_are_listed():
   )
   if files.returncode:
     pytest.skip("not a checkout")
-  assert {pathlib.Path(name).stem for name in files.stdout.split()} == set(failures._OUR_TASK_FILES)
+  names = {pathlib.Path(pathlib.Path(name).parts[1]).stem for name in files.stdout.split()}
+  assert names == set(failures._OUR_TASKS)
 
 
 # A task of a user's own, with a mistake for each seed.
@@ -42,12 +43,12 @@ import tensorflow as tf
 from tasks import models, task
 from tff_superquantile.simulation import client_files
 
-def _load(*, cache_dir, seed):
-  if seed == 1:
+def _open_clients(request):
+  if request.seed == 1:
     raise ValueError("no rain in this file")  # Mistake 1.
   clients = [(f"c{i}", np.ones([4, 3], np.float32), np.ones(4, np.int32)) for i in range(30)]
-  pool = client_files.open_or_write_client_files(f"{cache_dir}/weather", lambda: clients)
-  return {"train": pool, "test": pool}
+  directory = f"{request.cache_dir}/weather"
+  return [client_files.open_or_write_client_files(directory, lambda: clients)]
 
 @tf.function
 def _logits(weights, x):
@@ -62,7 +63,7 @@ def _build_model(seed):
 DEFAULTS = dict(num_rounds=3, clients_per_round=5, client_learning_rate=0.1, batch_size=0,
                 local_epochs=1, l2=0.0, client_weighting="uniform", learning_rate_decay=1.0,
                 rounds_per_decay=1, rounds_per_evaluation=5, max_loss=2.0)
-TASKS = (task.Task("weather", _build_model, _load, DEFAULTS),)
+TASKS = (task.Task("weather", _build_model, _open_clients, DEFAULTS),)
 """
 _TASK_SCRIPT = """
 import sys
@@ -73,7 +74,7 @@ cli.run(train.main)
 """
 # What the task does wrong for a seed.
 _MISTAKES = {
-  1: "in _load, raised ValueError: no rain in this file;",
+  1: "in _open_clients, raised ValueError: no rain in this file;",
   2: "in _build_model, raised AttributeError: 'tuple' object has no attribute 'weather';",
   3: "in _logits, raised ValueError: ",  # TensorFlow's.
 }
@@ -104,9 +105,9 @@ def test_an_error_in_a_users_task_says_where_it_is(failed, lab, seed):
 
 def test_a_flag_that_a_task_does_not_take_is_refused(failed, lab):
   del failed  # Its task is there.
-  flags = ("--task=weather", f"--cache_dir={lab.folder}", "--num_train_clients=7")
+  flags = ("--task=weather", f"--cache_dir={lab.folder}", "--min_examples_per_client=7")
   result = lab.python("-c", _TASK_SCRIPT, str(lab.folder), *flags).wait()
-  result.assert_refused("Found --num_train_clients=7 for weather, which has no use for it")
+  result.assert_refused("Found --min_examples_per_client=7 for weather, which")
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

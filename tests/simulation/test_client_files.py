@@ -117,6 +117,29 @@ def test_graph_and_decode_give_identical_floats(tmp_path, dtype, scale):
     np.testing.assert_array_equal(got_y, y)
 
 
+def test_the_number_of_dropped_clients_is_kept(tmp_path):
+  written = []
+
+  def write():
+    for client in make_clients():
+      yield client
+      written.append(client)
+
+  def count_dropped():
+    return 100 * len(written)
+
+  def open_or_write():
+    return client_files.open_or_write_client_files(
+      tmp_path / "c", write, count_dropped=count_dropped
+    )
+
+  num_dropped = 100 * len(make_clients())  # Counted when all are written, and once.
+  assert open_or_write().num_dropped == num_dropped
+  written.clear()
+  assert open_or_write().num_dropped == num_dropped
+  assert client_files.write_client_files(tmp_path / "d", make_clients()).num_dropped is None
+
+
 def test_shuffle_depends_on_the_seed_alone_and_keeps_pairs(tmp_path):
   n = 50
   x = np.arange(n, dtype=np.uint8)[:, np.newaxis]

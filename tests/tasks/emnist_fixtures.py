@@ -8,7 +8,8 @@ import sqlite3
 import numpy as np
 import tensorflow as tf
 
-from tasks import emnist
+import tasks
+from tasks import task
 
 
 def make_writers(counts, seed=0, prefix="f"):
@@ -80,10 +81,8 @@ def write_sqlite(path, writers, index=True, splits=("all_train", "all_test")):
 
 def load(data_dir, cache_dir, **changes):
   """The task's splits, with everything but the two directories as it is by default."""
-  arguments = dict(seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0)
-  return emnist.load_clients(
-    data_dir=str(data_dir), cache_dir=str(cache_dir), **{**arguments, **changes}
-  )
+  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
+  return tasks.get_task("emnist_linear").load_clients(request)
 
 
 def assert_one_sentence(error, *parts):

@@ -6,7 +6,8 @@ import json
 import numpy as np
 
 import tasks
-from tasks import glove
+from tasks import task
+from tasks.sent140 import glove
 
 DIMENSION = 3
 # What is not here has no vector.
@@ -91,11 +92,8 @@ def write_glove(path, dimension=DIMENSION):
 
 def load(name, data_dir, cache_dir, **changes):
   """The task's splits, with everything but the two directories as it is by default."""
-  arguments = dict(seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0)
-  arguments.update(glove="", min_examples_per_client=0)
-  return tasks.get_task(name).load_clients(
-    data_dir=str(data_dir), cache_dir=str(cache_dir), **{**arguments, **changes}
-  )
+  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
+  return tasks.get_task(name).load_clients(request)
 
 
 def with_glove(directory):

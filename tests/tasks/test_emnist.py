@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tasks
-from tasks import emnist_files
+from tasks.emnist import readers
 
 
 def by_writer(splits):
@@ -147,9 +147,9 @@ def test_files_are_converted_once_and_again_when_they_change(writers, tmp_path, 
     tmp_path / "leaf", {"a": writers["f0000"]}, {"b": writers["f0001"], "c": writers["f0002"]}
   )
   read = []
-  iterate = emnist_files.iterate_leaf
+  iterate = readers.iterate_leaf
   monkeypatch.setattr(
-    emnist_files, "iterate_leaf", lambda paths: read.append(paths[0]) or iterate(paths)
+    readers, "iterate_leaf", lambda paths: read.append(paths[0]) or iterate(paths)
   )
   for _ in range(2):
     emnist_fixtures.load(directory, tmp_path / "cache")
@@ -237,7 +237,7 @@ def test_too_few_writers(tmp_path):
     with pytest.raises(ValueError) as error:
       emnist_fixtures.load(tmp_path / name, tmp_path / "cache")
     emnist_fixtures.assert_one_sentence(
-      error, "1 writers to train on and 0 to test on", "100 images"
+      error, "1 clients to train on and 0 to test on", "fewer than 100 examples"
     )
 
 

@@ -4,7 +4,7 @@ import emnist_fixtures
 import numpy as np
 import pytest
 
-from tasks import glove
+from tasks.sent140 import glove
 
 
 def read(path, *words):

@@ -10,9 +10,10 @@ import pytest
 import sent140_fixtures
 
 import tasks
-from tasks import glove
-from tasks import sent140
-from tasks import sent140_files
+from tasks.sent140 import features
+from tasks.sent140 import glove
+from tasks.sent140 import readers
+from tff_superquantile.simulation import client_files
 
 _NAMES = ("sent140_linear", "sent140_lstm")
 _COUNTS = [51, 50, 52, 49, 50, 53, 50]  # user03 has one too few.
@@ -45,7 +46,7 @@ def leaf_dir(users, tmp_path_factory):
 @pytest.fixture(scope="module")
 def csv_dir(users, tmp_path_factory):
   directory = sent140_fixtures.with_glove(tmp_path_factory.mktemp("stanford"))
-  sent140_fixtures.write_csv(directory / sent140_files.CSV_NAME, users)
+  sent140_fixtures.write_csv(directory / readers.CSV_NAME, users)
   return directory
 
 
@@ -67,17 +68,17 @@ def cache_dir(tmp_path_factory):
   ],
 )
 def test_words_are_leafs_in_lower_case_without_entities(text, words):
-  assert sent140.split_words(text) == words
+  assert features.split_words(text) == words
 
 
 def test_a_tweet_as_a_mean_and_as_a_sequence():
   vectors = np.random.default_rng(0).normal(size=(25, 4)).astype(np.float32)
-  np.testing.assert_allclose(sent140.represent_mean(vectors), vectors.mean(axis=0), rtol=1e-5)
-  np.testing.assert_array_equal(sent140.represent_sequence(vectors), vectors[:20])
-  short = sent140.represent_sequence(vectors[:3])
+  np.testing.assert_allclose(features.represent_mean(vectors), vectors.mean(axis=0), rtol=1e-5)
+  np.testing.assert_array_equal(features.represent_sequence(vectors), vectors[:20])
+  short = features.represent_sequence(vectors[:3])
   np.testing.assert_array_equal(short[:3], vectors[:3])
   assert short.shape == (20, 4) and not short[3:].any()
-  for represent, shape in ((sent140.represent_mean, (4,)), (sent140.represent_sequence, (20, 4))):
+  for represent, shape in ((features.represent_mean, (4,)), (features.represent_sequence, (20, 4))):
     nothing = represent(np.zeros((0, 4), np.float32))
     assert nothing.dtype == np.float32 and nothing.shape == shape and not nothing.any()
 
@@ -89,7 +90,7 @@ def test_tweets_are_the_vectors_of_their_words(name, users, leaf_dir, cache_dir)
   for user in found:
     expected = []
     for _, text, label in users[user]:
-      words = [sent140_fixtures.vector(word) for word in sent140.split_words(text)]
+      words = [sent140_fixtures.vector(word) for word in features.split_words(text)]
       if name == "sent140_linear":
         x = np.mean(words, axis=0, dtype=np.float32) if words else np.zeros(3, np.float32)
       else:
@@ -178,7 +179,7 @@ def test_unknown_words_are_counted(leaf_dir, tmp_path, caplog):
     word
     for user in ("user00", "user01", "user02")
     for x in data["user_data"][user]["x"]
-    for word in sent140.split_words(x[4])
+    for word in features.split_words(x[4])
   ]
   unknown = sum(word not in sent140_fixtures.WORDS for word in words)
   assert 0 < unknown < len(words)
@@ -190,7 +191,7 @@ def test_files_are_converted_again_when_what_they_follow_from_changes(
   changed, users, tmp_path, monkeypatch
 ):
   sent140_fixtures.with_glove(tmp_path)
-  path = sent140_fixtures.write_csv(tmp_path / sent140_files.CSV_NAME, users)
+  path = sent140_fixtures.write_csv(tmp_path / readers.CSV_NAME, users)
   sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache")
   read = []
   read_vectors = glove.read_vectors
@@ -228,7 +229,7 @@ def test_an_empty_directory_says_what_was_looked_for(tmp_path):
   with pytest.raises(ValueError) as error:
     sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache")
   emnist_fixtures.assert_one_sentence(
-    error, "no train/*.json and no test/*.json", sent140_files.CSV_NAME, "-k 50"
+    error, "no train/*.json and no test/*.json", readers.CSV_NAME, "-k 50"
   )
 
 
@@ -254,7 +255,7 @@ def test_a_single_user_cannot_be_cut_in_half(users, tmp_path):
   path = sent140_fixtures.write_csv(tmp_path / "a.csv", users)
   with pytest.raises(ValueError) as error:
     sent140_fixtures.load("sent140_linear", path, tmp_path / "cache", min_examples_per_client=53)
-  emnist_fixtures.assert_one_sentence(error, str(path), "a single user")
+  emnist_fixtures.assert_one_sentence(error, str(path), "0 clients to train on and 1 to test on")
 
 
 @pytest.mark.parametrize(
@@ -263,8 +264,8 @@ def test_a_single_user_cannot_be_cut_in_half(users, tmp_path):
     (dict(seed=-1), "seed = -1"),
     (dict(min_examples_per_client=-1), "min_examples_per_client = -1"),
     (dict(min_examples_per_client=1000), "no user with 1000 tweets"),
-    (dict(num_train_clients=4), "3 training clients, without users of fewer than 50 tweets"),
-    (dict(num_test_clients=4), "3 test clients, without users of fewer than 50 tweets"),
+    (dict(num_train_clients=4), "3 training clients, without the 1 of 4 clients that have fewer"),
+    (dict(num_test_clients=4), "3 test clients but 4"),
     (dict(validation_fraction=1.0), "validation_fraction = 1.0"),
     (dict(validation_fraction=0.9), "holds out all 3"),
     (dict(glove="nowhere.txt"), "nowhere.txt"),
@@ -274,6 +275,22 @@ def test_wrong_arguments_are_named(leaf_dir, cache_dir, changes, message):
   with pytest.raises(ValueError) as error:
     sent140_fixtures.load("sent140_linear", leaf_dir, cache_dir, **changes)
   emnist_fixtures.assert_one_sentence(error, message)
+
+
+def test_a_cache_that_does_not_count_the_dropped_is_used(leaf_dir, tmp_path, monkeypatch):
+  arguments = ("sent140_linear", leaf_dir, tmp_path)
+  with monkeypatch.context() as earlier_version:
+    write = client_files.open_or_write_client_files
+    earlier_version.setattr(
+      client_files,
+      "open_or_write_client_files",
+      lambda directory, make_clients, count_dropped: write(directory, make_clients),
+    )
+    expected = sent140_fixtures.load(*arguments)
+  monkeypatch.setattr(glove, "read_vectors", lambda *_: pytest.fail("converted again"))
+  assert sent140_fixtures.load(*arguments)["train"].client_ids == expected["train"].client_ids
+  with pytest.raises(ValueError, match="3 training clients, without clients of fewer than 50 exam"):
+    sent140_fixtures.load(*arguments, num_train_clients=4)
 
 
 def test_real_vectors_tell_good_from_bad(shared_dir, tmp_path):

@@ -5,10 +5,12 @@ import pytest
 
 import tasks
 from tasks import synthetic
+from tasks import task
 
-_ARGUMENTS = dict(
-  seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0
-)
+
+def load(cache_dir, **changes):
+  request = task.Request(cache_dir=str(cache_dir), **changes)
+  return tasks.get_task("synthetic").load_clients(request)
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +20,7 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def splits(cache_dir):
-  return synthetic.load_clients(**_ARGUMENTS, cache_dir=cache_dir)
+  return load(cache_dir)
 
 
 @pytest.mark.parametrize("concentration", [0.01, 0.5, 3.0])
@@ -102,8 +104,8 @@ def test_label_shift_is_worse_at_test_time(splits):
 
 
 def test_the_split_depends_on_the_seed_alone(splits, cache_dir, tmp_path):
-  again = synthetic.load_clients(**_ARGUMENTS, cache_dir=str(tmp_path))
-  other = synthetic.load_clients(**{**_ARGUMENTS, "seed": 1}, cache_dir=cache_dir)
+  again = load(tmp_path)
+  other = load(cache_dir, seed=1)
   for name in splits:
     np.testing.assert_array_equal(splits[name].load()[0], again[name].load()[0])
     assert not np.array_equal(splits[name].load()[0], other[name].load()[0])
@@ -111,9 +113,7 @@ def test_the_split_depends_on_the_seed_alone(splits, cache_dir, tmp_path):
 
 def test_a_split_is_made_once(splits, cache_dir, monkeypatch):
   monkeypatch.setattr(synthetic, "make_pool", lambda: pytest.fail("made again"))
-  smaller = synthetic.load_clients(
-    **{**_ARGUMENTS, "num_train_clients": 7, "num_test_clients": 3}, cache_dir=cache_dir
-  )
+  smaller = load(cache_dir, num_train_clients=7, num_test_clients=3)
   assert smaller["train"].client_ids == splits["train"].client_ids[:7]
   assert smaller["test"].client_ids == splits["test"].client_ids[:3]
   assert len(smaller["validation"].client_ids) == 500
@@ -123,14 +123,14 @@ def test_a_split_is_made_once(splits, cache_dir, monkeypatch):
   "changes,message",
   [
     (dict(seed=-1), "seed = -1"),
-    (dict(num_train_clients=2501), "2500 train clients but 2501"),
+    (dict(num_train_clients=2501), "2500 training clients but 2501"),
     (dict(num_test_clients=501), "500 test clients but 501"),
     (dict(validation_fraction=0.1), "validation clients of its own"),
   ],
 )
-def test_wrong_arguments_are_named(changes, message, tmp_path):
+def test_wrong_arguments_are_named(changes, message, cache_dir):
   with pytest.raises(ValueError, match=message):
-    synthetic.load_clients(**{**_ARGUMENTS, **changes}, cache_dir=str(tmp_path))
+    load(cache_dir, **changes)
 
 
 def _train_in_numpy(x, y, theta, seed, rounds=1000, learning_rate=0.1, cohort_size=100):
@@ -169,7 +169,7 @@ def test_numpy_reproduces_the_reference_table(cache_dir):
   """
   results = {1.0: [], 0.5: []}
   for seed in range(3):
-    splits = synthetic.load_clients(**{**_ARGUMENTS, "seed": seed}, cache_dir=cache_dir)
+    splits = load(cache_dir, seed=seed)
     (x, y), (test_x, test_y) = (
       (
         np.pad(x, ((0, 0), (0, 1)), constant_values=1.0).reshape(-1, 100, 21),

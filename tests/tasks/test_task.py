@@ -7,6 +7,7 @@ import pytest
 
 import tasks
 from tasks import task
+from tff_superquantile.experiments import run_config
 from tff_superquantile.simulation import client_files
 
 _GOOD = dict(
@@ -29,7 +30,7 @@ def make_task(**changes):
   return task.Task(
     name="t",
     build_model=lambda seed: None,
-    load_clients=lambda **kwargs: {},
+    open_clients=lambda request: [],
     defaults={key: value for key, value in defaults.items() if value is not None},
   )
 
@@ -82,7 +83,7 @@ _NEW_TASK = """
 from tasks import task
 
 TASKS = (
-  task.Task(name={name!r}, build_model=None, load_clients=None, defaults={defaults!r}),
+  task.Task(name={name!r}, build_model=None, open_clients=None, defaults={defaults!r}),
 )
 """
 
@@ -122,12 +123,12 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
     task.Task(
       name="t",
       build_model=build_model,
-      load_clients=None,
+      open_clients=None,
       defaults=_GOOD,
       model_takes_input_spec=takes,
     ).build_model_for(files, seed=3)
   assert calls == [(3, {}), (3, {"input_spec": files.input_spec})]
-  assert make_task().load_standin is None
+  assert make_task().open_standin is None
 
 
 @pytest.mark.parametrize(
@@ -142,86 +143,102 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
     (dict(validation_fraction=float("nan")), "validation_fraction = nan"),
   ],
 )
-def test_check_arguments(changes, message):
-  good = dict(seed=0, num_train_clients=0, num_test_clients=0, validation_fraction=0.0)
-  task.check_arguments(**good)
+def test_a_request_out_of_range_is_refused(changes, message):
+  task.Request(cache_dir="c")
   with pytest.raises(ValueError, match=message):
-    task.check_arguments(**{**good, **changes})
+    task.Request(cache_dir="c", **changes)
 
 
-def test_take_clients():
-  ids = ["a", "b", "c"]
-  assert task.take_clients(ids, 0, 2, "test") == ["a", "b"]
-  assert task.take_clients(ids, 0, 5, "test") == ids
-  assert task.take_clients(ids, 3, 2, "test") == ids
-  with pytest.raises(ValueError, match="Found 3 test clients but 4"):
-    task.take_clients(ids, 4, 2, "test")
+def test_a_run_asks_for_what_its_config_says():
+  config = run_config.RunConfig(
+    data="standin", cache_dir="c", seed=3, glove="g", num_train_clients=7, validation_fraction=0.5
+  )
+  wanted = task.Request(
+    "c", seed=3, glove="g", num_train_clients=7, validation_fraction=0.5, standin=True
+  )
+  assert task.Request.of_run(config) == wanted
+  assert not task.Request.of_run(run_config.RunConfig()).standin
 
 
-def _files(counts):
-  ids = tuple(counts)
+def _pool(counts, **changes):
+  counts = dict(counts)
   return client_files.ClientFiles(
-    "/nowhere", ids, np.array(list(counts.values())), (7,), "float32", 1.0, 2
+    "/nowhere", tuple(counts), np.array(list(counts.values())), (7,), "float32", 1.0, 2, **changes
   )
 
 
-def test_shuffled_clients():
-  counts = {"b": 5, "a": 4, "d": 3, "c": 6}
-
-  def shuffled(files):
-    return task.shuffled_clients(np.random.default_rng(0), files)
-
-  ids = shuffled(_files(counts))
-  assert sorted(ids) == ["a", "b", "c", "d"]
-  assert ids == shuffled(_files(dict(reversed(counts.items()))))
-  orders = {
-    tuple(task.shuffled_clients(np.random.default_rng(seed), _files(counts))) for seed in range(20)
-  }
-  assert len(orders) > 5 and {len(order) for order in orders} == {4}
+def _task_of(*pools, **fields):
+  return task.Task("t", None, lambda request: pools, _GOOD, **fields)
 
 
-def test_clients_with_enough_examples():
-  files = _files({"b": 5, "a": 4, "d": 3, "c": 6})
-  assert task.with_enough_examples(files, 3) is files
-  found = task.with_enough_examples(files, 5)
-  assert (found.client_ids, found.num_examples.tolist()) == (("b", "c"), [5, 6])
-  # What was left out is said of every part, too.
-  with pytest.raises(ValueError, match="1 test clients, without the 2 of 4 clients .* but 9 were"):
-    task.take_clients(["b"], 9, 2, "test", found.subset(["b"]).remark)
+def _load(one, **request):
+  loaded = one.load_clients(task.Request("cache", **request))
+  return {split: files.client_ids for split, files in loaded.items()}
 
 
-def test_a_task_gets_the_arguments_that_it_takes():
-  def load(*, seed, glove=""):
-    return {"train": (seed, glove)}
+def _keep(pools, seed):
+  del seed
+  return pools
 
-  one = task.Task(name="t", build_model=None, load_clients=load, defaults=_GOOD)
-  nothing = dict.fromkeys(task.LOAD_ARGUMENTS, 0)
-  assert one.load({**nothing, "seed": 3, "glove": "g", "cache_dir": "c"}) == {"train": (3, "g")}
-  with pytest.raises(ValueError, match="Found --data_dir=d for t, which has no use for it"):
-    one.load({**nothing, "data_dir": "d"})
+
+def test_what_a_task_has_no_use_for_is_refused():
+  one = _task_of(_pool(dict(a=1, b=1)))
+  assert set(_load(one, seed=3)) == {"train", "test"}
+  for request in (dict(data_dir="d"), dict(glove="g"), dict(min_examples_per_client=2)):
+    [(name, value)] = request.items()
+    with pytest.raises(ValueError, match=f"Found --{name}={value} for t, which has no use for it"):
+      _load(one, **request)
   with pytest.raises(ValueError, match="Found --data=standin for t"):
-    one.load(nothing, standin=True)
-  assert make_task().load(nothing) == {}  # It takes all.
+    _load(one, standin=True)
+  reading = _task_of(
+    _pool(dict(a=1, b=1)), reads=["data_dir"], min_examples=1, open_standin=one.open_clients
+  )
+  assert _load(reading, data_dir="d", min_examples_per_client=1)
+  assert _load(reading, standin=True)
+  for name, value in (("data_dir", "d"), ("min_examples_per_client", 1)):
+    with pytest.raises(ValueError, match="for t with --data=standin, which has no use"):
+      _load(reading, standin=True, **{name: value})
 
 
-def test_choose_clients():
-  files = _files(dict(a=1, b=1, c=1, d=1)), _files(dict(a=2, e=2, f=2))
-  choice = dict(num_train_clients=3, num_test_clients=0, own_number=2, validation_fraction=0.3)
-  splits = task.choose_clients(files, [["d", "c", "b", "a"], ["f", "e", "a"]], **choice)
-  assert {split: found.client_ids for split, found in splits.items()} == {
-    "train": ("d", "c"),
-    "validation": ("b",),
-    "test": ("f", "e"),
-  }
-  assert splits["test"].num_examples.tolist() == [2, 2]
-  choice["validation_fraction"] = 0.0
-  assert set(task.choose_clients(files, [["d", "c", "b"], ["f"]], **choice)) == {"train", "test"}
+def test_first_clients_are_taken_and_the_last_of_them_held_out():
+  pools = _pool(dict(d=1, c=1, b=1, a=1)), _pool(dict(f=2, e=2, a=2))
+  one = _task_of(*pools, split=_keep, clients_per_split=2)
+  expected = {"train": ("d", "c"), "validation": ("b",), "test": ("f", "e")}
+  assert _load(one, num_train_clients=3, validation_fraction=0.3) == expected
+  assert _load(one) == {"train": ("d", "c"), "test": ("f", "e")}
+  assert _load(_task_of(*pools, split=_keep))["train"] == ("d", "c", "b", "a")
+  loaded = one.load_clients(task.Request("cache"))
+  assert loaded["test"].num_examples.tolist() == [2, 2]
 
 
-def test_hold_out():
-  ids = [str(i) for i in range(10)]
-  assert task.hold_out(ids, 0.0) == (ids, [])
-  assert task.hold_out(ids, 0.3) == (ids[:7], ids[7:])
-  assert task.hold_out(ids, 1e-6) == (ids[:9], ids[9:])
-  with pytest.raises(ValueError, match="holds out all 10"):
-    task.hold_out(ids, 0.99)
+def test_validation_clients_of_a_tasks_own():
+  pools = _pool(dict(a=1)), _pool(dict(b=1)), _pool(dict(c=1, d=1))
+  one = _task_of(*pools, split=_keep, clients_per_split=1)
+  assert _load(one) == {"train": ("a",), "test": ("b",), "validation": ("c", "d")}
+  with pytest.raises(ValueError, match="the t task has 2 validation clients of its own"):
+    _load(one, validation_fraction=0.5)
+
+
+def test_small_clients_are_dropped_and_every_error_says_how_many():
+  asked = []
+
+  def open_clients(request):
+    asked.append(request.min_examples_per_client)
+    return [_pool(dict(b=5, a=4, d=3, c=6))]
+
+  one = task.Task("t", None, open_clients, _GOOD, min_examples=4)
+  assert sorted(sum(_load(one).values(), ())) == ["a", "b", "c"]
+  assert sorted(sum(_load(one, min_examples_per_client=5).values(), ())) == ["b", "c"]
+  assert asked == [4, 5]
+  without = "without the 2 of 4 clients that have fewer than 5 examples .--min_examples_per_client"
+  with pytest.raises(ValueError, match=f"1 test clients, {without}. but 9 were"):
+    _load(one, num_test_clients=9, min_examples_per_client=5)
+  with pytest.raises(ValueError, match="1 clients to train on and 0 to test on, without the 3"):
+    _load(one, min_examples_per_client=6)
+
+
+def test_without_clients_to_test_on_the_error_says_where_the_data_is():
+  with pytest.raises(ValueError, match="cache has 1 clients .* either: get more data"):
+    _load(_task_of(_pool(dict(a=1))))
+  with pytest.raises(ValueError, match="^d has 1 clients"):
+    _load(_task_of(_pool(dict(a=1)), reads=["data_dir"]), data_dir="d")

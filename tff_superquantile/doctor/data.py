@@ -17,10 +17,10 @@ import re
 import sqlite3
 import time
 
-from tasks import emnist_files
-from tasks import glove as glove_lib
-from tasks import sent140_files
 from tasks import user_files
+from tasks.emnist import readers as emnist_readers
+from tasks.sent140 import glove as glove_lib
+from tasks.sent140 import readers as sent140_readers
 from tff_superquantile.doctor import report
 
 _HEAD_BYTES = 1 << 24  # Of a JSON file: its users' names and the first one's data.
@@ -69,7 +69,7 @@ def _describe_database(path: str) -> str:
         "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
         " WHERE split_name IN ('all_train', 'all_test') GROUP BY client_id)"
       )
-      least = emnist_files.LEAF.min_examples
+      least = emnist_readers.LEAF.min_examples
       writers, enough = connection.execute(query, [least]).fetchone()
       return (
         f"{writers} writers, of whom {enough:.0f} have {least} images or more"
@@ -88,21 +88,21 @@ def _describe_csv(path: str) -> str:
 
 _DATA_SETS = {
   "EMNIST": _DataSet(
-    names=(emnist_files.DATABASE_NAME, emnist_files.COMPRESSED_NAME),
-    leaf=emnist_files.LEAF,
+    names=(emnist_readers.DATABASE_NAME, emnist_readers.COMPRESSED_NAME),
+    leaf=emnist_readers.LEAF,
     has_texts=False,
     describe_file=_describe_database,
     remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
-    f"{emnist_files.COMPRESSED_NAME}, or what LEAF's {emnist_files.LEAF.command} leaves.\n"
+    f"{emnist_readers.COMPRESSED_NAME}, or what LEAF's {emnist_readers.LEAF.command} leaves.\n"
     f"{_STANDIN}",
   ),
   "Sent140": _DataSet(
-    names=(sent140_files.CSV_NAME,),
-    leaf=sent140_files.LEAF,
+    names=(sent140_readers.CSV_NAME,),
+    leaf=sent140_readers.LEAF,
     has_texts=True,
     describe_file=_describe_csv,
-    remedy=f"Unpack {sent140_files.CSV_SOURCE}\nor run LEAF's"
-    f" {sent140_files.LEAF.command}, and name its directory with --data_dir.\n{_STANDIN}",
+    remedy=f"Unpack {sent140_readers.CSV_SOURCE}\nor run LEAF's"
+    f" {sent140_readers.LEAF.command}, and name its directory with --data_dir.\n{_STANDIN}",
   ),
 }
 
@@ -186,7 +186,7 @@ def check_data_set(data_set: str, data_dir: str, cache_dir: str) -> report.Findi
   Returns:
     The finding, a note if it is not there.
   """
-  downloaded = emnist_files.find_downloaded(cache_dir) if data_set == "EMNIST" else None
+  downloaded = emnist_readers.find_downloaded(cache_dir) if data_set == "EMNIST" else None
   place = data_dir or downloaded
   if place:
     try:

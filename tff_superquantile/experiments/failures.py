@@ -19,10 +19,9 @@ FAILED = 1
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OUR_PACKAGES = ("tff_superquantile", "privacy", "benchmarks")
-# Of the tasks; the other files of their package are users'.
-_OUR_TASK_FILES = (
-  *("__init__", "emnist", "emnist_files", "emnist_standin", "glove", "models", "sent140"),
-  *("sent140_files", "sent140_standin", "synthetic", "task", "user_files"),
+# Files and folders of `tasks`; the others there are users'.
+_OUR_TASKS = (
+  *("__init__", "emnist", "models", "sent140", "splits", "synthetic", "task", "user_files"),
 )
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # AutoGraph runs a copy of a function; its messages say where the original is.
@@ -74,14 +73,14 @@ def describe(error: Exception) -> Failure:
 def _is_ours(path: str) -> bool:
   """Whether a source file is this project's."""
   file = pathlib.Path(path).resolve()
-  if file.parent == _ROOT / "tasks":
-    return file.stem in _OUR_TASK_FILES
+  if _ROOT / "tasks" in file.parents:
+    return pathlib.Path(file.relative_to(_ROOT / "tasks").parts[0]).stem in _OUR_TASKS
   return any(_ROOT / package in file.parents for package in _OUR_PACKAGES)
 
 
 def _is_users(path: str) -> bool:
   """Whether a source file is neither this project's nor a library's."""
-  if pathlib.Path(path).resolve().parent == _ROOT / "tasks":
+  if _ROOT / "tasks" in pathlib.Path(path).resolve().parents:
     return not _is_ours(path)
   return not _is_ours(path) and os.path.exists(path) and not path.startswith(_LIBRARIES)
 

@@ -206,8 +206,7 @@ def load_task(
   Raises:
     ValueError: If the data cannot be had, or has labels that the model does not know.
   """
-  arguments = {name: getattr(config, name) for name in tasks.task.LOAD_ARGUMENTS}
-  splits = task.load(arguments, standin=config.data == "standin")
+  splits = task.load_clients(tasks.task.Request.of_run(config))
   model = task.build_model_for(splits["train"], config.seed)
   num_classes = evaluation.num_classes(model)
   for files in splits.values():

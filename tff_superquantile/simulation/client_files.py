@@ -60,6 +60,8 @@ class ClientFiles:
     x_dtype: How x is stored, "uint8" or "float32".
     x_scale: What a stored x is multiplied by to be the model's input (1 / 255 for pixels).
     num_classes: One more than the largest label in the directory.
+    num_dropped: Number of clients that were left out because they have too few examples; None if
+      nobody has counted them.
     remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
       that have fewer than 100 examples".
   """
@@ -71,6 +73,7 @@ class ClientFiles:
   x_dtype: str
   x_scale: float
   num_classes: int
+  num_dropped: Optional[int] = None
   remark: str = ""
 
   @property
@@ -238,7 +241,13 @@ def _index_checksum(index: Mapping[str, Any]) -> int:
   return zlib.crc32(json.dumps(rest).encode())
 
 
-def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) -> None:
+def _write_into(
+  directory: str,
+  target: str,
+  clients: Iterable,
+  x_scale: float,
+  count_dropped: Callable[[], Optional[int]],
+) -> None:
   """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
   client_ids, num_examples, checksums = [], [], []
   num_classes = 0
@@ -271,6 +280,7 @@ def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) 
     "x_dtype": x_spec[1],
     "x_scale": float(x_scale),
     "num_classes": num_classes,
+    "num_dropped": count_dropped(),
     "client_ids": client_ids,
     "num_examples": num_examples,
     "checksums": checksums,
@@ -282,7 +292,12 @@ def _write_into(directory: str, target: str, clients: Iterable, x_scale: float) 
   atomic_files.write(os.path.join(directory, _INDEX_NAME), json.dumps(index))
 
 
-def _write_and_open(directory: str, clients: Iterable, x_scale: float) -> ClientFiles:
+def _write_and_open(
+  directory: str,
+  clients: Iterable,
+  x_scale: float,
+  count_dropped: Callable[[], Optional[int]] = lambda: None,
+) -> ClientFiles:
   if not (math.isfinite(x_scale) and x_scale > 0):
     raise ValueError(f"Found x_scale = {x_scale}; expected a positive number.")
   with contextlib.ExitStack() as stack:
@@ -295,7 +310,7 @@ def _write_and_open(directory: str, clients: Iterable, x_scale: float) -> Client
       ) from e
     made = os.path.join(temporary, "made")
     os.mkdir(made)
-    _write_into(made, directory, clients, x_scale)
+    _write_into(made, directory, clients, x_scale, count_dropped)
     if _is_outdated(directory):
       os.rename(directory, os.path.join(temporary, "outdated"))
     try:
@@ -342,6 +357,7 @@ def open_or_write_client_files(
   make_clients: Callable[[], Iterable[tuple[str, np.ndarray, np.ndarray]]],
   *,
   x_scale: float = 1.0,
+  count_dropped: Callable[[], Optional[int]] = lambda: None,
 ) -> ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
 
@@ -351,6 +367,8 @@ def open_or_write_client_files(
     directory: The directory to open or make.
     make_clients: No arguments; returns what `write_client_files` takes as `clients`.
     x_scale: As in `write_client_files`; a directory that is there keeps its own.
+    count_dropped: Returns `num_dropped`, which is kept with the files; called when all clients are
+      written.
 
   Returns:
     The opened files.
@@ -361,7 +379,7 @@ def open_or_write_client_files(
   directory = os.path.abspath(directory)
   if os.path.exists(directory) and not _is_outdated(directory):
     return open_client_files(directory)
-  return _write_and_open(directory, make_clients(), x_scale)
+  return _write_and_open(directory, make_clients(), x_scale, count_dropped)
 
 
 def _is_outdated(directory: str) -> bool:
@@ -392,6 +410,7 @@ def open_client_files(directory: Union[str, os.PathLike]) -> ClientFiles:
     x_dtype=index["x_dtype"],
     x_scale=index["x_scale"],
     num_classes=index["num_classes"],
+    num_dropped=index.get("num_dropped"),  # An earlier version did not keep it.
   )
   record = client_files._x_bytes + _Y_BYTES
   expected = zip(client_files.client_ids, client_files.num_examples, index["checksums"])

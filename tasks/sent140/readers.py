@@ -1,14 +1,14 @@
 """Reads tweets by user from the files that Sent140's users have, and says what is wrong in them.
 
 Two formats hold the same tweets: LEAF's Sent140 JSON (`iterate_leaf`) and the CSV of Stanford's
-Sentiment140 (`iterate_csv`), from which LEAF makes its own. Both readers yield (user, texts, y
-int32 [n], 1 for positive), one user at a time, without users that have too few tweets. Stanford's
-file has some tweets twice, once with either label: of a user's tweets with the same id, the first
-one counts.
+Sentiment140 (`iterate_csv`), from which LEAF makes its own. Both give `Users`, which yield (user,
+texts, y int32 [n], 1 for positive), one user at a time, without users that have too few tweets.
+Stanford's file has some tweets twice, once with either label: of a user's tweets with the same id,
+the first one counts.
 """
 
 import collections
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
 import itertools
 from typing import Any, NamedTuple, Optional
@@ -43,6 +43,9 @@ class _Tweet(NamedTuple):
   label: int
 
 
+_Tweeters = Iterable[tuple[str, list[_Tweet]]]
+
+
 def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
   """The tweets without those that have the id of an earlier one."""
   seen, kept = set(), []
@@ -53,38 +56,51 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
   return kept
 
 
-def _select(
-  users: Iterable[tuple[str, list[_Tweet]]], min_examples: int, source: str
-) -> Iterator[_User]:
-  """Yields the users with enough tweets.
+class Users:
+  """The users with enough tweets, read while they are iterated over.
 
-  Args:
-    users: All users.
-    min_examples: Users with fewer different tweets are dropped.
-    source: Where they come from, for the error.
-
-  Raises:
-    ValueError: If there are none.
+  Attributes:
+    num_dropped: Number of users with too few tweets; None until all have been read.
   """
-  num_users = num_kept = num_repeated = 0
-  for user, tweets in users:
-    kept = _without_repeated(tweets)
-    num_repeated += len(tweets) - len(kept)
-    num_users += 1
-    if len(kept) >= min_examples:
-      num_kept += 1
-      labels = np.array([tweet.label for tweet in kept], np.int32)
-      yield user, [tweet.text for tweet in kept], labels
-  if not num_kept:
-    raise ValueError(
-      f"{source} has no user with {min_examples} tweets among {num_users}; lower"
-      " --min_examples_per_client, or get more of Sent140."
+
+  num_dropped: Optional[int]
+
+  def __init__(self, read: Callable[[], _Tweeters], min_examples: int, source: str):
+    """Prepares the reading.
+
+    Args:
+      read: Returns all users with their tweets.
+      min_examples: Users with fewer different tweets are dropped.
+      source: Where they come from, for the error.
+    """
+    self.num_dropped = None
+    self._read = read
+    self._min_examples = min_examples
+    self._source = source
+
+  def __iter__(self) -> Iterator[_User]:
+    """Yields (user, texts, y int32 [n]); raises a `ValueError` if nobody has enough tweets."""
+    num_users = num_kept = num_repeated = 0
+    for user, tweets in self._read():
+      kept = _without_repeated(tweets)
+      num_repeated += len(tweets) - len(kept)
+      num_users += 1
+      if len(kept) >= self._min_examples:
+        num_kept += 1
+        labels = np.array([tweet.label for tweet in kept], np.int32)
+        yield user, [tweet.text for tweet in kept], labels
+    if not num_kept:
+      raise ValueError(
+        f"{self._source} has no user with {self._min_examples} tweets among {num_users}; lower"
+        " --min_examples_per_client, or get more of Sent140."
+      )
+    if num_repeated:
+      logging.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
+    logging.info(
+      "Kept the %d of %d users who have at least %d tweets.",
+      *(num_kept, num_users, self._min_examples),
     )
-  if num_repeated:
-    logging.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
-  logging.info(
-    "Kept the %d of %d users who have at least %d tweets.", num_kept, num_users, min_examples
-  )
+    self.num_dropped = num_users - num_kept
 
 
 def _label(value: Any) -> Optional[int]:
@@ -108,8 +124,8 @@ def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
   return _Tweet(tweet_id, text, label)
 
 
-def iterate_leaf(paths: list[str], min_examples: int) -> Iterator[_User]:
-  """Yields the users of a split's LEAF JSON files.
+def iterate_leaf(paths: list[str], min_examples: int) -> Users:
+  """Reads the users of a split's LEAF JSON files.
 
   A user's x is a list of [id, date, query, user, text, "training"], or of the texts alone, and y a
   list of integers 0 and 1, or of the strings "0" and "4", as other tools write them.
@@ -118,19 +134,16 @@ def iterate_leaf(paths: list[str], min_examples: int) -> Iterator[_User]:
     paths: The files.
     min_examples: Users with fewer tweets are dropped.
 
-  Yields:
-    (user, texts, y int32 [n]).
-
-  Raises:
-    ValueError: If a file isn't complete JSON of this form, a user is in two files, or nobody has
-      enough tweets.
+  Returns:
+    The users. Iterating over them raises a `ValueError` if a file isn't complete JSON of this form,
+    a user is in two files, or nobody has enough tweets.
   """
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
     for path, user, data in user_files.iterate_leaf(paths, LEAF):
       yield user, [_leaf_tweet(path, user, x, y) for x, y in zip(data["x"], data["y"])]
 
-  yield from _select(read(), min_examples, ", ".join(paths))
+  return Users(read, min_examples, ", ".join(paths))
 
 
 def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
@@ -168,8 +181,8 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
       ) from e
 
 
-def iterate_csv(path: str, min_examples: int) -> Iterator[_User]:
-  """Yields the users of Stanford's CSV, sorted.
+def iterate_csv(path: str, min_examples: int) -> Users:
+  """Reads the users of Stanford's CSV, sorted.
 
   The file is read twice, so that the texts of those who tweet little, who are most users, are never
   held in memory.
@@ -178,17 +191,19 @@ def iterate_csv(path: str, min_examples: int) -> Iterator[_User]:
     path: The file: latin-1, rows of label (0 or 4), id, date, query, user, text.
     min_examples: Users with fewer tweets are dropped.
 
-  Yields:
-    (user, texts, y int32 [n]).
-
-  Raises:
-    ValueError: If the file isn't CSV of this form, or nobody has enough tweets.
+  Returns:
+    The users. Iterating over them raises a `ValueError` if the file isn't CSV of this form, or
+    nobody has enough tweets.
   """
-  logging.info("Reading %s.", path)
-  counts = collections.Counter(user for user, _ in _iterate_rows(path))
-  # Those who are far from enough come along without their texts, to be counted.
-  tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
-  for user, tweet in _iterate_rows(path):
-    if counts[user] >= min_examples:
-      tweets[user].append(tweet)
-  yield from _select(tweets.items(), min_examples, path)
+
+  def read() -> _Tweeters:
+    logging.info("Reading %s.", path)
+    counts = collections.Counter(user for user, _ in _iterate_rows(path))
+    # Those who are far from enough come along without their texts, to be counted.
+    tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
+    for user, tweet in _iterate_rows(path):
+      if counts[user] >= min_examples:
+        tweets[user].append(tweet)
+    return tweets.items()
+
+  return Users(read, min_examples, path)

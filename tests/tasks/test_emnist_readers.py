@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import emnist_files
+from tasks.emnist import readers
 
 
 def read_all(iterator):
@@ -23,10 +23,10 @@ def read_all(iterator):
 def test_both_formats_hold_the_same_images_in_the_same_order(tmp_path):
   writers = emnist_fixtures.make_writers([10, 3])
   emnist_fixtures.write_leaf(tmp_path, writers, {})
-  leaf = read_all(emnist_files.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
+  leaf = read_all(readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
   for index in (True, False):
     path = emnist_fixtures.write_sqlite(tmp_path / f"{index}.sqlite", writers, index=index)
-    database = read_all(emnist_files.iterate_sqlite(str(path)))
+    database = read_all(readers.iterate_sqlite(str(path)))
     assert set(leaf) == set(database) == set(writers)
     for writer, (levels, labels) in writers.items():
       expected = levels.reshape(-1, 28, 28) / np.float32(255.0)
@@ -39,7 +39,7 @@ def test_both_formats_hold_the_same_images_in_the_same_order(tmp_path):
 def test_writers_named_as_the_keys_of_a_user(tmp_path):
   writers = dict(zip("xy", emnist_fixtures.make_writers([2, 3]).values()))
   emnist_fixtures.write_leaf(tmp_path, writers, {})
-  read = read_all(emnist_files.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
+  read = read_all(readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
   assert [len(y) for _, y in read.values()] == [2, 3]
 
 
@@ -190,7 +190,7 @@ def test_a_writer_twice_in_a_file(tmp_path):
   data["num_samples"].append(3)
   (tmp_path / "a.json").write_text(json.dumps(data))
   with pytest.raises(ValueError, match="'f0001' is there twice"):
-    list(emnist_files.iterate_leaf([str(tmp_path / "a.json")]))
+    list(readers.iterate_leaf([str(tmp_path / "a.json")]))
 
 
 # What breaks a database, by SQL.
@@ -253,7 +253,7 @@ def test_a_database_cut_short(tmp_path):
 def test_decompress(tmp_path, container):
   contents = np.random.default_rng(0).bytes((1 << 20) + 1)
   (tmp_path / "a.lzma").write_bytes(lzma.compress(contents, format=container))
-  emnist_files.decompress(str(tmp_path / "a.lzma"), str(tmp_path / "new" / "a"))
+  readers.decompress(str(tmp_path / "a.lzma"), str(tmp_path / "new" / "a"))
   assert (tmp_path / "new" / "a").read_bytes() == contents
   assert os.listdir(tmp_path / "new") == ["a"]
 
@@ -314,4 +314,4 @@ def test_what_tff_has_downloaded_is_used(tmp_path, home):
   path = emnist_fixtures.write_sqlite(
     home / ".tff" / "emnist_all.sqlite", emnist_fixtures.make_writers([100, 100])
   )
-  assert emnist_files.download(str(tmp_path / "cache")) == str(path)
+  assert readers.download(str(tmp_path / "cache")) == str(path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sent140_fixtures
 
-from tasks import sent140_files
+from tasks.sent140 import readers
 
 _ROW = ["4", "1", "Mon", "NO_QUERY", "ann", "hello"]
 
@@ -38,10 +38,10 @@ def test_both_formats_hold_the_same_tweets(tmp_path):
   users = sent140_fixtures.make_users([30, 4, 9])
   sent140_fixtures.write_leaf(tmp_path, users, {})
   leaf = read_all(
-    sent140_files.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")], min_examples=1)
+    readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")], min_examples=1)
   )
   path = sent140_fixtures.write_csv(tmp_path / "tweets.csv", users)
-  stanford = read_all(sent140_files.iterate_csv(str(path), min_examples=1))
+  stanford = read_all(readers.iterate_csv(str(path), min_examples=1))
   expected = {
     user: sorted((text, label) for _, text, label in tweets) for user, tweets in users.items()
   }
@@ -54,7 +54,7 @@ def test_both_formats_hold_the_same_tweets(tmp_path):
 def test_csv_with_names_of_columns_and_either_label(tmp_path, header, positive):
   users = sent140_fixtures.make_users([20])
   path = sent140_fixtures.write_csv(tmp_path / "a.csv", users, header=header, positive=positive)
-  [(user, texts, labels)] = sent140_files.iterate_csv(str(path), min_examples=1)
+  [(user, texts, labels)] = readers.iterate_csv(str(path), min_examples=1)
   assert user == "user00" and len(texts) == 20
   assert labels.sum() == sum(label for *_, label in users["user00"])
   assert 0 < labels.sum() < 20
@@ -68,7 +68,7 @@ def test_leaf_in_the_forms_that_other_tools_write(tmp_path, y, shape):
   tail = ["training"] if shape == "six" else []
   x = [t if fields is None else [str(i), *fields[1:], t, *tail] for i, t in enumerate(texts)]
   path = write_one_user(tmp_path / "a.json", x, y)
-  [(user, found, labels)] = sent140_files.iterate_leaf([path], min_examples=1)
+  [(user, found, labels)] = readers.iterate_leaf([path], min_examples=1)
   assert user == "ann" and found == texts
   np.testing.assert_array_equal(labels, [0, 1, 1])
 
@@ -85,7 +85,7 @@ def test_the_first_of_a_users_tweets_of_one_id_counts(tmp_path, caplog):
   ]
   path = write_rows(tmp_path / "a.csv", rows)
   with caplog.at_level(logging.INFO, logger="absl"):
-    found = read_all(sent140_files.iterate_csv(path, min_examples=2))
+    found = read_all(readers.iterate_csv(path, min_examples=2))
   # Eve has two rows but a single tweet.
   assert found == {
     "ann": [("first", 0), ("other", 0)],
@@ -95,20 +95,22 @@ def test_the_first_of_a_users_tweets_of_one_id_counts(tmp_path, caplog):
 
   x = [[row[1], *row[2:], "training"] for row in rows if row[4] == "ann"]
   leaf = write_one_user(tmp_path / "a.json", x, [0, 0, 1])
-  assert read_all(sent140_files.iterate_leaf([leaf], 2)) == {"ann": found["ann"]}
+  assert read_all(readers.iterate_leaf([leaf], 2)) == {"ann": found["ann"]}
 
 
 def test_texts_without_ids_are_never_the_same_tweet(tmp_path):
   path = write_one_user(tmp_path / "a.json", ["hello", "hello"], [0, 1])
-  assert read_all(sent140_files.iterate_leaf([path], 2)) == {"ann": [("hello", 0), ("hello", 1)]}
+  assert read_all(readers.iterate_leaf([path], 2)) == {"ann": [("hello", 0), ("hello", 1)]}
 
 
 def test_users_with_too_few_tweets_are_dropped(tmp_path):
   users = sent140_fixtures.make_users([3, 5, 4])
   path = str(sent140_fixtures.write_csv(tmp_path / "a.csv", users))
-  assert list(read_all(sent140_files.iterate_csv(path, 4))) == ["user01", "user02"]
+  kept = readers.iterate_csv(path, 4)
+  assert kept.num_dropped is None
+  assert list(read_all(kept)) == ["user01", "user02"] and kept.num_dropped == 1
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_csv(path, 6))
+    list(readers.iterate_csv(path, 6))
   emnist_fixtures.assert_one_sentence(
     error, "no user with 6 tweets among 3", "--min_examples_per_client"
   )
@@ -140,14 +142,14 @@ _SIX = ["1", "d", "q", "ann", "hello", "training"]
 def test_broken_leaf_files(tmp_path, x, y, message):
   path = write_one_user(tmp_path / "a.json", x, y)
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_leaf([path], 1))
+    list(readers.iterate_leaf([path], 1))
   emnist_fixtures.assert_one_sentence(error, path, "user 'ann'", message)
 
 
 def test_a_user_in_two_files_of_a_split(tmp_path):
   paths = [write_one_user(tmp_path / name, ["a"], [0]) for name in ("a.json", "b.json")]
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_leaf(paths, 1))
+    list(readers.iterate_leaf(paths, 1))
   emnist_fixtures.assert_one_sentence(error, "b.json", "user 'ann' is there twice", "a.json")
 
 
@@ -156,7 +158,7 @@ def test_json_cut_short(tmp_path):
   write_one_user(path, ["a"], [0])
   path.write_text(path.read_text()[:-5])
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_leaf([str(path)], 1))
+    list(readers.iterate_leaf([str(path)], 1))
   emnist_fixtures.assert_one_sentence(error, str(path), "not complete JSON", "-k 50")
 
 
@@ -175,7 +177,7 @@ def test_json_cut_short(tmp_path):
 def test_broken_rows(tmp_path, row, message):
   path = write_rows(tmp_path / "a.csv", [_ROW, row])
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_csv(path, 1))
+    list(readers.iterate_csv(path, 1))
   emnist_fixtures.assert_one_sentence(error, path, "line 2", message)
 
 
@@ -184,8 +186,8 @@ def test_a_quotation_mark_that_is_never_closed(tmp_path, rest):
   path = tmp_path / "a.csv"
   path.write_text('"4","1","d","q","ann","hello' + rest)
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_csv(str(path), 1))
-  emnist_fixtures.assert_one_sentence(error, str(path), "is not CSV", sent140_files.CSV_NAME)
+    list(readers.iterate_csv(str(path), 1))
+  emnist_fixtures.assert_one_sentence(error, str(path), "is not CSV", readers.CSV_NAME)
 
 
 @pytest.mark.parametrize("contents", [b"", b"\n\n", b"PK\x03\x04\x00\xff\xfe" * 50])
@@ -193,5 +195,5 @@ def test_files_that_are_not_stanfords(tmp_path, contents):
   path = tmp_path / "a.csv"
   path.write_bytes(contents)
   with pytest.raises(ValueError) as error:
-    list(sent140_files.iterate_csv(str(path), 1))
+    list(readers.iterate_csv(str(path), 1))
   emnist_fixtures.assert_one_sentence(error, str(path))

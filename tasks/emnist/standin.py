@@ -12,12 +12,12 @@ import functools
 from absl import logging
 import numpy as np
 
-from tasks import emnist_files
+from tasks.emnist import readers
 
 VERSION = "v1"  # Of what is drawn: whoever changes that changes this too.
 NUM_WRITERS = 400
 
-_SIDE = emnist_files.SIDE
+_SIDE = readers.SIDE
 _SEED = 62
 _SMALLEST, _LARGEST = 100, 400  # Images of a writer.
 _STROKES = 2

@@ -1,0 +1,41 @@
+"""Turns a tweet into words, and its words' vectors into what the models take."""
+
+import html
+import re
+
+import numpy as np
+
+DIMENSION = 50  # The paper's: of its word vectors, and the hidden size of its LSTM.
+MAX_WORDS = 20  # That the RNN takes of a tweet.
+_WORDS = re.compile(r"[\w']+|[.,!?;]")
+
+
+def split_words(text: str) -> list[str]:
+  """The words and punctuation marks of a tweet, in lower case."""
+  return _WORDS.findall(html.unescape(text).lower())
+
+
+def represent_mean(vectors: np.ndarray) -> np.ndarray:
+  """A tweet for the linear model.
+
+  Args:
+    vectors: float32 [words, d], the tweet's words.
+
+  Returns:
+    float32 [d], their mean; zero if there are none.
+  """
+  return vectors.sum(axis=0) / np.float32(max(1, len(vectors)))
+
+
+def represent_sequence(vectors: np.ndarray) -> np.ndarray:
+  """A tweet for the RNN.
+
+  Args:
+    vectors: float32 [words, d], the tweet's words.
+
+  Returns:
+    float32 [20, d], the first words, then zeros.
+  """
+  result = np.zeros((MAX_WORDS, vectors.shape[1]), np.float32)
+  result[: len(vectors)] = vectors[:MAX_WORDS]
+  return result
