@@ -65,7 +65,6 @@ def tree_threshold():
     threshold_lib.build_tree_quantile,
     mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=_NUM_SHARES),
     max_loss=4.0,
-    seeded=True,
     noise_key=_KEY,
   )
 

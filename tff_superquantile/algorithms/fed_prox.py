@@ -5,6 +5,7 @@ from typing import Optional
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from tff_superquantile import client_work
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -37,5 +38,9 @@ def build_fed_prox(
     ValueError: If a number is out of its range.
   """
   return options_lib.build(
-    model_fn, client_optimizer_fn, server_optimizer_fn, options, proximal_strength=proximal_strength
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn,
+    options,
+    hooks=client_work.ClientHooks(proximal_strength=proximal_strength),
   )

@@ -43,8 +43,10 @@ class Options(TypedDict, total=False):
       `tff.simulation.compose_dataset_computation_with_learning_process`, because the examples are
       read in the graph that uses them, and only by the clients that train.
     seed_fn: A TensorFlow function from what a client holds to the seed of its noise in the round,
-      an integer tensor [2], for thresholds built with `seeded=True`. Without seeds each client
-      draws its noise from its own source of entropy, and a run can't be repeated exactly.
+      an integer tensor [2]. Without it each client draws its noise from its own source of entropy,
+      as it must where clients are real, and a run can't be repeated exactly.
+    index_fn: A TensorFlow function from what a client holds to its index among all clients, an
+      integer tensor [] from 0, for algorithms whose server keeps something for each client.
   """
 
   client_weighting: Union[str, tff.learning.ClientWeighting]
@@ -58,6 +60,7 @@ class Options(TypedDict, total=False):
   l2: float
   examples_fn: Optional[tf.types.experimental.GenericFunction]
   seed_fn: Optional[Callable[[Any], tf.Tensor]]
+  index_fn: Optional[Callable[[Any], tf.Tensor]]
 
 
 def build(
@@ -67,8 +70,9 @@ def build(
   options: Options,
   *,
   threshold: Optional[threshold_lib.ThresholdProcess] = None,
+  hooks: client_work_lib.ClientHooks = client_work_lib.NO_HOOKS,
   divisor_fn: Optional[Callable[[Any], tf.Tensor]] = None,
-  **client_work_options: Any,
+  measure_cohort: bool = True,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of an algorithm: its client work, composed with the shared parts.
 
@@ -77,9 +81,10 @@ def build(
     client_optimizer_fn: See there.
     server_optimizer_fn: See there.
     options: What the caller of the algorithm gave.
-    threshold: Says who enters the average, and with what share; None for everybody.
+    threshold: Turns losses into the clients' shares; None to let everybody train.
+    hooks: What the algorithm changes in a client's round.
     divisor_fn: As in `composition.build_learning_process`.
-    **client_work_options: The algorithm's own arguments of `client_work.build_client_work`.
+    measure_cohort: As in `client_work.build_client_work`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
@@ -102,12 +107,11 @@ def build(
     tff.learning.LoopImplementation,
     "a tff.learning.LoopImplementation",
   )
+  local = client_work_lib.LocalTraining(
+    model_fn, client_work_lib.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"), **own
+  )
   client_work = client_work_lib.build_client_work(
-    model_fn,
-    client_work_lib.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"),
-    threshold=threshold,
-    **own,
-    **client_work_options,
+    local, threshold, hooks, measure_cohort=measure_cohort
   )
   return composition.build_learning_process(
     model_fn, client_work, server_optimizer_fn, divisor_fn=divisor_fn, **shared

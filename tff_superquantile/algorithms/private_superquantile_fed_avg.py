@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import argument_checks
+from tff_superquantile import client_work
 from tff_superquantile import distributed_sum
 from tff_superquantile import seeded_gaussian_query
 from tff_superquantile import threshold as threshold_lib
@@ -42,14 +43,16 @@ def _build_noised_sum(
       )
     update_type = local_model.describe(model_fn).weights_type.trainable
     factory = distributed_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
-    return factory.factory_of_reports(update_type), factory.report
+    return factory.factory_of_reports(update_type), lambda update, client: factory.report(
+      update, client.seed
+    )
   stddev = noise_multiplier * clip_norm
   query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_key, "updates")
 
-  def clip(update: Any, seed: Optional[tf.Tensor]) -> Any:
+  def clip(update: Any, client: threshold_lib.Client) -> Any:
     # The query clips, too, but in single precision, in which the norm of a huge update overflows:
     # the sum would be NaN, and no noise be released, because of one client.
-    del seed
+    del client
     norm = tf.linalg.global_norm([tf.cast(u, tf.float64) for u in tf.nest.flatten(update)])
     factor = clip_norm / tf.maximum(norm, clip_norm)
     return tf.nest.map_structure(
@@ -153,7 +156,7 @@ def build_private_superquantile_fed_avg(
         "Found a threshold that shows the server the losses; expected a private one, such as"
         " build_tree_quantile or build_geometric_quantile."
       )
-  aggregator, update_report_fn = _build_noised_sum(
+  aggregator, report_fn = _build_noised_sum(
     model_fn, clip_norm, noise_multiplier, noise_key, update_sum
   )
 
@@ -174,7 +177,7 @@ def build_private_superquantile_fed_avg(
     server_optimizer_fn,
     options,
     threshold=threshold_process,
+    hooks=client_work.ClientHooks(report_fn=report_fn),
     divisor_fn=divisor,
-    update_report_fn=update_report_fn,
     measure_cohort=False,
   )

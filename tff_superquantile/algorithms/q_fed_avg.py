@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
@@ -58,5 +59,5 @@ def build_q_fed_avg(
     server_optimizer_fn,
     options,
     threshold=threshold,
-    damping_fn=damping if q > 0 else None,
+    hooks=client_work.ClientHooks(damping_fn=damping if q > 0 else None),
   )

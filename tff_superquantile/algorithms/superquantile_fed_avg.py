@@ -24,8 +24,16 @@ def build_superquantile_fed_avg(
 
   In each round, every client of the cohort computes the loss of its local data set at the round's
   weights, the server learns a threshold (the (1 - theta)-quantile of these losses), and only the
-  clients at or above it train and are averaged: the paper's Delta-FL algorithm, with the private
+  clients at or above it train and are averaged: the paper's Algorithm 1, Delta-FL, with the private
   quantile replaced by what `threshold` says. theta = 1 is federated averaging, number for number.
+
+  The steps of Algorithm 1 are in these places:
+
+      sample S                          `simulation`, or whatever makes cohorts
+      Q = Q_(1 - theta)(F_i(w))         `threshold.exact`, or what `threshold` says
+      pi_i = [F_i(w) >= Q]              `client_work.round`, "gate"
+      w_i after tau local steps         `client_work.local_update.train`
+      sum_i pi_i w_i / sum_i pi_i       `algorithms.mean`, then the server's optimizer
 
   The `next` computation is, as TFF's own,
 

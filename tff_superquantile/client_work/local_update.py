@@ -177,3 +177,20 @@ def train(
     weights.trainable, [old - new for old, new in zip(initial, final)]
   )
   return TrainingResult(update, metrics, num_examples)
+
+
+def zero_unless_finite(update: Any) -> tuple[Any, tf.Tensor]:
+  """Replaces an update that is not finite by zeros.
+
+  Its norm decides: asking each number takes as long as a step of training. What overflows the norm
+  would overflow the average.
+
+  Args:
+    update: A structure of float tensors.
+
+  Returns:
+    (the update or zeros, whether it is finite, bool []).
+  """
+  norm = tf.add_n([tf.norm(tf.cast(u, tf.float32), 1) for u in tf.nest.flatten(update)])
+  finite = tf.math.is_finite(norm)
+  return tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), update), finite

@@ -15,6 +15,7 @@ from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.geometric import build_geometric_quantile
 from tff_superquantile.threshold.mirror_ascent import build_mirror_ascent
 from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
+from tff_superquantile.threshold.process import Client
 from tff_superquantile.threshold.process import ThresholdProcess
 from tff_superquantile.threshold.tree import build_tree_quantile
 from tff_superquantile.threshold.weighting import build_power_weighting
@@ -22,6 +23,7 @@ from tff_superquantile.threshold.weighting import build_tilting
 
 __all__ = (
   "AdaptiveTheta",
+  "Client",
   "PrivateHistogramFactory",
   "Theta",
   "ThresholdFn",

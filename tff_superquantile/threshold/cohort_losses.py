@@ -20,18 +20,20 @@ MAX_CLIENTS = 2**24
 ServerFn = Callable[[Any, tf.Tensor], tuple[Any, Any, Any]]
 
 
-def _report(loss: tf.Tensor, weight: tf.Tensor, seed: None) -> tf.Tensor:
-  """What a client tells the server: its loss and weight, in the clear."""
-  del seed
+def _report(loss: tf.Tensor, weight: tf.Tensor, client: process.Client) -> tf.Tensor:
+  """Returns what a client tells the server: its loss and weight, in the clear."""
+  del client
   return tf.stack([loss, weight])
 
 
-def _report_with_index(
-  loss: tf.Tensor, weight: tf.Tensor, seed: None, index: tf.Tensor
-) -> tf.Tensor:
-  """The same and its index, by which the server keeps what it knows of the client."""
-  del seed
-  return tf.stack([loss, weight, tf.cast(index, tf.float32)])
+def _report_with_index(loss: tf.Tensor, weight: tf.Tensor, client: process.Client) -> tf.Tensor:
+  """Returns the same and the client's index, by which the server keeps what it knows of it."""
+  if client.client_index is None:
+    raise ValueError(
+      "Found a threshold that takes the clients' indices but no index_fn; give one, from what a"
+      " client holds to its index."
+    )
+  return tf.stack([loss, weight, tf.cast(client.client_index, tf.float32)])
 
 
 def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
@@ -66,10 +68,10 @@ def counted(rows: tf.Tensor) -> tf.Tensor:
 
 def build_process(
   server_fn: ServerFn,
-  share_fn: Callable[..., tf.Tensor],
+  share_fn: process.ShareFn,
   *,
   initial_state_fn: Optional[Callable[[], Any]] = None,
-  takes_indices: bool = False,
+  reports_indices: bool = False,
 ) -> process.ThresholdProcess:
   """Builds a process whose server maps (state, rows) to (state, result, measurements).
 
@@ -78,12 +80,12 @@ def build_process(
       returns (next state, result for the clients, measurements).
     share_fn: As for `ThresholdProcess`.
     initial_state_fn: A no-argument TensorFlow function that returns the state; None for no state.
-    takes_indices: As for `ThresholdProcess`; at most `MAX_CLIENTS` clients.
+    reports_indices: Whether the rows hold the clients' indices; at most `MAX_CLIENTS` clients.
 
   Returns:
     A `ThresholdProcess`.
   """
-  num_columns = 3 if takes_indices else 2
+  num_columns = 3 if reports_indices else 2
   rows_type = tff.TensorType(np.float32, [None, num_columns])
   row_type = tff.TensorType(np.float32, [num_columns])
 
@@ -108,9 +110,5 @@ def build_process(
     )
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
-  report_fn: process.ReportFn = _report
-  if takes_indices:
-    report_fn = _report_with_index
-  return process.ThresholdProcess(
-    initialize, next_of_reports, report_fn, share_fn, takes_indices=takes_indices
-  )
+  report_fn = _report_with_index if reports_indices else _report
+  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn)

@@ -111,7 +111,11 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
     losses, weights, index = _sorted_tail(rows, theta)
     return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
 
-  return _build(theta, server_fn, lambda loss, threshold: tf.cast(loss >= threshold, tf.float32))
+  def share_fn(loss, threshold, client):
+    del client
+    return tf.cast(loss >= threshold, tf.float32)
+
+  return _build(theta, server_fn, share_fn)
 
 
 def build_exact_reweighting(
@@ -147,7 +151,8 @@ def build_exact_reweighting(
       )
       return result, _measure(losses, weights, index, theta)
 
-    def share_fn(loss, result):
+    def share_fn(loss, result, client):
+      del client
       at_threshold = tf.equal(loss, result["threshold"])
       at_threshold = tf.where(at_threshold, result["share_at_threshold"], 0.0)
       return tf.where(loss > result["threshold"], 1.0, at_threshold)
@@ -175,7 +180,8 @@ def build_exact_reweighting(
     )
     return result, _measure(losses, weights, index, theta)
 
-  def smoothed_share_fn(loss, result):
+  def smoothed_share_fn(loss, result, client):
+    del client
     score = (loss - result["largest_loss"]) / tf.constant(smoothing, tf.float32)
     return tf.exp(tf.minimum(score + result["log_scale"], 0.0))
 

@@ -165,11 +165,12 @@ def build_geometric_quantile(
     new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
-  def report_fn(loss, weight, seed):
-    del weight, seed
+  def report_fn(loss, weight, client):
+    del weight, client
     return loss  # Turned into a bit at the client, which first learns the estimate.
 
-  def share_fn(loss, threshold):
+  def share_fn(loss, threshold, client):
+    del client
     return tf.cast(loss >= threshold, tf.float32)
 
   return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn, is_private=True)

@@ -26,9 +26,9 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
       alpha_i.
 
   Returns:
-    A `ThresholdProcess` that `takes_indices`; its result is the log-weights of all clients, float32
-    [n], relative to the cohort's largest. Measurements as `weighting.measure`. An index outside
-    [0, n) is left out of the ascent and has no share.
+    A `ThresholdProcess` of clients with a `client_index`; its result is the log-weights of all
+    clients, float32 [n], relative to the cohort's largest. Measurements as `weighting.measure`. An
+    index outside [0, n) is left out of the ascent and has no share.
 
   Raises:
     TypeError: If an argument is no number.
@@ -70,10 +70,10 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
     measurements = weighting.measure(losses, weights, share_of(relative, index))
     return log_weights, relative, measurements
 
-  def share_fn(loss, log_weights, index):
+  def share_fn(loss, log_weights, client):
     del loss
-    return share_of(log_weights, index)
+    return share_of(log_weights, client.client_index)
 
   return cohort_losses.build_process(
-    server_fn, share_fn, initial_state_fn=initial_state_fn, takes_indices=True
+    server_fn, share_fn, initial_state_fn=initial_state_fn, reports_indices=True
   )

@@ -49,7 +49,6 @@ def build_tree_quantile(
   interpolate: Optional[bool] = None,
   decoder: str = "least_squares",
   secure_sum: str = "modular",
-  seeded: bool = False,
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
   """The (1 - theta)-quantile of the clients' losses by a private histogram, anew in each round.
@@ -84,8 +83,6 @@ def build_tree_quantile(
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
-    seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
-      noise.
     noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
@@ -164,18 +161,15 @@ def build_tree_quantile(
   def next_of_reports(state, reports):
     output = histogram.next(state["noise"], reports)
     threshold, measurements = tff.federated_map(at_server, (state["threshold"], output.result))
-    new_state = tff.federated_zip(
-      collections.OrderedDict(threshold=threshold, noise=output.state)
-    )
+    new_state = tff.federated_zip(collections.OrderedDict(threshold=threshold, noise=output.state))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
-  def report_fn(loss, weight, seed):
+  def report_fn(loss, weight, client):
     del weight
-    return factory.report(loss, seed)
+    return factory.report(loss, client.seed)
 
-  def share_fn(loss, threshold):
+  def share_fn(loss, threshold, client):
+    del client
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return process.ThresholdProcess(
-    initialize, next_of_reports, report_fn, share_fn, seeded, is_private=True
-  )
+  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, is_private=True)

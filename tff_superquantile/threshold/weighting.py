@@ -64,16 +64,18 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
   """
   q = argument_checks.check_not_negative("q", q)
 
-  def share_fn(loss, largest):
+  def share_of(loss, largest):
     ratio = tf.maximum(loss, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
     return tf.pow(tf.minimum(ratio, 1.0), q)
 
   def server_fn(state, rows):
     losses, weights = _split(rows)
     largest = _max(losses)
-    return state, largest, measure(losses, weights, share_fn(losses, largest))
+    return state, largest, measure(losses, weights, share_of(losses, largest))
 
-  return cohort_losses.build_process(server_fn, share_fn)
+  return cohort_losses.build_process(
+    server_fn, lambda loss, largest, client: share_of(loss, largest)
+  )
 
 
 def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> process.ThresholdProcess:
@@ -106,7 +108,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     )
   averages = moving_average_rate > 0.0 and temperature > 0.0
 
-  def share_fn(loss, largest):
+  def share_of(loss, largest):
     return tf.exp(temperature * tf.minimum(loss - largest, 0.0))
 
   def initial_state_fn():
@@ -132,7 +134,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   def server_fn(state, rows):
     losses, weights = _split(rows)
     largest = _max(losses)
-    measurements = measure(losses, weights, share_fn(losses, largest))
+    measurements = measure(losses, weights, share_of(losses, largest))
     measurements["update_scale"] = tf.constant(1.0)
     if averages:
       state, measurements["update_scale"] = tf.cond(
@@ -143,5 +145,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     return state, largest, measurements
 
   return cohort_losses.build_process(
-    server_fn, share_fn, initial_state_fn=initial_state_fn if averages else None
+    server_fn,
+    lambda loss, largest, client: share_of(loss, largest),
+    initial_state_fn=initial_state_fn if averages else None,
   )
