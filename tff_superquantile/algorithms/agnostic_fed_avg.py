@@ -28,19 +28,18 @@ def build_agnostic_fed_avg(
   weights. The server keeps a weight for each client, so clients need an index.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     ascent_rate: Step size on lambda >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`.
-    server_optimizer_fn: See there.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     num_clients: The number of all clients that ever take part.
-    **options: See `options.Options`; `index_fn` must be given, with indices in [0, num_clients).
+    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
 
   Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range, or there is no `index_fn`.
+    ValueError: If there is no `index_fn`.
   """
   return options_lib.build(
     model_fn,

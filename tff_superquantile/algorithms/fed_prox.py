@@ -24,18 +24,14 @@ def build_fed_prox(
   that is FedAvg bit for bit, as the penalty has no gradient at w0.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     proximal_strength: mu >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`.
-    server_optimizer_fn: See there.
-    **options: See `options.Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   return options_lib.build(
     model_fn,

@@ -1,4 +1,4 @@
-"""The keyword arguments that all algorithms take, and what they mean, in one place."""
+"""The arguments that all algorithms take, described once, and the process that is built of them."""
 
 from typing import Any, Callable, Optional, Union
 
@@ -15,7 +15,19 @@ from tff_superquantile.client_work import optimizers
 
 
 class Options(TypedDict, total=False):
-  """Keyword arguments of every `build_*` function of this package.
+  """The keyword arguments of every `build_*` function of this package.
+
+  Three arguments have a place of their own in all of them:
+
+  - `model_fn`: A no-argument function that returns a `tff.learning.models.VariableModel`, or a
+    `tff.learning.models.FunctionalModel`.
+  - `client_optimizer_fn`: A `tff.learning.optimizers.Optimizer`, or a no-argument function that
+    returns a Keras SGD, Adam or Adagrad.
+  - `server_optimizer_fn`: The same for the server; None for SGD with learning rate 1, so that
+    the average replaces the model.
+
+  All raise a TypeError if an argument is unknown or not of its documented type, and a ValueError if
+  a number is out of its range.
 
   Attributes:
     client_weighting: The weight of a client in the average and in the quantile, a
@@ -77,9 +89,9 @@ def build(
   """Builds the learning process of an algorithm: its client work, composed with the shared parts.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
-    client_optimizer_fn: See there.
-    server_optimizer_fn: See there.
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     options: What the caller of the algorithm gave.
     threshold: Turns losses into the clients' shares; None to let everybody train.
     hooks: What the algorithm changes in a client's round.

@@ -99,12 +99,12 @@ def build_private_superquantile_fed_avg(
   The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
 
   Args:
-    model_fn: As for `build_superquantile_fed_avg`. A model with non-trainable weights that clients
+    model_fn: See `Options`. A model with non-trainable weights that clients
       change is not supported: only trainable weights are released.
     theta: The tail fraction, in (0, 1], or with `build_tree_quantile` an `AdaptiveTheta`, for which
       the noisy histogram tells how many clients turned up: at no cost in privacy.
-    client_optimizer_fn: As for `build_superquantile_fed_avg`.
-    server_optimizer_fn: As for `build_superquantile_fed_avg`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
       `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
     clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
@@ -116,7 +116,7 @@ def build_private_superquantile_fed_avg(
       multiplier, for noise of which each client makes its share and the server what a cohort lacks;
       in rounds of more reports than it has shares the sum is zero. None for noise that the server
       adds.
-    **options: See `options.Options`; `client_weighting`, `model_aggregator` and
+    **options: See `Options`; `client_weighting`, `model_aggregator` and
       `metrics_aggregator` are not to be chosen here.
 
   Returns:
@@ -124,8 +124,8 @@ def build_private_superquantile_fed_avg(
     release noise like others.
 
   Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range, or the threshold is not private.
+    TypeError: If an option is given that is not to be chosen here.
+    ValueError: If the threshold is not private.
   """
   theta = adaptive_theta.check_theta(theta)
   fixed = ("client_weighting", "metrics_aggregator", "model_aggregator")

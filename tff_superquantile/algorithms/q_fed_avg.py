@@ -33,18 +33,14 @@ def build_q_fed_avg(
   paper) stands for AFL, the worst client's loss.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     q: The exponent q >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`; must have a learning rate.
-    server_optimizer_fn: See there.
-    **options: See `options.Options`.
+    client_optimizer_fn: See `Options`; must have a learning rate.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   threshold = threshold_lib.build_power_weighting(q)
 

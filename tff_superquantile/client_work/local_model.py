@@ -179,7 +179,7 @@ def build_local_model(model_fn: Model) -> LocalModel:
   """Returns the model's view in the graph that is being built.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: As in `algorithms.Options`.
 
   Returns:
     A `LocalModel`. One made from a `VariableModel` owns variables of the current graph.
@@ -207,7 +207,7 @@ def describe(model_fn: Model) -> ModelDescription:
   """Learns all of it from one construction of the model, which may take long.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: As in `algorithms.Options`.
 
   Returns:
     The `ModelDescription`.
