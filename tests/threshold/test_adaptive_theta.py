@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from privacy import tree_mechanism
-from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tff_superquantile import seeded_gaussian_query
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import seeded_gaussian_query
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 

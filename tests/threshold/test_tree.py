@@ -11,9 +11,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import tree_mechanism
-from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 

@@ -82,7 +82,7 @@ def build(
   options: Options,
   *,
   threshold: Optional[threshold_lib.ThresholdProcess] = None,
-  hooks: client_work_lib.ClientHooks = client_work_lib.NO_HOOKS,
+  hooks: Optional[client_work_lib.ClientHooks] = None,
   divisor_fn: Optional[Callable[[Any], tf.Tensor]] = None,
   measure_cohort: bool = True,
 ) -> tff.learning.templates.LearningProcess:
@@ -94,7 +94,7 @@ def build(
     server_optimizer_fn: See `Options`.
     options: What the caller of the algorithm gave.
     threshold: Turns losses into the clients' shares; None to let everybody train.
-    hooks: What the algorithm changes in a client's round.
+    hooks: What the algorithm changes in a client's round; None for nothing.
     divisor_fn: As in `composition.build_learning_process`.
     measure_cohort: As in `client_work.build_client_work`.
 

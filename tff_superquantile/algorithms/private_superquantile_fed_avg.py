@@ -11,12 +11,12 @@ from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import argument_checks
 from tff_superquantile import client_work
-from tff_superquantile import distributed_sum
-from tff_superquantile import seeded_gaussian_query
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
+from tff_superquantile.secure_sums import noisy_sum
+from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 
 
@@ -42,7 +42,7 @@ def _build_noised_sum(
         f" {(clip_norm, noise_multiplier)}."
       )
     update_type = local_model.describe(model_fn).weights_type.trainable
-    factory = distributed_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
+    factory = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
     return factory.factory_of_reports(update_type), lambda update, client: factory.report(
       update, client.seed
     )

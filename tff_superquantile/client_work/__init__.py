@@ -1,14 +1,12 @@
 """What a client does in a round: loss pass, gate, local training."""
 
 from tff_superquantile.client_work.hparams import LearningRateFn
-from tff_superquantile.client_work.local_training import NO_HOOKS
 from tff_superquantile.client_work.local_training import ClientHooks
 from tff_superquantile.client_work.local_training import LocalTraining
 from tff_superquantile.client_work.optimizers import as_tff_optimizer
 from tff_superquantile.client_work.round import build_client_work
 
 __all__ = (
-  "NO_HOOKS",
   "ClientHooks",
   "LearningRateFn",
   "LocalTraining",

@@ -186,6 +186,3 @@ class ClientHooks:
   def __post_init__(self) -> None:
     strength = argument_checks.check_not_negative("proximal_strength", self.proximal_strength)
     object.__setattr__(self, "proximal_strength", strength)
-
-
-NO_HOOKS = ClientHooks()

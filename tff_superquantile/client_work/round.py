@@ -168,7 +168,7 @@ def _train_and_report(
 def build_client_work(
   local: local_training.LocalTraining,
   threshold: Optional[threshold_lib.ThresholdProcess] = None,
-  hooks: local_training.ClientHooks = local_training.NO_HOOKS,
+  hooks: Optional[local_training.ClientHooks] = None,
   *,
   measure_cohort: bool = True,
 ) -> process.AnyClientWork:
@@ -186,7 +186,7 @@ def build_client_work(
     local: What a client does in every algorithm.
     threshold: Turns losses into the clients' shares; None to let everybody train, without a loss
       pass.
-    hooks: What a client does in this algorithm.
+    hooks: What this algorithm changes in it; None for nothing.
     measure_cohort: Whether to measure `train` and `cohort`, exact sums over the cohort. Without,
       only the threshold's measurements leave the clients.
 
@@ -199,10 +199,11 @@ def build_client_work(
     TypeError: If `local.examples_fn` does not return what the model takes, or the learning rate of
       an optimizer without one is to be scheduled.
   """
+  hooks = hooks or local_training.ClientHooks()
   schedule = hparams_lib.build_schedule(local.optimizer, local.client_learning_rate_fn)
   hparams_type = schedule.hparams_of_round.type_signature.result
-  training = _build_training(local, hooks, threshold, hparams_type)
   loss_pass = None if threshold is None else _build_loss_pass(local, threshold)
+  training = _build_training(local, hooks, threshold, hparams_type)
 
   @tff.federated_computation
   def init_fn():

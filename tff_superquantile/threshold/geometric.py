@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import tree_mechanism
-from tff_superquantile import seeded_gaussian_query
+from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 

@@ -107,7 +107,7 @@ def build_tree_quantile(
     raise ValueError("Found interpolate with the dyadic decoder, whose counts are not monotone.")
   edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
 
-  histogram = factory.create_of_reports()
+  histogram = factory.create_of_reports(process.LOSS_TYPE)
 
   @tff.tensorflow.computation(process.LOSS_TYPE, histogram.next.type_signature.result.result.member)
   def at_server(last_threshold, result):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import discrete_gaussian
+from tff_superquantile.secure_sums import discrete_gaussian
 
 # The number of reports has a modulus of its own, that it cannot reach.
 _MAX_REPORTS = 2**31 - 1
