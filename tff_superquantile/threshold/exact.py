@@ -12,7 +12,6 @@ import tensorflow as tf
 from privacy import tree_mechanism
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import adaptive_theta
-from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 
 # A fixed tail fraction stays a Python float; that of an `AdaptiveTheta` is float64 [].
@@ -23,14 +22,14 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
   """Counted losses in descending order, their normalised weights and the index of the threshold.
 
   Args:
-    rows: float32 [n, 2] of `cohort_losses`; rows of loss NaN or weight 0 are left out.
+    rows: float32 [n, 2], losses and weights; rows of loss NaN or weight 0 are left out.
     theta: The tail fraction.
 
   Returns:
     (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). With
     nothing to count, one loss of +inf, so that nobody is selected.
   """
-  counted = tf.boolean_mask(tf.cast(rows, tf.float64), cohort_losses.counted(rows))
+  counted = tf.boolean_mask(tf.cast(rows, tf.float64), process.counted(rows))
   nothing = tf.constant([[np.inf, 1.0]], tf.float64)
   counted = tf.cond(tf.shape(counted)[0] > 0, lambda: counted, lambda: nothing)
   order = tf.argsort(counted[:, 0], direction="DESCENDING", stable=True)
@@ -81,10 +80,10 @@ def _build(
   """A stateless process whose server maps the rows and theta to (result, measurements)."""
 
   def stateless_server_fn(state, rows):
-    num_clients = tf.math.count_nonzero(cohort_losses.counted(rows))
+    num_clients = tf.math.count_nonzero(process.counted(rows))
     return state, *server_fn(rows, adaptive_theta.of_round(theta, num_clients))
 
-  return cohort_losses.build_process(stateless_server_fn, share_fn)
+  return process.build_process_of_losses(stateless_server_fn, share_fn)
 
 
 def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProcess:
