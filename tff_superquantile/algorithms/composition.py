@@ -84,7 +84,7 @@ def _build_divide(
   client_work: tff.templates.MeasuredProcess,
   divisor_fn: Callable[[Any], tf.Tensor],
 ) -> tff.Computation:
-  """(update, measurements of the client work) -> what the finalizer applies."""
+  """Builds (update, measurements of the client work) -> the update divided by the divisor."""
 
   @tff.tensorflow.computation(
     aggregator.next.type_signature.result.result.member,
@@ -105,7 +105,7 @@ def _compose(
   finalizer: tff.learning.templates.FinalizerProcess,
   divisor_fn: Optional[Callable[[Any], tf.Tensor]],
 ) -> tff.learning.templates.LearningProcess:
-  """What `tff.learning.templates.compose_learning_process` does, for any client work.
+  """Composes any client work as `tff.learning.templates.compose_learning_process` does TFF's.
 
   TFF's composer refuses clients that hold no data sets, and leaves no place for a division by what
   the client work has measured. The state, the metrics and their names are the same.

@@ -27,7 +27,7 @@ def _build_noised_sum(
   noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
-  """How updates are summed, and what a client reports in place of its update."""
+  """Returns the factory that sums updates, and the function by which clients report theirs."""
   argument_checks.check_type(
     "update_sum",
     update_sum,

@@ -1,4 +1,4 @@
-"""What a client does in a round: loss pass, gate, local training."""
+"""The clients' half of a round: loss, threshold, gate, local training, report."""
 
 from tff_superquantile.client_work.hparams import LearningRateFn
 from tff_superquantile.client_work.local_training import ClientHooks

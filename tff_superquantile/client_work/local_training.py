@@ -1,4 +1,4 @@
-"""What a client has and does: in every algorithm (`LocalTraining`), and in one (`ClientHooks`)."""
+"""A client's work: in every algorithm (`LocalTraining`), and in one (`ClientHooks`)."""
 
 import collections.abc
 import dataclasses
@@ -22,7 +22,7 @@ _THRESHOLD_STREAM, _UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
 
 
 class ClientData(NamedTuple):
-  """What a client holds.
+  """Describes the value that a client holds.
 
   Attributes:
     type: Its type.
@@ -84,7 +84,7 @@ def _build_client_data(
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-  """What a client has and does in every algorithm: model, data, weight, local steps.
+  """Describes a client's work in every algorithm: model, data, weight, local steps.
 
   The fields are the keyword arguments of the algorithms that concern a client, and have the same
   meaning: see `algorithms.Options`.
@@ -135,12 +135,12 @@ class LocalTraining:
   # Cached, because the construction of a model may take long.
   @functools.cached_property
   def model(self) -> local_model.ModelDescription:
-    """The types and metrics of the model."""
+    """Describes the model: its types and metrics."""
     return local_model.describe(self.model_fn)
 
   @functools.cached_property
   def data(self) -> ClientData:
-    """What a client holds, and how its examples are read from that."""
+    """Describes the value that a client holds, and reads its examples from it."""
     return _build_client_data(self.model.input_spec, self.examples_fn)
 
   def weight(self, num_examples: tf.Tensor) -> tf.Tensor:
@@ -168,7 +168,7 @@ class LocalTraining:
 
 @dataclasses.dataclass(frozen=True)
 class ClientHooks:
-  """What one algorithm changes in a client's round.
+  """Changes a client's round for one algorithm.
 
   Attributes:
     proximal_strength: mu of FedProx: adds mu / 2 |w_i - w|^2 to the local objective.

@@ -19,7 +19,7 @@ _ThetaOfRound = Union[float, tf.Tensor]
 
 
 def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Counted losses in descending order, their normalised weights and the index of the threshold.
+  """Sorts the counted losses in descending order, and finds the threshold among them.
 
   Args:
     rows: float32 [n, 2], losses and weights; rows of loss NaN or weight 0 are left out.
@@ -44,7 +44,7 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
 def _dual_share_at_threshold(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> tf.Tensor:
-  """The share of the clients at the threshold in pi*: what the cap leaves to them, in [0, 1]."""
+  """Returns the share of the clients at the threshold in pi*: what the cap leaves, in [0, 1]."""
   threshold = losses[index]
   zeros = tf.zeros_like(weights)
   above = tf.reduce_sum(tf.where(losses > threshold, weights, zeros))
@@ -55,7 +55,7 @@ def _dual_share_at_threshold(
 def _measure(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """What the server learns of the cohort: threshold, mean and superquantile of the losses."""
+  """Measures the cohort: threshold, mean and superquantile of its losses."""
   threshold = losses[index]
   share = _dual_share_at_threshold(losses, weights, index, theta)
   zeros = tf.zeros_like(losses)
@@ -77,7 +77,7 @@ def _build(
   server_fn: Callable[[tf.Tensor, _ThetaOfRound], tuple[Any, collections.OrderedDict]],
   share_fn: process.ShareFn,
 ) -> process.ThresholdProcess:
-  """A stateless process whose server maps the rows and theta to (result, measurements)."""
+  """Builds a stateless process whose server maps (rows, theta) to (result, measurements)."""
 
   def stateless_server_fn(state, rows):
     num_clients = tf.math.count_nonzero(process.counted(rows))
@@ -87,7 +87,7 @@ def _build(
 
 
 def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProcess:
-  """The exact upper (1 - theta)-quantile of the cohort's losses (Delta-FL, line "quantile").
+  """Builds the exact upper (1 - theta)-quantile of the cohort's losses (Algorithm 1's Q).
 
   Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal; with
   unequal weights, the fewest worst clients that hold at least a theta fraction of the weight.
@@ -120,7 +120,7 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
 def build_exact_reweighting(
   theta: adaptive_theta.Theta, smoothing: float = 0.0
 ) -> process.ThresholdProcess:
-  """The paper's exact reweighting: clients enter the average with the dual weights pi*.
+  """Builds the paper's exact reweighting: clients enter the average with the weights pi*.
 
   Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
   capped simplex of sum_i pi_i F_i, and for smoothing > 0 the same with - nu * KL(pi || alpha), of

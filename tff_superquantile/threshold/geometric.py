@@ -18,7 +18,7 @@ _SENSITIVITY = 0.5
 
 
 class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
-  """The exact sum of records, by a secure sum of how many there are of either sign."""
+  """Sums records exactly, by a secure sum of how many there are of either sign."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type)
@@ -57,7 +57,7 @@ def build_geometric_quantile(
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """The (1 - theta)-quantile of the clients' losses, tracked by one private bit a client a round.
+  """Builds the (1 - theta)-quantile of the losses, tracked by one private bit a client a round.
 
   `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric updates: with
   beta the noisy fraction of losses that are not above the estimate, the estimate is multiplied by

@@ -28,7 +28,7 @@ def scaled_counts(
 def noised_counts(
   values: tf.Tensor, seed: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> tf.Tensor:
-  """c x_i + xi_i: what each client would send if there were no modulus.
+  """Returns c x_i + xi_i, a client's report before it is reduced modulo M.
 
   Args:
     values: float32 [...], one a client; NaN counts nowhere, but has noise like any other.
@@ -46,7 +46,7 @@ def noised_counts(
 def decode(
   modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, decoder: str = "least_squares"
 ) -> hierarchical_histogram.Cumulative:
-  """From sums modulo M, int64 [..., d], to the estimated distribution of the values.
+  """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values.
 
   Sums in -offset..M - offset - 1 are recovered: negative ones, too, which noise makes of small
   counts.

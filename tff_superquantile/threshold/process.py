@@ -19,7 +19,7 @@ MAX_CLIENTS = 2**24
 
 
 class Client(NamedTuple):
-  """A client of a round, besides its data.
+  """Tells one client of a round from the others.
 
   Attributes:
     seed: int64 [2], of the noise that the client draws in this round; None for its own source of
@@ -132,7 +132,7 @@ def _report_with_index(loss: tf.Tensor, weight: tf.Tensor, client: Client) -> tf
 
 
 def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
-  """{float32[c]}@CLIENTS -> float32[n, c]@SERVER."""
+  """Collects {float32[c]}@CLIENTS as float32[n, c]@SERVER."""
   row_type = tff.TensorType(np.float32, [num_columns])
   rows_type = tff.TensorType(np.float32, [None, num_columns])
 
@@ -157,7 +157,7 @@ def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
 
 
 def counted(rows: tf.Tensor) -> tf.Tensor:
-  """Which rows count: a loss that is a number, and a positive weight; bool [n]."""
+  """Returns which rows count, bool [n]: their loss is a number and their weight positive."""
   return tf.logical_and(rows[:, WEIGHT] > 0, tf.logical_not(tf.math.is_nan(rows[:, LOSS])))
 
 

@@ -19,7 +19,7 @@ MIN_LOSS = 1e-10
 def measure(
   losses: tf.Tensor, weights: tf.Tensor, shares: tf.Tensor
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """What the server learns of the cohort.
+  """Measures the cohort.
 
   Args:
     losses: float32 [k], of the clients that count.
@@ -39,7 +39,7 @@ def measure(
 
 
 def _max(losses: tf.Tensor) -> tf.Tensor:
-  """The largest loss, 0 of none."""
+  """Returns the largest loss, 0 of none."""
   return tf.cond(tf.size(losses) > 0, lambda: tf.reduce_max(losses), lambda: tf.constant(0.0))
 
 
@@ -49,7 +49,7 @@ def _split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def build_power_weighting(q: float) -> process.ThresholdProcess:
-  """pi_i proportional to alpha_i F_i^q, as in q-FFL.
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL.
 
   Args:
     q: The exponent q >= 0; 0 weighs all clients by alpha_i.
@@ -78,7 +78,7 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
 
 
 def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> process.ThresholdProcess:
-  """pi_i proportional to alpha_i exp(t F_i), as in tilted empirical risk minimisation.
+  """Builds the weighting with pi_i proportional to alpha_i exp(t F_i), as in tilted ERM.
 
   The gradient of the tilted risk R_t(w) = (1 / t) log(sum_i alpha_i exp(t F_i(w))) is
   sum_i alpha_i exp(t (F_i - R_t)) grad F_i, whose weights sum to one. With a moving average, R_t of
@@ -151,7 +151,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
 
 
 def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.ThresholdProcess:
-  """Mirror ascent on the client weights lambda of min_w max_lambda sum_i lambda_i F_i(w).
+  """Builds mirror ascent on the weights lambda of min_w max_lambda sum_i lambda_i F_i(w).
 
   Entropic mirror ascent (exponentiated gradient) on the simplex over all clients: a round changes
   the weights of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and averages its

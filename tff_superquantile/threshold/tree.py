@@ -22,7 +22,7 @@ _CROWDED = 0.75
 def _interpolate(
   cumulative: hierarchical_histogram.Cumulative, theta: Union[float, tf.Tensor], edges: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
+  """Returns where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
 
   A crowded bin is an exception: its losses are not spread over it evenly. Before training they are
   all the same, and a threshold within the bin could be above every one of them, so that nobody
@@ -51,7 +51,7 @@ def build_tree_quantile(
   secure_sum: str = "modular",
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """The (1 - theta)-quantile of the clients' losses by a private histogram, anew in each round.
+  """Builds the (1 - theta)-quantile of the losses, by a private histogram anew in each round.
 
   The paper's "Quantile Computation with Distributed Differential Privacy", with the estimator of
   `hierarchical_histogram.decode_least_squares`. For the guarantee see `PrivateHistogramFactory`:
