@@ -29,13 +29,13 @@ def _as_seed(key: bytes) -> np.ndarray:
 
 
 def _entropy() -> tf.Tensor:
-  """int64 [2], another one each time the graph runs; of 32 bits only."""
+  """Returns int64 [2], new each time the graph runs; of 32 bits only."""
   # Not tf.random.uniform: a seed set for the graph would give all clients the same noise.
   return tf.raw_ops.NonDeterministicInts(shape=tf.constant([2], tf.int64), dtype=tf.int64)
 
 
 def fresh_seed() -> tf.Tensor:
-  """A seed that nobody can guess, another one each time the graph runs: int64 [2].
+  """Returns a seed that nobody can guess, int64 [2], new each time the graph runs.
 
   128 bits of the operating system's entropy become a part of the graph when it is built, and what
   TensorFlow calls entropy, which differs each time, is added to them: where the graph is no secret,
@@ -46,7 +46,7 @@ def fresh_seed() -> tf.Tensor:
 
 
 def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
-  """Independent seeds, int64 [2] each, that are functions of a seed, int64 [2]."""
+  """Splits a seed, int64 [2], into `num` independent ones, functions of it."""
   return tf.unstack(tf.random.split(tf.cast(seed, tf.int64), num))
 
 
@@ -77,7 +77,7 @@ class NoiseSource:
     self._first = derive_key(key, purpose)
 
   def initial_state(self) -> tf.Tensor:
-    """int64 [2]."""
+    """Returns the state before the first draw, int64 [2]."""
     return tf.constant(_as_seed(self._first))
 
   def draw(self, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -89,5 +89,5 @@ class NoiseSource:
 
 
 def derive_key(key: bytes, purpose: str) -> bytes:
-  """A key for one purpose, 16 bytes, from which neither the key nor others can be computed."""
+  """Derives a key for one purpose, 16 bytes, that reveals neither the key nor others."""
   return hashlib.blake2b(purpose.encode(), key=key, digest_size=KEY_BYTES).digest()

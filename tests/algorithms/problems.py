@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import threshold as threshold_lib
+
 NUM_FEATURES, NUM_CLASSES = 5, 3
 _SPEC = (
   tf.TensorSpec([None, NUM_FEATURES], tf.float32),
@@ -22,6 +24,14 @@ def client_arrays(sizes=(12, 7, 20, 3, 9, 16), seed=0):
       rng.integers(0, NUM_CLASSES, n).astype(np.int32),
     )
     for n in sizes
+  ]
+
+
+def clients(num_clients, seed=0):
+  """The clients of a round by themselves, for a threshold without a model."""
+  return [
+    threshold_lib.Client(np.array([seed, index], np.int64), np.int32(index))
+    for index in range(num_clients)
   ]
 
 

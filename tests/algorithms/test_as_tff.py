@@ -194,6 +194,7 @@ _WRONG_TYPES = {
   ],
   "examples_fn": [("files", "'files' for examples_fn; expected a tf.function")],
   "seed_fn": [((1, 2), r"seed_fn = \(1, 2\), of type tuple; expected a function")],
+  "index_fn": [("index", "index_fn = 'index', of type str; expected a function")],
 }
 
 
@@ -280,4 +281,4 @@ def test_a_client_weighting_by_its_name(simulation_context):
 
 def test_client_work_alone_refuses_another_optimizer():
   with pytest.raises(TypeError, match="optimizer = .*; expected a tff.learning.optimizers.Opt"):
-    client_work.build_client_work(problems.linear_model(), lambda: tf.keras.optimizers.SGD(0.1))
+    client_work.LocalTraining(problems.linear_model(), lambda: tf.keras.optimizers.SGD(0.1))

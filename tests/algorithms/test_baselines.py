@@ -332,10 +332,10 @@ def test_mirror_ascent_alone():
   """As a process of its own, the way a threshold can be called."""
   process = threshold_lib.build_mirror_ascent(3, 1.0)
   state = process.initialize()
-  indices = [np.int32(2), np.int32(0)]
-  output = process.next(state, [1.0, 3.0], [1.0, 1.0], indices)
+  clients = [threshold_lib.Client(np.zeros(2, np.int64), np.int32(i)) for i in (2, 0)]
+  output = process.next(state, [1.0, 3.0], [1.0, 1.0], clients)
   np.testing.assert_allclose(output.result, [0.0, -3.0, -2.0], atol=1e-6)
-  again = process.next(output.state, [5.0, np.nan], [1.0, 1.0], indices)
+  again = process.next(output.state, [5.0, np.nan], [1.0, 1.0], clients)
   np.testing.assert_allclose(again.state, [-3.0, -6.0, 0.0], atol=1e-6)
   assert again.measurements == collections.OrderedDict(
     loss_mean=5.0, loss_max=5.0, effective_clients=1.0

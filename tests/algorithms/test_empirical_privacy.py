@@ -230,7 +230,6 @@ def _tree(z_q, num_shares):
     threshold_lib.build_tree_quantile,
     mechanism=tree,
     max_loss=_MAX_LOSS,
-    seeded=True,
     noise_key=_KEY,
   )
 

@@ -38,13 +38,12 @@ _KEY, _OTHER_KEY = bytes(range(16)), bytes(range(1, 17))
 _NUM_SHARES = 9
 
 
-def _tree(z=0.3, num_bins=64, seeded=False):
+def _tree(z=0.3, num_bins=64):
   mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, 6, num_shares=_NUM_SHARES)
   return functools.partial(
     threshold_lib.build_tree_quantile,
     mechanism=mechanism,
     max_loss=_MAX_LOSS,
-    seeded=seeded,
     noise_key=_KEY,
   )
 
@@ -147,8 +146,8 @@ def test_dp_fed_avg_is_the_sum_over_the_expected_clients(distributed):
 @pytest.mark.parametrize(
   "threshold,theta,divisors",
   [
-    (_tree(seeded=True), 0.5, None),
-    (_tree(num_bins=16, seeded=True), 1.0, None),
+    (_tree(), 0.5, None),
+    (_tree(num_bins=16), 1.0, None),
     (_geometric(), 0.4, {2.0}),
   ],
   ids=["tree", "tree_theta_1", "geometric"],
@@ -242,7 +241,7 @@ def test_no_update_is_too_large_to_be_clipped(distributed, factor):
 def test_a_client_that_is_not_finite_does_what_one_without_examples_does(kind, distributed):
   arrays = [*_ARRAYS, (_ARRAYS[5][0].copy(), _ARRAYS[5][1]), _NOBODY]
   arrays[6][0][0, 0] = np.nan
-  threshold = dict(none=None, tree=_tree(z=1.0, seeded=True), geometric=_geometric(z=1.0))[kind]
+  threshold = dict(none=None, tree=_tree(z=1.0), geometric=_geometric(z=1.0))[kind]
   update_sum = _sum(1.0, 0.1) if distributed else None
   process = _of_handles(
     arrays,
@@ -270,7 +269,7 @@ def test_clients_weigh_the_same_whatever_their_examples():
   arrays = [*_ARRAYS, *many]
   for kwargs in (
     dict(threshold=None),
-    dict(theta=0.5, threshold=_tree(seeded=True)),
+    dict(theta=0.5, threshold=_tree()),
     dict(theta=0.5, threshold=_geometric()),
   ):
     process = _of_handles(arrays, **kwargs)
@@ -542,7 +541,6 @@ def test_with_a_trusted_server_one_open_sum_a_release_leaves_the_clients():
     (dict(update_sum=_sum(1.0, 0.2)), ValueError, r"\(0.2, 1.0\).*\(0.3, 1.0\)"),
     (dict(update_sum=_sum(0.9, 0.3)), ValueError, r"\(0.3, 0.9\).*\(0.3, 1.0\)"),
     (dict(update_sum=_sum(1.0, 0.3, 17)), ValueError, "18 numbers; expected 17"),
-    (dict(theta=0.5, threshold=_tree(seeded=True)), ValueError, "no seed_fn"),
     (dict(client_weighting="num_examples"), TypeError, "client_weighting"),
     (dict(local_epochs=0), ValueError, "local_epochs = 0"),
     (dict(noise_key=bytes(8)), ValueError, "noise key of 8 bytes; expected 16"),

@@ -42,13 +42,12 @@ def _handles(round_num=0, seed=0, num_clients=6):
   ]
 
 
-def _tree(z=1e-3, num_bins=256, seeded=False):
+def _tree(z=1e-3, num_bins=256):
   mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, 6, num_shares=_NUM_SHARES)
   return functools.partial(
     threshold_lib.build_tree_quantile,
     mechanism=mechanism,
     max_loss=_MAX_LOSS,
-    seeded=seeded,
     noise_key=_KEY,
   )
 
@@ -118,7 +117,7 @@ def test_theta_1_is_fed_avg():
 def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
   cohorts = [_handles(round_num) for round_num in range(3)]
   uniform = dict(client_weighting=tff.learning.ClientWeighting.UNIFORM)
-  tree, exact = _of_handles(_tree(seeded=True), **uniform), _of_handles("exact", **uniform)
+  tree, exact = _of_handles(_tree(), **uniform), _of_handles("exact", **uniform)
   weights, metrics = _run(tree, cohorts)
   expected, exact_metrics = _run(exact, cohorts)
   _assert_same(weights, expected, atol=1e-6)
@@ -135,7 +134,7 @@ def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
 
 
 def test_seeded_runs_repeat():
-  process = _of_handles(_tree(z=1.0, num_bins=16, seeded=True))
+  process = _of_handles(_tree(z=1.0, num_bins=16))
 
   def run(seed):
     return _run(process, [_handles(round_num, seed) for round_num in range(3)])
@@ -157,19 +156,24 @@ def test_seeded_runs_repeat():
 
 def test_the_noise_has_a_seed_of_its_own():
   # Not the very seed, which may be that of the order of the examples.
-  process = _of_handles(_tree(z=1.0, num_bins=16, seeded=True))
+  process = _of_handles(_tree(z=1.0, num_bins=16))
   _, (metrics,) = _run(process, [_handles()])
   handles = _handles()
-  bare = _tree(z=1.0, num_bins=16, seeded=True)(0.5)
+  bare = _tree(z=1.0, num_bins=16)(0.5)
   (w, b) = problems.initial_weights()
   losses = [np.float32(problems.losses_and_gradient((w, b), x, y)[0]) for x, y in _ARRAYS]
   seeds = [handle["seed"] for handle in handles]
-  same = bare.next(bare.initialize(), losses, losses, seeds).measurements
+
+  def measure(seeds):
+    clients = [threshold_lib.Client(seed, np.int32(0)) for seed in seeds]
+    return bare.next(bare.initialize(), losses, losses, clients).measurements
+
+  same = measure(seeds)
   assert same["estimated_cohort_size"] != metrics["threshold"]["estimated_cohort_size"]
   # Of 128 bits, like the seed that it comes from.
   split = [tf.random.split(seed, 2)[0].numpy() for seed in seeds]
   assert {seed.dtype for seed in split} == {np.dtype(np.int64)}
-  own = bare.next(bare.initialize(), losses, losses, split).measurements
+  own = measure(split)
   assert own["estimated_cohort_size"] == metrics["threshold"]["estimated_cohort_size"]
   assert own["threshold"] == pytest.approx(metrics["threshold"]["threshold"])
 
@@ -186,7 +190,7 @@ def test_the_geometric_threshold_follows_the_losses():
 
 def test_the_tree_trains_and_keeps_its_threshold_through_an_aborted_round():
   cohorts = [_handles(0), _handles(1, num_clients=_NUM_SHARES + 1), _handles(2)]
-  weights, metrics = _run(_of_handles(_tree(seeded=True)), cohorts)
+  weights, metrics = _run(_of_handles(_tree()), cohorts)
   first, aborted, last = (m["threshold"] for m in metrics)
   assert [m["aborted"] for m in (first, aborted, last)] == [0, 1, 0]
   assert aborted["threshold"] == first["threshold"] > 0
@@ -212,12 +216,6 @@ def test_a_client_with_a_nan_loss_is_not_selected(threshold, theta):
   assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
   if "estimated_cohort_size" in metrics["threshold"]:
     assert metrics["threshold"]["estimated_cohort_size"] == pytest.approx(5, abs=0.1)
-
-
-def test_seeds_are_asked_for():
-  with pytest.raises(ValueError, match="no seed_fn"):
-    _process(_tree(seeded=True))
-  _process(_tree(seeded=True), seed_fn=lambda data: tf.zeros([2], tf.int64))
 
 
 def test_no_loss_leaves_the_clients():

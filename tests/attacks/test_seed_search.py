@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
 from tff_superquantile import noise_source
-from tff_superquantile import seeded_gaussian_query
+from tff_superquantile.secure_sums import seeded_gaussian_query
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 

@@ -13,9 +13,9 @@ import tree
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import algorithms
-from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
@@ -66,7 +66,6 @@ def tree_threshold():
     threshold_lib.build_tree_quantile,
     mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=_NUM_SHARES),
     max_loss=4.0,
-    seeded=True,
     noise_key=_KEY,
   )
 

@@ -5,19 +5,21 @@ import dataclasses
 import functools
 
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
 
 from privacy import tree_mechanism
-from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
+_CLIENT = threshold_lib.Client()
 _MAX_LOSS = 4.0
 _KEY = bytes(range(16))
 _NUM_SHARES = 220
@@ -89,8 +91,10 @@ def test_impossible_ranges_are_refused(low, high):
 def _run(process, losses, weights=None):
   losses = np.asarray(losses, np.float32)
   weights = np.ones_like(losses) if weights is None else np.asarray(weights, np.float32)
-  output = process.next(process.initialize(), list(losses), list(weights))
-  shares = [float(process.share_fn(loss, output.result)) for loss in losses]
+  output = process.next(
+    process.initialize(), list(losses), list(weights), problems.clients(len(losses))
+  )
+  shares = [float(process.share_fn(loss, output.result, _CLIENT)) for loss in losses]
   return output, np.array(shares)
 
 
@@ -140,7 +144,7 @@ def test_without_anybody_theta_is_at_its_largest_and_nobody_passes(build):
     output, _ = _run(process, losses)
     assert output.measurements["theta"] == np.float32(0.8)
     assert np.isposinf(output.measurements["threshold"])
-    assert float(process.share_fn(np.float32(1.0), output.result)) == 0.0
+    assert float(process.share_fn(np.float32(1.0), output.result, _CLIENT)) == 0.0
 
 
 @pytest.mark.parametrize("theta", [0.1, 1 / 3, 1.0])

@@ -1,6 +1,7 @@
 """Exact thresholds through TFF's runtime, against the numpy definitions."""
 
 import numpy as np
+import problems
 import pytest
 
 from tff_superquantile import superquantile
@@ -8,6 +9,7 @@ from tff_superquantile import threshold as threshold_lib
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
+_CLIENT = threshold_lib.Client()
 _RNG = np.random.default_rng(5)
 _LOSSES = {
   "untied": _RNG.normal(size=23),
@@ -20,9 +22,12 @@ _LOSSES = {
 
 def _run(process, losses, weights):
   output = process.next(
-    process.initialize(), list(losses.astype(np.float32)), list(weights.astype(np.float32))
+    process.initialize(),
+    list(losses.astype(np.float32)),
+    list(weights.astype(np.float32)),
+    problems.clients(len(losses)),
   )
-  shares = [float(process.share_fn(np.float32(loss), output.result)) for loss in losses]
+  shares = [float(process.share_fn(np.float32(loss), output.result, _CLIENT)) for loss in losses]
   return output, np.array(shares)
 
 
@@ -95,7 +100,7 @@ def test_with_nothing_to_count_nobody_passes():
     process = build(0.5)
     output, _ = _run(process, np.array([np.nan, 1.0]), np.zeros(2))
     assert np.isposinf(output.measurements["threshold"])
-    assert float(process.share_fn(np.float32(100.0), output.result)) == 0.0
+    assert float(process.share_fn(np.float32(100.0), output.result, _CLIENT)) == 0.0
 
 
 def test_the_order_of_reports_does_not_matter():

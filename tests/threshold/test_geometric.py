@@ -1,16 +1,18 @@
 """The tracked quantile against TFF's process and against its recursion with known noise."""
 
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tff_superquantile import seeded_gaussian_query
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import seeded_gaussian_query
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
+_CLIENT = threshold_lib.Client()
 _TINY = 1e-6
 _KEY, _OTHER_KEY = bytes(range(16)), bytes(range(1, 17))
 
@@ -28,7 +30,7 @@ def _rounds(process, rounds, state=None):
   thresholds = []
   for losses in rounds:
     losses = [np.float32(loss) for loss in losses]
-    output = process.next(state, losses, losses)
+    output = process.next(state, losses, losses, problems.clients(len(losses)))
     state = output.state
     assert list(output.measurements) == ["threshold", "estimated_tail_size"]
     assert output.measurements["threshold"] == output.result
@@ -105,7 +107,7 @@ def test_runs_with_a_key_repeat_and_resume_and_others_do_not():
 
 def test_nan_adds_nothing_and_infinity_counts():
   process = _process()
-  assert process.is_private and not process.takes_seeds
+  assert process.is_private
   (some,), _ = _rounds(process, [[1.0, 3.0, 5.0]])
   assert _rounds(process, [[1.0, np.nan, 3.0, 5.0, np.nan]])[0][0] == some
   assert _rounds(process, [[-np.inf, 3.0, np.inf]])[0][0] == some
@@ -114,7 +116,7 @@ def test_nan_adds_nothing_and_infinity_counts():
     assert _rounds(process, [losses])[0][0] == pytest.approx(2.0 * np.exp(-0.2 * (0.5 - 0.7)))
   share_fn = process.share_fn
   for loss, expected in ((np.nan, 0), (1.9, 0), (2.0, 1), (np.inf, 1), (-np.inf, 0)):
-    assert float(share_fn(tf.constant(loss, tf.float32), np.float32(2.0))) == expected
+    assert float(share_fn(tf.constant(loss, tf.float32), np.float32(2.0), _CLIENT)) == expected
 
 
 def test_a_loss_at_the_estimate_is_below_it():
@@ -130,7 +132,7 @@ def test_converges_to_the_quantile():
   thresholds, _ = _rounds(process, [losses] * 40)
   assert np.mean(thresholds[20:]) == pytest.approx(np.quantile(losses, 0.8), rel=0.05)
   assert np.std(thresholds[20:]) < 0.15
-  sizes = process.next(process.initialize(), [], []).measurements
+  sizes = process.next(process.initialize(), [], [], []).measurements
   assert sizes["estimated_tail_size"] == pytest.approx(0.2 * 30)
 
 
@@ -140,7 +142,7 @@ def test_theta_1_selects_everybody():
   assert thresholds == [-np.inf, -np.inf]
   assert np.isfinite(state["query"]["tracker"].current_estimate)
   shares = [
-    float(process.share_fn(tf.constant(loss), np.float32(-np.inf)))
+    float(process.share_fn(tf.constant(loss), np.float32(-np.inf), _CLIENT))
     for loss in (-np.inf, -5.0, 0.0, np.inf, np.nan)
   ]
   assert shares == [1, 1, 1, 1, 0]

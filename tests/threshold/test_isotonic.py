@@ -7,11 +7,11 @@ import pytest
 from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 
-from tff_superquantile.threshold import isotonic
+from tff_superquantile.threshold import hierarchical_histogram
 
 
 def _regression(values, weights):
-  return isotonic.isotonic_regression(
+  return hierarchical_histogram.isotonic_regression(
     tf.constant(values, tf.float64), tf.constant(weights, tf.float64)
   ).numpy()
 
@@ -88,7 +88,7 @@ def test_batches_do_not_touch_each_other():
 def test_in_a_graph_of_unknown_shape():
   @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float64)])
   def regress(values):
-    return isotonic.isotonic_regression(values, tf.constant(1.0, tf.float64))
+    return hierarchical_histogram.isotonic_regression(values, tf.constant(1.0, tf.float64))
 
   for shape in ((2, 7), (5, 1), (1, 30)):
     values = np.random.default_rng(3).normal(size=shape)

@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+import problems
 import pytest
 from scipy import stats
 from sklearn import isotonic as sklearn_isotonic
@@ -10,14 +11,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import tree_mechanism
-from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
+_CLIENT = threshold_lib.Client()
 _MAX_LOSS = 4.0
 _KEY = bytes(range(16))
 _LOSSES = np.random.default_rng(0).gamma(2.0, 0.6, size=20).astype(np.float32)
@@ -34,19 +36,20 @@ def _exact_mechanism(num_bins=64, **kwargs):
 
 
 def _seeds(num_clients, seed=0):
-  return [np.array([seed, client], np.int64) for client in range(num_clients)]
+  return [client.seed for client in problems.clients(num_clients, seed)]
 
 
 def _run(process, losses, state=None, seed=0):
   losses = [np.float32(loss) for loss in losses]
-  arguments = [losses, [np.float32(3 + i) for i in range(len(losses))]]
-  if process.takes_seeds:
-    arguments.append(_seeds(len(losses), seed))
-  return process.next(process.initialize() if state is None else state, *arguments)
+  weights = [np.float32(3 + i) for i in range(len(losses))]
+  state = process.initialize() if state is None else state
+  return process.next(state, losses, weights, problems.clients(len(losses), seed))
 
 
 def _shares(process, losses, threshold):
-  return [float(process.share_fn(tf.constant(loss, tf.float32), threshold)) for loss in losses]
+  return [
+    float(process.share_fn(tf.constant(loss, tf.float32), threshold, _CLIENT)) for loss in losses
+  ]
 
 
 def _state(threshold, noise=(1, 2)):
@@ -118,7 +121,7 @@ def test_against_numpy(sensitivity, decoder, secure_sum, num_shares):
   choices = dict(decoder=decoder, secure_sum=secure_sum, noise_key=_KEY)
   factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, **choices)
   histogram = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, seeded=True, **choices)
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, **choices)
   edges = hierarchical_histogram.bin_edges(32, _MAX_LOSS)
   for seed in (0, 1):
     below, total = _oracle(_LOSSES, mechanism, decoder, seed)
@@ -170,12 +173,10 @@ def test_only_a_secure_sum_leaves_the_clients(secure_sum, intrinsic):
 @pytest.mark.parametrize("secure_sum", ["modular", "integer"])
 def test_what_a_client_reports(secure_sum):
   mechanism = _mechanism()
-  process = threshold_lib.build_tree_quantile(
-    0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum, seeded=True
-  )
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum)
   for seed in range(20):
     loss, seeds = np.float32(seed / 5), tf.constant([seed, 7], tf.int64)
-    report = process.report_fn(loss, np.float32(50.0), seeds)
+    report = process.report_fn(loss, np.float32(50.0), threshold_lib.Client(seeds))
     assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
     counts = report["values"].numpy()
     noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
@@ -191,32 +192,34 @@ def test_what_a_client_reports(secure_sum):
 
 def test_without_seeds_each_client_and_each_run_has_its_own_noise():
   process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS)
-  assert not process.takes_seeds
 
   @tff.tensorflow.computation(np.float32)
   def report(loss):
     tf.random.set_seed(0)  # As a model may, for all clients alike.
-    return process.report_fn(loss, loss, None)["values"]
+    return process.report_fn(loss, loss, _CLIENT)
 
   @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
   def reports(losses):
     return tff.federated_map(report, losses)
 
-  all_counts = [*reports([np.float32(1.0)] * 3), *reports([np.float32(1.0)] * 3)]
-  assert len({tuple(counts) for counts in all_counts}) == 6
-  sizes = {float(_run(process, _LOSSES).measurements["estimated_cohort_size"]) for _ in range(3)}
+  all_reports = [*reports([np.float32(1.0)] * 3), *reports([np.float32(1.0)] * 3)]
+  assert len({tuple(report["values"]) for report in all_reports}) == 6
+  outputs = [
+    process.next_of_reports(process.initialize(), reports(list(_LOSSES))) for _ in range(3)
+  ]
+  sizes = {float(output.measurements["estimated_cohort_size"]) for output in outputs}
   assert len(sizes) > 1
 
 
 def test_with_seeds_runs_agree_whatever_the_weights_and_the_order():
   process = threshold_lib.build_tree_quantile(
-    0.3, _mechanism(num_shares=25), _MAX_LOSS, seeded=True, noise_key=_KEY
+    0.3, _mechanism(num_shares=25), _MAX_LOSS, noise_key=_KEY
   )
-  assert process.takes_seeds and process.is_private
+  assert process.is_private
   first = _run(process, _LOSSES)
-  losses, seeds, state = list(_LOSSES), _seeds(20), process.initialize()
-  second = process.next(state, losses, [np.float32(0.0)] * 20, seeds)
-  backwards = process.next(state, losses[::-1], [np.float32(9.0)] * 20, seeds[::-1])
+  losses, clients, state = list(_LOSSES), problems.clients(20), process.initialize()
+  second = process.next(state, losses, [np.float32(0.0)] * 20, clients)
+  backwards = process.next(state, losses[::-1], [np.float32(9.0)] * 20, clients[::-1])
   assert first.measurements == second.measurements == backwards.measurements
   others = [_run(process, _LOSSES, seed=s).measurements["estimated_cohort_size"] for s in (1, 2)]
   assert len({first.measurements["estimated_cohort_size"], *others}) == 3
@@ -232,9 +235,7 @@ def _assert_selects(process, losses, expected):
 def test_edge_cases():
   edges = hierarchical_histogram.bin_edges(64, _MAX_LOSS)
   by_theta = {
-    theta: threshold_lib.build_tree_quantile(
-      theta, _exact_mechanism(), _MAX_LOSS, seeded=True, noise_key=_KEY
-    )
+    theta: threshold_lib.build_tree_quantile(theta, _exact_mechanism(), _MAX_LOSS, noise_key=_KEY)
     for theta in (0.3, 0.4, 0.7, 1.0)
   }
   # On edges, and just below them.
@@ -274,7 +275,7 @@ def test_edge_cases():
 
 def test_one_client():
   mechanism = _exact_mechanism(expected_clients=1, num_shares=1)
-  process = threshold_lib.build_tree_quantile(0.7, mechanism, _MAX_LOSS, seeded=True)
+  process = threshold_lib.build_tree_quantile(0.7, mechanism, _MAX_LOSS)
   for loss in (0.0, 2.0, _MAX_LOSS):
     output = _assert_selects(process, [loss], [1])
     assert output.measurements["estimated_cohort_size"] == pytest.approx(1, abs=0.1)
@@ -287,7 +288,7 @@ def test_one_client():
 @pytest.mark.parametrize("secure_sum,num_bins", [("modular", 64), ("integer", 8)])
 def test_rounds_of_more_reports_than_shares_keep_the_threshold(secure_sum, num_bins):
   process = threshold_lib.build_tree_quantile(
-    0.4, _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum, seeded=True
+    0.4, _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum
   )
   losses = [0.1, 0.6, 2.2, 1.2, 3.3, 0.3, 1.9, 2.8]
   first = _run(process, losses[:5])
@@ -378,7 +379,7 @@ def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
 @pytest.mark.parametrize("num_bins", [16, 64])  # With and without interpolation.
 def test_the_tail_size_has_a_floor(num_bins):
   mechanism = _exact_mechanism(num_bins, expected_clients=6)
-  process = threshold_lib.build_tree_quantile(0.5, mechanism, _MAX_LOSS, seeded=True)
+  process = threshold_lib.build_tree_quantile(0.5, mechanism, _MAX_LOSS)
   measurements = _run(process, [np.nan] * 6).measurements
   assert measurements["estimated_tail_size"] == 0.5 * 6 / 2
   measurements = _run(process, [0.1, 0.2, 0.3, 2.0, 2.1, 2.2]).measurements
@@ -407,7 +408,7 @@ def test_the_factory_alone():
 
 
 def test_many_bins():
-  process = threshold_lib.build_tree_quantile(0.4, _exact_mechanism(1024), _MAX_LOSS, seeded=True)
+  process = threshold_lib.build_tree_quantile(0.4, _exact_mechanism(1024), _MAX_LOSS)
   output = _assert_selects(process, [0.5, 1.0, 2.0, 2.01, 3.0], [0, 0, 0, 1, 1])
   assert output.measurements["estimated_tail_size"] == pytest.approx(2, abs=0.1)
 
@@ -447,18 +448,16 @@ def test_interpolation_without_noise():
     (0.3, 2.75),  # 3.5: three quarters of bin 2
     (0.8, 0.5),  # 1: half of bin 0
   ):
-    process = threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS, seeded=True)
+    process = threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS)
     assert _run(process, losses).result == pytest.approx(expected, abs=0.01), theta
-  bins = threshold_lib.build_tree_quantile(
-    0.35, mechanism, _MAX_LOSS, interpolate=False, seeded=True
-  )
+  bins = threshold_lib.build_tree_quantile(0.35, mechanism, _MAX_LOSS, interpolate=False)
   assert _run(bins, losses).result == 3.0  # 3.25 is nearer to H(3) = 4 than to H = 2.
 
 
 @pytest.mark.parametrize("num_bins", [2, 16])
 def test_equal_losses_as_before_training_pass_an_interpolated_threshold(num_bins):
   mechanism = _mechanism(1e-5, num_bins, 5)
-  process = threshold_lib.build_tree_quantile(0.2, mechanism, _MAX_LOSS, seeded=True)
+  process = threshold_lib.build_tree_quantile(0.2, mechanism, _MAX_LOSS)
   losses = [np.log(2.0)] * 5
   output = _run(process, losses)
   assert _shares(process, losses, output.result) == [1] * 5
@@ -467,7 +466,7 @@ def test_equal_losses_as_before_training_pass_an_interpolated_threshold(num_bins
 
 def test_with_nothing_but_noise_an_interpolated_threshold_does_not_leave_the_start():
   process = threshold_lib.build_tree_quantile(
-    0.5, _exact_mechanism(16), _MAX_LOSS, interpolate=True, seeded=True
+    0.5, _exact_mechanism(16), _MAX_LOSS, interpolate=True
   )
   outputs = [_run(process, [np.nan] * 5, seed=seed) for seed in range(8)]
   empty = [o for o in outputs if o.measurements["estimated_cohort_size"] == 0]
@@ -478,7 +477,7 @@ def test_with_nothing_but_noise_an_interpolated_threshold_does_not_leave_the_sta
 def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
   for max_loss, num_bins in ((0.1, 2), (np.log(62), 16)):
     mechanism = _exact_mechanism(num_bins)
-    process = threshold_lib.build_tree_quantile(0.01, mechanism, max_loss, seeded=True)
+    process = threshold_lib.build_tree_quantile(0.01, mechanism, max_loss)
     for seed in range(5):
       threshold = _run(process, [max_loss, np.inf, 0.0, max_loss, 1e9], seed=seed).result
       assert threshold > 0.9 * max_loss * (1 - 1 / num_bins)
@@ -508,6 +507,6 @@ def test_bad_arguments(arguments, message):
 
 def test_the_dyadic_decoder_is_not_interpolated_by_default():
   mechanism = _exact_mechanism(8)
-  process = threshold_lib.build_tree_quantile(0.5, mechanism, 8.0, decoder="dyadic", seeded=True)
+  process = threshold_lib.build_tree_quantile(0.5, mechanism, 8.0, decoder="dyadic")
   output = _run(process, [0.5, 1.5, 1.5, 6.5, 7.5, 7.5])
   assert output.result in range(2, 7)

@@ -1,8 +1,7 @@
 """Agnostic federated averaging: a game between the model and weights of the clients."""
 
-from typing import Any, Callable, Optional
+from typing import Optional
 
-import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -19,7 +18,6 @@ def build_agnostic_fed_avg(
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
   num_clients: int,
-  index_fn: Callable[[Any], tf.Tensor],
   **options: Unpack[options_lib.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds agnostic federated averaging (Mohri et al. 2019; Ro et al. 2021).
@@ -30,21 +28,18 @@ def build_agnostic_fed_avg(
   weights. The server keeps a weight for each client, so clients need an index.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     ascent_rate: Step size on lambda >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`.
-    server_optimizer_fn: See there.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     num_clients: The number of all clients that ever take part.
-    index_fn: A TensorFlow function from what a client holds to its index, an integer tensor [] in
-      [0, num_clients).
-    **options: See `options.Options`.
+    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
 
   Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
+    ValueError: If there is no `index_fn`.
   """
   return options_lib.build(
     model_fn,
@@ -52,5 +47,4 @@ def build_agnostic_fed_avg(
     server_optimizer_fn,
     options,
     threshold=threshold_lib.build_mirror_ascent(num_clients, ascent_rate),
-    index_fn=index_fn,
   )

@@ -11,7 +11,7 @@ from tff_superquantile import argument_checks
 from tff_superquantile.algorithms import mean
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.client_work import tail_client_work
+from tff_superquantile.client_work import process
 
 AggregationFactory = Union[
   tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
@@ -20,7 +20,7 @@ AggregationFactory = Union[
 
 def build_learning_process(
   model_fn: local_model.Model,
-  client_work: Union[tff.learning.templates.ClientWorkProcess, tail_client_work.ClientWork],
+  client_work: process.AnyClientWork,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
   model_aggregator: Optional[AggregationFactory] = None,
@@ -84,7 +84,7 @@ def _build_divide(
   client_work: tff.templates.MeasuredProcess,
   divisor_fn: Callable[[Any], tf.Tensor],
 ) -> tff.Computation:
-  """(update, measurements of the client work) -> what the finalizer applies."""
+  """Builds (update, measurements of the client work) -> the update divided by the divisor."""
 
   @tff.tensorflow.computation(
     aggregator.next.type_signature.result.result.member,
@@ -100,12 +100,12 @@ def _build_divide(
 def _compose(
   initial_weights_fn: tff.Computation,
   distributor: tff.learning.templates.DistributionProcess,
-  client_work: Union[tff.learning.templates.ClientWorkProcess, tail_client_work.ClientWork],
+  client_work: process.AnyClientWork,
   aggregator: tff.templates.AggregationProcess,
   finalizer: tff.learning.templates.FinalizerProcess,
   divisor_fn: Optional[Callable[[Any], tf.Tensor]],
 ) -> tff.learning.templates.LearningProcess:
-  """What `tff.learning.templates.compose_learning_process` does, for any client work.
+  """Composes any client work as `tff.learning.templates.compose_learning_process` does TFF's.
 
   TFF's composer refuses clients that hold no data sets, and leaves no place for a division by what
   the client work has measured. The state, the metrics and their names are the same.

@@ -23,16 +23,12 @@ def build_fed_avg(
   cohort it is the paper's FedAvg-Sub.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
-    client_optimizer_fn: See there.
-    server_optimizer_fn: See there.
-    **options: See `options.Options`.
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   return options_lib.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)

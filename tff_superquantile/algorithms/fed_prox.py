@@ -5,6 +5,7 @@ from typing import Optional
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from tff_superquantile import client_work
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -23,19 +24,19 @@ def build_fed_prox(
   that is FedAvg bit for bit, as the penalty has no gradient at w0.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     proximal_strength: mu >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`.
-    server_optimizer_fn: See there.
-    **options: See `options.Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   return options_lib.build(
-    model_fn, client_optimizer_fn, server_optimizer_fn, options, proximal_strength=proximal_strength
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn,
+    options,
+    hooks=client_work.ClientHooks(proximal_strength=proximal_strength),
   )

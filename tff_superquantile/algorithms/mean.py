@@ -5,7 +5,7 @@ import tensorflow_federated as tff
 
 
 class MeanFactory(tff.aggregators.WeightedAggregationFactory):
-  """The weighted mean, as `tff.aggregators.MeanFactory` computes it, in half its time.
+  """Computes the weighted mean as `tff.aggregators.MeanFactory` does, in half its time.
 
   TFF's sums weighted values and weights apart, to let other factories be put inside. Here one sum
   carries both. If all weights are zero, the mean is zero: nobody was in the tail, and the model

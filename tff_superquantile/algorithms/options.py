@@ -1,4 +1,4 @@
-"""The keyword arguments that all algorithms take, and what they mean, in one place."""
+"""The arguments that all algorithms take, described once, and the process that is built of them."""
 
 from typing import Any, Callable, Optional, Union
 
@@ -15,7 +15,19 @@ from tff_superquantile.client_work import optimizers
 
 
 class Options(TypedDict, total=False):
-  """Keyword arguments of every `build_*` function of this package.
+  """The keyword arguments of every `build_*` function of this package.
+
+  Three arguments have a place of their own in all of them:
+
+  - `model_fn`: A no-argument function that returns a `tff.learning.models.VariableModel`, or a
+    `tff.learning.models.FunctionalModel`.
+  - `client_optimizer_fn`: A `tff.learning.optimizers.Optimizer`, or a no-argument function that
+    returns a Keras SGD, Adam or Adagrad.
+  - `server_optimizer_fn`: The same for the server; None for SGD with learning rate 1, so that
+    the average replaces the model.
+
+  All raise a TypeError if an argument is unknown or not of its documented type, and a ValueError if
+  a number is out of its range.
 
   Attributes:
     client_weighting: The weight of a client in the average and in the quantile, a
@@ -43,8 +55,10 @@ class Options(TypedDict, total=False):
       `tff.simulation.compose_dataset_computation_with_learning_process`, because the examples are
       read in the graph that uses them, and only by the clients that train.
     seed_fn: A TensorFlow function from what a client holds to the seed of its noise in the round,
-      an integer tensor [2], for thresholds built with `seeded=True`. Without seeds each client
-      draws its noise from its own source of entropy, and a run can't be repeated exactly.
+      an integer tensor [2]. Without it each client draws its noise from its own source of entropy,
+      as it must where clients are real, and a run can't be repeated exactly.
+    index_fn: A TensorFlow function from what a client holds to its index among all clients, an
+      integer tensor [] from 0, for algorithms whose server keeps something for each client.
   """
 
   client_weighting: Union[str, tff.learning.ClientWeighting]
@@ -58,6 +72,7 @@ class Options(TypedDict, total=False):
   l2: float
   examples_fn: Optional[tf.types.experimental.GenericFunction]
   seed_fn: Optional[Callable[[Any], tf.Tensor]]
+  index_fn: Optional[Callable[[Any], tf.Tensor]]
 
 
 def build(
@@ -67,19 +82,21 @@ def build(
   options: Options,
   *,
   threshold: Optional[threshold_lib.ThresholdProcess] = None,
+  hooks: Optional[client_work_lib.ClientHooks] = None,
   divisor_fn: Optional[Callable[[Any], tf.Tensor]] = None,
-  **client_work_options: Any,
+  measure_cohort: bool = True,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of an algorithm: its client work, composed with the shared parts.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
-    client_optimizer_fn: See there.
-    server_optimizer_fn: See there.
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     options: What the caller of the algorithm gave.
-    threshold: Says who enters the average, and with what share; None for everybody.
+    threshold: Turns losses into the clients' shares; None to let everybody train.
+    hooks: What the algorithm changes in a client's round; None for nothing.
     divisor_fn: As in `composition.build_learning_process`.
-    **client_work_options: The algorithm's own arguments of `client_work.build_client_work`.
+    measure_cohort: As in `client_work.build_client_work`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
@@ -102,12 +119,11 @@ def build(
     tff.learning.LoopImplementation,
     "a tff.learning.LoopImplementation",
   )
+  local = client_work_lib.LocalTraining(
+    model_fn, client_work_lib.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"), **own
+  )
   client_work = client_work_lib.build_client_work(
-    model_fn,
-    client_work_lib.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"),
-    threshold=threshold,
-    **own,
-    **client_work_options,
+    local, threshold, hooks, measure_cohort=measure_cohort
   )
   return composition.build_learning_process(
     model_fn, client_work, server_optimizer_fn, divisor_fn=divisor_fn, **shared

@@ -10,12 +10,13 @@ from typing_extensions import Unpack
 from privacy import sum_mechanism
 from privacy import tree_mechanism
 from tff_superquantile import argument_checks
-from tff_superquantile import distributed_sum
-from tff_superquantile import seeded_gaussian_query
+from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
+from tff_superquantile.secure_sums import noisy_sum
+from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 
 
@@ -26,7 +27,7 @@ def _build_noised_sum(
   noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
-  """How updates are summed, and what a client reports in place of its update."""
+  """Returns the factory that sums updates, and the function by which clients report theirs."""
   argument_checks.check_type(
     "update_sum",
     update_sum,
@@ -41,15 +42,17 @@ def _build_noised_sum(
         f" {(clip_norm, noise_multiplier)}."
       )
     update_type = local_model.describe(model_fn).weights_type.trainable
-    factory = distributed_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
-    return factory.factory_of_reports(update_type), factory.report
+    factory = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
+    return factory.factory_of_reports(update_type), lambda update, client: factory.report(
+      update, client.seed
+    )
   stddev = noise_multiplier * clip_norm
   query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_key, "updates")
 
-  def clip(update: Any, seed: Optional[tf.Tensor]) -> Any:
+  def clip(update: Any, client: threshold_lib.Client) -> Any:
     # The query clips, too, but in single precision, in which the norm of a huge update overflows:
     # the sum would be NaN, and no noise be released, because of one client.
-    del seed
+    del client
     norm = tf.linalg.global_norm([tf.cast(u, tf.float64) for u in tf.nest.flatten(update)])
     factor = clip_norm / tf.maximum(norm, clip_norm)
     return tf.nest.map_structure(
@@ -96,12 +99,12 @@ def build_private_superquantile_fed_avg(
   The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
 
   Args:
-    model_fn: As for `build_superquantile_fed_avg`. A model with non-trainable weights that clients
+    model_fn: See `Options`. A model with non-trainable weights that clients
       change is not supported: only trainable weights are released.
     theta: The tail fraction, in (0, 1], or with `build_tree_quantile` an `AdaptiveTheta`, for which
       the noisy histogram tells how many clients turned up: at no cost in privacy.
-    client_optimizer_fn: As for `build_superquantile_fed_avg`.
-    server_optimizer_fn: As for `build_superquantile_fed_avg`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
       `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
     clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
@@ -113,7 +116,7 @@ def build_private_superquantile_fed_avg(
       multiplier, for noise of which each client makes its share and the server what a cohort lacks;
       in rounds of more reports than it has shares the sum is zero. None for noise that the server
       adds.
-    **options: See `options.Options`; `client_weighting`, `model_aggregator` and
+    **options: See `Options`; `client_weighting`, `model_aggregator` and
       `metrics_aggregator` are not to be chosen here.
 
   Returns:
@@ -121,8 +124,8 @@ def build_private_superquantile_fed_avg(
     release noise like others.
 
   Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range, or the threshold is not private.
+    TypeError: If an option is given that is not to be chosen here.
+    ValueError: If the threshold is not private.
   """
   theta = adaptive_theta.check_theta(theta)
   fixed = ("client_weighting", "metrics_aggregator", "model_aggregator")
@@ -153,7 +156,7 @@ def build_private_superquantile_fed_avg(
         "Found a threshold that shows the server the losses; expected a private one, such as"
         " build_tree_quantile or build_geometric_quantile."
       )
-  aggregator, update_report_fn = _build_noised_sum(
+  aggregator, report_fn = _build_noised_sum(
     model_fn, clip_norm, noise_multiplier, noise_key, update_sum
   )
 
@@ -174,7 +177,7 @@ def build_private_superquantile_fed_avg(
     server_optimizer_fn,
     options,
     threshold=threshold_process,
+    hooks=client_work.ClientHooks(report_fn=report_fn),
     divisor_fn=divisor,
-    update_report_fn=update_report_fn,
     measure_cohort=False,
   )

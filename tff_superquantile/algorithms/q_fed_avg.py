@@ -6,11 +6,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import weighting
+from tff_superquantile.threshold import soft
 
 
 def build_q_fed_avg(
@@ -32,25 +33,21 @@ def build_q_fed_avg(
   paper) stands for AFL, the worst client's loss.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     q: The exponent q >= 0; 0 is FedAvg.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`; must have a learning rate.
-    server_optimizer_fn: See there.
-    **options: See `options.Options`.
+    client_optimizer_fn: See `Options`; must have a learning rate.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   threshold = threshold_lib.build_power_weighting(q)
 
   def damping(loss, update, hparams):
     lipschitz = 1.0 / hparams[tff.learning.optimizers.LEARNING_RATE_KEY]
     squared_norm = tf.add_n([tf.reduce_sum(u**2) for u in tf.nest.flatten(update)])
-    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, weighting.MIN_LOSS)
+    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, soft.MIN_LOSS)
 
   return options_lib.build(
     model_fn,
@@ -58,5 +55,5 @@ def build_q_fed_avg(
     server_optimizer_fn,
     options,
     threshold=threshold,
-    damping_fn=damping if q > 0 else None,
+    hooks=client_work.ClientHooks(damping_fn=damping if q > 0 else None),
   )

@@ -24,8 +24,16 @@ def build_superquantile_fed_avg(
 
   In each round, every client of the cohort computes the loss of its local data set at the round's
   weights, the server learns a threshold (the (1 - theta)-quantile of these losses), and only the
-  clients at or above it train and are averaged: the paper's Delta-FL algorithm, with the private
+  clients at or above it train and are averaged: the paper's Algorithm 1, Delta-FL, with the private
   quantile replaced by what `threshold` says. theta = 1 is federated averaging, number for number.
+
+  The steps of Algorithm 1 are in these places:
+
+      sample S                          `simulation`, or whatever makes cohorts
+      Q = Q_(1 - theta)(F_i(w))         `threshold.exact`, or what `threshold` says
+      pi_i = [F_i(w) >= Q]              `client_work.round`, "gate"
+      w_i after tau local steps         `client_work.local_update.train`
+      sum_i pi_i w_i / sum_i pi_i       `algorithms.mean`, then the server's optimizer
 
   The `next` computation is, as TFF's own,
 
@@ -37,27 +45,23 @@ def build_superquantile_fed_avg(
   (cohort_size, tail_size, num_excluded).
 
   Args:
-    model_fn: A no-argument function that returns a `tff.learning.models.VariableModel`, or a
-      `tff.learning.models.FunctionalModel`.
+    model_fn: See `Options`.
     theta: The tail fraction, in (0, 1], or a `tff_superquantile.threshold.AdaptiveTheta`, which
       chooses it in each round by how many clients turned up; the metrics then hold it, too.
-    client_optimizer_fn: A `tff.learning.optimizers.Optimizer`, or a no-argument function that
-      returns a Keras SGD, Adam or Adagrad.
-    server_optimizer_fn: The same for the server; None for SGD with learning rate 1, which replaces
-      the model by the average of the tail's.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     threshold: "exact", the exact quantile (the server sees the losses), "reweighting", the paper's
       exact reweighting by the dual weights pi*, or a function of theta that returns a
       `tff_superquantile.threshold.ThresholdProcess`, such as
       `functools.partial(threshold.build_tree_quantile, mechanism=..., max_loss=...)`, for which the
       server sees no loss.
-    **options: See `options.Options`, which all algorithms take.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
 
   Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If theta or another number is out of its range, or the threshold's name is unknown.
+    ValueError: If the threshold's name is unknown.
   """
   return options_lib.build(
     model_fn,

@@ -26,22 +26,18 @@ def build_tilted_erm(
   clients' models with weights proportional to alpha_i exp(t F_i(w)).
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: See `Options`.
     temperature: t >= 0; 0 is FedAvg, and large ones are the worst client of the cohort.
-    client_optimizer_fn: As in `build_superquantile_fed_avg`.
-    server_optimizer_fn: See there.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
     moving_average_rate: 0 normalises the weights in each round, which is stable. Li et al.
       normalise by a moving average of the tilted risk instead, with this rate in (0, 1) (0.5 in
       their code): unbiased for small cohorts, but a round's step grows with
       exp(t (R_t - average)), which can diverge for t >= 10.
-    **options: See `options.Options`.
+    **options: See `Options`.
 
   Returns:
     A `tff.learning.templates.LearningProcess`.
-
-  Raises:
-    TypeError: If an argument is not of its documented type.
-    ValueError: If a number is out of its range.
   """
   threshold = threshold_lib.build_tilting(temperature, moving_average_rate)
 

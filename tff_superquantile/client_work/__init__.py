@@ -1,7 +1,15 @@
-"""What a client does in a round: loss pass, gate, local training."""
+"""The clients' half of a round: loss, threshold, gate, local training, report."""
 
+from tff_superquantile.client_work.hparams import LearningRateFn
+from tff_superquantile.client_work.local_training import ClientHooks
+from tff_superquantile.client_work.local_training import LocalTraining
 from tff_superquantile.client_work.optimizers import as_tff_optimizer
-from tff_superquantile.client_work.tail_client_work import LearningRateFn
-from tff_superquantile.client_work.tail_client_work import build_client_work
+from tff_superquantile.client_work.round import build_client_work
 
-__all__ = ("LearningRateFn", "as_tff_optimizer", "build_client_work")
+__all__ = (
+  "ClientHooks",
+  "LearningRateFn",
+  "LocalTraining",
+  "as_tff_optimizer",
+  "build_client_work",
+)

@@ -11,12 +11,12 @@ Model = Union[Callable[[], tff.learning.models.VariableModel], tff.learning.mode
 
 
 def leading_dimension(batch: Any) -> tf.Tensor:
-  """The number of examples in a batch, int32 []: the first dimension of its first tensor."""
+  """Returns the number of examples in a batch, int32 []: its first tensor's first dimension."""
   return tf.shape(tf.nest.flatten(batch)[0])[0]
 
 
 def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
-  """A model's function as TFF's own learning algorithms call it, Python's `if` on tensors and all.
+  """Converts a model's function by autograph, so that Python's `if` may stand on tensors.
 
   Only the model's: what is around it needs no conversion, which would take seconds to trace.
   """
@@ -179,7 +179,7 @@ def build_local_model(model_fn: Model) -> LocalModel:
   """Returns the model's view in the graph that is being built.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: As in `algorithms.Options`.
 
   Returns:
     A `LocalModel`. One made from a `VariableModel` owns variables of the current graph.
@@ -190,7 +190,7 @@ def build_local_model(model_fn: Model) -> LocalModel:
 
 
 class ModelDescription(NamedTuple):
-  """What must be known of a model before a client's graph is built.
+  """Describes a model before a client's graph is built.
 
   Attributes:
     weights_type: The type of its `tff.learning.models.ModelWeights`.
@@ -207,7 +207,7 @@ def describe(model_fn: Model) -> ModelDescription:
   """Learns all of it from one construction of the model, which may take long.
 
   Args:
-    model_fn: As in `build_superquantile_fed_avg`.
+    model_fn: As in `algorithms.Options`.
 
   Returns:
     The `ModelDescription`.

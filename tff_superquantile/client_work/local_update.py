@@ -17,7 +17,7 @@ _LOSS_BATCH_SIZE = 1024
 
 
 class Examples(NamedTuple):
-  """All examples of one client.
+  """Holds all examples of one client.
 
   Attributes:
     batch: A structure of tensors [n, ...] that matches the model's input_spec.
@@ -56,7 +56,7 @@ def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
 def mean_loss(
   model: local_model.LocalModel, weights: tff.learning.models.ModelWeights, batch: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The loss of a client's whole local data set, F_i(w).
+  """Computes the loss of a client's whole local data set, F_i(w).
 
   Args:
     model: The model.
@@ -85,7 +85,7 @@ def mean_loss(
 
 
 class TrainingResult(NamedTuple):
-  """What local training returns.
+  """Holds the result of local training.
 
   Attributes:
     update: Initial minus final trainable weights, structured as the trainable weights.
@@ -101,7 +101,7 @@ class TrainingResult(NamedTuple):
 def _add(
   gradients: Sequence[Optional[tf.Tensor]], penalty_gradients: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, ...]:
-  """Sums; the loss need not depend on all weights, so a gradient may be None."""
+  """Adds gradients; one is None if the loss does not depend on that weight."""
   return tuple(p if g is None else g + p for g, p in zip(gradients, penalty_gradients))
 
 
@@ -117,7 +117,7 @@ def train(
   l2: float,
   proximal_strength: float = 0.0,
 ) -> TrainingResult:
-  """tau steps of the optimizer on the local objective, the inner loop of the paper's algorithm.
+  """Takes tau steps of the optimizer on the local objective, the paper's inner loop.
 
   The objective is F_i(w) + l2 / 2 |w|^2 + proximal_strength / 2 |w - w0|^2, with w0 the initial
   weights.
@@ -177,3 +177,20 @@ def train(
     weights.trainable, [old - new for old, new in zip(initial, final)]
   )
   return TrainingResult(update, metrics, num_examples)
+
+
+def zero_unless_finite(update: Any) -> tuple[Any, tf.Tensor]:
+  """Replaces an update that is not finite by zeros.
+
+  Its norm decides: asking each number takes as long as a step of training. What overflows the norm
+  would overflow the average.
+
+  Args:
+    update: A structure of float tensors.
+
+  Returns:
+    (the update or zeros, whether it is finite, bool []).
+  """
+  norm = tf.add_n([tf.norm(tf.cast(u, tf.float32), 1) for u in tf.nest.flatten(update)])
+  finite = tf.math.is_finite(norm)
+  return tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), update), finite

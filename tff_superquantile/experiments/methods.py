@@ -167,7 +167,6 @@ def _build_threshold(
       mechanism=mechanism,
       max_loss=config.max_loss,
       secure_sum=config.secure_sum,
-      seeded=True,
       noise_key=key,
     )
   if config.threshold == "geometric":

@@ -1,7 +1,7 @@
-"""How a round learns from its clients' losses who enters the average, and with what share.
+"""Turns the losses of a cohort into each client's share of the average.
 
-The thresholds of superquantile aggregation (exact, tree, geometric), and the soft weightings by
-loss of the methods that it is compared with.
+The thresholds of superquantile aggregation (exact, tree, geometric) give shares of 0 or 1, the soft
+weightings of the methods that it is compared with shares in between.
 """
 
 import collections.abc
@@ -13,15 +13,18 @@ from tff_superquantile.threshold.adaptive_theta import Theta
 from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.geometric import build_geometric_quantile
-from tff_superquantile.threshold.mirror_ascent import build_mirror_ascent
 from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
+from tff_superquantile.threshold.process import Client
 from tff_superquantile.threshold.process import ThresholdProcess
+from tff_superquantile.threshold.process import build_process_of_losses
+from tff_superquantile.threshold.soft import build_mirror_ascent
+from tff_superquantile.threshold.soft import build_power_weighting
+from tff_superquantile.threshold.soft import build_tilting
 from tff_superquantile.threshold.tree import build_tree_quantile
-from tff_superquantile.threshold.weighting import build_power_weighting
-from tff_superquantile.threshold.weighting import build_tilting
 
 __all__ = (
   "AdaptiveTheta",
+  "Client",
   "PrivateHistogramFactory",
   "Theta",
   "ThresholdFn",
@@ -31,6 +34,7 @@ __all__ = (
   "build_geometric_quantile",
   "build_mirror_ascent",
   "build_power_weighting",
+  "build_process_of_losses",
   "build_threshold",
   "build_tilting",
   "build_tree_quantile",

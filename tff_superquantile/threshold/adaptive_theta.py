@@ -54,7 +54,7 @@ class AdaptiveTheta:
     object.__setattr__(self, "max_theta", float(self.max_theta))
 
   def at(self, num_clients: Union[float, tf.Tensor]) -> tf.Tensor:
-    """The tail fraction for a number of clients.
+    """Returns the tail fraction for a number of clients.
 
     Args:
       num_clients: n_t, of any shape, in clients. An estimate may be fractional, zero or negative.
@@ -86,5 +86,5 @@ def check_theta(theta: Theta) -> Theta:
 
 
 def of_round(theta: Theta, num_clients: Union[float, tf.Tensor]) -> Union[float, tf.Tensor]:
-  """The tail fraction of a round: a fixed one as the same Python float, else `AdaptiveTheta.at`."""
+  """Returns the round's tail fraction: a fixed one as it is, else `AdaptiveTheta.at`."""
   return theta.at(num_clients) if isinstance(theta, AdaptiveTheta) else theta

@@ -12,7 +12,6 @@ import tensorflow as tf
 from privacy import tree_mechanism
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import adaptive_theta
-from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 
 # A fixed tail fraction stays a Python float; that of an `AdaptiveTheta` is float64 [].
@@ -20,17 +19,17 @@ _ThetaOfRound = Union[float, tf.Tensor]
 
 
 def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Counted losses in descending order, their normalised weights and the index of the threshold.
+  """Sorts the counted losses in descending order, and finds the threshold among them.
 
   Args:
-    rows: float32 [n, 2] of `cohort_losses`; rows of loss NaN or weight 0 are left out.
+    rows: float32 [n, 2], losses and weights; rows of loss NaN or weight 0 are left out.
     theta: The tail fraction.
 
   Returns:
     (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). With
     nothing to count, one loss of +inf, so that nobody is selected.
   """
-  counted = tf.boolean_mask(tf.cast(rows, tf.float64), cohort_losses.counted(rows))
+  counted = tf.boolean_mask(tf.cast(rows, tf.float64), process.counted(rows))
   nothing = tf.constant([[np.inf, 1.0]], tf.float64)
   counted = tf.cond(tf.shape(counted)[0] > 0, lambda: counted, lambda: nothing)
   order = tf.argsort(counted[:, 0], direction="DESCENDING", stable=True)
@@ -45,7 +44,7 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
 def _dual_share_at_threshold(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> tf.Tensor:
-  """The share of the clients at the threshold in pi*: what the cap leaves to them, in [0, 1]."""
+  """Returns the share of the clients at the threshold in pi*: what the cap leaves, in [0, 1]."""
   threshold = losses[index]
   zeros = tf.zeros_like(weights)
   above = tf.reduce_sum(tf.where(losses > threshold, weights, zeros))
@@ -56,7 +55,7 @@ def _dual_share_at_threshold(
 def _measure(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """What the server learns of the cohort: threshold, mean and superquantile of the losses."""
+  """Measures the cohort: threshold, mean and superquantile of its losses."""
   threshold = losses[index]
   share = _dual_share_at_threshold(losses, weights, index, theta)
   zeros = tf.zeros_like(losses)
@@ -78,17 +77,17 @@ def _build(
   server_fn: Callable[[tf.Tensor, _ThetaOfRound], tuple[Any, collections.OrderedDict]],
   share_fn: process.ShareFn,
 ) -> process.ThresholdProcess:
-  """A stateless process whose server maps the rows and theta to (result, measurements)."""
+  """Builds a stateless process whose server maps (rows, theta) to (result, measurements)."""
 
   def stateless_server_fn(state, rows):
-    num_clients = tf.math.count_nonzero(cohort_losses.counted(rows))
+    num_clients = tf.math.count_nonzero(process.counted(rows))
     return state, *server_fn(rows, adaptive_theta.of_round(theta, num_clients))
 
-  return cohort_losses.build_process(stateless_server_fn, share_fn)
+  return process.build_process_of_losses(stateless_server_fn, share_fn)
 
 
 def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProcess:
-  """The exact upper (1 - theta)-quantile of the cohort's losses (Delta-FL, line "quantile").
+  """Builds the exact upper (1 - theta)-quantile of the cohort's losses (Algorithm 1's Q).
 
   Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal; with
   unequal weights, the fewest worst clients that hold at least a theta fraction of the weight.
@@ -111,13 +110,17 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
     losses, weights, index = _sorted_tail(rows, theta)
     return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
 
-  return _build(theta, server_fn, lambda loss, threshold: tf.cast(loss >= threshold, tf.float32))
+  def share_fn(loss, threshold, client):
+    del client
+    return tf.cast(loss >= threshold, tf.float32)
+
+  return _build(theta, server_fn, share_fn)
 
 
 def build_exact_reweighting(
   theta: adaptive_theta.Theta, smoothing: float = 0.0
 ) -> process.ThresholdProcess:
-  """The paper's exact reweighting: clients enter the average with the dual weights pi*.
+  """Builds the paper's exact reweighting: clients enter the average with the weights pi*.
 
   Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
   capped simplex of sum_i pi_i F_i, and for smoothing > 0 the same with - nu * KL(pi || alpha), of
@@ -147,7 +150,8 @@ def build_exact_reweighting(
       )
       return result, _measure(losses, weights, index, theta)
 
-    def share_fn(loss, result):
+    def share_fn(loss, result, client):
+      del client
       at_threshold = tf.equal(loss, result["threshold"])
       at_threshold = tf.where(at_threshold, result["share_at_threshold"], 0.0)
       return tf.where(loss > result["threshold"], 1.0, at_threshold)
@@ -175,7 +179,8 @@ def build_exact_reweighting(
     )
     return result, _measure(losses, weights, index, theta)
 
-  def smoothed_share_fn(loss, result):
+  def smoothed_share_fn(loss, result, client):
+    del client
     score = (loss - result["largest_loss"]) / tf.constant(smoothing, tf.float32)
     return tf.exp(tf.minimum(score + result["log_scale"], 0.0))
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import tree_mechanism
-from tff_superquantile import seeded_gaussian_query
+from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
@@ -18,7 +18,7 @@ _SENSITIVITY = 0.5
 
 
 class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
-  """The exact sum of records, by a secure sum of how many there are of either sign."""
+  """Sums records exactly, by a secure sum of how many there are of either sign."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type)
@@ -57,7 +57,7 @@ def build_geometric_quantile(
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """The (1 - theta)-quantile of the clients' losses, tracked by one private bit a client a round.
+  """Builds the (1 - theta)-quantile of the losses, tracked by one private bit a client a round.
 
   `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric updates: with
   beta the noisy fraction of losses that are not above the estimate, the estimate is multiplied by
@@ -165,11 +165,12 @@ def build_geometric_quantile(
     new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
-  def report_fn(loss, weight, seed):
-    del weight, seed
+  def report_fn(loss, weight, client):
+    del weight, client
     return loss  # Turned into a bit at the client, which first learns the estimate.
 
-  def share_fn(loss, threshold):
+  def share_fn(loss, threshold, client):
+    del client
     return tf.cast(loss >= threshold, tf.float32)
 
   return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn, is_private=True)

@@ -16,11 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from privacy import tree_mechanism
-from tff_superquantile.threshold import isotonic
 
 
 class Cumulative(NamedTuple):
-  """An estimated distribution of values over the bins.
+  """Holds an estimated distribution of values over the bins.
 
   Attributes:
     below: float64 [..., b], how many values are below the left edge of each bin, from H(0) = 0.
@@ -32,17 +31,17 @@ class Cumulative(NamedTuple):
 
 
 def bin_edges(num_bins: int, max_value: float) -> np.ndarray:
-  """The edges l_0 = 0 < l_1 < ... < l_b = max_value, float32 [b + 1]."""
+  """Returns the edges l_0 = 0 < l_1 < ... < l_b = max_value, float32 [b + 1]."""
   return (np.arange(num_bins + 1) * (max_value / num_bins)).astype(np.float32)
 
 
 def _levels(num_bins: int) -> list[int]:
-  """Numbers of nodes on the levels, bins first: b, b / 2, ..., 2."""
+  """Returns the numbers of nodes on the levels, bins first: b, b / 2, ..., 2."""
   return [num_bins >> level for level in range(num_bins.bit_length() - 1)]
 
 
 def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
-  """The hierarchical histogram of each value.
+  """Returns the hierarchical histogram of each value.
 
   Args:
     values: float32 [...]; those outside [0, max_value], also infinite ones, count as the nearest
@@ -70,13 +69,13 @@ def _split_levels(histogram: tf.Tensor, num_bins: int) -> list[tf.Tensor]:
 
 
 def _interleave(even: tf.Tensor, odd: tf.Tensor) -> tf.Tensor:
-  """[..., n], [..., n] -> [..., 2 n]: even[0], odd[0], even[1], ..."""
+  """Interleaves [..., n] and [..., n] to [..., 2 n]: even[0], odd[0], even[1], ..."""
   pairs = tf.stack([even, odd], axis=-1)
   return tf.reshape(pairs, tf.concat([tf.shape(even)[:-1], [2 * even.shape[-1]]], axis=0))
 
 
 def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
-  """The paper's decoder: H(j) sums the fewest nodes that cover the bins below j.
+  """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
 
   For reproduction: `decode_least_squares` is more accurate on the same noisy histogram.
 
@@ -96,7 +95,7 @@ def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
 
 
 def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor, tf.Tensor]:
-  """The consistent tree nearest to a noisy one: (bins [..., b], total [...]).
+  """Returns the consistent tree nearest to a noisy one: (bins [..., b], total [...]).
 
   Two passes (Hay et al., 2010) with the root unknown. Upwards, each node's own count and the sum
   over its children are averaged by their variances; downwards, the children share equally what
@@ -116,8 +115,54 @@ def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor,
   return parents, total
 
 
+def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Returns the non-decreasing sequence nearest to `values` in weighted least squares.
+
+  Pools adjacent violators: neighbouring blocks that are out of order have equal values in the
+  solution, so they are merged into their weighted mean until none are left. Here a pass merges all
+  of them at once, in time linear in n; noise needs a few passes.
+
+  Args:
+    values: float64 [..., n].
+    weights: float64, broadcastable to `values`, positive.
+
+  Returns:
+    float64 [..., n], the argmin over non-decreasing x of sum_i weights_i (x_i - values_i)^2.
+  """
+  shape = tf.shape(values)
+  weights = tf.reshape(tf.broadcast_to(weights, shape), [-1])
+  weighted = tf.reshape(values, [-1]) * weights
+  # All sequences lie end to end; no block crosses the start of one.
+  starts_sequence = tf.equal(tf.range(tf.size(values)) % shape[-1], 0)
+
+  def pool(starts_block, changed):
+    del changed
+    block = tf.cumsum(tf.cast(starts_block, tf.int32)) - 1
+    num_blocks = block[-1] + 1
+    block_weights = tf.math.unsorted_segment_sum(weights, block, num_blocks)
+    means = tf.math.unsorted_segment_sum(weighted, block, num_blocks) / block_weights
+    means = tf.gather(means, block)
+    previous = tf.concat([means[:1], means[:-1]], axis=0)
+    # Within a block neighbours are equal, so only the first of a block can be in order.
+    in_order = tf.logical_and(starts_block, means > previous)
+    starts_next = tf.logical_or(starts_sequence, in_order)
+    return starts_next, tf.reduce_any(tf.not_equal(starts_next, starts_block)), means
+
+  def step(starts_block, changed, means):
+    del means
+    return pool(starts_block, changed)
+
+  everywhere = tf.fill(tf.shape(weights), True)
+  *_, means = tf.while_loop(
+    lambda starts_block, changed, means: changed,
+    step,
+    (everywhere, tf.constant(True), tf.zeros_like(weighted)),
+  )
+  return tf.reshape(means, shape)
+
+
 def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
-  """Least squares on the tree, then isotonic regression on what is below each bin.
+  """Decodes by least squares on the tree, then isotonic regression on `below`.
 
   Post-processing of the same release as the paper's, with less than half of its error: both use
   what is known of the truth, that nodes add up, and that H is not decreasing and not negative.
@@ -131,13 +176,13 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """
   bins, total = _least_squares_bins(histogram, num_bins)
   below = tf.cumsum(bins, axis=-1)[..., :-1]
-  below = isotonic.isotonic_regression(below, 1.0 / tree_mechanism.cumulative_variances(num_bins))
+  below = isotonic_regression(below, 1.0 / tree_mechanism.cumulative_variances(num_bins))
   below = tf.maximum(below, 0.0)
   return Cumulative(tf.concat([tf.zeros_like(bins[..., :1]), below], axis=-1), total)
 
 
 def quantile_bin(cumulative: Cumulative, theta: Union[float, tf.Tensor]) -> tf.Tensor:
-  """The bin whose left edge has nearest to (1 - theta) of the values below it.
+  """Returns the bin whose left edge has nearest to (1 - theta) of the values below it.
 
   Equation "quantile" of the paper, with the estimated total in place of a public one. Where several
   bins are equally near, as after isotonic regression, the middle one.

@@ -1,31 +1,56 @@
-"""The narrow joint between the two aggregations of a round."""
+"""The narrow joint between the two aggregations of a round: from losses to shares.
 
-from typing import Any, Callable
+`build_process_of_losses` builds those processes whose server sees the cohort's losses: no privacy,
+the paper's experiments. The losses travel as one small matrix of rows, one a client, built by
+`federated_aggregate`; the order in which clients report does not matter.
+"""
+
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 LOSS_TYPE = tff.TensorType(np.float32)
-SEED_TYPE = tff.TensorType(np.int64, [2])
-INDEX_TYPE = tff.TensorType(np.int32)
+# Columns of the rows; INDEX only where clients report their index.
+LOSS, WEIGHT, INDEX = 0, 1, 2
+# Whole numbers up to here are exact in the rows' float32.
+MAX_CLIENTS = 2**24
 
-ReportFn = Callable[..., Any]
-ShareFn = Callable[..., tf.Tensor]
+
+class Client(NamedTuple):
+  """Tells one client of a round from the others.
+
+  Attributes:
+    seed: int64 [2], of the noise that the client draws in this round; None for its own source of
+      entropy.
+    client_index: int32 [], which of all clients it is, from 0; None if that is not known.
+  """
+
+  seed: Optional[tf.Tensor] = None
+  client_index: Optional[tf.Tensor] = None
+
+
+CLIENT_TYPE = tff.types.to_type(Client(tff.TensorType(np.int64, [2]), tff.TensorType(np.int32)))
+
+ReportFn = Callable[[tf.Tensor, tf.Tensor, Client], Any]
+ShareFn = Callable[[tf.Tensor, Any, Client], tf.Tensor]
+ServerFn = Callable[[Any, tf.Tensor], tuple[Any, Any, Any]]
 
 
 class ThresholdProcess(tff.templates.MeasuredProcess):
-  """Learns from the clients' losses who takes part in a round, and with what share.
+  """Turns the losses of a cohort into each client's share of the average.
+
+  A client's *share*, in [0, 1], multiplies the weight with which its update enters the average:
+  0 or 1 of a threshold, anything between of a soft weighting.
 
   `initialize` is `( -> S@SERVER)` and `next` is
 
-      (<S@SERVER, float32@CLIENTS, float32@CLIENTS> ->
+      (<S@SERVER, float32@CLIENTS, float32@CLIENTS, <seed=int64[2],client_index=int32>@CLIENTS> ->
        <state=S@SERVER, result=T@SERVER, measurements=M@SERVER>)
 
   The second argument holds the clients' losses, NaN where a loss is not to be counted, the third
-  their weights in the quantile, which private thresholds ignore. A process that `takes_seeds` has a
-  fourth argument, int64[2]@CLIENTS: the seeds of the clients' noise. One that `takes_indices` has
-  int32@CLIENTS for a last argument: which of all clients each is, from 0.
+  their weights in the quantile, which private thresholds ignore, the fourth each `Client`.
 
   A client's part in it is two TensorFlow functions: `report_fn`, what it sends, and `share_fn`,
   what it concludes from the broadcast result T. `next` maps `report_fn` and calls
@@ -39,48 +64,37 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     next_of_reports: tff.Computation,
     report_fn: ReportFn,
     share_fn: ShareFn,
-    takes_seeds: bool = False,
     is_private: bool = False,
-    takes_indices: bool = False,
   ):
     """Initializes a `ThresholdProcess`.
 
     Args:
       initialize_fn: A `tff.Computation`, see above.
       next_of_reports: Like `next`, with the clients' reports for a second and last argument.
-      report_fn: A TensorFlow function of (loss float32 [], weight float32 [], seed int64 [2] or
-        None) that returns what the client reports.
-      share_fn: A TensorFlow function of (loss float32 [], result T) that returns a float32 scalar
-        in [0, 1]: the share of its weight with which a client of that loss enters the average. A
-        client whose share is 0, or whose loss is NaN, does not train.
-      takes_seeds: Whether `report_fn` is called with a seed.
+      report_fn: A TensorFlow function of (loss float32 [], weight float32 [], `Client`) that
+        returns what the client reports.
+      share_fn: A TensorFlow function of (loss float32 [], result T, `Client`) that returns the
+        client's share, float32 [] in [0, 1]. A client whose share is 0, or whose loss is NaN, does
+        not train.
       is_private: Whether what the server learns is differentially private. Then the measurements
         hold `estimated_tail_size`, float32, positive.
-      takes_indices: Whether `report_fn` and `share_fn` are called with the client's index, int32
-        [], as a last argument.
     """
     self._report_fn = report_fn
     self._share_fn = share_fn
     self._next_of_reports = next_of_reports
-    self._takes_seeds = takes_seeds
     self._is_private = is_private
-    self._takes_indices = takes_indices
-    seed_types = [SEED_TYPE] if takes_seeds else []
-    index_types = [INDEX_TYPE] if takes_indices else []
-    client_types = [LOSS_TYPE, LOSS_TYPE, *seed_types, *index_types]
+    client_types = (LOSS_TYPE, LOSS_TYPE, CLIENT_TYPE)
 
-    @tff.tensorflow.computation(client_types)
-    def report(arguments):
-      index = [arguments[len(client_types) - 1]] if takes_indices else []
-      seed = arguments[2] if takes_seeds else None
-      return report_fn(arguments[0], arguments[1], seed, *index)
+    @tff.tensorflow.computation(*client_types)
+    def report(loss, weight, client):
+      return report_fn(loss, weight, client)
 
     @tff.federated_computation(
       initialize_fn.type_signature.result,
       *(tff.FederatedType(client_type, tff.CLIENTS) for client_type in client_types),
     )
-    def next_fn(arguments):
-      return next_of_reports(arguments[0], tff.federated_map(report, tuple(arguments[1:])))
+    def next_fn(state, losses, weights, clients):
+      return next_of_reports(state, tff.federated_map(report, (losses, weights, clients)))
 
     super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
 
@@ -97,13 +111,99 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     return self._next_of_reports
 
   @property
-  def takes_seeds(self) -> bool:
-    return self._takes_seeds
-
-  @property
   def is_private(self) -> bool:
     return self._is_private
 
-  @property
-  def takes_indices(self) -> bool:
-    return self._takes_indices
+
+def _report(loss: tf.Tensor, weight: tf.Tensor, client: Client) -> tf.Tensor:
+  """Returns what a client tells the server: its loss and weight, in the clear."""
+  del client
+  return tf.stack([loss, weight])
+
+
+def _report_with_index(loss: tf.Tensor, weight: tf.Tensor, client: Client) -> tf.Tensor:
+  """Returns the same and the client's index, by which the server keeps what it knows of it."""
+  if client.client_index is None:
+    raise ValueError(
+      "Found a threshold that takes the clients' indices but no index_fn; give one, from what a"
+      " client holds to its index."
+    )
+  return tf.stack([loss, weight, tf.cast(client.client_index, tf.float32)])
+
+
+def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
+  """Collects {float32[c]}@CLIENTS as float32[n, c]@SERVER."""
+  row_type = tff.TensorType(np.float32, [num_columns])
+  rows_type = tff.TensorType(np.float32, [None, num_columns])
+
+  @tff.tensorflow.computation
+  def zero():
+    # The static shape of the accumulator must say that it grows.
+    return tf.compat.v1.placeholder_with_default(tf.zeros([0, num_columns]), [None, num_columns])
+
+  @tff.tensorflow.computation(rows_type, row_type)
+  def accumulate(rows, row):
+    return tf.concat([rows, [row]], axis=0)
+
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  @tff.tensorflow.computation(rows_type)
+  def report(rows):
+    return rows
+
+  return tff.federated_aggregate(reports, zero(), accumulate, merge, report)
+
+
+def counted(rows: tf.Tensor) -> tf.Tensor:
+  """Returns which rows count, bool [n]: their loss is a number and their weight positive."""
+  return tf.logical_and(rows[:, WEIGHT] > 0, tf.logical_not(tf.math.is_nan(rows[:, LOSS])))
+
+
+def build_process_of_losses(
+  server_fn: ServerFn,
+  share_fn: ShareFn,
+  *,
+  initial_state_fn: Optional[Callable[[], Any]] = None,
+  reports_indices: bool = False,
+) -> ThresholdProcess:
+  """Builds a process whose server maps (state, rows) to (state, result, measurements).
+
+  Args:
+    server_fn: A TensorFlow function of (state, rows float32 [n, 2], or [n, 3] with indices) that
+      returns (next state, result for the clients, measurements).
+    share_fn: As for `ThresholdProcess`.
+    initial_state_fn: A no-argument TensorFlow function that returns the state; None for no state.
+    reports_indices: Whether the rows hold the clients' indices; at most `MAX_CLIENTS` clients.
+
+  Returns:
+    A `ThresholdProcess`.
+  """
+  num_columns = 3 if reports_indices else 2
+  rows_type = tff.TensorType(np.float32, [None, num_columns])
+  row_type = tff.TensorType(np.float32, [num_columns])
+
+  @tff.tensorflow.computation
+  def initial_state():
+    return () if initial_state_fn is None else initial_state_fn()
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_eval(initial_state, tff.SERVER)
+
+  @tff.tensorflow.computation(initial_state.type_signature.result, rows_type)
+  def at_server(state, rows):
+    return server_fn(state, rows)
+
+  @tff.federated_computation(
+    initialize.type_signature.result, tff.FederatedType(row_type, tff.CLIENTS)
+  )
+  def next_of_reports(state, reports):
+    state, result, measurements = tff.federated_map(
+      at_server, (state, _collect(reports, num_columns))
+    )
+    return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+  report_fn = _report_with_index if reports_indices else _report
+  return ThresholdProcess(initialize, next_of_reports, report_fn, share_fn)

@@ -22,7 +22,7 @@ _CROWDED = 0.75
 def _interpolate(
   cumulative: hierarchical_histogram.Cumulative, theta: Union[float, tf.Tensor], edges: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
+  """Returns where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
 
   A crowded bin is an exception: its losses are not spread over it evenly. Before training they are
   all the same, and a threshold within the bin could be above every one of them, so that nobody
@@ -49,10 +49,9 @@ def build_tree_quantile(
   interpolate: Optional[bool] = None,
   decoder: str = "least_squares",
   secure_sum: str = "modular",
-  seeded: bool = False,
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """The (1 - theta)-quantile of the clients' losses by a private histogram, anew in each round.
+  """Builds the (1 - theta)-quantile of the losses, by a private histogram anew in each round.
 
   The paper's "Quantile Computation with Distributed Differential Privacy", with the estimator of
   `hierarchical_histogram.decode_least_squares`. For the guarantee see `PrivateHistogramFactory`:
@@ -84,8 +83,6 @@ def build_tree_quantile(
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
-    seeded: Whether `next` takes a fourth argument, int64[2]@CLIENTS: the seeds of the clients'
-      noise.
     noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
@@ -110,7 +107,7 @@ def build_tree_quantile(
     raise ValueError("Found interpolate with the dyadic decoder, whose counts are not monotone.")
   edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
 
-  histogram = factory.create_of_reports()
+  histogram = factory.create_of_reports(process.LOSS_TYPE)
 
   @tff.tensorflow.computation(process.LOSS_TYPE, histogram.next.type_signature.result.result.member)
   def at_server(last_threshold, result):
@@ -164,18 +161,15 @@ def build_tree_quantile(
   def next_of_reports(state, reports):
     output = histogram.next(state["noise"], reports)
     threshold, measurements = tff.federated_map(at_server, (state["threshold"], output.result))
-    new_state = tff.federated_zip(
-      collections.OrderedDict(threshold=threshold, noise=output.state)
-    )
+    new_state = tff.federated_zip(collections.OrderedDict(threshold=threshold, noise=output.state))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
-  def report_fn(loss, weight, seed):
+  def report_fn(loss, weight, client):
     del weight
-    return factory.report(loss, seed)
+    return factory.report(loss, client.seed)
 
-  def share_fn(loss, threshold):
+  def share_fn(loss, threshold, client):
+    del client
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return process.ThresholdProcess(
-    initialize, next_of_reports, report_fn, share_fn, seeded, is_private=True
-  )
+  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, is_private=True)

@@ -1,7 +1,7 @@
-"""Soft alternatives to a threshold: every client enters the average, with a weight by its loss.
+"""Soft alternatives to a threshold: every client has a positive share of the average, by its loss.
 
-The weights pi_i are relative: a client's share is its weight over the largest one of the cohort, so
-that nothing overflows, whatever the losses. The average divides by their sum.
+A client's share is its factor over the largest one of the cohort, so that nothing overflows,
+whatever the losses. The average divides by the sum of the weights pi_i, share times alpha_i.
 """
 
 import collections
@@ -10,7 +10,6 @@ import numbers
 import tensorflow as tf
 
 from tff_superquantile import argument_checks
-from tff_superquantile.threshold import cohort_losses
 from tff_superquantile.threshold import process
 
 # Losses below count as this, so that ratios and powers of a loss of zero are numbers.
@@ -20,7 +19,7 @@ MIN_LOSS = 1e-10
 def measure(
   losses: tf.Tensor, weights: tf.Tensor, shares: tf.Tensor
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """What the server learns of the cohort.
+  """Measures the cohort.
 
   Args:
     losses: float32 [k], of the clients that count.
@@ -40,17 +39,17 @@ def measure(
 
 
 def _max(losses: tf.Tensor) -> tf.Tensor:
-  """The largest loss, 0 of none."""
+  """Returns the largest loss, 0 of none."""
   return tf.cond(tf.size(losses) > 0, lambda: tf.reduce_max(losses), lambda: tf.constant(0.0))
 
 
 def _split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  rows = tf.boolean_mask(rows, cohort_losses.counted(rows))
-  return rows[:, cohort_losses.LOSS], rows[:, cohort_losses.WEIGHT]
+  rows = tf.boolean_mask(rows, process.counted(rows))
+  return rows[:, process.LOSS], rows[:, process.WEIGHT]
 
 
 def build_power_weighting(q: float) -> process.ThresholdProcess:
-  """pi_i proportional to alpha_i F_i^q, as in q-FFL.
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL.
 
   Args:
     q: The exponent q >= 0; 0 weighs all clients by alpha_i.
@@ -64,20 +63,22 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
   """
   q = argument_checks.check_not_negative("q", q)
 
-  def share_fn(loss, largest):
+  def share_of(loss, largest):
     ratio = tf.maximum(loss, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
     return tf.pow(tf.minimum(ratio, 1.0), q)
 
   def server_fn(state, rows):
     losses, weights = _split(rows)
     largest = _max(losses)
-    return state, largest, measure(losses, weights, share_fn(losses, largest))
+    return state, largest, measure(losses, weights, share_of(losses, largest))
 
-  return cohort_losses.build_process(server_fn, share_fn)
+  return process.build_process_of_losses(
+    server_fn, lambda loss, largest, client: share_of(loss, largest)
+  )
 
 
 def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> process.ThresholdProcess:
-  """pi_i proportional to alpha_i exp(t F_i), as in tilted empirical risk minimisation.
+  """Builds the weighting with pi_i proportional to alpha_i exp(t F_i), as in tilted ERM.
 
   The gradient of the tilted risk R_t(w) = (1 / t) log(sum_i alpha_i exp(t F_i(w))) is
   sum_i alpha_i exp(t (F_i - R_t)) grad F_i, whose weights sum to one. With a moving average, R_t of
@@ -106,7 +107,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     )
   averages = moving_average_rate > 0.0 and temperature > 0.0
 
-  def share_fn(loss, largest):
+  def share_of(loss, largest):
     return tf.exp(temperature * tf.minimum(loss - largest, 0.0))
 
   def initial_state_fn():
@@ -132,7 +133,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   def server_fn(state, rows):
     losses, weights = _split(rows)
     largest = _max(losses)
-    measurements = measure(losses, weights, share_fn(losses, largest))
+    measurements = measure(losses, weights, share_of(losses, largest))
     measurements["update_scale"] = tf.constant(1.0)
     if averages:
       state, measurements["update_scale"] = tf.cond(
@@ -142,6 +143,76 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
       )
     return state, largest, measurements
 
-  return cohort_losses.build_process(
-    server_fn, share_fn, initial_state_fn=initial_state_fn if averages else None
+  return process.build_process_of_losses(
+    server_fn,
+    lambda loss, largest, client: share_of(loss, largest),
+    initial_state_fn=initial_state_fn if averages else None,
+  )
+
+
+def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.ThresholdProcess:
+  """Builds mirror ascent on the weights lambda of min_w max_lambda sum_i lambda_i F_i(w).
+
+  Entropic mirror ascent (exponentiated gradient) on the simplex over all clients: a round changes
+  the weights of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and averages its
+  updates with the new weights, normalised over the cohort. In expectation over uniform cohorts of m
+  of n clients that is an ascent step of m / n * ascent_rate.
+
+  The server keeps one number for each client, by the client's index.
+
+  Args:
+    num_clients: n, of all clients that ever take part.
+    ascent_rate: Step size of the ascent >= 0, in units of one over the loss; with 0 lambda_i stays
+      alpha_i.
+
+  Returns:
+    A `ThresholdProcess` of clients with a `client_index`; its result is the log-weights of all
+    clients, float32 [n], relative to the cohort's largest. Measurements as `measure`. An
+    index outside [0, n) is left out of the ascent and has no share.
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If a number is out of its range.
+  """
+  argument_checks.check_type("num_clients", num_clients, numbers.Integral, "a whole number")
+  if not 1 <= num_clients <= process.MAX_CLIENTS:
+    raise ValueError(
+      f"Found num_clients = {num_clients}; expected a whole number from 1 to {process.MAX_CLIENTS}."
+    )
+  ascent_rate = argument_checks.check_not_negative("ascent_rate", ascent_rate)
+
+  def initial_state_fn():
+    return tf.zeros([num_clients], tf.float32)
+
+  def is_known(index):
+    return tf.logical_and(index >= 0, index < num_clients)
+
+  def share_of(log_weights, index):
+    position = tf.clip_by_value(index, 0, num_clients - 1)
+    share = tf.exp(tf.minimum(tf.gather(log_weights, position), 0.0))
+    return tf.where(is_known(index), share, tf.zeros_like(share))
+
+  def server_fn(log_weights, rows):
+    index = tf.cast(rows[:, process.INDEX], tf.int32)
+    counted = tf.logical_and(process.counted(rows), is_known(index))
+    rows, index = tf.boolean_mask(rows, counted), tf.boolean_mask(index, counted)
+    losses, weights = rows[:, process.LOSS], rows[:, process.WEIGHT]
+    log_weights = tf.tensor_scatter_nd_add(log_weights, index[:, tf.newaxis], ascent_rate * losses)
+    # Only differences matter; without this the numbers grow until float32 rounds the steps away.
+    log_weights -= tf.reduce_max(log_weights)
+    largest = tf.cond(
+      tf.size(index) > 0,
+      lambda: tf.reduce_max(tf.gather(log_weights, index)),
+      lambda: tf.constant(0.0),
+    )
+    relative = log_weights - largest
+    measurements = measure(losses, weights, share_of(relative, index))
+    return log_weights, relative, measurements
+
+  def share_fn(loss, log_weights, client):
+    del loss
+    return share_of(log_weights, client.client_index)
+
+  return process.build_process_of_losses(
+    server_fn, share_fn, initial_state_fn=initial_state_fn, reports_indices=True
   )

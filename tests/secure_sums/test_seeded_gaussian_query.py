@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 
 from privacy import accounting
-from tff_superquantile import seeded_gaussian_query
+from tff_superquantile.secure_sums import seeded_gaussian_query
 
 _Query = seeded_gaussian_query.SeededGaussianSumQuery
 _ZEROS = {"a": tf.zeros([50, 200]), "b": (tf.zeros([10_000]), tf.zeros([], tf.float64))}

@@ -28,12 +28,12 @@ def check_stddev(stddev: float) -> float:
 
 
 def support(stddev: float) -> int:
-  """The largest absolute value that `sample` returns."""
+  """Returns the largest absolute value of `sample`."""
   return math.ceil(_HALF_WIDTH * stddev)
 
 
 def probabilities(stddev: float) -> np.ndarray:
-  """The law N_Z(0, stddev^2): P(x) proportional to exp(-x^2 / (2 stddev^2)) for integer x.
+  """Returns N_Z(0, stddev^2): P(x) proportional to exp(-x^2 / (2 stddev^2)) for integer x.
 
   Args:
     stddev: sigma, the square root of the variance proxy; need not be an integer. (For small sigma
@@ -54,7 +54,7 @@ def probabilities(stddev: float) -> np.ndarray:
 def sample(
   shape: Union[Sequence[int], tf.Tensor], stddev: Union[float, tf.Tensor], seed: tf.Tensor
 ) -> tf.Tensor:
-  """Independent discrete Gaussian noise, a function of the seed.
+  """Draws independent discrete Gaussian noise, a function of the seed.
 
   Inverts the distribution function by a table in float64. Each probability is off by less than
   1e-15 and values rarer than 2^-53 do not occur: a simulation of the mechanism of Canonne, Kamath

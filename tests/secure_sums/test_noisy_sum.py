@@ -7,9 +7,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import sum_mechanism
-from tff_superquantile import discrete_gaussian
-from tff_superquantile import distributed_sum
 from tff_superquantile import noise_source
+from tff_superquantile.secure_sums import discrete_gaussian
+from tff_superquantile.secure_sums import noisy_sum
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -94,7 +94,7 @@ def test_against_numpy(scale, num_clients):
   values = _values(num_clients, scale)
   results = [
     _sum(
-      distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind, noise_key=_KEY),
+      noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind, noise_key=_KEY),
       values,
     )
     for kind in ("modular", "integer")
@@ -117,7 +117,7 @@ def test_against_numpy(scale, num_clients):
 
 def test_values_of_client_entropy():
   mechanism = _mechanism(z=1e-3)
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   process = factory.create(_TYPE)
   assert isinstance(process, tff.templates.AggregationProcess)
   values = _values(5)
@@ -134,7 +134,7 @@ def test_values_of_client_entropy():
 
 def test_the_norm_is_clipped_over_all_tensors_together():
   mechanism = _mechanism(clip_norm=1.0)
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
   for factor in (0.5, 1.0, 10.0, 1e37):
     direction = np.full(_NUM_ENTRIES, 1 / np.sqrt(_NUM_ENTRIES))
     steps = _integers(factory, mechanism, _structure(factor * direction)) / mechanism.scale
@@ -145,7 +145,7 @@ def test_the_norm_is_clipped_over_all_tensors_together():
 @pytest.mark.parametrize("num_entries", [1, 2, 11, 200])
 def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries):
   mechanism = _mechanism(clip_norm=0.3, num_entries=num_entries)
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
   bound = mechanism.scale * mechanism.clip_norm + np.sqrt(num_entries) / 2
   rng = np.random.default_rng(num_entries)
   largest = 0.0
@@ -169,7 +169,7 @@ def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries
 @pytest.mark.parametrize("z", [1e-3, 1.0, 20.0])
 def test_nothing_wraps_with_all_clients_in_one_coordinate(z, kind):
   mechanism = _mechanism(z=z)
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
   process = factory.create_of_reports(_TYPE)
   for sign in (1, -1):
     value = np.zeros(_NUM_ENTRIES)
@@ -186,7 +186,7 @@ def test_nothing_wraps_with_all_clients_in_one_coordinate(z, kind):
 @pytest.mark.parametrize("kind", ["modular", "integer"])
 def test_more_reports_than_shares_give_zeros_and_fewer_do_not(kind):
   mechanism = _mechanism()
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
   for num_clients, is_valid in ((0, True), (1, True), (6, True), (7, False), (9, False)):
     result = _vector(_sum(factory, _values(num_clients)))
     assert np.any(result != 0) == is_valid
@@ -197,7 +197,7 @@ def test_more_reports_than_shares_give_zeros_and_fewer_do_not(kind):
 def test_the_noise_is_the_same_whatever_the_number_of_reports(kind):
   mechanism = _mechanism(num_entries=4000)
   value_type = tff.to_type(tff.TensorType(np.float32, [4000]))
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
   stddev = mechanism.local_stddev * np.sqrt(_NUM_SHARES) / mechanism.scale
   results = []
   for run, num_clients in enumerate((0, 1, 2, 5, 6)):
@@ -216,7 +216,7 @@ def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
   mechanism = _mechanism()
 
   def rounds(key, state=None, num_rounds=3):
-    factory = distributed_sum.DistributedGaussianSumFactory(mechanism, noise_key=key)
+    factory = noisy_sum.DistributedGaussianSumFactory(mechanism, noise_key=key)
     process = factory.create_of_reports(_TYPE)
     state, results = process.initialize() if state is None else state, []
     for _ in range(num_rounds):
@@ -244,7 +244,7 @@ def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
 def test_reports_hide_their_value():
   mechanism = _mechanism()
   modular, integer = (
-    distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+    noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
     for kind in ("modular", "integer")
   )
   largest = mechanism.largest_entry + discrete_gaussian.support(mechanism.local_stddev)
@@ -263,7 +263,7 @@ def test_only_a_secure_sum_leaves_the_clients():
     ("modular", "federated_secure_modular_sum"),
     ("integer", "federated_secure_sum"),
   ):
-    factory = distributed_sum.DistributedGaussianSumFactory(_mechanism(), secure_sum=kind)
+    factory = noisy_sum.DistributedGaussianSumFactory(_mechanism(), secure_sum=kind)
     process = factory.create(_TYPE)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     text = process.next.to_building_block().compact_representation()
@@ -272,7 +272,7 @@ def test_only_a_secure_sum_leaves_the_clients():
 
 
 def test_a_factory_of_reports():
-  factory = distributed_sum.DistributedGaussianSumFactory(_mechanism())
+  factory = noisy_sum.DistributedGaussianSumFactory(_mechanism())
   of_reports = factory.factory_of_reports(_TYPE)
   process = factory.create_of_reports(_TYPE)
   report_type = process.next.type_signature.parameter[1].member
@@ -283,13 +283,13 @@ def test_a_factory_of_reports():
 
 def test_wrong_arguments_are_refused():
   mechanism = _mechanism(num_entries=10)
-  factory = distributed_sum.DistributedGaussianSumFactory(mechanism)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   for create in (factory.create, factory.create_of_reports, factory.factory_of_reports):
     with pytest.raises(ValueError, match="values of 11 numbers; expected 10"):
       create(_TYPE)
   with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
     factory.report(_structure(np.zeros(11)), _seed(0))
   with pytest.raises(ValueError, match="secure_sum = 'open'"):
-    distributed_sum.DistributedGaussianSumFactory(mechanism, secure_sum="open")
+    noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="open")
   with pytest.raises(ValueError, match="noise key of 15 bytes; expected 16"):
-    distributed_sum.DistributedGaussianSumFactory(mechanism, noise_key=_KEY[1:])
+    noisy_sum.DistributedGaussianSumFactory(mechanism, noise_key=_KEY[1:])

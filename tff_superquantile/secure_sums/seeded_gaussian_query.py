@@ -13,7 +13,7 @@ _NUM_DRAWS = 4
 
 
 def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Standard normal variables, float64, a function of a seed, int64 [2].
+  """Draws standard normal variables, float64, a function of a seed, int64 [2].
 
   TensorFlow's end at 5.68, as their Box-Muller transform takes uniform variables of 1e-7 and more.
   A sum beyond that end would prove that a client added to it, with a probability above the usual
@@ -27,7 +27,7 @@ def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 class SeededGaussianSumQuery(tfp.GaussianSumQuery):
-  """`tfp.GaussianSumQuery` with noise of full range, from a secret key or from fresh entropy.
+  """Adds noise of full range to a sum, from a secret key or from fresh entropy.
 
   With a key a run can be repeated, and a resumed one continues with the noise it would have had.
   Who knows the key, or the state, can subtract the noise: they must not leave the server that adds

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import discrete_gaussian
+from tff_superquantile.secure_sums import discrete_gaussian
 
 # The number of reports has a modulus of its own, that it cannot reach.
 _MAX_REPORTS = 2**31 - 1
@@ -38,7 +38,7 @@ class ModularSum:
 
 
 class IntegerSum:
-  """The same by TFF's secure sum, of values that are shifted to be positive and never wrap.
+  """Sums modulo M by TFF's secure sum, of values that are shifted to be positive and never wrap.
 
   Wrapped values must not be summed this way: the sum would show how often values wrapped, which the
   noise does not hide.
@@ -90,14 +90,14 @@ def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> Se
 
 
 def report(secure_sum: SecureSum, values: tf.Tensor) -> collections.OrderedDict:
-  """What a client sends: `values`, int64 [d], for the sum, and a one for the number of reports."""
+  """Returns a client's report: `values`, int64 [d], and a one for the number of reports."""
   return collections.OrderedDict(
     values=secure_sum.at_client(values), num_reports=tf.constant(1, tf.int64)
   )
 
 
 def report_type(num_entries: int) -> tff.Type:
-  """The type of `report` for vectors of `num_entries`."""
+  """Returns the type of `report` for vectors of `num_entries`."""
   return tff.types.to_type(
     collections.OrderedDict(values=tff.TensorType(np.int64, [num_entries]), num_reports=np.int64)
   )

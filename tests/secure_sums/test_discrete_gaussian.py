@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from tff_superquantile import discrete_gaussian
+from tff_superquantile.secure_sums import discrete_gaussian
 
 _STDDEVS = (0.5, 1.0, 1.5, 1.95959, 3.3, 25.5)
 

@@ -6,8 +6,8 @@ from scipy import stats
 import tensorflow as tf
 
 from privacy import shares
-from tff_superquantile import discrete_gaussian
-from tff_superquantile import secure_sum
+from tff_superquantile.secure_sums import discrete_gaussian
+from tff_superquantile.secure_sums import secure_sum
 
 _NUM_SHARES = 7
 _NUM_ENTRIES = 60_000

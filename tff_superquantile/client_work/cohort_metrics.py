@@ -1,0 +1,46 @@
+"""The training metrics and the counts of a cohort, summed at the server."""
+
+import collections
+from typing import Any, Callable, Optional
+
+import tensorflow_federated as tff
+
+MetricsAggregator = Callable[[Any], tff.Computation]
+
+
+def aggregate(
+  finalizers: Any,
+  metrics_aggregator: Optional[MetricsAggregator],
+  metrics: tff.Value,
+  counts: tff.Value,
+) -> collections.OrderedDict[str, tff.Value]:
+  """Sums what the clients of a cohort measured, within a federated computation.
+
+  Args:
+    finalizers: As a TFF metrics aggregator takes them.
+    metrics_aggregator: As in TFF; None for `tff.learning.metrics.sum_then_finalize`.
+    metrics: The unfinalized training metrics, at the clients.
+    counts: A structure of int32 [] in {0, 1}, at the clients.
+
+  Returns:
+    `train`, the finalized metrics, and `cohort`, the summed counts, at the server.
+  """
+  if metrics_aggregator is not None:
+    train = metrics_aggregator(finalizers)(metrics)
+    # Securely, as the aggregator may be a secure one; of a client each count is 0 or 1.
+    cohort = tff.federated_secure_sum(counts, max_input=1)
+    return collections.OrderedDict(train=train, cohort=cohort)
+
+  def finalize(summed):
+    if callable(finalizers):
+      train = finalizers(summed["train"])
+    else:
+      train = collections.OrderedDict(
+        (name, f(summed["train"][name])) for name, f in finalizers.items()
+      )
+    return collections.OrderedDict(train=train, cohort=summed["cohort"])
+
+  # One sum for both: each sum over the clients costs as much as a small client's training.
+  both = tff.federated_zip(collections.OrderedDict(train=metrics, cohort=counts))
+  result = tff.learning.metrics.sum_then_finalize(finalize)(both)
+  return collections.OrderedDict(train=result["train"], cohort=result["cohort"])

@@ -1,0 +1,13 @@
+"""Private sums over the clients: secure sums of integers, and the noise that they carry."""
+
+from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
+from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
+from tff_superquantile.secure_sums.secure_sum import build_secure_sum
+from tff_superquantile.secure_sums.seeded_gaussian_query import SeededGaussianSumQuery
+
+__all__ = (
+  "DistributedGaussianSumFactory",
+  "NoisySumFactory",
+  "SeededGaussianSumQuery",
+  "build_secure_sum",
+)

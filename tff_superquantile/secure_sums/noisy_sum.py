@@ -1,0 +1,242 @@
+"""Private sums as TFF aggregations: noise at the clients, a secure sum, decoding at the server."""
+
+import abc
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+from tff_superquantile import noise_source
+from tff_superquantile.secure_sums import discrete_gaussian
+from tff_superquantile.secure_sums import secure_sum as secure_sum_lib
+
+_SEED_TYPE = tff.TensorType(np.int64, [2])
+
+
+class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Sums the clients' values with distributed differential privacy.
+
+  A client encodes its value as integers and adds its share of discrete Gaussian noise; the server
+  gets the secure sum, completes the noise to that of `mechanism.num_shares` shares (see
+  `privacy.shares`) and decodes it. Subclasses say how values are encoded and sums are decoded.
+
+  The created process aggregates values, or pairs <value, int64[2]> of a value and the seed of this
+  client's noise in this round. Without seeds, noise comes from each client's own source of entropy,
+  as it must where clients are real. Seeds make a simulation reproducible; who knows a client's seed
+  knows its noise. The state is that of the server's source of noise. No measurements.
+  """
+
+  def __init__(
+    self,
+    mechanism: Union[sum_mechanism.SumMechanism, tree_mechanism.TreeMechanism],
+    num_entries: int,
+    smallest: int,
+    largest: int,
+    *,
+    secure_sum: str,
+    noise_key: Optional[bytes],
+    purpose: str,
+  ):
+    """Initializes a `NoisySumFactory`.
+
+    Args:
+      mechanism: Has the modulus M, the noise of one share and the number of shares.
+      num_entries: d, of integers in an encoded value.
+      smallest: The least of these integers.
+      largest: The largest of them.
+      secure_sum: See `secure_sum.build_secure_sum`.
+      noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+      purpose: What the noise is for: factories of one key need different ones.
+
+    Raises:
+      ValueError: If `secure_sum` isn't one of its documented values, or the key of another length.
+    """
+    self._mechanism = mechanism
+    self._num_entries = num_entries
+    self._source = noise_source.NoiseSource(noise_key, purpose)
+    # The noise is within its support without exception, so that nothing is ever clipped.
+    support = discrete_gaussian.support(mechanism.local_stddev)
+    self._secure_sum = secure_sum_lib.build_secure_sum(
+      secure_sum, mechanism.modulus, smallest - support, largest + support
+    )
+
+  @abc.abstractmethod
+  def check_value_type(self, value_type: tff.Type) -> None:
+    """Raises an error unless values of this type can be summed."""
+
+  @abc.abstractmethod
+  def encode(self, value: Any) -> tf.Tensor:
+    """Returns a client's value as integers, int64 [d]: a TensorFlow function."""
+
+  @abc.abstractmethod
+  def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
+    """Returns the result of a round: a TensorFlow function.
+
+    Args:
+      sums: int64 [d], the sums of the encoded values and of the noise, modulo M.
+      is_valid: bool []; false if more than `num_shares` reported. Noise would tell that they are
+        more, and the sums may have wrapped, so that nothing of `sums` may be released.
+      value_type: The type of the clients' values.
+    """
+
+  def report(self, value: Any, seed: Optional[tf.Tensor] = None) -> Any:
+    """Returns what a client sends: a TensorFlow function of its value.
+
+    Args:
+      value: What is to be summed.
+      seed: An integer tensor [2], of the noise; None for the client's own entropy.
+
+    Returns:
+      See `secure_sum.report`.
+    """
+    encoded = tf.ensure_shape(self.encode(value), [self._num_entries])
+    if seed is None:
+      seed = noise_source.fresh_seed()
+    noise = discrete_gaussian.sample([self._num_entries], self._mechanism.local_stddev, seed)
+    return secure_sum_lib.report(self._secure_sum, encoded + noise)
+
+  def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Builds the process whose clients have called `report` on a `value_type` themselves."""
+    self.check_value_type(value_type)
+    mechanism, secure_sum, source = self._mechanism, self._secure_sum, self._source
+    report_type = secure_sum_lib.report_type(self._num_entries)
+
+    @tff.tensorflow.computation
+    def initial_state():
+      return source.initial_state()
+
+    @tff.tensorflow.computation(initial_state.type_signature.result, report_type)
+    def decode_at_server(state, summed):
+      num_reports = summed["num_reports"]
+      seed, next_state = source.draw(state)
+      sums = secure_sum_lib.complete(
+        secure_sum.at_server(summed["values"], num_reports),
+        num_reports,
+        mechanism.local_stddev,
+        mechanism.num_shares,
+        seed,
+      )
+      return next_state, self.decode(sums, num_reports <= mechanism.num_shares, value_type)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(initial_state, tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(report_type, tff.CLIENTS)
+    )
+    def next_fn(state, reports):
+      next_state, result = tff.federated_map(decode_at_server, (state, secure_sum.sum(reports)))
+      return tff.templates.MeasuredProcessOutput(
+        next_state, result, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+  def factory_of_reports(
+    self, value_type: tff.Type
+  ) -> tff.aggregators.UnweightedAggregationFactory:
+    """Returns `create_of_reports(value_type)` as a factory, for those that take one."""
+    return _FactoryOfReports(self.create_of_reports(value_type))
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Builds the process; see `tff.aggregators.UnweightedAggregationFactory`."""
+    seeded = isinstance(value_type, tff.StructType) and len(value_type) == 2
+    seeded = seeded and value_type[1].is_equivalent_to(_SEED_TYPE)
+    of_reports = self.create_of_reports(value_type[0] if seeded else value_type)
+
+    @tff.tensorflow.computation(value_type)
+    def report(argument):
+      return self.report(argument[0], argument[1]) if seeded else self.report(argument)
+
+    @tff.federated_computation(
+      of_reports.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, values):
+      return of_reports.next(state, tff.federated_map(report, values))
+
+    return tff.templates.AggregationProcess(of_reports.initialize, next_fn)
+
+
+class _FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
+  """Returns a process that is there already."""
+
+  def __init__(self, process: tff.templates.AggregationProcess):
+    self._process = process
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    expected = self._process.next.type_signature.parameter[1].member
+    if not expected.is_equivalent_to(value_type):
+      raise TypeError(f"Found values of type {value_type}; expected {expected}.")
+    return self._process
+
+
+class DistributedGaussianSumFactory(NoisySumFactory):
+  """Sums the clients' vectors, such as their updates, with distributed differential privacy.
+
+  Guarantee, for `mechanism` (see `privacy.sum_mechanism`): the result is a post-processing of a
+  Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
+  under addition or removal of a client, whatever the number of reports and of entries: the server
+  completes the clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The
+  server itself sees the secure sum, with the noise of those who report.
+
+  It does the work of `tff.learning.ddp_secure_aggregator` in one step instead of six nested ones,
+  without rotating vectors: a few bits more an entry. Values are structures of float32 tensors with
+  `mechanism.num_entries` numbers; they are clipped to `mechanism.clip_norm` in l2 norm, all tensors
+  together. The result is their sum with noise, or zeros if more than `num_shares` reported.
+  """
+
+  _mechanism: sum_mechanism.SumMechanism
+
+  def __init__(
+    self,
+    mechanism: sum_mechanism.SumMechanism,
+    *,
+    secure_sum: str = "modular",
+    noise_key: Optional[bytes] = None,
+  ):
+    """Initializes a `DistributedGaussianSumFactory`.
+
+    Args:
+      mechanism: Built by `privacy.sum_mechanism.build_sum_mechanism`.
+      secure_sum: See `NoisySumFactory`.
+      noise_key: See `NoisySumFactory`.
+    """
+    super().__init__(
+      mechanism,
+      mechanism.num_entries,
+      -mechanism.largest_entry,
+      mechanism.largest_entry,
+      secure_sum=secure_sum,
+      noise_key=noise_key,
+      purpose="sum of updates",
+    )
+
+  def check_value_type(self, value_type: tff.Type) -> None:
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+    num_entries = sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
+    if num_entries != self._mechanism.num_entries:
+      raise ValueError(
+        f"Found values of {num_entries} numbers; expected {self._mechanism.num_entries}, for which"
+        " the mechanism was built."
+      )
+
+  def encode(self, value: Any) -> tf.Tensor:
+    vector = tf.concat([tf.reshape(v, [-1]) for v in tf.nest.flatten(value)], axis=0)
+    vector = tf.clip_by_norm(tf.cast(vector, tf.float64), self._mechanism.clip_norm)
+    return tf.cast(tf.round(vector * self._mechanism.scale), tf.int64)
+
+  def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
+    half = self._mechanism.modulus // 2
+    sums = tf.math.floormod(sums + half, self._mechanism.modulus) - half
+    vector = tf.where(is_valid, tf.cast(sums, tf.float64) / self._mechanism.scale, 0.0)
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+    sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(specs)]
+    parts = [
+      tf.cast(tf.reshape(part, spec.shape), spec.dtype)
+      for part, spec in zip(tf.split(vector, sizes), tf.nest.flatten(specs))
+    ]
+    return tf.nest.pack_sequence_as(specs, parts)
