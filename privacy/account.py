@@ -33,6 +33,7 @@ if not __package__:
 from privacy import accounting
 from privacy import audit as audit_lib
 from privacy import calibration
+from privacy import checks
 from privacy import ledger
 from privacy import paper_accounting
 from privacy import server as server_lib
@@ -238,7 +239,7 @@ def _sampling(args: argparse.Namespace) -> str:
 def _delta(args: argparse.Namespace) -> float:
   if args.delta is None:
     return accounting.default_delta(args.population)
-  return accounting.check_delta(args.delta)
+  return checks.fraction("delta", args.delta)
 
 
 def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
@@ -329,7 +330,7 @@ def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
 def _answer(args: argparse.Namespace) -> dict[str, Any]:
   """What `calibrate` and `spend` answer, as it is printed with --json."""
   if args.clip_norm is not None:
-    tree_mechanism.check_scale("--clip_norm", args.clip_norm)
+    checks.scale("--clip_norm", args.clip_norm)
   num_rounds = _whole("num_rounds", args.num_rounds)
   delta = _delta(args)
   release = (_calibrated if args.command == "calibrate" else _given)(args, delta)

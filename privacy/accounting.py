@@ -28,6 +28,7 @@ from dp_accounting import rdp
 import numpy as np
 from scipy import stats
 
+from privacy import checks
 from privacy import dominating_pairs
 from privacy import shares
 from privacy import sum_mechanism
@@ -72,54 +73,15 @@ _INTERVAL_OF_EPSILON = 0.02
 _MOST_POINTS = 5e6
 # e^epsilon is no number in double precision beyond this.
 _LARGEST_PLD_EPSILON = 700.0
-# Larger whole numbers are not told apart in double precision.
-_MOST_WHOLE = 2**53
 # Of a run with many rounds PLD is asked at these fractions of it; `Meter`.
 _RUNGS = 10
 
 
-def _number(name: str, value: Any) -> float:
-  """Returns any kind of real scalar as a finite Python float, or raises a ValueError."""
-  # dp_accounting silently drops mechanisms whose noise multiplier is an int, a NumPy scalar or a
-  # tensor when they are composed below a sampling event. So nothing but floats may get that far.
-  try:
-    number = float(value)
-  except (TypeError, ValueError, OverflowError):
-    raise ValueError(f"Found {name} = {value!r}; expected a number.") from None
-  if not math.isfinite(number):
-    raise ValueError(f"Found {name} = {number}; expected a finite number.")
-  return number
-
-
 def _positive(name: str, value: Any) -> float:
-  number = _number(name, value)
+  number = checks.number(name, value)
   if number <= 0:
     raise ValueError(f"Found {name} = {number:g}; expected a positive number.")
   return number
-
-
-def whole(name: str, value: Any, least: int) -> int:
-  """Returns a whole number of at least `least` as a Python int, or raises a ValueError."""
-  number = _number(name, value)
-  if number != int(number) or number < least:
-    raise ValueError(f"Found {name} = {number:g}; expected a whole number of at least {least}.")
-  if number > _MOST_WHOLE:
-    raise ValueError(f"Found {name} = {number:g}; expected at most 2^53.")
-  return int(number)
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-  if value not in choices:
-    raise ValueError(f"Found {name} = {value!r}; expected one of {', '.join(choices)}.")
-  return value
-
-
-def check_delta(delta: Any) -> float:
-  """Returns delta as a Python float; raises a ValueError unless it is in (0, 1)."""
-  delta = _number("delta", delta)
-  if not 0.0 < delta < 1.0:
-    raise ValueError(f"Found delta = {delta:g}; expected a number between 0 and 1, both excluded.")
-  return delta
 
 
 def default_delta(population: int) -> float:
@@ -132,7 +94,7 @@ def default_delta(population: int) -> float:
     A delta below 1 / n, with which publishing a client chosen at random is not private.
   """
   # A population of one would get a delta of 1.
-  return min(1e-5, whole("population", population, 1) ** -1.1)
+  return min(1e-5, checks.whole("population", population, 1) ** -1.1)
 
 
 def delta_warning(delta: float, population: int) -> Optional[str]:
@@ -145,8 +107,8 @@ def delta_warning(delta: float, population: int) -> Optional[str]:
   Returns:
     A sentence if delta >= 1 / n, and None otherwise.
   """
-  delta = check_delta(delta)
-  population = whole("population", population, 1)
+  delta = checks.fraction("delta", delta)
+  population = checks.whole("population", population, 1)
   # A delta that was computed as 1 / n elsewhere may differ in the last bit.
   if delta * population < 1.0 - 1e-9:
     return None
@@ -203,15 +165,15 @@ class Release:
     def put(name: str, value: Any) -> None:
       object.__setattr__(self, name, value)
 
-    put("population", whole("population", self.population, 1))
+    put("population", checks.whole("population", self.population, 1))
     put("clients_per_round", _positive("clients_per_round", self.clients_per_round))
     for name in ("threshold_noise_multiplier", "update_noise_multiplier"):
       if getattr(self, name) is not None:
-        put(name, tree_mechanism.check_scale(name, _positive(name, getattr(self, name))))
-    _one_of("sampling", self.sampling, SAMPLINGS)
-    _one_of("threshold_kind", self.threshold_kind, THRESHOLD_KINDS)
-    _one_of("relation", self.relation, RELATIONS)
-    _one_of("protocol", self.protocol, shares.PROTOCOLS)
+        put(name, checks.scale(name, _positive(name, getattr(self, name))))
+    checks.one_of("sampling", self.sampling, SAMPLINGS)
+    checks.one_of("threshold_kind", self.threshold_kind, THRESHOLD_KINDS)
+    checks.one_of("relation", self.relation, RELATIONS)
+    checks.one_of("protocol", self.protocol, shares.PROTOCOLS)
     if self.clients_per_round > self.population:
       raise ValueError(
         f"Found clients_per_round = {self.clients_per_round:g} of population = {self.population};"
@@ -373,7 +335,7 @@ def replace_one_factors(threshold_kind: str) -> tuple[float, float]:
   Returns:
     The ratios of the l2-sensitivities of the threshold and of the sum of clipped updates.
   """
-  _one_of("threshold_kind", threshold_kind, THRESHOLD_KINDS)
+  checks.one_of("threshold_kind", threshold_kind, THRESHOLD_KINDS)
   return (math.sqrt(2.0) if threshold_kind == TREE else 2.0), 2.0
 
 
@@ -431,7 +393,7 @@ def run_event(release: Release, num_rounds: int) -> dp_accounting.DpEvent:
   Returns:
     An event like `round_event`'s.
   """
-  num_rounds = whole("num_rounds", num_rounds, 0)
+  num_rounds = checks.whole("num_rounds", num_rounds, 0)
   if num_rounds == 0:
     return dp_accounting.NoOpDpEvent()
   return dp_accounting.SelfComposedDpEvent(round_event(release), num_rounds)
@@ -569,8 +531,8 @@ class Meter:
       ValueError: If a number is out of its range.
     """
     self.release = release
-    self.delta = check_delta(delta)
-    self.accountant = _one_of("accountant", accountant, ACCOUNTANTS)
+    self.delta = checks.fraction("delta", delta)
+    self.accountant = checks.one_of("accountant", accountant, ACCOUNTANTS)
 
   def spent(self, num_rounds: int) -> Spent:
     """What `num_rounds` rounds cost against whoever sees all that they release.
@@ -585,7 +547,7 @@ class Meter:
       ValueError: If it is negative, the noise ends too early for delta, or the accountant cannot
         tell ("rdp" knows no private coin with replacement, "pld" needs some noise).
     """
-    num_rounds = whole("num_rounds", num_rounds, 0)
+    num_rounds = checks.whole("num_rounds", num_rounds, 0)
     if num_rounds == 0:
       return Spent(0.0, self.delta, 0, RDP if self.accountant == RDP else PLD)
     return _spent(self.release, num_rounds, self.delta, self.accountant)
@@ -607,7 +569,7 @@ class Meter:
     Returns:
       An epsilon, not below that of fewer rounds.
     """
-    num_rounds = whole("num_rounds", num_rounds, 0)
+    num_rounds = checks.whole("num_rounds", num_rounds, 0)
     if self.accountant == RDP or num_rounds == 0:
       return self.epsilon(num_rounds)
     stage = math.ceil(num_rounds * _RUNGS / max(num_rounds_planned, 1))

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from privacy import accounting
+from privacy import checks
 from privacy import shares
 from privacy import sum_mechanism
 from privacy import tree_mechanism
@@ -38,10 +39,10 @@ def split_noise(
   Raises:
     ValueError: If a number is out of its range.
   """
-  z = tree_mechanism.check_positive("effective_noise_multiplier", effective_noise_multiplier)
+  z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
   if not rho_ratio:
     return None, z
-  ratio = tree_mechanism.check_scale("rho_ratio", rho_ratio)
+  ratio = checks.scale("rho_ratio", rho_ratio)
   return z * math.sqrt((1.0 + ratio) / ratio), z * math.sqrt(1.0 + ratio)
 
 
@@ -194,9 +195,9 @@ def calibrate(
   Raises:
     ValueError: If a number is out of its range, or no noise in reach gives that epsilon.
   """
-  epsilon = tree_mechanism.check_positive("epsilon", epsilon)
-  delta = accounting.check_delta(delta)
-  num_rounds = accounting.whole("num_rounds", num_rounds, 1)
+  epsilon = checks.positive("epsilon", epsilon)
+  delta = checks.fraction("delta", delta)
+  num_rounds = checks.whole("num_rounds", num_rounds, 1)
 
   def release_of(log_z: float) -> accounting.Release:
     threshold, update = split_noise(math.exp(log_z), rho_ratio)

@@ -13,6 +13,7 @@ import sys
 from typing import Any, Optional, TypedDict
 
 from privacy import accounting as accounting_lib
+from privacy import checks
 from privacy import paper_accounting
 from privacy import server
 from privacy import statements
@@ -109,7 +110,7 @@ class Ledger:
       raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
     found["claim"] = {
       "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
-      "delta": accounting_lib.check_delta(claim["delta"]),
+      "delta": checks.fraction("delta", claim["delta"]),
     }
     for name in ("clip_norm", "epsilon_server"):
       found[name] = _optional_number(found[name], name)
@@ -237,7 +238,7 @@ def build_ledger(
     raise ValueError(
       f"Found accountant = {accountant!r}; expected one of {', '.join(ACCOUNTINGS)}."
     )
-  delta = accounting_lib.check_delta(delta)
+  delta = checks.fraction("delta", delta)
   if meter is not None:
     if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
       raise ValueError("Found a meter of another release, delta or accountant; expected its own.")

@@ -23,6 +23,7 @@ from scipy import special
 
 from privacy import accounting
 from privacy import calibration
+from privacy import checks
 from privacy import shares
 from privacy import tree_mechanism
 
@@ -45,7 +46,7 @@ def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> f
   Returns:
     C^2 / (2 sigma_w^2), what it means.
   """
-  z = tree_mechanism.check_positive("update_noise_multiplier", update_noise_multiplier)
+  z = checks.positive("update_noise_multiplier", update_noise_multiplier)
   return 0.5 * z**2 if as_typeset else 0.5 / z**2
 
 
@@ -64,7 +65,7 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
     rho_q.
   """
   num_bins = tree_mechanism.check_num_bins(num_bins)
-  local_stddev = tree_mechanism.check_positive("local_stddev", local_stddev)
+  local_stddev = checks.positive("local_stddev", local_stddev)
   shift = scale * math.log2(num_bins) / (math.sqrt(num_clients) * local_stddev)
   psi = shares.sum_slack(local_stddev, num_clients)
   return 0.5 * min(shift**2 + psi * num_bins, (shift + psi * math.sqrt(2.0 * num_bins)) ** 2)
@@ -135,7 +136,7 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
   if num_rounds == 0:
     return 0.0
   curve = num_rounds * subsampled_rdp(rho, sampling_probability)
-  return float(rdp.compute_epsilon(_ORDERS, curve, accounting.check_delta(delta))[0])
+  return float(rdp.compute_epsilon(_ORDERS, curve, checks.fraction("delta", delta))[0])
 
 
 def epsilon(release: accounting.Release, num_rounds: int, delta: float) -> float:
@@ -177,8 +178,8 @@ def calibrate_noise(
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
   """
   q = accounting.Release(population, clients_per_round, None, 1.0).sampling_probability
-  target = tree_mechanism.check_positive("epsilon", epsilon)
-  delta = accounting.check_delta(delta)
+  target = checks.positive("epsilon", epsilon)
+  delta = checks.fraction("delta", delta)
   low, high = 0.05, 2000.0
   reached = [epsilon_of_rho(0.5 / z**2, q, num_rounds, delta) for z in (high, low)]
   if not reached[0] < target < reached[1]:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from privacy import accounting
+from privacy import checks
 from privacy import dominating_pairs
 from privacy import shares
 
@@ -122,13 +123,13 @@ def server_epsilon(
   Raises:
     ValueError: If a number is out of its range, or there are more participations than rounds.
   """
-  delta = accounting.check_delta(delta)
-  num_rounds = accounting.whole("num_rounds", num_rounds, 0)
+  delta = checks.fraction("delta", delta)
+  num_rounds = checks.whole("num_rounds", num_rounds, 0)
   if participations is None:
     participations = likely_participations(release, num_rounds)
     beyond = "; one in a thousand takes part in more"
   else:
-    participations = accounting.whole("participations", participations, 0)
+    participations = checks.whole("participations", participations, 0)
     if participations > num_rounds:
       raise ValueError(
         f"Found participations = {participations} in num_rounds = {num_rounds}; expected at most"

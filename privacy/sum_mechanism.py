@@ -15,6 +15,7 @@ coordinate, with K sigma_local^2 = (z Delta)^2 + 2. The modulus matters to utili
 import dataclasses
 import math
 
+from privacy import checks
 from privacy import shares
 from privacy import tree_mechanism
 
@@ -80,8 +81,8 @@ def build_sum_mechanism(
   Raises:
     ValueError: If a number is out of its range, or so large that sums would not fit 64 bits.
   """
-  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
-  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  clip_norm = checks.scale("clip_norm", clip_norm)
   for name, value in (("num_entries", num_entries), ("num_shares", num_shares)):
     if value < 1:
       raise ValueError(f"Found {name} = {value}; expected at least 1.")

@@ -20,15 +20,13 @@ from typing import Optional
 
 import numpy as np
 
+from privacy import checks
 from privacy import shares
 
 # Sums are computed in 64 bits, of which reports that are not reduced take some more.
 _MAX_MODULUS = 2**53
 # A client sends two numbers a bin: a megabyte.
 _MAX_BINS = 2**16
-# What multiplies or divides losses, updates and noise: float32 (1e-38 to 3e38) holds the products
-# and squares of such numbers.
-LEAST_SCALE, MOST_SCALE = 1e-9, 1e9
 
 _SENSITIVITIES = ("l2", "paper")
 
@@ -106,29 +104,6 @@ def check_num_bins(num_bins: int) -> int:
   if num_bins > _MAX_BINS:
     raise ValueError(f"Found num_bins = {num_bins}; expected at most {_MAX_BINS}.")
   return int(num_bins)
-
-
-def check_positive(name: str, value: float) -> float:
-  """Returns a positive, finite number as a Python float; raises a ValueError otherwise."""
-  # dp_accounting loses mechanisms whose noise multiplier is of another type.
-  value = float(value)
-  if not 0.0 < value < math.inf:
-    raise ValueError(f"Found {name} = {value}; expected a positive number.")
-  return value
-
-
-def check_scale(name: str, value: float) -> float:
-  """Returns a positive number as a Python float if float32 holds its products and squares.
-
-  Raises:
-    ValueError: If it isn't within `LEAST_SCALE` and `MOST_SCALE`.
-  """
-  value = check_positive(name, value)
-  if not LEAST_SCALE <= value <= MOST_SCALE:
-    raise ValueError(
-      f"Found {name} = {value:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
-    )
-  return value
 
 
 def least_sensitivity(noise_multiplier: float, num_shares: int) -> float:
@@ -219,10 +194,10 @@ def build_tree_mechanism(
       too small for the cohort.
   """
   if noise_multiplier is None and rho is not None:
-    noise_multiplier = math.sqrt(0.5 / check_positive("rho", rho))
+    noise_multiplier = math.sqrt(0.5 / checks.positive("rho", rho))
   elif noise_multiplier is None or rho is not None:
     raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
-  noise_multiplier = check_scale("noise_multiplier", noise_multiplier)
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if sensitivity not in _SENSITIVITIES:
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from privacy import checks
 from privacy import tree_mechanism
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -111,7 +112,7 @@ def test_the_noise_multiplier_becomes_a_python_float(number):
   # Otherwise dp_accounting drops the other mechanism of the round.
   for value in (_build(number).noise_multiplier, _build(number).rho, _build(rho=number).rho):
     assert type(value) is float
-  assert type(tree_mechanism.check_positive("z", number)) is float
+  assert type(checks.positive("z", number)) is float
   assert _build(number) == _build(2.0)
 
 

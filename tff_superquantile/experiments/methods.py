@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import checks
 from privacy import shares
 from privacy import tree_mechanism
 import tasks
@@ -58,7 +59,7 @@ def resolve(config: Mapping[str, Any], task: tasks.task.Task) -> dict[str, Any]:
   for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < resolved[name] < np.inf:
       raise ValueError(f"Found --{name}={resolved[name]}; expected a positive number.")
-  tree_mechanism.check_scale("--max_loss", resolved["max_loss"])
+  checks.scale("--max_loss", resolved["max_loss"])
   return resolved
 
 

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import calibration
+from privacy import checks
 from privacy import ledger
 from privacy import server as server_lib
 from privacy import shares
@@ -82,17 +83,17 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   _check_noise_shares(resolved)
   if resolved["clip_norm"] is None:
     raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
-  tree_mechanism.check_scale("--clip_norm", resolved["clip_norm"])
+  checks.scale("--clip_norm", resolved["clip_norm"])
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
   given = [name for name in multipliers if resolved[name] is not None]
   if resolved["epsilon"] is not None:
-    tree_mechanism.check_positive("--epsilon", resolved["epsilon"])
+    checks.positive("--epsilon", resolved["epsilon"])
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
     if resolved["rho_ratio"] is not None:
-      tree_mechanism.check_scale("--rho_ratio", resolved["rho_ratio"])
+      checks.scale("--rho_ratio", resolved["rho_ratio"])
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
@@ -100,7 +101,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if resolved["rho_ratio"] is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_scale(f"--{name}", resolved[name])
+      checks.scale(f"--{name}", resolved[name])
   return resolved
 
 
@@ -186,9 +187,7 @@ def calibrate(
       whole, num_parameters, num_bins=config["num_bins"], theta=config["theta"]
     )
     found["rho_ratio"] = float(f"{ratio:.3g}")
-  release = calibration.calibrate(
-    config["epsilon"], delta, **budget, rho_ratio=found["rho_ratio"]
-  )
+  release = calibration.calibrate(config["epsilon"], delta, **budget, rho_ratio=found["rho_ratio"])
   found.update((name, getattr(release, name)) for name in _MULTIPLIERS)
   return found
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import checks
 from privacy import tree_mechanism
 from tff_superquantile import discrete_gaussian
 from tff_superquantile import noise_source
@@ -99,7 +100,7 @@ class PrivateHistogramFactory(tff.aggregators.UnweightedAggregationFactory):
     if decoder not in _DECODERS:
       raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
     self._mechanism = mechanism
-    self._max_value = tree_mechanism.check_scale("max_value", max_value)
+    self._max_value = checks.scale("max_value", max_value)
     self._decoder = decoder
     self._source = noise_source.NoiseSource(noise_key, "histogram")
     # The noise is within its support without exception, so that nothing is ever clipped.
