@@ -35,7 +35,8 @@ from privacy import audit as audit_lib
 from privacy import calibration
 from privacy import checks
 from privacy import ledger
-from privacy import paper_accounting
+from privacy import paper
+from privacy import releases
 from privacy import server as server_lib
 from privacy import shares
 from privacy import statements
@@ -127,22 +128,22 @@ def _make_parser() -> _Parser:
     )
     group.add_argument(
       "--sampling",
-      choices=accounting.SAMPLINGS,
+      choices=releases.SAMPLINGS,
       help="poisson: everybody takes part with probability m / n; fixed_size: m clients without"
       " replacement; none: as if all took part in all rounds. Default: poisson; with"
       " --accounting=paper calibrate, fixed_size",
     )
     group.add_argument(
       "--relation",
-      choices=accounting.RELATIONS,
-      default=accounting.ZERO_OUT,
+      choices=releases.RELATIONS,
+      default=releases.ZERO_OUT,
       help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
       " zero_out)",
     )
     group.add_argument(
       "--threshold",
-      choices=accounting.THRESHOLD_KINDS,
-      default=accounting.TREE,
+      choices=releases.THRESHOLD_KINDS,
+      default=releases.TREE,
       help="how the threshold is found: by a histogram or a one-bit count (default: tree)",
     )
     flag(group, "num_bins", "bins of the histogram, a power of two", "B")
@@ -233,7 +234,7 @@ def _sampling(args: argparse.Namespace) -> str:
   if args.sampling is not None:
     return args.sampling
   paper = args.accounting == ledger.PAPER and args.command == "calibrate"
-  return accounting.FIXED_SIZE if paper else accounting.POISSON
+  return releases.FIXED_SIZE if paper else releases.POISSON
 
 
 def _delta(args: argparse.Namespace) -> float:
@@ -242,7 +243,7 @@ def _delta(args: argparse.Namespace) -> float:
   return checks.fraction("delta", args.delta)
 
 
-def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
+def _calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   """The release that `calibrate`'s flags ask for."""
   target: dict[str, Any] = dict(
     population=args.population,
@@ -253,9 +254,9 @@ def _calibrated(args: argparse.Namespace, delta: float) -> accounting.Release:
     sampling=_sampling(args),
   )
   if args.accounting == ledger.PAPER:
-    if args.threshold != accounting.TREE:
+    if args.threshold != releases.TREE:
       raise ValueError("Found --threshold=geometric; expected tree, the paper's only threshold.")
-    return paper_accounting.calibrate(args.epsilon, delta, **target)
+    return paper.calibrate(args.epsilon, delta, **target)
   return calibration.calibrate(
     args.epsilon,
     delta,
@@ -285,7 +286,7 @@ def _distributed(args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
-def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
+def _given(args: argparse.Namespace, delta: float) -> releases.Release:
   """The release with the noise of `spend`'s flags."""
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
   num_bins = _optional_whole("num_bins", args.num_bins)
@@ -307,7 +308,7 @@ def _given(args: argparse.Namespace, delta: float) -> accounting.Release:
       raise ValueError(f"Found --scale={scale}; expected a whole number of at least 1.")
     levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
     z_q = shares.delivered_noise_multiplier(args.sigma_threshold, scale * math.sqrt(levels), 1)
-  release = accounting.Release(
+  release = releases.Release(
     args.population,
     args.clients_per_round,
     z_q,
@@ -384,7 +385,7 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _costs(
-  release: accounting.Release, num_rounds: int, delta: float, args: argparse.Namespace
+  release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """The epsilons of an answer."""
   participations = _optional_whole("participations", args.participations)
@@ -399,9 +400,9 @@ def _costs(
     epsilon_pld=accounting.epsilon_or_none(release, num_rounds, delta, accounting.PLD),
   )
   if args.accounting == ledger.PAPER:
-    real = paper_accounting.real_cost(release, num_rounds, delta)
-    found["epsilon"] = paper_accounting.epsilon(release, num_rounds, delta)
-    found["epsilon_one_round"] = paper_accounting.epsilon(release, min(1, num_rounds), delta)
+    real = paper.real_cost(release, num_rounds, delta)
+    found["epsilon"] = paper.epsilon(release, num_rounds, delta)
+    found["epsilon_one_round"] = paper.epsilon(release, min(1, num_rounds), delta)
     found.update(
       epsilon_real_poisson=real.poisson,
       epsilon_real_fixed_size=real.fixed_size,
@@ -526,7 +527,7 @@ def _text(answer: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-def _plot(path: str, release: accounting.Release, num_rounds: int, delta: float) -> None:
+def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -> None:
   """Draws epsilon against rounds."""
   if num_rounds < 1:
     raise ValueError(f"Found --num_rounds={num_rounds} with --plot; expected at least 1.")

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import accounting
 from privacy import checks
+from privacy import releases
 from privacy import shares
 from privacy import tree_mechanism
 import tasks
@@ -149,7 +149,7 @@ def _check_threshold(config: Mapping[str, Any]) -> None:
 
 
 def _build_threshold(
-  config: Mapping[str, Any], release: Optional[accounting.Release], key: Optional[bytes]
+  config: Mapping[str, Any], release: Optional[releases.Release], key: Optional[bytes]
 ) -> Union[None, str, threshold_lib.ThresholdFn]:
   """What the algorithms take for a threshold."""
   if key is None:
@@ -199,7 +199,7 @@ def build_process(
   config: Mapping[str, Any],
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
-  release: Optional[accounting.Release] = None,
+  release: Optional[releases.Release] = None,
   key: Optional[bytes] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process that resolved flags ask for.
@@ -279,7 +279,7 @@ def build_process(
 def build_selection(
   files: client_files.ClientFiles,
   config: Mapping[str, Any],
-  release: Optional[accounting.Release] = None,
+  release: Optional[releases.Release] = None,
   key: Optional[bytes] = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round to its cohort, with what each client holds in it.
@@ -323,11 +323,11 @@ def build_selection(
 
 
 def _build_private_selection(
-  files: client_files.ClientFiles, release: accounting.Release, key: bytes
+  files: client_files.ClientFiles, release: releases.Release, key: bytes
 ) -> Callable[[int], list[Any]]:
   """`build_selection` of a private run: of what the accounting says, by a secret key."""
   contacted = release.contacted or release.clients_per_round
-  if release.sampling == accounting.POISSON:
+  if release.sampling == releases.POISSON:
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
     )

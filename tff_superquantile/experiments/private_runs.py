@@ -13,6 +13,7 @@ from privacy import accounting
 from privacy import calibration
 from privacy import checks
 from privacy import ledger
+from privacy import releases
 from privacy import server as server_lib
 from privacy import shares
 from privacy import statements
@@ -34,7 +35,7 @@ DEFAULTS = dict(
   update_sum="central",
   noise_shares=shares.COMPLEMENT,
   contacted_clients=None,
-  relation=accounting.ZERO_OUT,
+  relation=releases.ZERO_OUT,
   accounting=accounting.TIGHTEST,
   noise_key_file="",
 )
@@ -115,12 +116,12 @@ def _check_noise_shares(config: Mapping[str, Any]) -> None:
     )
   if protocol == shares.COMPLEMENT:
     return
-  if config["threshold"] != accounting.TREE and config["update_sum"] != "distributed":
+  if config["threshold"] != releases.TREE and config["update_sum"] != "distributed":
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if config["sampling"] != accounting.POISSON:
+  if config["sampling"] != releases.POISSON:
     raise ValueError(
       f"Found --noise_shares={protocol} with --sampling={config['sampling']}, whose cohorts have"
       " all shares of noise; use poisson."
@@ -172,7 +173,7 @@ def calibrate(
     clients_per_round=config["clients_per_round"],
     num_rounds=config["num_rounds"],
     sampling=config["sampling"],
-    threshold_kind=config["threshold"] or accounting.TREE,
+    threshold_kind=config["threshold"] or releases.TREE,
     relation=config["relation"],
     protocol=config["noise_shares"],
     contacted=config["contacted_clients"],
@@ -195,7 +196,7 @@ def calibrate(
 def _made_by_clients(config: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
   """What `calibration.complete` takes."""
   return dict(
-    num_bins=config["num_bins"] if config["threshold"] == accounting.TREE else None,
+    num_bins=config["num_bins"] if config["threshold"] == releases.TREE else None,
     distributed_updates=config["update_sum"] == "distributed",
     clip_norm=update_clip_norm(config),
     num_parameters=num_parameters,
@@ -219,7 +220,7 @@ def update_clip_norm(config: Mapping[str, Any]) -> float:
 
 def build_release(
   config: Mapping[str, Any], population: int, num_parameters: int
-) -> accounting.Release:
+) -> releases.Release:
   """What a round of the run releases.
 
   Args:
@@ -233,13 +234,13 @@ def build_release(
   Raises:
     ValueError: If a number is out of its range.
   """
-  release = accounting.Release(
+  release = releases.Release(
     population=population,
     clients_per_round=config["clients_per_round"],
     threshold_noise_multiplier=config["threshold_noise_multiplier"],
     update_noise_multiplier=config["update_noise_multiplier"],
     sampling=config["sampling"],
-    threshold_kind=config["threshold"] or accounting.TREE,
+    threshold_kind=config["threshold"] or releases.TREE,
     relation=config["relation"],
     protocol=config["noise_shares"],
     contacted=config["contacted_clients"],
@@ -328,7 +329,7 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 class Account:
   """A private run's account: what each round costs, and the ledger in its folder."""
 
-  def __init__(self, config: Mapping[str, Any], release: accounting.Release, folder: pathlib.Path):
+  def __init__(self, config: Mapping[str, Any], release: releases.Release, folder: pathlib.Path):
     """Opens the account.
 
     Args:
