@@ -21,7 +21,6 @@ from privacy import tree_mechanism
 
 # Rounding then adds at most one part in a hundred to the sensitivity.
 _STEPS_PER_ROOT_OF_ENTRIES = 50.0
-_FAILURE_PROBABILITY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +92,7 @@ def build_sum_mechanism(
   )
   sensitivity = norm_in_steps + math.sqrt(num_entries) / 2.0
   local_stddev = shares.share_stddev(noise_multiplier, sensitivity, num_shares)
-  margin = math.ceil(
-    local_stddev
-    * math.sqrt(num_shares)
-    * math.sqrt(2.0 * math.log(2.0 * num_entries / _FAILURE_PROBABILITY))
-  )
+  margin = tree_mechanism.wrap_margin(local_stddev * math.sqrt(num_shares), num_entries)
   modulus = 2 * (num_shares * math.ceil(norm_in_steps + 0.5) + margin) + 1
   tree_mechanism.check_modulus(modulus, noise_multiplier)
   return SumMechanism(

@@ -88,6 +88,10 @@ def test_fixed_cohorts_by_rdp_and_pld():
   # An independent calculation of the bound for RDP; PLD needs half the noise.
   assert cost(5.276 * 1.002, "rdp") < 0.15 < cost(5.276 * 0.998, "rdp")
   assert cost(0.5 * 5.276, "pld") < 0.15
+  # The search finds that noise.
+  run = dict(population=10**5, clients_per_round=100, num_rounds=1000, sampling="fixed_size")
+  found = calibration.calibrate(0.15, 1e-7, rho_ratio=None, accountant="rdp", **run)
+  assert found.update_noise_multiplier == pytest.approx(5.276, rel=1e-4)
 
 
 @pytest.mark.parametrize("relation,z", [("zero_out", 2.590), ("replace_one", 3.589)])
