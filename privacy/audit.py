@@ -23,6 +23,7 @@ import numpy as np
 from privacy import accounting
 from privacy import calibration
 from privacy import ledger as ledger_lib
+from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
 
@@ -153,7 +154,7 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
     del flags["clip_norm"]
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
-  if flags.get("threshold") != accounting.TREE:
+  if flags.get("threshold") != releases.TREE:
     flags.pop("num_bins", None)  # It has a default, which means nothing to other thresholds.
   entries: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
@@ -231,7 +232,7 @@ def _wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
 
 
 def _wrong_numbers(
-  release: accounting.Release, num_clients: Optional[int], num_parameters: Optional[int]
+  release: releases.Release, num_clients: Optional[int], num_parameters: Optional[int]
 ) -> list[str]:
   """Where the ledger's population and model are not those of the run."""
   found = []

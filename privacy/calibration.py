@@ -9,6 +9,9 @@ import numpy as np
 from scipy import optimize
 
 from privacy import accounting
+from privacy import checks
+from privacy import cohorts
+from privacy import releases
 from privacy import shares
 from privacy import sum_mechanism
 from privacy import tree_mechanism
@@ -38,30 +41,15 @@ def split_noise(
   Raises:
     ValueError: If a number is out of its range.
   """
-  z = tree_mechanism.check_positive("effective_noise_multiplier", effective_noise_multiplier)
+  z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
   if not rho_ratio:
     return None, z
-  ratio = tree_mechanism.check_scale("rho_ratio", rho_ratio)
+  ratio = checks.scale("rho_ratio", rho_ratio)
   return z * math.sqrt((1.0 + ratio) / ratio), z * math.sqrt(1.0 + ratio)
 
 
-def num_shares(release: accounting.Release) -> int:
-  """K, the most clients of a round, for as many of which each sum has noise.
-
-  Args:
-    release: What each round releases, and how its cohort comes about.
-
-  Returns:
-    `shares.cohort_limit` of Poisson cohorts; the size of others.
-  """
-  cohort = release.contacted or release.clients_per_round
-  if release.sampling == accounting.POISSON:
-    return shares.cohort_limit(release.population, cohort)
-  return max(1, int(cohort))
-
-
 def tree_for(
-  release: accounting.Release, num_bins: int, scale: Optional[int] = None
+  release: releases.Release, num_bins: int, scale: Optional[int] = None
 ) -> tree_mechanism.TreeMechanism:
   """The histogram that delivers a release's threshold noise.
 
@@ -71,14 +59,14 @@ def tree_for(
     scale: c; None for the smallest that will do.
 
   Returns:
-    Its parameters, with `num_shares` shares.
+    Its parameters, with `cohorts.limit` shares.
 
   Raises:
     ValueError: If a number is out of its range.
   """
-  if release.threshold_noise_multiplier is None or release.threshold_kind != accounting.TREE:
+  if release.threshold_noise_multiplier is None or release.threshold_kind != releases.TREE:
     raise ValueError("Found num_bins without a tree threshold; expected a threshold with a budget.")
-  most = num_shares(release)
+  most = cohorts.limit(release)
   return tree_mechanism.build_tree_mechanism(
     release.threshold_noise_multiplier,
     num_bins,
@@ -89,7 +77,7 @@ def tree_for(
 
 
 def sum_for(
-  release: accounting.Release, clip_norm: float, num_parameters: int
+  release: releases.Release, clip_norm: float, num_parameters: int
 ) -> sum_mechanism.SumMechanism:
   """The sum of updates, with noise from the clients, that delivers a release's noise.
 
@@ -99,7 +87,7 @@ def sum_for(
     num_parameters: d, how many numbers an update has.
 
   Returns:
-    Its parameters, with `num_shares` shares.
+    Its parameters, with `cohorts.limit` shares.
 
   Raises:
     ValueError: If a number is out of its range.
@@ -107,18 +95,18 @@ def sum_for(
   if release.update_noise_multiplier is None:
     raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
   return sum_mechanism.build_sum_mechanism(
-    release.update_noise_multiplier, clip_norm, num_parameters, num_shares(release)
+    release.update_noise_multiplier, clip_norm, num_parameters, cohorts.limit(release)
   )
 
 
 def complete(
-  release: accounting.Release,
+  release: releases.Release,
   *,
   num_bins: Optional[int] = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
   num_parameters: Optional[int] = None,
-) -> accounting.Release:
+) -> releases.Release:
   """A release with the parameters of what clients add noise to.
 
   Args:
@@ -155,17 +143,17 @@ def calibrate(
   clients_per_round: float,
   num_rounds: int,
   rho_ratio: Optional[float],
-  sampling: str = accounting.POISSON,
+  sampling: str = releases.POISSON,
   accountant: str = accounting.TIGHTEST,
-  threshold_kind: str = accounting.TREE,
-  relation: str = accounting.ZERO_OUT,
+  threshold_kind: str = releases.TREE,
+  relation: str = releases.ZERO_OUT,
   protocol: str = shares.COMPLEMENT,
   contacted: Optional[float] = None,
   num_bins: Optional[int] = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
   num_parameters: Optional[int] = None,
-) -> accounting.Release:
+) -> releases.Release:
   """The least noise with which a run stays within a privacy budget.
 
   Args:
@@ -176,7 +164,7 @@ def calibrate(
     num_rounds: T, at least 1.
     rho_ratio: r, what the threshold costs over what the weights cost; None or 0 for no threshold
       (DP-FedAvg).
-    sampling: As in `accounting.Release`, and likewise the next four.
+    sampling: As in `releases.Release`, and likewise the next four.
     accountant: "tightest", "pld" or "rdp".
     threshold_kind: See there.
     relation: See there.
@@ -194,13 +182,13 @@ def calibrate(
   Raises:
     ValueError: If a number is out of its range, or no noise in reach gives that epsilon.
   """
-  epsilon = tree_mechanism.check_positive("epsilon", epsilon)
-  delta = accounting.check_delta(delta)
-  num_rounds = accounting.whole("num_rounds", num_rounds, 1)
+  epsilon = checks.positive("epsilon", epsilon)
+  delta = checks.fraction("delta", delta)
+  num_rounds = checks.whole("num_rounds", num_rounds, 1)
 
-  def release_of(log_z: float) -> accounting.Release:
+  def release_of(log_z: float) -> releases.Release:
     threshold, update = split_noise(math.exp(log_z), rho_ratio)
-    return accounting.Release(
+    return releases.Release(
       population,
       clients_per_round,
       threshold,
@@ -213,13 +201,13 @@ def calibrate(
     )
 
   if num_bins is not None and (
-    threshold_kind != accounting.TREE or release_of(0.0).threshold_noise_multiplier is None
+    threshold_kind != releases.TREE or release_of(0.0).threshold_noise_multiplier is None
   ):
     raise ValueError(
       "Found num_bins without a tree threshold; expected a positive rho_ratio and the tree."
     )
 
-  def completed(log_z: float) -> accounting.Release:
+  def completed(log_z: float) -> releases.Release:
     return complete(
       release_of(log_z),
       num_bins=num_bins,
@@ -281,7 +269,7 @@ def calibrate(
 
 
 def default_rho_ratio(
-  release: accounting.Release, num_parameters: int, *, num_bins: int = 64, theta: float = 0.5
+  release: releases.Release, num_parameters: int, *, num_bins: int = 64, theta: float = 0.5
 ) -> float:
   """The threshold's share of the budget that makes the modelled error of the update least.
 
@@ -309,7 +297,7 @@ def default_rho_ratio(
   Returns:
     r, within 0.001 and 1.
   """
-  if release.threshold_kind == accounting.GEOMETRIC:
+  if release.threshold_kind == releases.GEOMETRIC:
     gain = 0.12
     error = gain / (2.0 - gain) / 4.0
   else:

@@ -12,8 +12,10 @@ import math
 import sys
 from typing import Any, Optional, TypedDict
 
-from privacy import accounting as accounting_lib
-from privacy import paper_accounting
+from privacy import accounting
+from privacy import checks
+from privacy import paper
+from privacy import releases
 from privacy import server
 from privacy import statements
 from privacy import sum_mechanism
@@ -28,7 +30,7 @@ WITHOUT_GUARANTEE = (
   " in another folder."
 )
 PAPER = "paper"
-ACCOUNTINGS = (*accounting_lib.ACCOUNTANTS, PAPER)
+ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
 
 
 class Claim(TypedDict):
@@ -60,7 +62,7 @@ class Ledger:
   version: int
   accounting: str
   claim: Claim
-  release: accounting_lib.Release
+  release: releases.Release
   clip_norm: Optional[float]
   num_rounds_planned: int
   rounds_done: int
@@ -109,7 +111,7 @@ class Ledger:
       raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
     found["claim"] = {
       "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
-      "delta": accounting_lib.check_delta(claim["delta"]),
+      "delta": checks.fraction("delta", claim["delta"]),
     }
     for name in ("clip_norm", "epsilon_server"):
       found[name] = _optional_number(found[name], name)
@@ -139,8 +141,8 @@ def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
   return dict(found)
 
 
-def _read_release(found: Any) -> accounting_lib.Release:
-  found = _fields(accounting_lib.Release, found, "release")
+def _read_release(found: Any) -> releases.Release:
+  found = _fields(releases.Release, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
@@ -149,7 +151,7 @@ def _read_release(found: Any) -> accounting_lib.Release:
     if found[name] is not None:
       found[name] = _read_mechanism(kind, found[name], name)
   try:
-    return accounting_lib.Release(**found)
+    return releases.Release(**found)
   except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
 
@@ -181,21 +183,21 @@ def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[f
   return float(value)
 
 
-def spent(release: accounting_lib.Release, num_rounds: int, delta: float, accountant: str) -> float:
+def spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> float:
   """The epsilon of some rounds by any of `ACCOUNTINGS`."""
   if accountant == PAPER:
     return _paper_epsilon(release, num_rounds, delta)
-  return accounting_lib.epsilon(release, num_rounds, delta, accountant).epsilon
+  return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
 
 
 @functools.lru_cache(maxsize=512)
-def _paper_epsilon(release: accounting_lib.Release, num_rounds: int, delta: float) -> float:
-  return paper_accounting.epsilon(release, num_rounds, delta)
+def _paper_epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
+  return paper.epsilon(release, num_rounds, delta)
 
 
 @functools.lru_cache(maxsize=32)
 def sentences(
-  release: accounting_lib.Release, num_rounds: int, delta: float, accountant: str
+  release: releases.Release, num_rounds: int, delta: float, accountant: str
 ) -> tuple[str, ...]:
   """What the epsilon of a ledger with these numbers is about."""
   if accountant != PAPER:
@@ -205,15 +207,15 @@ def sentences(
 
 
 def build_ledger(
-  release: accounting_lib.Release,
+  release: releases.Release,
   *,
   claim_epsilon: Optional[float],
   delta: float,
   clip_norm: Optional[float],
   num_rounds_planned: int,
   rounds_done: int,
-  accountant: str = accounting_lib.TIGHTEST,
-  meter: Optional[accounting_lib.Meter] = None,
+  accountant: str = accounting.TIGHTEST,
+  meter: Optional[accounting.Meter] = None,
 ) -> Ledger:
   """Makes the ledger of a run as it is after some rounds; quick enough for every round.
 
@@ -237,7 +239,7 @@ def build_ledger(
     raise ValueError(
       f"Found accountant = {accountant!r}; expected one of {', '.join(ACCOUNTINGS)}."
     )
-  delta = accounting_lib.check_delta(delta)
+  delta = checks.fraction("delta", delta)
   if meter is not None:
     if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
       raise ValueError("Found a meter of another release, delta or accountant; expected its own.")

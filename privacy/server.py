@@ -10,17 +10,14 @@ import dataclasses
 import functools
 from typing import Optional
 
-import numpy as np
-from scipy import stats
-
 from privacy import accounting
-from privacy import dominating_pairs
-from privacy import shares
+from privacy import checks
+from privacy import cohorts
+from privacy import events
+from privacy import releases
 
 # The share of delta for cohorts that are so small that they are not looked at.
 _SMALL_COHORTS_SHARE = 1e-3
-# No more cohort sizes than this are told apart.
-_MOST_SIZES = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,70 +39,9 @@ class ServerSpent:
   explanation: str
 
 
-def likely_participations(release: accounting.Release, num_rounds: int) -> int:
-  """In how many rounds a client reports, but for one client in a thousand.
-
-  Args:
-    release: What each round releases.
-    num_rounds: T.
-
-  Returns:
-    The 0.999 quantile of Binomial(T, q), which is T without sampling.
-  """
-  return int(stats.binom.ppf(0.999, num_rounds, release.contact_probability)) if num_rounds else 0
-
-
-def _view(
-  release: accounting.Release, sees_updates: bool, failure: float
-) -> tuple[dominating_pairs.Mixture, float]:
-  """A round in which a client reports, as the server sees it.
-
-  It knows the number of reports k and sees k shares of noise, with "helpers" K. What it does not
-  know is the coin of "private_coin". Sizes are independent of data: a mixture over them.
-
-  Args:
-    release: What a round releases.
-    sees_updates: Whether it sees the updates without noise, and is trusted with them.
-    failure: How likely cohorts may be that are too small to be looked at.
-
-  Returns:
-    The mixture over the other cohorts, and the probability of those, at most `failure`.
-  """
-  seen = dataclasses.replace(release, tree=None, update_sum=None)
-  if sees_updates:
-    seen = dataclasses.replace(seen, update_noise_multiplier=None)
-  coin = 1.0
-  if release.contacted is not None:
-    coin = release.clients_per_round / release.contacted
-  if release.protocol == shares.HELPERS:
-    return ((1.0, seen.gaussian(coin)),), 0.0
-  if release.sampling != accounting.POISSON:
-    growth = 1.0
-    if release.num_shares is not None and release.clients_per_round < release.num_shares:
-      growth = shares.loss_ratio(max(1, int(release.clients_per_round)), release.num_shares)
-    return ((1.0, seen.gaussian(coin, growth)),), 0.0
-  # Without parameters of a histogram: those of the one that would be built.
-  limit = release.num_shares or shares.cohort_limit(
-    release.population, release.contacted or release.clients_per_round
-  )
-  sizes, probabilities = shares.reports_of_a_member(
-    release.population, release.contact_probability, limit
-  )
-  first = int(np.searchsorted(np.cumsum(probabilities), failure, side="right"))
-  too_small = float(probabilities[:first].sum())
-  # A few sizes together count as their smallest.
-  starts = np.arange(first, limit, -(-limit // _MOST_SIZES))
-  found = []
-  for size, probability in zip(sizes[starts], np.add.reduceat(probabilities, starts)):
-    if probability > 0.0:
-      pair = seen.gaussian(coin, shares.loss_ratio(float(size), limit))
-      found.append((float(probability), pair))
-  return tuple(found), too_small
-
-
 @functools.lru_cache(maxsize=512)
 def server_epsilon(
-  release: accounting.Release, num_rounds: int, delta: float, participations: Optional[int] = None
+  release: releases.Release, num_rounds: int, delta: float, participations: Optional[int] = None
 ) -> ServerSpent:
   """What a run costs a client against the server.
 
@@ -114,7 +50,7 @@ def server_epsilon(
     num_rounds: T.
     delta: Of (epsilon, delta)-differential privacy.
     participations: In how many of the rounds the client takes part; None for
-      `likely_participations`.
+      `cohorts.likely_participations`.
 
   Returns:
     The cost for such a client, or why there is none to speak of.
@@ -122,13 +58,13 @@ def server_epsilon(
   Raises:
     ValueError: If a number is out of its range, or there are more participations than rounds.
   """
-  delta = accounting.check_delta(delta)
-  num_rounds = accounting.whole("num_rounds", num_rounds, 0)
+  delta = checks.fraction("delta", delta)
+  num_rounds = checks.whole("num_rounds", num_rounds, 0)
   if participations is None:
-    participations = likely_participations(release, num_rounds)
+    participations = cohorts.likely_participations(release, num_rounds)
     beyond = "; one in a thousand takes part in more"
   else:
-    participations = accounting.whole("participations", participations, 0)
+    participations = checks.whole("participations", participations, 0)
     if participations > num_rounds:
       raise ValueError(
         f"Found participations = {participations} in num_rounds = {num_rounds}; expected at most"
@@ -143,8 +79,7 @@ def server_epsilon(
 
   sees_updates = release.update_noise_multiplier is not None and release.update_sum is None
   sees_bits = (
-    release.threshold_noise_multiplier is not None
-    and release.threshold_kind == accounting.GEOMETRIC
+    release.threshold_noise_multiplier is not None and release.threshold_kind == releases.GEOMETRIC
   )
   if sees_bits or release.threshold_noise_multiplier is None and sees_updates:
     seen = [name for name, sees in (("counts", sees_bits), ("updates", sees_updates)) if sees]
@@ -157,9 +92,10 @@ def server_epsilon(
     )
   if participations == 0:
     return ServerSpent(0.0, delta, 0, who)
-  slack = participations * accounting.round_slack(release)
+  slack = participations * events.round_slack(release)
   failure = _SMALL_COHORTS_SHARE * delta / participations
-  mixture, too_small = _view(release, sees_updates, failure)
+  noisy = dataclasses.replace(release, update_noise_multiplier=None) if sees_updates else release
+  mixture, too_small = cohorts.mixture_of_sizes(noisy, failure)
   try:
     found = accounting.pld_epsilon(
       mixture, participations, delta - participations * too_small, slack

@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from privacy import accounting
+from privacy import releases
 from privacy import shares
 
 NOT_COVERED = (
@@ -19,14 +19,14 @@ NOT_COVERED = (
 )
 
 
-def mechanism(release: accounting.Release) -> str:
+def mechanism(release: releases.Release) -> str:
   """What a round releases and with which noise."""
   parts = []
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
   if z_q is not None:
     kind = (
       "a histogram of losses"
-      if release.threshold_kind == accounting.TREE
+      if release.threshold_kind == releases.TREE
       else "a one-bit count of losses"
     )
     maker = ""
@@ -45,12 +45,12 @@ def mechanism(release: accounting.Release) -> str:
   return f"Gaussian mechanism in every round: {' and '.join(parts)}{together}."
 
 
-def neighboring(release: accounting.Release) -> str:
+def neighboring(release: releases.Release) -> str:
   """Which change of the data the guarantee hides."""
   return f"Neighbouring data sets: {release.neighboring_relation}."
 
 
-def sampling(release: accounting.Release) -> str:
+def sampling(release: releases.Release) -> str:
   """How the cohorts must come about for the guarantee to hold."""
   m, n = release.clients_per_round, release.population
   if release.contacted is not None:
@@ -60,12 +60,12 @@ def sampling(release: accounting.Release) -> str:
       f" probability {m / release.contacted:.4g}, by a coin that it tosses itself; nobody learns"
       " who does or how many."
     )
-  if release.sampling == accounting.POISSON:
+  if release.sampling == releases.POISSON:
     return (
       f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
       f" {release.sampling_probability:.4g}, independently, and nobody learns who does or how many."
     )
-  if release.sampling == accounting.FIXED_SIZE:
+  if release.sampling == releases.FIXED_SIZE:
     return (
       f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
       " learns who."
@@ -73,7 +73,7 @@ def sampling(release: accounting.Release) -> str:
   return "Sampling: none that counts; every client may take part in every round, for all to know."
 
 
-def noise_shares(release: accounting.Release) -> Optional[str]:
+def noise_shares(release: releases.Release) -> Optional[str]:
   """Who makes the noise where clients do; None where the server makes all of it."""
   if release.num_shares is None:
     return None
@@ -91,7 +91,7 @@ def noise_shares(release: accounting.Release) -> Optional[str]:
   )
 
 
-def adversary(release: accounting.Release) -> str:
+def adversary(release: releases.Release) -> str:
   """Against whom the main number holds."""
   seen = [
     name
@@ -101,11 +101,11 @@ def adversary(release: accounting.Release) -> str:
     )
     if multiplier is not None
   ]
-  known = "and the cohorts" if release.sampling == accounting.NO_SAMPLING else "but no cohort"
+  known = "and the cohorts" if release.sampling == releases.NO_SAMPLING else "but no cohort"
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
-def guarantee(release: accounting.Release) -> list[str]:
+def guarantee(release: releases.Release) -> list[str]:
   """All of the above, in the order of reading."""
   sentences = [
     mechanism(release),
@@ -117,14 +117,14 @@ def guarantee(release: accounting.Release) -> list[str]:
   return [sentence for sentence in sentences if sentence is not None]
 
 
-def paper_caveat(release: accounting.Release, num_rounds: int, delta: float) -> list[str]:
+def paper_caveat(release: releases.Release, num_rounds: int, delta: float) -> list[str]:
   """That the paper's accounting is not a guarantee, and what the same noise costs."""
   # Imported here, because it depends on more than the sentences of the default accounting do.
-  from privacy import paper_accounting
+  from privacy import paper
 
-  cost = paper_accounting.real_cost(release, num_rounds, delta)
+  cost = paper.real_cost(release, num_rounds, delta)
   sentences = [
-    paper_accounting.NOT_A_GUARANTEE,
+    paper.NOT_A_GUARANTEE,
     f"The same noise really has epsilon = {cost.poisson:.4g} with Poisson cohorts if a client's"
     " data are removed.",
   ]

@@ -15,12 +15,12 @@ coordinate, with K sigma_local^2 = (z Delta)^2 + 2. The modulus matters to utili
 import dataclasses
 import math
 
+from privacy import checks
 from privacy import shares
 from privacy import tree_mechanism
 
 # Rounding then adds at most one part in a hundred to the sensitivity.
 _STEPS_PER_ROOT_OF_ENTRIES = 50.0
-_FAILURE_PROBABILITY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,8 @@ def build_sum_mechanism(
   Raises:
     ValueError: If a number is out of its range, or so large that sums would not fit 64 bits.
   """
-  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
-  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  clip_norm = checks.scale("clip_norm", clip_norm)
   for name, value in (("num_entries", num_entries), ("num_shares", num_shares)):
     if value < 1:
       raise ValueError(f"Found {name} = {value}; expected at least 1.")
@@ -92,11 +92,7 @@ def build_sum_mechanism(
   )
   sensitivity = norm_in_steps + math.sqrt(num_entries) / 2.0
   local_stddev = shares.share_stddev(noise_multiplier, sensitivity, num_shares)
-  margin = math.ceil(
-    local_stddev
-    * math.sqrt(num_shares)
-    * math.sqrt(2.0 * math.log(2.0 * num_entries / _FAILURE_PROBABILITY))
-  )
+  margin = tree_mechanism.wrap_margin(local_stddev * math.sqrt(num_shares), num_entries)
   modulus = 2 * (num_shares * math.ceil(norm_in_steps + 0.5) + margin) + 1
   tree_mechanism.check_modulus(modulus, noise_multiplier)
   return SumMechanism(

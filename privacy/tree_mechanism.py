@@ -20,15 +20,16 @@ from typing import Optional
 
 import numpy as np
 
+from privacy import checks
 from privacy import shares
 
 # Sums are computed in 64 bits, of which reports that are not reduced take some more.
 _MAX_MODULUS = 2**53
 # A client sends two numbers a bin: a megabyte.
 _MAX_BINS = 2**16
-# What multiplies or divides losses, updates and noise: float32 (1e-38 to 3e38) holds the products
-# and squares of such numbers.
-LEAST_SCALE, MOST_SCALE = 1e-9, 1e9
+
+# The chance that anything wraps in a round of K clients.
+_WRAP_PROBABILITY = 1e-6
 
 _SENSITIVITIES = ("l2", "paper")
 
@@ -80,11 +81,6 @@ class TreeMechanism:
     return self.num_nodes * self.bits_per_entry
 
   @property
-  def rho(self) -> float:
-    """What one release costs in zero-concentrated differential privacy: 1 / (2 z^2)."""
-    return 0.5 / self.noise_multiplier**2
-
-  @property
   def count_stddev(self) -> float:
     """Standard deviation of a node's count, in clients."""
     return self.local_stddev * math.sqrt(self.num_shares) / self.scale
@@ -106,29 +102,6 @@ def check_num_bins(num_bins: int) -> int:
   if num_bins > _MAX_BINS:
     raise ValueError(f"Found num_bins = {num_bins}; expected at most {_MAX_BINS}.")
   return int(num_bins)
-
-
-def check_positive(name: str, value: float) -> float:
-  """Returns a positive, finite number as a Python float; raises a ValueError otherwise."""
-  # dp_accounting loses mechanisms whose noise multiplier is of another type.
-  value = float(value)
-  if not 0.0 < value < math.inf:
-    raise ValueError(f"Found {name} = {value}; expected a positive number.")
-  return value
-
-
-def check_scale(name: str, value: float) -> float:
-  """Returns a positive number as a Python float if float32 holds its products and squares.
-
-  Raises:
-    ValueError: If it isn't within `LEAST_SCALE` and `MOST_SCALE`.
-  """
-  value = check_positive(name, value)
-  if not LEAST_SCALE <= value <= MOST_SCALE:
-    raise ValueError(
-      f"Found {name} = {value:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
-    )
-  return value
 
 
 def least_sensitivity(noise_multiplier: float, num_shares: int) -> float:
@@ -173,35 +146,32 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
   return (own + (np.arange(num_bins + 1) / num_bins) ** 2 * of_total)[1:-1]
 
 
-def _wrap_margin(stddev: float, num_nodes: int, failure_probability: float) -> int:
-  """t: all noise of a release is in [-t, t] but with the failure probability."""
-  return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_nodes / failure_probability)))
+def wrap_margin(stddev: float, num_entries: int) -> int:
+  """t: all noise of a release is in [-t, t] but with probability `_WRAP_PROBABILITY`."""
+  return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
 def build_tree_mechanism(
-  noise_multiplier: Optional[float] = None,
+  noise_multiplier: float,
   num_bins: int = 64,
   expected_clients: int = 100,
   *,
-  rho: Optional[float] = None,
   num_shares: Optional[int] = None,
   scale: Optional[int] = None,
   bits: Optional[int] = None,
   sensitivity: str = "l2",
-  failure_probability: float = 1e-6,
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from what one wants of it.
 
       c            = ceil(sqrt(4 K - 2) / (z sqrt(L)))         so that sigma_local >= 2
       sigma_local  = sqrt((z^2 c^2 L + 2) / K)
-      t            = ceil(s sqrt(2 ln(2 d / beta))),           s = sigma_local sqrt(K)
+      t            = ceil(s sqrt(2 ln(2 d / 1e-6))),           s = sigma_local sqrt(K)
       M            = c K + 2 t + 1                             so that nothing wraps
 
   Args:
-    noise_multiplier: z_q. Either this or `rho`.
+    noise_multiplier: z_q.
     num_bins: b, a power of two.
     expected_clients: How many clients are expected to report in a round.
-    rho: What one release may cost in zero-concentrated differential privacy.
     num_shares: K, the most clients of a round, for as many of which there is noise in each; None
       for `expected_clients`, for cohorts of fixed size.
     scale: c; None for the smallest that will do.
@@ -209,7 +179,6 @@ def build_tree_mechanism(
     sensitivity: "l2" for c sqrt(L). "paper" is for reproduction alone: noise for the paper's
       sensitivity c L, any modulus, and decoding around zero, so that sums wrap where the paper's
       do.
-    failure_probability: beta, the chance that anything wraps in a round of K clients.
 
   Returns:
     A `TreeMechanism`.
@@ -218,16 +187,10 @@ def build_tree_mechanism(
     ValueError: If a number is out of its range, sigma_local would be below 2, or the modulus is
       too small for the cohort.
   """
-  if noise_multiplier is None and rho is not None:
-    noise_multiplier = math.sqrt(0.5 / check_positive("rho", rho))
-  elif noise_multiplier is None or rho is not None:
-    raise ValueError("Found both or neither of noise_multiplier and rho; expected one of them.")
-  noise_multiplier = check_scale("noise_multiplier", noise_multiplier)
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if sensitivity not in _SENSITIVITIES:
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")
-  if not 0.0 < failure_probability < 1.0:
-    raise ValueError(f"Found failure_probability = {failure_probability}; expected one in (0, 1).")
   if num_shares is None:
     num_shares = expected_clients
   if not 1 <= expected_clients <= num_shares:
@@ -256,7 +219,7 @@ def build_tree_mechanism(
       f" {local_stddev:.3g}; expected at least {shares.MIN_STDDEV:g}, below which the sum is not"
       " close to a Gaussian. Take a larger scale."
     )
-  offset = _wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes, failure_probability)
+  offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes)
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
   if bits is not None:

@@ -32,6 +32,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import releases
 from privacy import shares
 from privacy import sum_mechanism
 from privacy import tree_mechanism
@@ -169,7 +170,7 @@ def _gaussian_epsilon(mu, delta):
 
 def test_the_formula_for_epsilon():
   # Of a Gaussian of sigma = 1, and between PLD and RDP of the accountant.
-  release = accounting.Release(4, 4, None, 1.0, accounting.NO_SAMPLING)
+  release = releases.Release(4, 4, None, 1.0, releases.NO_SAMPLING)
   exact = _gaussian_epsilon(1.0, _DELTA)
   assert exact == pytest.approx(4.3776, abs=1e-3)
   assert exact <= accounting.epsilon(release, 1, _DELTA, "pld").epsilon <= 1.01 * exact
@@ -237,7 +238,7 @@ def _tree(z_q, num_shares):
 @pytest.mark.parametrize("sizes", _SIZES)
 def test_dp_fed_avg(sizes):
   z_w = 0.5
-  release = accounting.Release(4, 4, None, z_w, accounting.NO_SAMPLING)
+  release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING)
   _audit(_process(1.0, None, z_w), release, sizes)
 
 
@@ -252,8 +253,8 @@ def test_geometric_threshold(sizes):
     learning_rate=0.2,
     noise_key=_KEY,
   )
-  release = accounting.Release(
-    4, 4, z_q, z_w, accounting.NO_SAMPLING, threshold_kind=accounting.GEOMETRIC
+  release = releases.Release(
+    4, 4, z_q, z_w, releases.NO_SAMPLING, threshold_kind=releases.GEOMETRIC
   )
   _audit(_process(0.5, threshold, z_w), release, sizes)
 
@@ -262,7 +263,7 @@ def test_geometric_threshold(sizes):
 def test_tree_threshold_and_noise_of_the_server(sizes):
   z_q, z_w = 1.5, 0.55
   tree, threshold = _tree(z_q, 4)
-  release = accounting.Release(4, 4, z_q, z_w, accounting.NO_SAMPLING, tree=tree)
+  release = releases.Release(4, 4, z_q, z_w, releases.NO_SAMPLING, tree=tree)
   _audit(_process(0.5, threshold, z_w), release, sizes)
 
 
@@ -274,8 +275,8 @@ def test_tree_threshold_and_distributed_sum(sizes, protocol):
   tree, threshold = _tree(z_q, num_shares)
   update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
   # The three who are not there could be.
-  release = accounting.Release(
-    num_shares, num_shares, z_q, z_w, accounting.NO_SAMPLING, tree=tree, update_sum=update_sum
+  release = releases.Release(
+    num_shares, num_shares, z_q, z_w, releases.NO_SAMPLING, tree=tree, update_sum=update_sum
   )
   num_helpers = 3 if protocol == shares.HELPERS else 0
   _audit(_process(0.5, threshold, z_w, update_sum), release, sizes, num_helpers)
@@ -298,7 +299,7 @@ def test_poisson_cohorts_complete_and_cut(num_shares, sizes):
   update_sum = None
   if num_shares is not None:
     update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
-  release = accounting.Release(4, 2, None, z_w, update_sum=update_sum)
+  release = releases.Release(4, 2, None, z_w, update_sum=update_sum)
   process = _process(1.0, None, z_w, update_sum)
   rng = np.random.default_rng(7)
   found = {}

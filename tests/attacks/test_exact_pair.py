@@ -17,6 +17,7 @@ from scipy import stats
 
 from privacy import accounting
 from privacy import calibration
+from privacy import releases
 
 _INTERVAL = 2e-4
 
@@ -188,6 +189,6 @@ def test_the_attack_breaks_noise_that_grows_with_the_cohort():
 def test_the_bound_of_a_pair_without_sampling_is_that_of_the_gaussian():
   x = np.linspace(-14, 15, 20001)
   laws = [stats.norm(mean, 1.3).pdf(x) * (x[1] - x[0]) for mean in (1.0, 0.0)]
-  release = accounting.Release(10, 10, None, 1.3)
+  release = releases.Release(10, 10, None, 1.3)
   exact = accounting.epsilon(release, 20, 1e-5, accounting.PLD).epsilon
   assert 0.995 * exact < _epsilon_at_least(*laws, 20, 1e-5) <= exact

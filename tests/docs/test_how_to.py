@@ -16,6 +16,7 @@ from privacy import account
 from privacy import accounting
 from privacy import calibration
 from privacy import ledger
+from privacy import releases
 from tff_superquantile.experiments import presets
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -255,7 +256,7 @@ def _write_private_run(folder):
     population=2500,
     clients_per_round=100,
     num_rounds=num_rounds,
-    threshold_kind=accounting.GEOMETRIC,
+    threshold_kind=releases.GEOMETRIC,
   )
   whole = calibration.calibrate(flags["epsilon"], delta, rho_ratio=None, **budget)
   ratio = float(f"{calibration.default_rho_ratio(whole, 210):.3g}")

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from privacy import accounting
 from privacy import ledger
+from privacy import releases
 from privacy import shares
 import tasks
 from tff_superquantile import noise_source
@@ -285,7 +286,7 @@ def test_the_ledger_is_what_was_spent(private):
   assert found.clip_norm == pytest.approx(0.1 * 0.5)  # Of the update.
   z_q, z_w = (float(flag[f"{name}_noise_multiplier"]) for name in ("threshold", "update"))
   assert (z_w / z_q) ** 2 == pytest.approx(float(flag["rho_ratio"]))
-  release = accounting.Release(_POPULATION, 8, z_q, z_w, threshold_kind="geometric")
+  release = releases.Release(_POPULATION, 8, z_q, z_w, threshold_kind="geometric")
   assert found.release == release
   assert found.epsilon_spent == float(rows[-1]["epsilon"]) <= _EPSILON
   assert found.epsilon_spent > 0.99 * _EPSILON  # Nor was any of it wasted.
@@ -514,13 +515,13 @@ def test_refused_commands_write_nothing(ends, lab):
 def _release_of_flags(run):
   """What the flags say that a round releases, from the parts of `privacy` alone."""
   flag = _flags_of(run)
-  return accounting.Release(
+  return releases.Release(
     population=_POPULATION,
     clients_per_round=int(flag["clients_per_round"]),
     threshold_noise_multiplier=flag.get("threshold_noise_multiplier"),
     update_noise_multiplier=flag["update_noise_multiplier"],
     sampling=flag["sampling"],
-    threshold_kind=flag.get("threshold", accounting.TREE),
+    threshold_kind=flag.get("threshold", releases.TREE),
     relation=flag["relation"],
     protocol=flag["noise_shares"],
     contacted=flag.get("contacted_clients"),

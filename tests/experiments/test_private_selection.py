@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from privacy import accounting
 from privacy import calibration
+from privacy import releases
 from tff_superquantile.experiments import methods
 from tff_superquantile.experiments import run_config
 from tff_superquantile.simulation import client_files
@@ -31,7 +31,7 @@ def _release(**values):
     update_noise_multiplier=1.0,
     **values,
   )
-  return accounting.Release(**values)
+  return releases.Release(**values)
 
 
 def _with_shares(**values):

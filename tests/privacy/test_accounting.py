@@ -14,6 +14,10 @@ from scipy import stats
 
 from privacy import accounting
 from privacy import calibration
+from privacy import checks
+from privacy import cohorts
+from privacy import events
+from privacy import releases
 from privacy import shares
 from privacy import statements
 from privacy import sum_mechanism
@@ -26,7 +30,7 @@ _GOLDEN_Z = {3: 1.7310, 5: 1.2447, 10: 0.8719, 15: 0.7348, 20: 0.6578}
 
 
 def _release(threshold=3.0, update=2.0, sampling="poisson", **kwargs):
-  return accounting.Release(2500, 100, threshold, update, sampling, **kwargs)
+  return releases.Release(2500, 100, threshold, update, sampling, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_golden_split(epsilon, ratio, z_q, z_w):
 )
 def test_any_kind_of_number_costs_the_same(kind):
   # dp_accounting itself drops all but the last Gaussian here unless it gets Python's floats.
-  release = accounting.Release(kind(2500), kind(100), kind(3), kind(2))
+  release = releases.Release(kind(2500), kind(100), kind(3), kind(2))
   assert all(
     type(getattr(release, name)) is float
     for name in ("clients_per_round", "threshold_noise_multiplier", "update_noise_multiplier")
@@ -100,8 +104,8 @@ def test_events_hold_floats_only():
       if inner is not None:
         yield from leaves(inner)
 
-  for sampling in accounting.SAMPLINGS:
-    event = accounting.run_event(_release(np.float32(3), np.array(2), sampling), 10)
+  for sampling in releases.SAMPLINGS:
+    event = events.round_event(_release(np.float32(3), np.array(2), sampling))
     values = list(leaves(event))
     assert len(values) == 2
     assert all(type(value) is float for value in values)
@@ -146,14 +150,14 @@ def test_replace_one_of_dp_accounting_is_without_the_factor():
 @pytest.mark.parametrize("kind,factor", [("tree", math.sqrt(2)), ("geometric", 2)])
 def test_fixed_cohorts_are_accounted_for_replacing_a_client_by_rdp(kind, factor):
   release = _release(sampling="fixed_size", threshold_kind=kind, relation="replace_one")
-  event = accounting.round_event(release)
+  event = events.round_event(release)
   assert isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
   assert (event.source_dataset_size, event.sample_size) == (2500, 100)
   multipliers = [gaussian.noise_multiplier for gaussian in event.event.events]
   assert multipliers == pytest.approx([3 / factor, 1.0])
   assert release.neighboring_relation == "replace one client's data"
   # Everybody in every round: without amplification, a Gaussian of what is left.
-  everybody = accounting.Release(
+  everybody = releases.Release(
     100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation="replace_one"
   )
   z = ((factor / 3) ** 2 + 1) ** -0.5
@@ -163,11 +167,9 @@ def test_fixed_cohorts_are_accounted_for_replacing_a_client_by_rdp(kind, factor)
 
 
 @pytest.mark.parametrize("kind,factor", [("tree", math.sqrt(2)), ("geometric", 2)])
-@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("relation", releases.RELATIONS)
 def test_a_fixed_cohort_of_everybody_is_a_gaussian_by_pld(kind, factor, relation):
-  everybody = accounting.Release(
-    100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation=relation
-  )
+  everybody = releases.Release(100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation=relation)
   z = 6 / math.sqrt(13)
   if relation == "replace_one":
     z = ((factor / 3) ** 2 + 1) ** -0.5
@@ -181,7 +183,7 @@ def test_a_fixed_cohort_of_everybody_is_a_gaussian_by_pld(kind, factor, relation
 
 def test_removing_a_client_from_fixed_cohorts_costs_less_than_replacing_it():
   zero_out, replaced = (
-    _release(sampling="fixed_size", relation=relation) for relation in accounting.RELATIONS
+    _release(sampling="fixed_size", relation=relation) for relation in releases.RELATIONS
   )
   assert zero_out == _release(sampling="fixed_size")
   assert "still counted" in zero_out.neighboring_relation
@@ -208,7 +210,7 @@ def test_replacing_a_client_of_poisson_cohorts():
   assert cost.accountant == "pld"
   assert cost.epsilon > accounting.epsilon(zero_out, 100, _DELTA).epsilon
   # Replacing is removing and adding: the data of a client that is not there are the way.
-  group = accounting.Release(2500, 100, 3 / 2, 2 / 2)
+  group = releases.Release(2500, 100, 3 / 2, 2 / 2)
   assert cost.epsilon < accounting.epsilon(group, 100, _DELTA).epsilon
   with pytest.raises(ValueError, match="^Found poisson sampling with relation = 'replace_one'"):
     accounting.epsilon(release, 100, _DELTA, "rdp")
@@ -223,7 +225,7 @@ def test_discrete_noise_costs_what_the_formula_says(accountant):
   scale = math.floor(math.sqrt((num_shares - 2) / 2) / 2.0)
   coarse = dataclasses.replace(coarse, scale=scale, local_stddev=1.0)
   delivered = shares.delivered_noise_multiplier(1.0, scale * math.sqrt(2), num_shares)
-  release = accounting.Release(2500, 100, delivered, 2.0, "none")
+  release = releases.Release(2500, 100, delivered, 2.0, "none")
   plain = accounting.epsilon(release, rounds, 1e-5, accountant).epsilon
   with_tree = accounting.epsilon(
     dataclasses.replace(release, tree=coarse), rounds, 1e-5, accountant
@@ -259,8 +261,8 @@ def test_slack_of_the_default_noise_is_negligible():
   less = accounting.epsilon(bare, _ROUNDS, _DELTA).epsilon
   # Discrete noise, and cohorts that are cut.
   assert 0 <= more - less < 2e-3
-  assert accounting.round_slack(bare) == 0.0
-  assert 0 < _ROUNDS * accounting.round_slack(release) < 1e-9
+  assert events.round_slack(bare) == 0.0
+  assert 0 < _ROUNDS * events.round_slack(release) < 1e-9
 
 
 def test_round_slack_counts_every_number():
@@ -268,7 +270,7 @@ def test_round_slack_counts_every_number():
   update_sum = sum_mechanism.build_sum_mechanism(2.0, 1.0, 210, 140)
 
   def assert_slack(release, expected):
-    assert accounting.round_slack(release) == pytest.approx(expected, rel=1e-9, abs=0)
+    assert events.round_slack(release) == pytest.approx(expected, rel=1e-9, abs=0)
 
   per_node = shares.slack(tree.local_stddev, 140)
   per_entry = shares.slack(update_sum.local_stddev, 140)
@@ -281,7 +283,7 @@ def test_round_slack_counts_every_number():
   helpers = dataclasses.replace(coarse, protocol="helpers")
   assert_slack(coarse, 336 * shares.slack(1.0, 140))
   assert_slack(helpers, 336 * shares.slack(1.0, 140, "helpers"))
-  assert 0 < accounting.round_slack(helpers) < accounting.round_slack(coarse)
+  assert 0 < events.round_slack(helpers) < events.round_slack(coarse)
 
 
 def test_a_sum_of_updates_whose_noise_the_clients_make():
@@ -312,7 +314,7 @@ def test_the_number_of_entries_costs_nothing(num_entries):
 
 def test_everybody_takes_part():
   tree = tree_mechanism.build_tree_mechanism(3.0, 64, 100)
-  release = accounting.Release(100, 100, 3, 2, tree=tree)
+  release = releases.Release(100, 100, 3, 2, tree=tree)
   assert release.overflow_probability == 0.0
   bare = dataclasses.replace(release, tree=None)
   assert accounting.epsilon(release, 10, 1e-5).epsilon == pytest.approx(
@@ -327,7 +329,7 @@ def test_cohorts_that_are_cut_often_cost_more():
     release = _release(tree=tree)
     overflow = stats.binom.sf(num_shares - 1, 2499, 0.04)
     assert release.overflow_probability == pytest.approx(overflow)
-    (weight, bare), (rest, full) = release.mixture
+    (weight, bare), (rest, full) = cohorts.mixture(release)
     assert (weight, rest) == pytest.approx((1 - overflow, overflow))
     assert full.is_replaced and full.replace_one and not bare.is_replaced
     assert full.probability == bare.probability == 0.04
@@ -362,7 +364,7 @@ def test_cohorts_that_are_cut_by_rdp():
 def test_expected_cohorts_that_are_no_whole_number_by_rdp():
   # Next to no room, so that cohorts are cut often; those that are count as of two clients.
   tree = tree_mechanism.build_tree_mechanism(3.0, 4, 2, num_shares=2)
-  release = accounting.Release(20, 1.5, 3, 2, tree=tree)
+  release = releases.Release(20, 1.5, 3, 2, tree=tree)
   overflow = stats.binom.sf(1, 19, 0.075)
   orders = np.arange(2.0, 65.0)
 
@@ -397,14 +399,13 @@ def test_meter():
   assert values == sorted(values)
   by_rdp = accounting.Meter(release, _DELTA, "rdp")
   for t, value in zip((1, 10, 100, 1000), values):
-    event = accounting.run_event(release, t)
+    event = dp_accounting.SelfComposedDpEvent(events.round_event(release), t)
     found = by_rdp.spent(t)
     assert found.rdp_order > 1 and found.accountant == "rdp"
     # dp_accounting's own orders are among ours.
     expected = rdp.RdpAccountant().compose(event).get_epsilon(_DELTA)
     assert 0.99 * expected < found.epsilon <= expected * (1 + 1e-9)
     assert value <= found.epsilon
-  assert accounting.run_event(release, 0) == dp_accounting.NoOpDpEvent()
   start = time.process_time()
   for t in range(100):
     by_rdp.epsilon(t)
@@ -436,7 +437,7 @@ def test_the_tightest_accountant_takes_the_smaller_bound():
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
 @pytest.mark.parametrize("planned", [7, 20])
 def test_epsilon_at_most(accountant, planned):
-  release = accounting.Release(300, 30, 4.0, 2.0)
+  release = releases.Release(300, 30, 4.0, 2.0)
   meter = accounting.Meter(release, 1e-5, accountant)
   exact = [meter.epsilon(t) for t in range(planned + 3)]
   bounds = [meter.epsilon_at_most(t, planned) for t in range(planned + 3)]
@@ -458,7 +459,7 @@ def test_epsilon_at_most(accountant, planned):
 def test_epsilon_at_most_is_that_of_the_next_stage_or_less(accountant):
   planned = 30
   meter, by_rdp = (
-    accounting.Meter(accounting.Release(100, 100, None, 20.0), 1e-5, name)
+    accounting.Meter(releases.Release(100, 100, None, 20.0), 1e-5, name)
     for name in (accountant, "rdp")
   )
   less_by_rdp = 0
@@ -554,7 +555,7 @@ def test_releases_that_are_refused(changes, message):
     population=2500, clients_per_round=100, threshold_noise_multiplier=3, update_noise_multiplier=2
   )
   with pytest.raises(ValueError, match=message) as error:
-    accounting.Release(**{**fields, **changes})
+    releases.Release(**{**fields, **changes})
   assert str(error.value).startswith("Found ")
 
 
@@ -566,10 +567,10 @@ def test_a_thousandth_less_noise_than_is_claimed_is_refused():
     ("update_sum", update_sum, update_sum.sensitivity),
   ):
     delivered = shares.delivered_noise_multiplier(mechanism.local_stddev, sensitivity, 140)
-    accounting.Release(2500, 100, delivered, delivered, **{name: mechanism})
+    releases.Release(2500, 100, delivered, delivered, **{name: mechanism})
     claimed = 1.001 * delivered
     with pytest.raises(ValueError, match="whose noise gives"):
-      accounting.Release(2500, 100, claimed, claimed, **{name: mechanism})
+      releases.Release(2500, 100, claimed, claimed, **{name: mechanism})
 
 
 @pytest.mark.parametrize(
@@ -581,7 +582,6 @@ def test_a_thousandth_less_noise_than_is_claimed_is_refused():
     (lambda: accounting.Meter(_release(), 1e-5).epsilon(-1), "num_rounds = -1"),
     (lambda: accounting.Meter(_release(), 1e-5).epsilon(2.5), "num_rounds = 2.5"),
     (lambda: accounting.Meter(_release(), 1e-5).epsilon_at_most(-1, 5), "num_rounds = -1"),
-    (lambda: accounting.run_event(_release(), -1), "num_rounds = -1"),
     (lambda: accounting.default_delta(0), "population = 0"),
   ],
 )
@@ -591,25 +591,25 @@ def test_nonsense_is_refused(call, message):
 
 
 def test_the_largest_whole_number():
-  assert accounting.whole("n", 2**53, 1) == 2**53
+  assert checks.whole("n", 2**53, 1) == 2**53
   with pytest.raises(ValueError, match=r"expected at most 2\^53"):
-    accounting.whole("n", 2**53 + 2, 1)
+    checks.whole("n", 2**53 + 2, 1)
 
 
 @pytest.mark.parametrize("num_rounds,guess", [(14, None), (1, 1e6)])
 def test_an_epsilon_beyond_double_precision_is_refused_by_pld(num_rounds, guess):
-  mixture = accounting.Release(100, 100, None, 0.1, "none").mixture
+  mixture = releases.Release(100, 100, None, 0.1, "none").mixture
   with pytest.raises(ValueError, match="^Found an epsilon of about .* too large .* or 'rdp'"):
     accounting.pld_epsilon(mixture, num_rounds, 1e-5, guess=guess)
   # By RDP it is known, of noise that does not end.
   summed = sum_mechanism.build_sum_mechanism(0.1, 1.0, 10, 100)
-  release = accounting.Release(100, 100, None, 0.1, "none", update_sum=summed)
+  release = releases.Release(100, 100, None, 0.1, "none", update_sum=summed)
   assert accounting.epsilon(release, 14, 1e-5).epsilon > 700
 
 
 def test_next_to_nothing_is_not_negative():
   # Rounding makes these divergences negative in dp_accounting, which then raises an error.
-  release = accounting.Release(10**6, 1, None, 1e6)
+  release = releases.Release(10**6, 1, None, 1e6)
   for accountant in accounting.ACCOUNTANTS:
     assert accounting.epsilon(release, 10, 1e-6, accountant).epsilon == 0.0
 
@@ -631,9 +631,9 @@ _END_OF_A_DRAW = math.sqrt(-2 * math.log(1e-7))
 def test_the_end_of_the_servers_noise_is_a_part_of_delta(threshold, kind, update_sum, ends):
   summed = sum_mechanism.build_sum_mechanism(0.25, 1.0, 10, 2500) if update_sum else None
   release = _release(threshold, 0.25, threshold_kind=kind, update_sum=summed)
-  assert accounting.GAUSSIAN_SUPPORT <= 2 * _END_OF_A_DRAW < accounting.GAUSSIAN_SUPPORT + 0.01
+  assert events.GAUSSIAN_SUPPORT <= 2 * _END_OF_A_DRAW < events.GAUSSIAN_SUPPORT + 0.01
   # At each of its ends, in each of the rounds in which a client is in the sample.
-  expected = sum(50 * 0.04 * 2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - 1 / z) for z in ends)
+  expected = sum(50 * 0.04 * 2 * stats.norm.sf(events.GAUSSIAN_SUPPORT - 1 / z) for z in ends)
   for accountant in ("rdp", "pld"):
     spent = accounting.epsilon(release, 50, 1e-5, accountant)
     assert spent.tail_probability == pytest.approx(expected, rel=1e-9, abs=0)
@@ -641,7 +641,7 @@ def test_the_end_of_the_servers_noise_is_a_part_of_delta(threshold, kind, update
 
 
 def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice():
-  release = accounting.Release(2500, 2500, None, 0.153, "none")
+  release = releases.Release(2500, 2500, None, 0.153, "none")
   spent = accounting.epsilon(release, 1, 1e-5, "pld")
   assert 1e-6 < spent.tail_probability < 5e-6
   mu = 1 / 0.153
@@ -665,10 +665,10 @@ def test_rdp_has_only_the_rest_of_delta():
 def test_replacing_a_client_gets_to_the_noises_end_sooner():
   tails = [
     accounting.epsilon(_release(None, 0.5, "none", relation=relation), 1, 1e-5).tail_probability
-    for relation in accounting.RELATIONS
+    for relation in releases.RELATIONS
   ]
   for tail, shift in zip(tails, (2, 4)):
-    expected = 2 * stats.norm.sf(accounting.GAUSSIAN_SUPPORT - shift)
+    expected = 2 * stats.norm.sf(events.GAUSSIAN_SUPPORT - shift)
     assert tail == pytest.approx(expected, rel=1e-9, abs=0)
 
 
@@ -706,6 +706,6 @@ def test_no_output_beyond_the_end_has_more_probability_than_is_set_aside():
   for z in (0.125, 0.15, 0.2, 0.5):
     shift = round(2 / (z * step))
     impossible_without = noise[len(noise) - shift :].sum()
-    release = accounting.Release(100, 100, None, z, "none")
+    release = releases.Release(100, 100, None, z, "none")
     tail = accounting.epsilon(release, 1, 0.5, "rdp").tail_probability
     assert impossible_without <= tail

@@ -9,6 +9,8 @@ import pytest
 
 from privacy import accounting
 from privacy import calibration
+from privacy import cohorts
+from privacy import releases
 from privacy import shares
 from privacy import sum_mechanism
 from privacy import tree_mechanism
@@ -63,7 +65,7 @@ def test_a_fine_grid_for_many_rounds():
     num_rounds=100_000,
   )
   assert release.effective_noise_multiplier == pytest.approx(13.385, rel=2e-3)
-  less = accounting.Release(10_000, 100, None, 10.29)
+  less = releases.Release(10_000, 100, None, 10.29)
   assert _cost(less, 100_000, 1e-6, "pld") == pytest.approx(1.330, rel=5e-3)
   assert _cost(less, 100_000, 1e-6, "pld") < _cost(less, 100_000, 1e-6, "rdp")
 
@@ -74,29 +76,33 @@ def test_a_fine_grid_for_many_rounds():
   [(10_000, 1, 2000, 1e-6, 1.0, 0.0414), (10**6, 1, 2000, 1e-6, 1.0, 0.0004)],
 )
 def test_a_fine_grid_for_small_epsilons(population, clients, rounds, delta, z, epsilon):
-  release = accounting.Release(population, clients, None, z)
+  release = releases.Release(population, clients, None, z)
   assert _cost(release, rounds, delta) <= 1.02 * epsilon
 
 
 def test_fixed_cohorts_by_rdp_and_pld():
   def cost(z, accountant):
-    release = accounting.Release(10**5, 100, None, z, "fixed_size", relation="replace_one")
+    release = releases.Release(10**5, 100, None, z, "fixed_size", relation="replace_one")
     return _cost(release, 1000, 1e-7, accountant)
 
   # An independent calculation of the bound for RDP; PLD needs half the noise.
   assert cost(5.276 * 1.002, "rdp") < 0.15 < cost(5.276 * 0.998, "rdp")
   assert cost(0.5 * 5.276, "pld") < 0.15
+  # The search finds that noise.
+  run = dict(population=10**5, clients_per_round=100, num_rounds=1000, sampling="fixed_size")
+  found = calibration.calibrate(0.15, 1e-7, rho_ratio=None, accountant="rdp", **run)
+  assert found.update_noise_multiplier == pytest.approx(5.276, rel=1e-4)
 
 
 @pytest.mark.parametrize("relation,z", [("zero_out", 2.590), ("replace_one", 3.589)])
 def test_golden_noise_of_fixed_cohorts(relation, z):
   for factor in (1.001, 0.999):
-    release = accounting.Release(2500, 100, None, factor * z, "fixed_size", relation=relation)
+    release = releases.Release(2500, 100, None, factor * z, "fixed_size", relation=relation)
     assert (_cost(release, accountant="pld") < 3) == (factor > 1)
 
 
-@pytest.mark.parametrize("relation", accounting.RELATIONS)
-@pytest.mark.parametrize("sampling", accounting.SAMPLINGS)
+@pytest.mark.parametrize("relation", releases.RELATIONS)
+@pytest.mark.parametrize("sampling", releases.SAMPLINGS)
 def test_the_tightest_accountant_asks_for_the_least_noise(relation, sampling):
   release = calibration.calibrate(
     2,
@@ -163,8 +169,8 @@ def test_calibrate_fixed_cohorts_and_none():
     release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, sampling=sampling, **_RUN)
     assert release.sampling == sampling
     assert 2.99 < _cost(release) <= 3
-  bare = accounting.Release(2500, 100, 3, 2, "none")
-  assert _cost(bare, 1, 1e-5) == pytest.approx(_cost(accounting.Release(2500, 2500, 3, 2), 1, 1e-5))
+  bare = releases.Release(2500, 100, 3, 2, "none")
+  assert _cost(bare, 1, 1e-5) == pytest.approx(_cost(releases.Release(2500, 2500, 3, 2), 1, 1e-5))
 
 
 @pytest.mark.parametrize("threshold_kind", ["tree", "geometric"])
@@ -209,7 +215,7 @@ def test_distributed_updates_stay_within_the_budget(num_parameters):
   assert 1.5957 * (1 - 1e-5) < z < 1.001 * 1.5957
 
 
-@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("relation", releases.RELATIONS)
 @pytest.mark.parametrize("protocol,contacted", [("helpers", None), ("private_coin", 50)])
 def test_calibrate_other_protocols(relation, protocol, contacted):
   release = calibration.calibrate(
@@ -226,7 +232,7 @@ def test_calibrate_other_protocols(relation, protocol, contacted):
   )
   assert (release.protocol, release.contacted) == (protocol, contacted)
   assert 2 * (1 - 1e-4) < _cost(release, 20, 1e-4) <= 2
-  assert release.num_shares == calibration.num_shares(release) == 60
+  assert release.num_shares == cohorts.limit(release) == 60
   # What an outsider sees does not depend on who makes the noise.
   same = calibration.calibrate(2, 1e-4, rho_ratio=0.2, relation=relation, num_bins=16, **_SMALL)
   assert release.effective_noise_multiplier == pytest.approx(
@@ -257,17 +263,17 @@ def test_a_private_coin_needs_shares_of_all_who_are_contacted():
   [("poisson", 100, 140), ("poisson", 2490, 2500), ("fixed_size", 100, 100), ("none", 100, 100)],
 )
 def test_num_shares(sampling, clients, expected):
-  release = accounting.Release(2500, clients, 3, 2, sampling)
-  assert calibration.num_shares(release) == expected
+  release = releases.Release(2500, clients, 3, 2, sampling)
+  assert cohorts.limit(release) == expected
   assert calibration.tree_for(release, 64).num_shares == expected
   assert calibration.sum_for(release, 1.0, 10).num_shares == expected
   complete = calibration.complete(release, num_bins=64, distributed_updates=True, num_parameters=10)
   assert complete.num_shares == expected
-  assert calibration.num_shares(accounting.Release(2500, 0.5, 3, 2, "none")) == 1
+  assert cohorts.limit(releases.Release(2500, 0.5, 3, 2, "none")) == 1
 
 
 def test_tree_for_and_sum_for_deliver_the_noise():
-  release = accounting.Release(2500, 100, 3.3, 1.7)
+  release = releases.Release(2500, 100, 3.3, 1.7)
   tree = calibration.tree_for(release, 32)
   assert tree == tree_mechanism.build_tree_mechanism(3.3, 32, 100, num_shares=140)
   assert calibration.tree_for(release, 32, 9).scale == 9
@@ -344,7 +350,7 @@ def test_what_is_refused(epsilon, delta, changes, message):
 
 def test_the_most_noise_is_just_not_enough():
   run = dict(rho_ratio=None, sampling="none", accountant="rdp", **_RUN)
-  least = _cost(accounting.Release(2500, 100, None, 2000, "none"), accountant="rdp")
+  least = _cost(releases.Release(2500, 100, None, 2000, "none"), accountant="rdp")
   with pytest.raises(ValueError, match="^Found epsilon = .*, which no noise reaches"):
     calibration.calibrate(0.99 * least, _DELTA, **run)
   release = calibration.calibrate(1.01 * least, _DELTA, **run)
@@ -356,7 +362,7 @@ def test_the_most_noise_is_just_not_enough():
   [
     (lambda r: calibration.tree_for(r, 64), "num_bins without a tree threshold"),
     (
-      lambda r: calibration.sum_for(accounting.Release(2500, 100, 3, None), 1.0, 10),
+      lambda r: calibration.sum_for(releases.Release(2500, 100, 3, None), 1.0, 10),
       "without update_noise_multiplier",
     ),
     (lambda r: calibration.complete(r, num_bins=64), "num_bins without a tree threshold"),
@@ -367,7 +373,7 @@ def test_the_most_noise_is_just_not_enough():
 )
 def test_what_else_is_refused(call, message):
   with pytest.raises(ValueError, match=f"^Found .*{message}"):
-    call(accounting.Release(2500, 100, None, 2))
+    call(releases.Release(2500, 100, None, 2))
 
 
 def _variance_of_rank(num_bins, theta):
@@ -398,11 +404,11 @@ def _modelled_error(ratio, z, variance, num_parameters):
 @pytest.mark.parametrize("num_bins,theta", [(2, 0.5), (8, 0.3), (64, 0.5), (64, 0.999)])
 @pytest.mark.parametrize("clients,z", [(100, 1.6), (20, 3.0)])
 @pytest.mark.parametrize("num_parameters", [1, 210, 48_670])
-@pytest.mark.parametrize("kind", accounting.THRESHOLD_KINDS)
+@pytest.mark.parametrize("kind", releases.THRESHOLD_KINDS)
 def test_default_rho_ratio_has_the_least_modelled_error(
   num_bins, theta, clients, z, num_parameters, kind
 ):
-  release = accounting.Release(25_000, clients, None, z, threshold_kind=kind)
+  release = releases.Release(25_000, clients, None, z, threshold_kind=kind)
   found = calibration.default_rho_ratio(release, num_parameters, num_bins=num_bins, theta=theta)
   if kind == "tree":
     # Noise of z_q times the sensitivity sqrt(L) on each node.
@@ -419,7 +425,7 @@ def test_default_rho_ratio_has_the_least_modelled_error(
 
 
 def test_golden_default_rho_ratio():
-  release = accounting.Release(2500, 100, None, 1.596)
+  release = releases.Release(2500, 100, None, 1.596)
   found = [calibration.default_rho_ratio(release, d) for d in (210, 48_670, 1_200_000)]
   # For large models a threshold of a tenth of a cohort.
   assert found == pytest.approx([0.1704, 0.0842, 0.0842], rel=1e-3)

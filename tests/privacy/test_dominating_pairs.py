@@ -15,7 +15,9 @@ from scipy import special
 from scipy import stats
 
 from privacy import accounting
+from privacy import cohorts
 from privacy import dominating_pairs
+from privacy import releases
 from privacy import sum_mechanism
 
 _EPSILONS = np.linspace(0.0, 6.0, 25)
@@ -242,12 +244,14 @@ def test_cut_poisson_cohorts_against_all_of_them(population, expected, limit, co
   )
   coin = 1.0 if contacted is None else expected / contacted
   probability = (contacted or expected) / population
-  releases = {
-    relation: accounting.Release(population, expected, None, z, relation=relation, **arguments)
-    for relation in accounting.RELATIONS
+  by_relation = {
+    relation: releases.Release(population, expected, None, z, relation=relation, **arguments)
+    for relation in releases.RELATIONS
   }
-  assert (releases["zero_out"].overflow_probability > 0) == (limit < population)
-  bounds = {relation: _bounds(release.mixture) for relation, release in releases.items()}
+  assert (by_relation["zero_out"].overflow_probability > 0) == (limit < population)
+  bounds = {
+    relation: _bounds(cohorts.mixture(release)) for relation, release in by_relation.items()
+  }
   edges = _edges(limit, z, 600)
 
   def law(data):
@@ -450,8 +454,8 @@ def test_golden_noise_of_fixed_cohorts(z, replace_one, rdp):
   mixture = ((1.0, _Pair(0.04, 1 / z, 2 / z, True, replace_one)),)
   assert accounting.pld_epsilon(mixture, 1000, 4e-4) == pytest.approx(3.0, rel=1e-3)
   relation = "replace_one" if replace_one else "zero_out"
-  release = accounting.Release(2500, 100, None, z, "fixed_size", relation=relation)
-  assert release.mixture == mixture
+  release = releases.Release(2500, 100, None, z, "fixed_size", relation=relation)
+  assert cohorts.mixture(release) == mixture
   assert accounting.epsilon(release, 1000, 4e-4).epsilon == pytest.approx(3.0, rel=1e-3)
   if rdp is not None:
     by_rdp = accounting.epsilon(

@@ -16,6 +16,7 @@ from privacy import accounting
 from privacy import audit
 from privacy import calibration
 from privacy import ledger
+from privacy import releases
 from privacy import server
 from privacy import statements
 
@@ -30,7 +31,7 @@ _RELEASE = calibration.calibrate(
   rho_ratio=0.5,
   num_bins=64,
 )
-_GEOMETRIC = accounting.Release(600, 60, 8.0, 1.0, threshold_kind="geometric")
+_GEOMETRIC = releases.Release(600, 60, 8.0, 1.0, threshold_kind="geometric")
 
 
 def _ledger(release=_RELEASE, rounds_done=_PLANNED, claim=3.0, **kwargs):
@@ -648,8 +649,8 @@ def test_a_large_delta_is_mentioned(tmp_path):
 
 
 def test_sentences():
-  fixed = statements.guarantee(accounting.Release(600, 60, 3, None, "fixed_size"))
+  fixed = statements.guarantee(releases.Release(600, 60, 3, None, "fixed_size"))
   assert "zero-out (a client's data removed, the" in fixed[1] and "60 of 600 clients" in fixed[2]
   assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
-  none = statements.guarantee(accounting.Release(600, 60, None, 2, "none"))
+  none = statements.guarantee(releases.Release(600, 60, None, 2, "none"))
   assert "none that counts" in none[2] and "and the cohorts" in none[3]

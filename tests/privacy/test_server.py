@@ -11,6 +11,8 @@ from scipy import stats
 
 from privacy import accounting
 from privacy import calibration
+from privacy import cohorts
+from privacy import releases
 from privacy import server
 from privacy import shares
 from privacy import sum_mechanism
@@ -22,7 +24,7 @@ _Z = 1.731
 
 
 def _release(threshold=3.0, update=2.0, sampling="poisson", **kwargs):
-  return accounting.Release(2500, 100, threshold, update, sampling, **kwargs)
+  return releases.Release(2500, 100, threshold, update, sampling, **kwargs)
 
 
 def _distributed(z=_Z, num_parameters=210, **kwargs):
@@ -105,16 +107,16 @@ def test_the_helpers_of_a_threshold_give_the_golden_number():
 def test_likely_participations():
   # How often a client takes part, but for one in a thousand.
   release = _release()
-  assert server.likely_participations(release, _ROUNDS) == 60
+  assert cohorts.likely_participations(release, _ROUNDS) == 60
   assert stats.binom.sf(60, _ROUNDS, 0.04) <= 1e-3 < stats.binom.sf(59, _ROUNDS, 0.04)
   assert server.server_epsilon(release, _ROUNDS, _DELTA).participations == 60
-  assert server.likely_participations(release, 0) == 0
-  assert server.likely_participations(_release(sampling="fixed_size"), _ROUNDS) == 60
-  assert server.likely_participations(_release(sampling="none"), 10) == 10
+  assert cohorts.likely_participations(release, 0) == 0
+  assert cohorts.likely_participations(_release(sampling="fixed_size"), _ROUNDS) == 60
+  assert cohorts.likely_participations(_release(sampling="none"), 10) == 10
   coin = _release(protocol="private_coin", contacted=2500)
-  assert server.likely_participations(coin, _ROUNDS) == _ROUNDS
+  assert cohorts.likely_participations(coin, _ROUNDS) == _ROUNDS
   coin = _release(protocol="private_coin", contacted=400)
-  assert server.likely_participations(coin, _ROUNDS) == stats.binom.ppf(0.999, _ROUNDS, 0.16)
+  assert cohorts.likely_participations(coin, _ROUNDS) == stats.binom.ppf(0.999, _ROUNDS, 0.16)
 
 
 @pytest.mark.parametrize("participations", [1, 7, 60])
@@ -174,7 +176,7 @@ def test_complement_against_an_exact_mixture(participations):
 
 def test_the_smallest_cohort_is_a_part_of_delta():
   # With a huge delta for it, small cohorts do not count; with a small one they do.
-  release = accounting.Release(40, 20, None, 2.0)
+  release = releases.Release(40, 20, None, 2.0)
   release = calibration.complete(release, distributed_updates=True, num_parameters=10)
   for delta in (1e-2, 1e-6):
     spent = server.server_epsilon(release, 5, delta, 5).epsilon
@@ -184,7 +186,7 @@ def test_the_smallest_cohort_is_a_part_of_delta():
 
 def test_grouped_sizes_are_on_the_safe_side():
   # Of a large cohort a few sizes count as their smallest: an upper bound, and a close one.
-  release = accounting.Release(20_000, 2000, None, 1.5)
+  release = releases.Release(20_000, 2000, None, 1.5)
   release = calibration.complete(release, distributed_updates=True, num_parameters=10)
   assert release.num_shares > 2000
   spent = server.server_epsilon(release, 20, 1e-5, 20).epsilon
@@ -193,7 +195,7 @@ def test_grouped_sizes_are_on_the_safe_side():
 
 
 def test_large_populations_take_no_longer():
-  release = accounting.Release(10**9, 1000, None, 1.5)
+  release = releases.Release(10**9, 1000, None, 1.5)
   release = calibration.complete(release, distributed_updates=True, num_parameters=10)
   spent = server.server_epsilon(release, 20, 1e-10, 2)
   less = dataclasses.replace(release, population=10**5)

@@ -10,7 +10,7 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
-from privacy import accounting
+from privacy import events
 from tff_superquantile.secure_sums import seeded_gaussian_query
 
 _Query = seeded_gaussian_query.SeededGaussianSumQuery
@@ -166,7 +166,7 @@ def test_a_normal_variable_is_half_the_sum_of_four(monkeypatch):
   ((shape, dtype, _),) = asked
   assert (shape, dtype) == ((4, 30, 7), tf.float64)
   # The end, up to which the accounting may rely on the noise.
-  assert accounting.GAUSSIAN_SUPPORT <= end.min() == end.max() == pytest.approx(11.3554, abs=1e-4)
+  assert events.GAUSSIAN_SUPPORT <= end.min() == end.max() == pytest.approx(11.3554, abs=1e-4)
 
 
 _STEP = 1e-3

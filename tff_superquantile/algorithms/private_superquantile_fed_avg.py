@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from privacy import checks
 from privacy import sum_mechanism
-from privacy import tree_mechanism
 from tff_superquantile import argument_checks
 from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
@@ -138,9 +138,9 @@ def build_private_superquantile_fed_avg(
     ("noise_multiplier", noise_multiplier),
   ):
     argument_checks.check_type(name, number, numbers.Real, "a positive number")
-  clip_norm = tree_mechanism.check_scale("clip_norm", clip_norm)
-  expected_clients = tree_mechanism.check_positive("expected_clients", expected_clients)
-  noise_multiplier = tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
+  clip_norm = checks.scale("clip_norm", clip_norm)
+  expected_clients = checks.positive("expected_clients", expected_clients)
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   if threshold is None and isinstance(theta, threshold_lib.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import accounting
+from privacy import checks
+from privacy import releases
 from privacy import shares
 from privacy import tree_mechanism
 import tasks
@@ -61,7 +62,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < getattr(resolved, name) < np.inf:
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
-  tree_mechanism.check_scale("--max_loss", resolved.max_loss)
+  checks.scale("--max_loss", resolved.max_loss)
   return resolved
 
 
@@ -149,7 +150,7 @@ def _check_threshold(config: run_config.RunConfig) -> None:
 
 
 def _build_threshold(
-  config: run_config.RunConfig, release: Optional[accounting.Release], key: Optional[bytes]
+  config: run_config.RunConfig, release: Optional[releases.Release], key: Optional[bytes]
 ) -> Union[None, str, threshold_lib.ThresholdFn]:
   """What the algorithms take for a threshold."""
   if key is None:
@@ -159,6 +160,7 @@ def _build_threshold(
     if release is not None:
       mechanism = release.tree
     else:
+      assert config.threshold_noise_multiplier is not None  # `_check_threshold` sees to it.
       mechanism = tree_mechanism.build_tree_mechanism(
         config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
       )
@@ -198,7 +200,7 @@ def build_process(
   config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
-  release: Optional[accounting.Release] = None,
+  release: Optional[releases.Release] = None,
   key: Optional[bytes] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process that resolved flags ask for.
@@ -279,7 +281,7 @@ def build_process(
 def build_selection(
   files: client_files.ClientFiles,
   config: run_config.RunConfig,
-  release: Optional[accounting.Release] = None,
+  release: Optional[releases.Release] = None,
   key: Optional[bytes] = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round to its cohort, with what each client holds in it.
@@ -321,11 +323,11 @@ def build_selection(
 
 
 def _build_private_selection(
-  files: client_files.ClientFiles, release: accounting.Release, key: bytes
+  files: client_files.ClientFiles, release: releases.Release, key: bytes
 ) -> Callable[[int], list[Any]]:
   """`build_selection` of a private run: of what the accounting says, by a secret key."""
   contacted = release.contacted or release.clients_per_round
-  if release.sampling == accounting.POISSON:
+  if release.sampling == releases.POISSON:
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
     )

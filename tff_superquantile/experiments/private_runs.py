@@ -12,7 +12,9 @@ import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import calibration
+from privacy import checks
 from privacy import ledger
+from privacy import releases
 from privacy import server as server_lib
 from privacy import shares
 from privacy import statements
@@ -35,7 +37,7 @@ DEFAULTS = dict(
   update_sum="central",
   noise_shares=shares.COMPLEMENT,
   contacted_clients=None,
-  relation=accounting.ZERO_OUT,
+  relation=releases.ZERO_OUT,
   accounting=accounting.TIGHTEST,
   noise_key_file="",
 )
@@ -86,17 +88,17 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   _check_noise_shares(resolved)
   if resolved.clip_norm is None:
     raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
-  tree_mechanism.check_scale("--clip_norm", resolved.clip_norm)
+  checks.scale("--clip_norm", resolved.clip_norm)
   multipliers = ["update_noise_multiplier"]
   if has_threshold:
     multipliers.append("threshold_noise_multiplier")
   given = [name for name in multipliers if getattr(resolved, name) is not None]
   if resolved.epsilon is not None:
-    tree_mechanism.check_positive("--epsilon", resolved.epsilon)
+    checks.positive("--epsilon", resolved.epsilon)
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
     if resolved.rho_ratio is not None:
-      tree_mechanism.check_scale("--rho_ratio", resolved.rho_ratio)
+      checks.scale("--rho_ratio", resolved.rho_ratio)
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
@@ -104,7 +106,7 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
     if resolved.rho_ratio is not None:
       raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
     for name in multipliers:
-      tree_mechanism.check_scale(f"--{name}", getattr(resolved, name))
+      checks.scale(f"--{name}", getattr(resolved, name))
   return resolved
 
 
@@ -118,12 +120,12 @@ def _check_noise_shares(config: run_config.RunConfig) -> None:
     )
   if protocol == shares.COMPLEMENT:
     return
-  if config.threshold != accounting.TREE and config.update_sum != "distributed":
+  if config.threshold != releases.TREE and config.update_sum != "distributed":
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if config.sampling != accounting.POISSON:
+  if config.sampling != releases.POISSON:
     raise ValueError(
       f"Found --noise_shares={protocol} with --sampling={config.sampling}, whose cohorts have"
       " all shares of noise; use poisson."
@@ -175,7 +177,7 @@ def calibrate(
     clients_per_round=config.clients_per_round,
     num_rounds=config.num_rounds,
     sampling=config.sampling,
-    threshold_kind=config.threshold or accounting.TREE,
+    threshold_kind=config.threshold or releases.TREE,
     relation=config.relation,
     protocol=config.noise_shares,
     contacted=config.contacted_clients,
@@ -195,7 +197,7 @@ def calibrate(
 def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
   """What `calibration.complete` takes."""
   return dict(
-    num_bins=config.num_bins if config.threshold == accounting.TREE else None,
+    num_bins=config.num_bins if config.threshold == releases.TREE else None,
     distributed_updates=config.update_sum == "distributed",
     clip_norm=update_clip_norm(config),
     num_parameters=num_parameters,
@@ -220,7 +222,7 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
 
 def build_release(
   config: run_config.RunConfig, population: int, num_parameters: int
-) -> accounting.Release:
+) -> releases.Release:
   """What a round of the run releases.
 
   Args:
@@ -234,13 +236,13 @@ def build_release(
   Raises:
     ValueError: If a number is out of its range.
   """
-  release = accounting.Release(
+  release = releases.Release(
     population=population,
     clients_per_round=config.clients_per_round,
     threshold_noise_multiplier=config.threshold_noise_multiplier,
     update_noise_multiplier=config.update_noise_multiplier,
     sampling=config.sampling,
-    threshold_kind=config.threshold or accounting.TREE,
+    threshold_kind=config.threshold or releases.TREE,
     relation=config.relation,
     protocol=config.noise_shares,
     contacted=config.contacted_clients,
@@ -329,9 +331,7 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 class Account:
   """A private run's account: what each round costs, and the ledger in its folder."""
 
-  def __init__(
-    self, config: run_config.RunConfig, release: accounting.Release, folder: pathlib.Path
-  ):
+  def __init__(self, config: run_config.RunConfig, release: releases.Release, folder: pathlib.Path):
     """Opens the account.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Union
 import numpy as np
 import tensorflow as tf
 
-from privacy import tree_mechanism
+from privacy import checks
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
@@ -158,7 +158,7 @@ def build_exact_reweighting(
 
     return _build(theta, server_fn, share_fn)
 
-  smoothing = tree_mechanism.check_scale("smoothing", smoothing)
+  smoothing = checks.scale("smoothing", smoothing)
 
   def smoothed_server_fn(rows, theta):
     # See `superquantile.smoothed_dual_weights`; here mu / nu is what the clients need.

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from privacy import tree_mechanism
+from privacy import checks
 from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
@@ -94,13 +94,13 @@ def build_geometric_quantile(
       f"Found theta = {theta} with the geometric threshold, which releases nothing that tells how"
       " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
     )
-  stddev = _SENSITIVITY * tree_mechanism.check_scale("noise_multiplier", noise_multiplier)
+  stddev = _SENSITIVITY * checks.scale("noise_multiplier", noise_multiplier)
   for name, value in (
     ("expected_clients", expected_clients),
     ("initial_estimate", initial_estimate),
     ("learning_rate", learning_rate),
   ):
-    tree_mechanism.check_scale(name, value)
+    checks.scale(name, value)
   noise = seeded_gaussian_query.SeededGaussianSumQuery(
     _SENSITIVITY, stddev, noise_key, "geometric threshold"
   )

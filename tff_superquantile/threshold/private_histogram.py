@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import checks
 from privacy import tree_mechanism
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
@@ -96,7 +97,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     """
     if decoder not in _DECODERS:
       raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
-    self._max_value = tree_mechanism.check_scale("max_value", max_value)
+    self._max_value = checks.scale("max_value", max_value)
     self._decoder = decoder
     super().__init__(
       mechanism,

@@ -23,6 +23,9 @@ from scipy import special
 
 from privacy import accounting
 from privacy import calibration
+from privacy import checks
+from privacy import cohorts
+from privacy import releases
 from privacy import shares
 from privacy import tree_mechanism
 
@@ -45,7 +48,7 @@ def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> f
   Returns:
     C^2 / (2 sigma_w^2), what it means.
   """
-  z = tree_mechanism.check_positive("update_noise_multiplier", update_noise_multiplier)
+  z = checks.positive("update_noise_multiplier", update_noise_multiplier)
   return 0.5 * z**2 if as_typeset else 0.5 / z**2
 
 
@@ -64,13 +67,13 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
     rho_q.
   """
   num_bins = tree_mechanism.check_num_bins(num_bins)
-  local_stddev = tree_mechanism.check_positive("local_stddev", local_stddev)
+  local_stddev = checks.positive("local_stddev", local_stddev)
   shift = scale * math.log2(num_bins) / (math.sqrt(num_clients) * local_stddev)
   psi = shares.sum_slack(local_stddev, num_clients)
   return 0.5 * min(shift**2 + psi * num_bins, (shift + psi * math.sqrt(2.0 * num_bins)) ** 2)
 
 
-def round_rho(release: accounting.Release) -> float:
+def round_rho(release: releases.Release) -> float:
   """Concentrated differential privacy of a round before subsampling, by the paper.
 
   Args:
@@ -135,10 +138,10 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
   if num_rounds == 0:
     return 0.0
   curve = num_rounds * subsampled_rdp(rho, sampling_probability)
-  return float(rdp.compute_epsilon(_ORDERS, curve, accounting.check_delta(delta))[0])
+  return float(rdp.compute_epsilon(_ORDERS, curve, checks.fraction("delta", delta))[0])
 
 
-def epsilon(release: accounting.Release, num_rounds: int, delta: float) -> float:
+def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
   """`epsilon_of_rho` of a release.
 
   Args:
@@ -176,9 +179,9 @@ def calibrate_noise(
   Raises:
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
   """
-  q = accounting.Release(population, clients_per_round, None, 1.0).sampling_probability
-  target = tree_mechanism.check_positive("epsilon", epsilon)
-  delta = accounting.check_delta(delta)
+  q = releases.Release(population, clients_per_round, None, 1.0).sampling_probability
+  target = checks.positive("epsilon", epsilon)
+  delta = checks.fraction("delta", delta)
   low, high = 0.05, 2000.0
   reached = [epsilon_of_rho(0.5 / z**2, q, num_rounds, delta) for z in (high, low)]
   if not reached[0] < target < reached[1]:
@@ -204,8 +207,8 @@ def calibrate(
   num_rounds: int,
   rho_ratio: Optional[float],
   num_bins: Optional[int] = None,
-  sampling: str = accounting.FIXED_SIZE,
-) -> accounting.Release:
+  sampling: str = releases.FIXED_SIZE,
+) -> releases.Release:
   """The noise that the paper would use for an epsilon, in terms of true sensitivities.
 
   Args:
@@ -234,12 +237,12 @@ def calibrate(
   )
   threshold, update = calibration.split_noise(z, rho_ratio)
   if threshold is None:
-    return accounting.Release(population, clients_per_round, None, update, sampling)
+    return releases.Release(population, clients_per_round, None, update, sampling)
   if num_bins is None:
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-  cohort = accounting.Release(population, clients_per_round, None, update, sampling)
-  num_shares = calibration.num_shares(cohort)
+  cohort = releases.Release(population, clients_per_round, None, update, sampling)
+  num_shares = cohorts.limit(cohort)
   tree = tree_mechanism.build_tree_mechanism(
     threshold,
     num_bins,
@@ -251,7 +254,7 @@ def calibrate(
   threshold = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
   )
-  return accounting.Release(population, clients_per_round, threshold, update, sampling, tree)
+  return releases.Release(population, clients_per_round, threshold, update, sampling, tree)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +275,7 @@ class RealCost:
   fixed_size_at_least: Optional[float]
 
 
-def real_cost(release: accounting.Release, num_rounds: int, delta: float) -> RealCost:
+def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealCost:
   """Accounts properly for what the paper's accounting is used on.
 
   Args:
@@ -288,20 +291,20 @@ def real_cost(release: accounting.Release, num_rounds: int, delta: float) -> Rea
     release,
     tree=None,
     update_sum=None,
-    relation=accounting.ZERO_OUT,
+    relation=releases.ZERO_OUT,
     protocol=shares.COMPLEMENT,
     contacted=None,
   )
-  poisson = dataclasses.replace(release, sampling=accounting.POISSON)
+  poisson = dataclasses.replace(release, sampling=releases.POISSON)
   fixed_cost = at_least = None
   if release.clients_per_round == int(release.clients_per_round):
     fixed = dataclasses.replace(
-      release, sampling=accounting.FIXED_SIZE, relation=accounting.REPLACE_ONE
+      release, sampling=releases.FIXED_SIZE, relation=releases.REPLACE_ONE
     )
     fixed_cost = accounting.epsilon(fixed, num_rounds, delta).epsilon
     # Where all the others are alike and the client is as different as can be, replacing it by one
     # like them is adding a client at twice the distance to a Poisson sample.
-    factors = accounting.replace_one_factors(release.threshold_kind)
+    factors = release.replace_one_factors
     apart = dataclasses.replace(
       poisson,
       threshold_noise_multiplier=_divide(release.threshold_noise_multiplier, factors[0]),

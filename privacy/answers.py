@@ -1,0 +1,268 @@
+"""The answers of the commands in `account`: one dataclass each, printed as JSON or as text.
+
+A field with a row of the text has a label, and perhaps a note behind its value. Fields that do not
+apply to an answer keep the value `ABSENT` and are left out of both.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import textwrap
+from typing import Any, Optional
+
+from privacy import accounting
+from privacy import audit
+from privacy import ledger
+from privacy import statements
+
+_WIDTH = 100
+_LABEL_WIDTH = 34
+
+ABSENT: Any = object()
+
+
+def _entry(label: str = "", note: str = "", without: str = "none") -> Any:
+  """A field with the label of its row, the note behind its value, and the text in place of None."""
+  metadata = dict(label=label, note=f"  ({note})" if note else "", without=without)
+  return dataclasses.field(default=ABSENT, metadata=metadata)
+
+
+def _text(value: Optional[float], without: str = "none") -> str:
+  """A whole number with all its digits, any other number with five."""
+  if value is None:
+    return without
+  return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _row(label: str, text: str) -> str:
+  return f"  {label:<{_LABEL_WIDTH}}{text}"
+
+
+def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
+  """Sentences as a list below a title; nothing for none."""
+  if not sentences:
+    return []
+  found = ["", title]
+  for sentence in sentences:
+    found.extend(textwrap.wrap(sentence, _WIDTH, initial_indent="  - ", subsequent_indent="    "))
+  return found
+
+
+def _explanations(guarantee: Sequence[str], server: str, not_covered: Sequence[str]) -> list[str]:
+  """The paragraphs on the meaning of the numbers."""
+  return [
+    *_paragraphs("What epsilon is about:", guarantee),
+    *_paragraphs("Against the server:", [server]),
+    *_paragraphs("Outside the guarantee:", not_covered),
+  ]
+
+
+def _without_server(explanation: str) -> str:
+  """The text in place of an epsilon against the server."""
+  return "none; it is trusted" if explanation.endswith("it is trusted.") else "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+  """An answer whose fields are in the order of its JSON object."""
+
+  def to_json(self) -> str:
+    """Returns the answer as one JSON object."""
+    values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
+
+  def _rows(self, *names: str, without: Optional[str] = None) -> list[str]:
+    """The rows of the fields with these names, but for absent ones."""
+    fields = {field.name: field.metadata for field in dataclasses.fields(self)}
+    found = []
+    for name in names:
+      value, metadata = getattr(self, name), fields[name]
+      if value is not ABSENT:
+        text = _text(value, without or metadata["without"])
+        found.append(_row(metadata["label"], text + metadata["note"]))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetAnswer(_Answer):
+  """The answer of `calibrate` and `spend`: the noise of a run and its costs."""
+
+  command: str
+  accounting: str
+  is_guarantee: bool
+  population: int
+  clients_per_round: float
+  num_rounds: int
+  delta: float
+  sampling: str
+  sampling_probability: float
+  relation: str
+  neighboring_relation: str
+  threshold: Optional[str]
+  effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
+  threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
+  update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  target_epsilon: float = ABSENT
+  clip_norm: float = ABSENT
+  sigma_update: Optional[float] = _entry("noise on the sum of updates", "sigma_W = z_w C")
+  epsilon: float = ABSENT
+  epsilon_one_round: float = _entry("  one round")
+  accountant: str = ABSENT
+  epsilon_rdp: Optional[float] = _entry("  by RDP", without="not computed")
+  rdp_order: Optional[float] = ABSENT
+  epsilon_pld: Optional[float] = _entry("  by PLD", without="not computed")
+  epsilon_real_poisson: float = _entry("  really, Poisson cohorts", "zero-out")
+  epsilon_real_fixed_size: Optional[float] = ABSENT
+  epsilon_real_fixed_size_at_least: Optional[float] = ABSENT
+  epsilon_server: Optional[float] = _entry("epsilon against the server")
+  epsilon_server_one_round: Optional[float] = _entry("  one round")
+  server_participations: int = ABSENT
+  server: str = ABSENT
+  noise_shares: str = ABSENT
+  num_shares: int = _entry("shares of noise, most clients", "K")
+  contacted_clients: float = ABSENT
+  num_bins: int = ABSENT
+  scale: int = _entry("histogram's scale", "c")
+  local_stddev: float = _entry("noise of a client, scaled", "sigma_local")
+  sigma_threshold: float = ABSENT
+  modulus: int = ABSENT
+  bits_per_entry: int = ABSENT
+  bits_per_client: int = _entry("bits per client and round")
+  num_parameters: int = ABSENT
+  bits_per_update: int = _entry("bits per update")
+  guarantee: Sequence[str] = ()
+  not_covered: Sequence[str] = statements.NOT_COVERED
+  warnings: Sequence[str] = ()
+  plot: str = ABSENT
+
+  def to_text(self) -> str:
+    """Returns the answer for people."""
+    lines = [
+      *_paragraphs("Warning:", self.warnings)[1:],
+      f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
+      f" delta = {self.delta:.4g}:",
+      *self._epsilon_rows(),
+      *self._rows("epsilon_one_round"),
+      *self._rows(
+        "epsilon_server", "epsilon_server_one_round", without=_without_server(self.server)
+      ),
+      "",
+      *self._rows(
+        "effective_noise_multiplier",
+        "threshold_noise_multiplier",
+        "update_noise_multiplier",
+        "sigma_update",
+        "scale",
+        "local_stddev",
+      ),
+    ]
+    if self.modulus is not ABSENT:
+      lines.append(_row("modulus", f"{self.modulus}, {self.bits_per_entry} bits  (M)"))
+    lines += self._rows("bits_per_client", "bits_per_update", "num_shares")
+    lines += _explanations(self.guarantee, self.server, self.not_covered)
+    if self.plot is not ABSENT:
+      lines += ["", f"Plot: {self.plot}"]
+    return "\n".join(lines)
+
+  def _epsilon_rows(self) -> list[str]:
+    """The rows of epsilon and of its bounds by other accountants."""
+    by, beside = "by PLD", "epsilon_rdp"
+    if not self.is_guarantee:
+      by = "by the paper's formulas, NOT a guarantee"
+    elif self.accountant == accounting.RDP:
+      by, beside = "by RDP", "epsilon_pld"
+      if self.rdp_order is not None:
+        by += f", order {self.rdp_order:g}"
+    rows = [_row("epsilon, all rounds", f"{_text(self.epsilon)}  ({by})")]
+    if self.is_guarantee:
+      return rows + self._rows(beside)
+    fixed = _text(self.epsilon_real_fixed_size)
+    if self.epsilon_real_fixed_size_at_least is not None:
+      fixed = f"{_text(self.epsilon_real_fixed_size_at_least)} to {fixed}"
+    rows += self._rows("epsilon_real_poisson")
+    return [*rows, _row("  really, fixed cohorts", f"{fixed}  (replace one)")]
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditAnswer(_Answer):
+  """The answer of `audit`: whether a run's claim holds, and the costs of the run."""
+
+  command: str
+  folder: str
+  holds: bool
+  failures: Sequence[str]
+  notes: Sequence[str]
+  accounting: str
+  claim: ledger.Claim
+  num_rounds_planned: int
+  rounds_done: int
+  rounds_in_csv: int
+  rounds_in_ledger: int
+  rounds_aborted: Optional[int] = _entry("rounds aborted", without="not recorded")
+  threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
+  update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
+  epsilon: float = _entry("epsilon, recomputed")
+  epsilon_rdp: Optional[float] = _entry("  by RDP", without="not computed")
+  epsilon_planned: float = _entry("  after all planned rounds")
+  rdp_order: Optional[float] = ABSENT
+  delta: float = ABSENT
+  epsilon_server: Optional[float] = _entry("epsilon against the server")
+  server_participations: int = ABSENT
+  server: str = ABSENT
+  guarantee: Sequence[str] = ()
+  not_covered: Sequence[str] = statements.NOT_COVERED
+
+  @classmethod
+  def of(cls, found: audit.Audit, folder: str) -> "AuditAnswer":
+    """Returns the answer for what an audit found in a folder."""
+    entry, release = found.ledger, found.ledger.release
+    return cls(
+      command="audit",
+      folder=folder,
+      holds=found.holds,
+      failures=found.failures,
+      notes=found.notes,
+      accounting=entry.accounting,
+      claim=entry.claim,
+      num_rounds_planned=entry.num_rounds_planned,
+      rounds_done=found.num_rounds,
+      rounds_in_csv=found.rounds.done,
+      rounds_in_ledger=entry.rounds_done,
+      rounds_aborted=found.rounds.aborted,
+      threshold_noise_multiplier=release.threshold_noise_multiplier,
+      update_noise_multiplier=release.update_noise_multiplier,
+      effective_noise_multiplier=release.effective_noise_multiplier,
+      epsilon=found.spent.epsilon,
+      epsilon_rdp=found.epsilon_rdp,
+      epsilon_planned=found.epsilon_planned,
+      rdp_order=found.spent.rdp_order,
+      delta=found.spent.delta,
+      epsilon_server=found.server.epsilon,
+      server_participations=found.server.participations,
+      server=found.server.explanation,
+      guarantee=statements.guarantee(release),
+    )
+
+  def to_text(self) -> str:
+    """Returns the answer for people."""
+    claimed, delta = self.claim["epsilon"], self.claim["delta"]
+    lines = [
+      f"{self.folder}: The claim {'holds' if self.holds else 'does NOT hold'}.",
+      _row("claimed epsilon", f"{_text(claimed)}  (delta = {delta:.4g})"),
+      _row("rounds done, of those planned", f"{self.rounds_done} of {self.num_rounds_planned}"),
+      *self._rows(
+        "rounds_aborted",
+        "effective_noise_multiplier",
+        "threshold_noise_multiplier",
+        "update_noise_multiplier",
+        "epsilon",
+        "epsilon_rdp",
+        "epsilon_planned",
+      ),
+      *self._rows("epsilon_server", without=_without_server(self.server)),
+      *_paragraphs("Why it does not hold:", self.failures),
+      *_paragraphs("Notes:", self.notes),
+      *_explanations(self.guarantee, self.server, self.not_covered),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,175 @@
+"""Rounds as dp_accounting's events, their Renyi divergences, and what these leave out.
+
+The accountants treat noise as continuous and unbounded. `round_slack` bounds how far the discrete
+noise of clients is from that, `tail_probability` what the end of the server's noise adds to delta.
+"""
+
+import dataclasses
+import functools
+import math
+
+import dp_accounting
+from dp_accounting import rdp
+import numpy as np
+from scipy import stats
+
+from privacy import releases
+from privacy import shares
+
+# The server's Gaussian noise (`seeded_gaussian_query`) is never larger, in standard deviations.
+GAUSSIAN_SUPPORT = 11.35
+
+# dp_accounting's, which jump from 64 to 128, 256, 512 and 1024, and some between.
+_ORDERS = tuple(
+  [1 + x / 10 for x in range(1, 100)]
+  + list(range(11, 65))
+  + [72, 80, 88, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024]
+)
+# Sampling without replacement costs dp_accounting time quadratic in the order. Any set of orders
+# gives a valid bound; the default set would be ten times slower and not visibly tighter.
+_FIXED_SIZE_ORDERS = tuple(
+  [1 + x / 10 for x in range(1, 30)] + list(range(4, 33)) + [40, 48, 64, 96, 128]
+)
+
+
+def round_event(release: releases.Release) -> dp_accounting.DpEvent:
+  """A round as dp_accounting's event: a sample of clients, and on it all releases jointly.
+
+  Args:
+    release: The releases of a round. The event knows nothing of cut cohorts and discrete noise.
+
+  Returns:
+    An event for an accountant of the neighbouring relation that goes with the sampling: REPLACE_ONE
+    with "fixed_size", ADD_OR_REMOVE_ONE otherwise.
+
+  Raises:
+    ValueError: If dp_accounting has no event for the sampling with the relation.
+  """
+  fixed = release.sampling == releases.FIXED_SIZE
+  replaced = release.relation == releases.REPLACE_ONE
+  if replaced and release.sampling == releases.POISSON:
+    raise ValueError(
+      "Found poisson sampling with relation = 'replace_one', for which RDP has no bound here;"
+      " expected accounting by 'pld'."
+    )
+  # RdpAccountant(REPLACE_ONE) accounts a Gaussian by its noise multiplier as it stands, without
+  # the factor between removing and replacing: google/differential-privacy#378.
+  factors = release.replace_one_factors if fixed or replaced else (1.0, 1.0)
+  event = dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.GaussianDpEvent(float(z / factor))
+      for z, factor in zip(release.noise_multipliers, factors)
+      if z is not None
+    ]
+  )
+  if release.sampling == releases.POISSON:
+    return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), event)
+  if fixed:
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+      source_dataset_size=release.population,
+      sample_size=int(release.clients_per_round),
+      event=event,
+    )
+  return event
+
+
+@functools.lru_cache(maxsize=128)
+def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.ndarray:
+  """The Renyi divergences of `round_event` at some orders, of a release without mechanisms."""
+  fixed = release.sampling == releases.FIXED_SIZE
+  relations = dp_accounting.NeighboringRelation
+  relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
+  accountant = rdp.RdpAccountant(list(orders), relation)
+  # Divergences so close to 0 that rounding makes them negative are 0.
+  return np.maximum(accountant.compose(round_event(release)).rdp, 0.0)
+
+
+def _mixture_curve(
+  orders: np.ndarray, curve: np.ndarray, weight: float, other: np.ndarray
+) -> np.ndarray:
+  """Divergences of a round that is another mechanism with some probability, for all to see."""
+  exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
+  log_weights = np.log([[1.0 - weight], [weight]])
+  return np.logaddexp.reduce(exponents + log_weights, axis=0) / (orders - 1.0)
+
+
+@functools.lru_cache(maxsize=128)
+def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
+  """Orders and Renyi divergences of one round, but for the slack of discrete noise.
+
+  Sampling without replacement and zero-out is accounted for as replacing a client, which includes
+  it.
+
+  Args:
+    release: The releases of a round.
+
+  Returns:
+    Orders alpha > 1 and D_alpha, float [number of orders] each.
+
+  Raises:
+    ValueError: If RDP does not know the sampling with the relation.
+  """
+  overflow = release.overflow_probability
+  release = dataclasses.replace(release, tree=None, update_sum=None)
+  if not overflow:
+    orders = _FIXED_SIZE_ORDERS if release.sampling == releases.FIXED_SIZE else _ORDERS
+    return np.array(orders), _event_curve(release, orders)
+  orders = _FIXED_SIZE_ORDERS
+  # Where the others fill the cohort, the client takes another's place: not worse than replacing it
+  # in a sample of the same probability without replacement. The event knows whole numbers only.
+  full = dataclasses.replace(
+    release,
+    sampling=releases.FIXED_SIZE,
+    protocol=shares.COMPLEMENT,
+    contacted=None,
+    clients_per_round=math.ceil(release.clients_per_round),
+  )
+  curves = [_event_curve(found, orders) for found in (release, full)]
+  return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])
+
+
+@functools.lru_cache(maxsize=64)  # Asked for in every round of a run.
+def round_slack(release: releases.Release) -> float:
+  """The log of the ratio between a round's law and one with a continuous Gaussian's noise.
+
+  Args:
+    release: The releases of a round.
+
+  Returns:
+    The sum of `shares.slack` over all numbers to which clients add noise; 0 where the server makes
+    all of it.
+  """
+  slack = 0.0
+  if release.tree is not None:
+    tree = release.tree
+    slack += tree.num_nodes * shares.slack(tree.local_stddev, tree.num_shares, release.protocol)
+  if release.update_sum is not None:
+    found = release.update_sum
+    slack += found.num_entries * shares.slack(
+      found.local_stddev, found.num_shares, release.protocol
+    )
+  return slack
+
+
+@functools.lru_cache(maxsize=64)
+def tail_probability(release: releases.Release) -> float:
+  """The chance that a round's output is one that is impossible without a client.
+
+  The server's noise ends at `GAUSSIAN_SUPPORT` standard deviations; a client whose contribution is
+  in a single number moves that end by 1 / z of them. Added to delta: 1e-16 and less, unless there
+  is next to no noise.
+
+  Args:
+    release: The releases of a round.
+
+  Returns:
+    The probability, for one round; 0 where the clients make all noise.
+  """
+  total = 0.0
+  replaced = release.relation == releases.REPLACE_ONE
+  factors = release.replace_one_factors if replaced else (1.0, 1.0)
+  by_server = (release.threshold_kind == releases.GEOMETRIC, release.update_sum is None)
+  for z, factor, is_by_server in zip(release.noise_multipliers, factors, by_server):
+    if z is not None and is_by_server:
+      total += 2.0 * release.sampling_probability * stats.norm.sf(GAUSSIAN_SUPPORT - factor / z)
+  return total

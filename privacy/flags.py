@@ -1,0 +1,173 @@
+"""The flags of the commands in `account`, and argparse's messages as sentences."""
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from privacy import accounting
+from privacy import ledger
+from privacy import releases
+from privacy import shares
+
+# argparse's messages, and the sentences in their place.
+_SENTENCES = (
+  (r"argument ([^:]+): invalid number value: '(.*)'", "Found {}={}; expected a number"),
+  (
+    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
+    "Found {}={}; expected one of {}",
+  ),
+  (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
+  (r"the following arguments are required: (.*)", "Found no {}; expected it"),
+  (
+    r"unrecognized arguments: (.*)",
+    "Found {} among the flags; expected only those that exist",
+  ),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+  """A parser whose mistakes are sentences like all others."""
+
+  def error(self, message: str) -> NoReturn:
+    raise ValueError(_as_sentence(message))
+
+
+def _as_sentence(message: str) -> str:
+  """argparse's message as "Found ...; expected ..."."""
+  for pattern, sentence in _SENTENCES:
+    match = re.fullmatch(pattern, message, re.DOTALL)
+    if match:
+      found = [value.replace("'", "") for value in match.groups()]
+      return f"{sentence.format(*found)} (--help lists them)."
+  return f"Found flags that cannot be read: {message} (--help lists them)."
+
+
+def number(text: str) -> float:
+  """A flag's number; argparse names this function in its message."""
+  return float(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
+  parser = _Parser(
+    prog="account.py",
+    description="Privacy budgets: the noise that one asks for, what a run costs, whether a claim"
+    " holds.",
+    epilog="`account.py COMMAND --help` lists a command's flags. Exit code: 0, or 1 if an audited"
+    " claim does not hold, or 2 for a mistake in the flags or a bad folder.",
+    allow_abbrev=False,
+  )
+  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+  def command(name: str, text: str) -> _Parser:
+    found = commands.add_parser(
+      name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    return found
+
+  def flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
+    group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
+
+  def run_flags(found: _Parser) -> None:
+    group = found.add_argument_group("the run")
+    flag(group, "population", "n, how many clients there are", "N", required=True)
+    flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
+    flag(group, "num_rounds", "T, how many rounds", "T", required=True)
+    flag(
+      group,
+      "delta",
+      "of (epsilon, delta)-differential privacy; by default 1e-5 or n^-1.1, whichever is smaller",
+    )
+    group.add_argument(
+      "--sampling",
+      choices=releases.SAMPLINGS,
+      help="poisson: everybody takes part with probability m / n; fixed_size: m clients without"
+      " replacement; none: as if all took part in all rounds. Default: poisson; with"
+      " --accounting=paper calibrate, fixed_size",
+    )
+    group.add_argument(
+      "--relation",
+      choices=releases.RELATIONS,
+      default=releases.ZERO_OUT,
+      help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
+      " zero_out)",
+    )
+    group.add_argument(
+      "--threshold",
+      choices=releases.THRESHOLD_KINDS,
+      default=releases.TREE,
+      help="how the threshold is found: by a histogram or a one-bit count (default: tree)",
+    )
+    flag(group, "num_bins", "bins of the histogram, a power of two", "B")
+    group.add_argument(
+      "--update_sum",
+      choices=("central", "distributed"),
+      default="central",
+      help="who makes the noise of the updates: the server, or the clients (default: central)",
+    )
+    flag(group, "num_parameters", "d, numbers in an update; for --update_sum=distributed", "D")
+    group.add_argument(
+      "--noise_shares",
+      choices=shares.PROTOCOLS,
+      default=shares.COMPLEMENT,
+      help="where clients make noise, who makes what a cohort lacks: the server (complement), other"
+      " clients (helpers), or more clients than add data, by a coin of their own (private_coin)"
+      " (default: complement)",
+    )
+    flag(
+      group,
+      "contacted_clients",
+      "for --noise_shares=private_coin: how many clients a round is expected to contact, of which M"
+      " add data",
+      "K",
+    )
+    flag(group, "clip_norm", "C, to which a client's update is clipped", "C")
+    flag(
+      group,
+      "participations",
+      "for epsilon against the server: in how many rounds a client takes part; by default so many"
+      " that one client in a thousand takes part in more",
+      "K",
+    )
+    group.add_argument(
+      "--accounting",
+      choices=ledger.ACCOUNTINGS,
+      default=accounting.TIGHTEST,
+      help="whose bound: the smaller of both (tightest), privacy loss distributions (pld), Renyi"
+      " divergences (rdp), or the paper's formulas, NOT a guarantee (paper) (default: tightest)",
+    )
+
+  calibrate = command("calibrate", "the noise that a privacy budget asks for")
+  run_flags(calibrate)
+  budget = calibrate.add_argument_group("the budget")
+  flag(budget, "epsilon", "of the whole run", required=True)
+  flag(
+    budget,
+    "rho_ratio",
+    "r, the budget of the threshold over that of the weights; by default there is no threshold,"
+    " as in DP-FedAvg",
+    "R",
+  )
+
+  spend = command("spend", "what a run costs")
+  run_flags(spend)
+  noise = spend.add_argument_group("the noise, of the weights, the threshold or both")
+  flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
+  flag(noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z")
+  flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
+  flag(
+    noise,
+    "sigma_threshold",
+    "standard deviation on a scaled node of the histogram, (z_q^2 c^2 log2 b + 2)^(1/2), in place"
+    " of z_q; with --scale and --num_bins",
+    "S",
+  )
+  flag(noise, "scale", "c, with which the counts of the histogram are multiplied", "C")
+  spend.add_argument(
+    "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
+  )
+
+  claim = command("audit", "whether the claim of a finished or running experiment holds")
+  claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
+  return parser

@@ -1,0 +1,238 @@
+"""What a round of a private run releases, on which cohort and with which noise.
+
+A round releases a threshold (a noisy histogram of losses or a noisy one-bit count) and the noisy
+sum of clipped updates. Both are computed on the SAME cohort, so that a round is one subsampled
+mechanism, subsample(compose(threshold, update)), and not the composition of two subsampled ones,
+which would cost less than the truth. Both are Gaussian, so that only
+
+    z_eff = (z_q^-2 + z_w^-2)^(-1/2)
+
+counts, where z_q and z_w are the standard deviations over the l2-sensitivities of one client's
+data.
+"""
+
+import dataclasses
+import math
+from typing import Any, Optional
+
+from privacy import checks
+from privacy import shares
+from privacy import sum_mechanism
+from privacy import tree_mechanism
+
+POISSON = "poisson"
+FIXED_SIZE = "fixed_size"
+NO_SAMPLING = "none"
+SAMPLINGS = (POISSON, FIXED_SIZE, NO_SAMPLING)
+
+TREE = "tree"
+GEOMETRIC = "geometric"
+THRESHOLD_KINDS = (TREE, GEOMETRIC)
+
+ZERO_OUT = "zero_out"
+REPLACE_ONE = "replace_one"
+RELATIONS = (ZERO_OUT, REPLACE_ONE)
+
+
+def _positive(name: str, value: Any) -> float:
+  number = checks.number(name, value)
+  if number <= 0:
+    raise ValueError(f"Found {name} = {number:g}; expected a positive number.")
+  return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+  """A round's releases with their noise, and how the round's cohort is sampled.
+
+  Numbers may be given as any real scalar; they are kept as Python's own.
+
+  Attributes:
+    population: n, how many clients there are.
+    clients_per_round: m, the (expected) number of clients whose data count in a round.
+    threshold_noise_multiplier: z_q, noise of the threshold's release over its sensitivity to
+      removing one client's data; None if no private threshold is released.
+    update_noise_multiplier: z_w, noise on the SUM of clipped updates over the clip norm; None if
+      no weights are released.
+    sampling: "poisson": each client takes part in each round with probability m / n, by itself.
+      "fixed_size": m clients, uniformly, without replacement. "none": no secret sampling, as if
+      everybody took part in every round.
+    tree: Parameters of the histogram whose noise its clients make. With it the answers take into
+      account that this noise is discrete and that Poisson cohorts are cut at its number of shares.
+    threshold_kind: "tree" or "geometric" (a one-bit count), for how much replacing a client changes
+      the threshold's release.
+    update_sum: Parameters of the sum of updates whose noise the clients make; None where the server
+      adds the noise. Taken into account like `tree`.
+    relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
+      one client's data replaced by any other.
+    protocol: The source of the shares of noise that a cohort lacks, one of `shares.PROTOCOLS`.
+    contacted: The expected number of clients that a round contacts with the protocol
+      "private_coin": each is contacted with probability contacted / n and then adds its data with
+      probability m / contacted. None with other protocols.
+  """
+
+  population: int
+  clients_per_round: float
+  threshold_noise_multiplier: Optional[float]
+  update_noise_multiplier: Optional[float]
+  sampling: str = POISSON
+  tree: Optional[tree_mechanism.TreeMechanism] = None
+  threshold_kind: str = TREE
+  update_sum: Optional[sum_mechanism.SumMechanism] = None
+  relation: str = ZERO_OUT
+  protocol: str = shares.COMPLEMENT
+  contacted: Optional[float] = None
+
+  def __post_init__(self) -> None:
+    self._put("population", checks.whole("population", self.population, 1))
+    self._put("clients_per_round", _positive("clients_per_round", self.clients_per_round))
+    for name in ("threshold_noise_multiplier", "update_noise_multiplier"):
+      if getattr(self, name) is not None:
+        self._put(name, checks.scale(name, _positive(name, getattr(self, name))))
+    for name, choices in (
+      ("sampling", SAMPLINGS),
+      ("threshold_kind", THRESHOLD_KINDS),
+      ("relation", RELATIONS),
+      ("protocol", shares.PROTOCOLS),
+    ):
+      checks.one_of(name, getattr(self, name), choices)
+    self._check_cohort()
+    if self.threshold_noise_multiplier is None and self.update_noise_multiplier is None:
+      raise ValueError(
+        "Found neither threshold_noise_multiplier nor update_noise_multiplier; expected at least"
+        " one release to account for."
+      )
+    if self.tree is not None:
+      self._check_tree(self.tree)
+    if self.update_sum is not None:
+      self._check_update_sum(self.update_sum)
+    self._check_num_shares()
+
+  def _put(self, name: str, value: Any) -> None:
+    """Sets a field of the frozen object."""
+    object.__setattr__(self, name, value)
+
+  def _check_cohort(self) -> None:
+    if self.clients_per_round > self.population:
+      raise ValueError(
+        f"Found clients_per_round = {self.clients_per_round:g} of population = {self.population};"
+        " expected at most the population, a sampling probability of at most 1."
+      )
+    if self.sampling == FIXED_SIZE and self.clients_per_round != int(self.clients_per_round):
+      raise ValueError(
+        f"Found clients_per_round = {self.clients_per_round:g} with fixed_size sampling; expected"
+        " a whole number."
+      )
+    if self.protocol != shares.COMPLEMENT and self.sampling != POISSON:
+      raise ValueError(
+        f"Found the protocol {self.protocol} with {self.sampling} sampling, where every cohort has"
+        " all shares of noise; expected poisson."
+      )
+    if (self.contacted is not None) != (self.protocol == shares.PRIVATE_COIN):
+      raise ValueError(
+        f"Found contacted = {self.contacted} with the protocol {self.protocol}; expected how many"
+        " clients a round contacts with private_coin, and none elsewhere."
+      )
+    if self.contacted is not None:
+      self._put("contacted", _positive("contacted", self.contacted))
+      if not self.clients_per_round <= self.contacted <= self.population:
+        raise ValueError(
+          f"Found contacted = {self.contacted:g} with clients_per_round ="
+          f" {self.clients_per_round:g} and population = {self.population}; expected a number"
+          " between these, both included."
+        )
+
+  def _check_tree(self, tree: tree_mechanism.TreeMechanism) -> None:
+    if self.threshold_noise_multiplier is None or self.threshold_kind != TREE:
+      raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
+    # By its noise rather than by the multiplier it was built with, whose sensitivity may be the
+    # paper's. More noise than promised is fine.
+    delivered = shares.delivered_noise_multiplier(
+      tree.local_stddev, tree.scale * math.sqrt(tree.num_levels), tree.num_shares
+    )
+    if delivered < self.threshold_noise_multiplier * (1.0 - 1e-9):
+      raise ValueError(
+        f"Found threshold_noise_multiplier = {self.threshold_noise_multiplier:.6g} with a tree"
+        f" whose noise gives {delivered:.6g}; expected a tree with at least that noise."
+      )
+
+  def _check_update_sum(self, update_sum: sum_mechanism.SumMechanism) -> None:
+    if self.update_noise_multiplier is None:
+      raise ValueError("Found update_sum without update_noise_multiplier; expected both.")
+    delivered = shares.delivered_noise_multiplier(
+      update_sum.local_stddev, update_sum.sensitivity, update_sum.num_shares
+    )
+    if delivered < self.update_noise_multiplier * (1.0 - 1e-9):
+      raise ValueError(
+        f"Found update_noise_multiplier = {self.update_noise_multiplier:.6g} with an update_sum"
+        f" whose noise gives {delivered:.6g}; expected one with that noise."
+      )
+
+  def _check_num_shares(self) -> None:
+    for mechanism in (self.tree, self.update_sum):
+      if mechanism is not None and mechanism.num_shares > self.population:
+        raise ValueError(
+          f"Found {mechanism.num_shares} shares of noise and a population of {self.population};"
+          " expected at most a share of each client."
+        )
+    if self.num_shares is not None and self.sampling == FIXED_SIZE:
+      if self.clients_per_round > self.num_shares:
+        raise ValueError(
+          f"Found {self.num_shares} shares of noise and cohorts of {self.clients_per_round:g};"
+          " expected as many shares as clients."
+        )
+
+  @property
+  def num_shares(self) -> Optional[int]:
+    """K: the most clients of a round; None where the server makes all noise."""
+    found = [mechanism for mechanism in (self.tree, self.update_sum) if mechanism is not None]
+    return min(mechanism.num_shares for mechanism in found) if found else None
+
+  @property
+  def sampling_probability(self) -> float:
+    """q: the chance that a given client's data count in a given round; 1 without sampling."""
+    if self.sampling == NO_SAMPLING:
+      return 1.0
+    return self.clients_per_round / self.population
+
+  @property
+  def noise_multipliers(self) -> tuple[Optional[float], Optional[float]]:
+    """(z_q, z_w), each None where the round has no such release."""
+    return self.threshold_noise_multiplier, self.update_noise_multiplier
+
+  @property
+  def effective_noise_multiplier(self) -> float:
+    """z_eff of all that a round releases, relative to removing one client's data."""
+    return 1.0 / math.hypot(*(1.0 / z for z in self.noise_multipliers if z is not None))
+
+  @property
+  def replace_one_factors(self) -> tuple[float, float]:
+    """The ratios of the sensitivities to replacing a client to those to removing its data.
+
+    Of the threshold (in a tree a client is in L nodes before and in L others after; a bit of +-1/2
+    changes its sign) and of the sum of clipped updates.
+    """
+    return (math.sqrt(2.0) if self.threshold_kind == TREE else 2.0), 2.0
+
+  @property
+  def neighboring_relation(self) -> str:
+    """The pair of data sets that the guarantee makes hard to tell apart, in words."""
+    if self.relation == REPLACE_ONE:
+      return "replace one client's data"
+    if self.sampling in (POISSON, NO_SAMPLING):
+      return "zero-out (a client's data removed) / add-or-remove one client"
+    return "zero-out (a client's data removed, the client itself still counted)"
+
+  @property
+  def contact_probability(self) -> float:
+    """The chance that a given client reports in a given round, with its data or without."""
+    if self.contacted is not None:
+      return self.contacted / self.population
+    return self.sampling_probability
+
+  @property
+  def overflow_probability(self) -> float:
+    """The chance that the others fill a round's cohort, so that a client takes one's place."""
+    if self.sampling != POISSON or self.num_shares is None:
+      return 0.0
+    return shares.overflow_probability(self.population, self.contact_probability, self.num_shares)
