@@ -393,10 +393,12 @@ def main() -> None:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return
 
-  from tff_superquantile.experiments import report  # Draws: not before it is needed.
+  # These draw: not before it is needed.
+  from tff_superquantile.experiments.report import page
+  from tff_superquantile.experiments.studies import comparison
 
   if any(run.finished for run in run_folder.find_runs(output_dir) if run.task == task):
-    print(report.terminal_text(output_dir, task, report.write_report(output_dir, task)))
+    print(page.publish(comparison.report(output_dir, task), folder))
     if preset.evaluation:
       module = importlib.import_module(f"tff_superquantile.experiments.{preset.evaluation}")
       print(module.run_and_describe(output_dir, task))
