@@ -26,8 +26,10 @@ def run(name: str) -> None:
   """
   study = studies.load(name)
   study.define_flags()
-  flags.adopt_module_key_flags(study)
-  sys.modules["__main__"].__doc__ = study.__doc__  # What --help shows.
+  # What --help shows, whichever module is the main one.
+  sys.modules["__main__"].__doc__ = study.__doc__
+  for flag in flags.FLAGS.get_key_flags_for_module(study):
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
   cli.run(study.main)
 
 

@@ -51,6 +51,7 @@ _STYLE = {
   "axes.linewidth": 0.8,
   "axes.spines.top": False,
   "axes.spines.right": False,
+  "patch.force_edgecolor": False,
   "grid.color": FAINT,
   "grid.linewidth": 0.6,
   "text.color": INK,

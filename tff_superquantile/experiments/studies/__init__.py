@@ -17,6 +17,10 @@ import types
 # The name of each study, which is that of its module, and the question that it answers.
 STUDIES = {
   "comparison": "How well does each method serve the worst-off clients?",
+  "personalization": "What does a model of one’s own change?",
+  "model_family": "What does it gain that clients choose their model?",
+  "availability": "What if θ adapts to the number of clients?",
+  "private_quantile": "How far are private quantiles from the true ones?",
 }
 
 
