@@ -146,6 +146,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
         _ERROR_COLUMNS,
         names,
         colors=colors,
+        title="Error over a day",
         note=_ERROR_NOTE.format(_span(windows)),
         focus=_WORST_P90,
         lead=f"Error of the test clients in %, {_span(windows)}, mean ± sd over seeds:",

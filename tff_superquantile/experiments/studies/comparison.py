@@ -120,7 +120,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   groups = run_folder.group_by_method(finished)
   figures, omitted = draw(groups)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
-  further = [table(groups, columns, title) for title, columns in _FURTHER_COLUMNS.items()]
+  further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
   return page.Page(
     "report",
     method_names.task_title(task),
@@ -128,9 +128,9 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     summarize(groups),
     [
-      table(groups, note=_NOTE, lead=_LEAD, brief=BRIEF),
+      table(groups, title="Results", note=_NOTE, lead=_LEAD, brief=BRIEF),
       *map(page.Text, provenance.notes(finished, unfinished)),
-      *(page.Details(one.title, [one]) for one in further if len(one.headings) > 2),
+      *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
       *figures,
       *([page.Details("Figures left out", [*map(page.Text, omitted)])] if omitted else []),
       *provenance.searches(pathlib.Path(output_dir) / task),

@@ -133,6 +133,7 @@ def report(
         colors=colors,
         not_in_contest=model_family.LOOK_AHEAD,
         first="who gets which model",
+        title="Results",
         note=_NOTE,
         focus="error.p90",
         lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",

@@ -126,6 +126,7 @@ def report(
         _COLUMNS,
         {method: method_names.display_name(method) for method in all_groups},
         colors={method: look.color for method, look in looks.items()},
+        title="Results",
         note=_note(settings, described),
         focus="after.error.p90",
         lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",
