@@ -1,4 +1,4 @@
-"""The figure of a simulated day: who turned up, who trained, and what it did to the error."""
+"""The figure of a simulated day: clients that turn up, clients that train, and the error."""
 
 from __future__ import annotations
 
