@@ -57,7 +57,7 @@ EXPERIMENTS
                     recipe beside ours: no training, three minutes. Of the
                     options it has --quick and --output_dir; its own flags:
                     .venv/bin/python -m \
-                        tff_superquantile.experiments.private_quantile --help
+                        tff_superquantile.experiments.study private_quantile --help
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. Of
                     the options it has --quick and --output_dir.
@@ -164,8 +164,11 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile | convergence)
-    exec "$VENV/bin/python" -m "tff_superquantile.experiments.$experiment" "$@"
+  private_quantile)
+    exec "$VENV/bin/python" -m tff_superquantile.experiments.study private_quantile "$@"
+    ;;
+  convergence)
+    exec "$VENV/bin/python" -m tff_superquantile.experiments.convergence "$@"
     ;;
 esac
 exec "$VENV/bin/python" -m tff_superquantile.experiments.sweep "--experiment=$experiment" "$@"

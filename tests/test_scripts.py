@@ -206,7 +206,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
 @pytest.mark.parametrize(
   "name,module",
   [
-    ("private_quantile", "experiments.private_quantile"),
+    ("private_quantile", "experiments.study private_quantile"),
     ("convergence", "experiments.convergence"),
     ("doctor", "doctor"),
   ],

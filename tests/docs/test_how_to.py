@@ -22,11 +22,11 @@ from tff_superquantile.experiments import presets
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs/how_to").glob("*.md"))]
 _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
-# An experiment that is no sweep is a module of the same name.
-_MODULE_OF = {
-  "private_quantile": "tff_superquantile.experiments.private_quantile",
-  "convergence": "tff_superquantile.experiments.convergence",
-  "doctor": "tff_superquantile.doctor",
+# The modules, and their first arguments, of experiments that are no sweeps.
+_COMMAND_OF = {
+  "private_quantile": ("tff_superquantile.experiments.study", "private_quantile"),
+  "convergence": ("tff_superquantile.experiments.convergence",),
+  "doctor": ("tff_superquantile.doctor",),
 }
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
@@ -117,8 +117,8 @@ def _flags_of(module, *command):
   return found
 
 
-def _check_flags(module, arguments):
-  flags = _flags_of(module)
+def _check_flags(arguments, module, *command):
+  flags = _flags_of(module, *command)
   for argument in arguments:
     assert argument.startswith("--"), f"{argument} is no flag"
     name, _, value = argument[2:].partition("=")
@@ -135,11 +135,11 @@ def _check_experiment(arguments):
   experiment = "default"
   if arguments and not arguments[0].startswith("-"):
     experiment, *arguments = arguments
-  if experiment in _MODULE_OF:
-    _check_flags(_MODULE_OF[experiment], arguments)
+  if experiment in _COMMAND_OF:
+    _check_flags(arguments, *_COMMAND_OF[experiment])
   else:
     assert experiment in presets.PRESETS
-    _check_flags(_SWEEP, arguments)
+    _check_flags(arguments, _SWEEP)
 
 
 def _check_account(arguments, capsys):
@@ -169,7 +169,7 @@ def _check_docker(verb, arguments):
     assert entrypoint == "/opt/tff_superquantile/.venv/bin/python"
     assert entrypoint.rpartition("/.venv")[0] in (_ROOT / "Dockerfile").read_text()
     assert arguments[0] == "-m"
-    _check_flags(arguments[1], arguments[2:])
+    _check_flags(arguments[2:], arguments[1])
 
 
 @pytest.mark.parametrize("words", _commands())
@@ -184,7 +184,7 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
     _check_account(arguments[2:], capsys)
   elif program in _PYTHONS:
     assert arguments[0] == "-m"
-    _check_flags(arguments[1], arguments[2:])
+    _check_flags(arguments[2:], arguments[1])
   elif program == ".venv/bin/tensorboard":
     assert [argument.partition("=")[0] for argument in arguments] == ["--logdir"]
   elif program == "docker":
@@ -199,8 +199,8 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
 def test_flags_in_the_text_exist(page):
   text = page.read_text(encoding="utf-8")
   known = {*_FLAGS_OF_ABSL, *(flag.lstrip("-") for flag in _DOCKER_FLAGS)}
-  for module in (_SWEEP, _REPORT, *_MODULE_OF.values()):
-    known.update(_flags_of(module))
+  for command in ((_SWEEP,), (_REPORT,), *_COMMAND_OF.values()):
+    known.update(_flags_of(*command))
   for command in ("calibrate", "spend", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
   assert set(re.findall(r"`--([a-z_-]+)", text)) <= known

@@ -7,12 +7,15 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import availability
-from tff_superquantile.experiments import availability_plots
-from tff_superquantile.experiments import plots
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import day
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.studies import availability
 
 _TASK = "tiny"
 _ADAPTIVE = "superquantile_updates_5"
@@ -23,16 +26,14 @@ _METHODS = {
   _ADAPTIVE: dict(algorithm="superquantile", theta=0.5, wanted_updates=5),
 }
 _SEEDS = (0, 1, 2)
-_DRAW = availability_plots.draw
+_DRAW = day.draw
 _STATISTICS = ("mean", "p90", "superquantile_90")
 
 
 @pytest.fixture(autouse=True)
 def empty_figures(monkeypatch):
   """Spares reports their figures, whose drawing takes the longest."""
-  monkeypatch.setattr(
-    availability_plots, "draw", lambda days, num_days: plots.Figure("day", "A day", "", b"", b"")
-  )
+  monkeypatch.setattr(day, "draw", lambda days, num_days: style.Figure("day", "A day", "", b""))
 
 
 def _write_run(
@@ -75,7 +76,11 @@ def _write_runs(output_dir, methods=tuple(_METHODS), seeds=_SEEDS, **kwargs):
 
 
 def _describe(output_dir):
-  return availability.run_and_describe(output_dir, _TASK)
+  return page.publish(availability.report(output_dir, _TASK), output_dir / _TASK)
+
+
+def _measured(output_dir):
+  return {run: availability._measure(run) for run in run_folder.find_runs(output_dir)}
 
 
 def _csv_rows(output_dir, method, seed):
@@ -122,7 +127,7 @@ def test_tables_and_summary_against_brute_force(tmp_path):
   with open(folder / "availability.csv", newline="") as stream:
     in_csv = {(row["method"], row["metric"]): row for row in csv.DictReader(stream)}
   markdown = (folder / "availability.md").read_text(encoding="utf-8")
-  page = (folder / "availability.html").read_text(encoding="utf-8")
+  html = (folder / "availability.html").read_text(encoding="utf-8")
   names = ("FedAvg", "Superquantile θ = 0.5", "Superquantile θ = 0.25", "Superquantile updates = 5")
   values = {}
   for method, name in zip(_METHODS, names):
@@ -136,7 +141,7 @@ def test_tables_and_summary_against_brute_force(tmp_path):
       assert entry["num_seeds"] == "3"
       factor, form = (100, ".2f") if metric.startswith("error") else (1, ".1f")
       cells.append(f"{factor * numbers.mean():{form}} ± {factor * numbers.std(ddof=1):{form}}")
-      assert f"± {factor * numbers.std(ddof=1):{form}}" in page
+      assert f"± {factor * numbers.std(ddof=1):{form}}" in html
     for tables in (_table_rows(markdown), _table_rows(text)):
       errors, clients = tables
       assert errors[name] == ["3", *cells[:6]]
@@ -158,40 +163,42 @@ def test_tables_and_summary_against_brute_force(tmp_path):
       f"{caution if abs(worst.mean()) <= worst.std(ddof=1) else ''}; mean error over the day"
       f" {shown(change('error.mean.average', rival))}; updates {100 * updates:+.0f} %; 3 seeds)"
     ).replace("updates -", "updates −")
-    assert part in text and part in markdown and part.replace(" %", "\u00a0%") in page
+    assert part in text and part in markdown and part.replace(" %", "\u00a0%") in html
   assert "against FedAvg" not in text
   assert text.count("it ") == 1  # One sentence of two clauses.
   # The last round is not a multiple of 5, and takes the place of an hour.
   assert "last 24 evaluations (rounds 190 to 303)" in text
-  assert "see as few as 23 of the 24 hours" in text and "see as few as 23" in page
+  assert "see as few as 23 of the 24 hours" in text and "see as few as 23" in html
   assert all(str(folder / f"availability.{kind}") in text for kind in ("html", "md", "csv"))
-  assert page.count("<figure") == 1 and page.count("data:image/svg+xml") == 2
+  assert html.count("<figure") == 1 and html.count("data:image/svg+xml") == 2
 
 
 def test_hours_of_the_figure_against_brute_force(tmp_path):
   _write_runs(tmp_path, num_rounds=500)
-  days = availability._read(tmp_path, _TASK).days
-  for method in _METHODS:
-    for index, seed in enumerate(_SEEDS):
-      rows = _csv_rows(tmp_path, method, seed)
-      # 48 evaluations every 5 rounds are 240 rounds, and see every hour twice.
-      for quantity, column in (
-        ("cohort_size", "cohort_size"),
-        ("tail_size", "tail_size"),
-        ("p90", "test_error_p90"),
-        *([("theta", "theta")] if method == _ADAPTIVE else []),
-      ):
-        for hour in range(24):
-          found = [
-            row[column]
-            for row in rows
-            if row["round"] > 260 and row["round"] % 24 == hour and row[column] is not None
-          ]
-          assert len(found) == (2 if quantity == "p90" else 10)
-          assert days[method][quantity][index, hour] == pytest.approx(np.mean(found))
-  assert "theta" not in days["fed_avg"]
-  np.testing.assert_array_equal(days["superquantile_theta_0.25"]["theta"], np.full([3, 24], 0.25))
-  assert "hours" not in " ".join(availability._notes(availability._read(tmp_path, _TASK)))
+  measured = _measured(tmp_path)
+  # 48 evaluations every 5 rounds are 240 rounds, and see every hour twice.
+  for run, measurement in measured.items():
+    rows = _csv_rows(tmp_path, run.method, run.seed)
+    values = measurement.day.set_index(["quantity", "hour"])["value"]
+    for quantity, column in (
+      ("cohort_size", "cohort_size"),
+      ("tail_size", "tail_size"),
+      ("p90", "test_error_p90"),
+      *([("theta", "theta")] if run.method == _ADAPTIVE else []),
+    ):
+      for hour in range(24):
+        found = [
+          row[column]
+          for row in rows
+          if row["round"] > 260 and row["round"] % 24 == hour and row[column] is not None
+        ]
+        assert len(found) == (2 if quantity == "p90" else 10)
+        assert values[quantity, hour] == pytest.approx(np.mean(found))
+    if run.method == "fed_avg":
+      assert "theta" not in values
+    if run.method == "superquantile_theta_0.25":
+      np.testing.assert_array_equal(values["theta"], np.full(24, 0.25))
+  assert "hours" not in " ".join(availability._notes(list(measured.values())))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +272,11 @@ def test_figure(tmp_path):
   # A name that would start a formula, a panel that has no curve, hours that nobody knows.
   _write_run(tmp_path, "fed_avg", 0, num_rounds=30)
   _write_run(tmp_path, "$x_{$", 1, num_rounds=30)
-  figure = _DRAW(availability._read(tmp_path, _TASK).days, 10)
+  days = [
+    measurement.day.assign(method=run.method, seed=run.seed)
+    for run, measurement in _measured(tmp_path).items()
+  ]
+  figure = _DRAW(pd.concat(days), 10)
   assert figure.light != figure.dark and figure.light.startswith(b"<?xml")
   assert "last 10 days" in figure.caption
 
@@ -274,8 +285,9 @@ def test_many_methods_leave_the_adaptive_one_in_the_figure(tmp_path, monkeypatch
   methods = ["fed_avg", *(f"superquantile_theta_0.{digit}" for digit in range(1, 9)), _ADAPTIVE]
   _write_runs(tmp_path, methods, (0,), num_rounds=30)
   shown = []
-  monkeypatch.setattr(availability_plots, "draw", lambda days, _: shown.extend(days))
-  availability._draw(availability._read(tmp_path, _TASK))
+  monkeypatch.setattr(day, "draw", lambda days, _: shown.extend(days["method"].unique()))
+  measured = _measured(tmp_path)
+  availability._draw(run_folder.group_by_method(measured), measured)
   assert shown[0] == "fed_avg" and shown[-1] == _ADAPTIVE and len(shown) < 7
 
 
@@ -283,9 +295,9 @@ def test_names_are_escaped(tmp_path):
   _write_run(tmp_path, "<b>$x_{$ **bold**", 0)
   _write_run(tmp_path, _ADAPTIVE, 0)
   _describe(tmp_path)
-  page = (tmp_path / _TASK / "availability.html").read_text(encoding="utf-8")
+  html = (tmp_path / _TASK / "availability.html").read_text(encoding="utf-8")
   text = (tmp_path / _TASK / "availability.md").read_text(encoding="utf-8")
-  assert "<b>" not in page and "&lt;b&gt;" in page and "\\*\\*bold\\*\\*" in text
+  assert "<b>" not in html and "&lt;b&gt;" in html and "\\*\\*bold\\*\\*" in text
 
 
 def test_refuses_runs_without_hours(tmp_path):
@@ -312,7 +324,13 @@ def test_refuses_runs_without_an_evaluation(tmp_path):
 
 
 def _command(*arguments):
-  command = [sys.executable, "-m", "tff_superquantile.experiments.availability", *arguments]
+  command = [
+    sys.executable,
+    "-m",
+    "tff_superquantile.experiments.study",
+    "availability",
+    *arguments,
+  ]
   environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
   return subprocess.run(
     command, capture_output=True, text=True, timeout=60, env=environment, stdin=subprocess.DEVNULL

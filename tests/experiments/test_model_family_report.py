@@ -8,9 +8,9 @@ import pytest
 
 from tff_superquantile.evaluation import model_family as model_family_lib
 from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import model_family
-from tff_superquantile.experiments import model_family_choice
-from tff_superquantile.experiments import model_family_report
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.studies import family_choices
+from tff_superquantile.experiments.studies import model_family
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
 _SEEDS = (0, 1, 2)
@@ -34,7 +34,8 @@ def _write_runs(output_dir, methods=_METHODS, seeds=_SEEDS):
 
 
 def _run(output_dir, **settings):
-  return model_family.run(output_dir, finished_runs.TASK, model_family_choice.Settings(**settings))
+  content = model_family.report(output_dir, finished_runs.TASK, family_choices.Settings(**settings))
+  return page.write(content, output_dir / finished_runs.TASK)
 
 
 def _rows(path):
@@ -122,9 +123,9 @@ def test_report_has_what_brute_force_finds(tmp_path, tiny_task):
         choices[int(row["seed"])][[r for r in of_clients if r["seed"] == row["seed"]].index(row)]
       ]
     )
-  page = paths["html"].read_text(encoding="utf-8")
-  assert page.count("<figure") == 2 and "−" in page
-  shown = model_family_report.terminal_text(tmp_path, "tiny", paths, model_family_choice.Settings())
+  html = paths["html"].read_text(encoding="utf-8")
+  assert html.count("<figure") == 2 and "−" in html
+  shown = page.terminal_text(model_family.report(tmp_path, "tiny"), list(paths.values()))
   assert "With one of 3 models" in shown and "3 seeds" in shown
 
 

@@ -1,6 +1,7 @@
 """Personalization of finished runs: what is computed, skipped, reported and refused."""
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -14,9 +15,10 @@ import tensorflow_federated as tff
 
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import personalization
-from tff_superquantile.experiments import personalization_report
+from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.studies import personalization
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
 _SEEDS = (0, 1, 2)
@@ -43,7 +45,10 @@ def _write_runs(output_dir, methods=_METHODS, seeds=_SEEDS):
 
 
 def _run(output_dir, **settings):
-  return personalization.run(output_dir, finished_runs.TASK, personalization.Settings(**settings))
+  content = personalization.report(
+    output_dir, finished_runs.TASK, personalization.Settings(**settings)
+  )
+  return page.write(content, output_dir / finished_runs.TASK)
 
 
 def _clients_csv(output_dir, method, seed):
@@ -97,7 +102,7 @@ def test_computes_what_the_library_does_and_reports_it(tmp_path, tiny_task):
     "Superquantile θ = 0.5",
     "Superquantile θ = 0.1",
   ]
-  page = paths["html"].read_text(encoding="utf-8")
+  html = paths["html"].read_text(encoding="utf-8")
   with open(paths["csv"], newline="") as stream:
     in_csv = {(row["method"], row["metric"]): row for row in csv.DictReader(stream)}
   for column, (when, name, statistic) in enumerate(
@@ -117,14 +122,14 @@ def test_computes_what_the_library_does_and_reports_it(tmp_path, tiny_task):
       text = f"{np.mean(of_seeds):.2f} ± {np.std(of_seeds, ddof=1):.2f}"
       is_best = f"{np.mean(of_seeds):.2f}" == f"{best:.2f}"
       assert row[2 + column] == (f"**{text}**" if is_best else text)
-      assert f"± {np.std(of_seeds, ddof=1):.2f}" in page
+      assert f"± {np.std(of_seeds, ddof=1):.2f}" in html
       entry = in_csv[method, f"{when}.error.{name}"]
       assert float(entry["mean"]) == pytest.approx(np.mean(of_seeds) / 100)
       assert float(entry["sd"]) == pytest.approx(np.std(of_seeds, ddof=1) / 100)
       assert entry["num_seeds"] == "3"
-  assert page.count("<figure") == 2
-  assert "Left out: clients with a single example, up to 1 of a seed." in page
-  text = personalization_report.terminal_text(tmp_path, "tiny", paths)
+  assert html.count("<figure") == 2
+  assert "Left out: clients with a single example, up to 1 of a seed." in html
+  text = page.terminal_text(personalization.report(tmp_path, "tiny"), list(paths.values()))
   rival = min(
     _METHODS[1:],
     key=lambda m: np.mean([np.percentile(_errors(tmp_path, m, s, "before"), 90) for s in _SEEDS]),
@@ -179,9 +184,12 @@ def test_what_is_done_is_not_done_again(tmp_path, tiny_task, capsys):
 
 
 def test_the_rate_is_that_of_the_last_round():
-  config = dict(client_learning_rate=0.4, learning_rate_decay=0.5, rounds_per_decay=10)
+  config = run_config.RunConfig(
+    client_learning_rate=0.4, learning_rate_decay=0.5, rounds_per_decay=10
+  )
   rates = [
-    personalization.final_learning_rate({**config, "num_rounds": n}) for n in (1, 10, 11, 30, 31)
+    personalization.final_learning_rate(dataclasses.replace(config, num_rounds=n))
+    for n in (1, 10, 11, 30, 31)
   ]
   assert rates == [0.4, 0.4, 0.2, 0.1, 0.05]
 
@@ -210,9 +218,9 @@ def test_names_are_escaped_and_seeds_that_differ_are_told(tmp_path, tiny_task):
   finished_runs.write_run(tmp_path, "fed_avg", 0)
   finished_runs.write_run(tmp_path, hostile, 1)
   paths = _run(tmp_path, epochs=1)
-  page, text = (paths[kind].read_text(encoding="utf-8") for kind in ("html", "md"))
-  assert "<b>" not in page and "&lt;b&gt;" in page and "\\*\\*bold\\*\\*" in text
-  assert "different seeds" in page and "share no seed" in page
+  html, text = (paths[kind].read_text(encoding="utf-8") for kind in ("html", "md"))
+  assert "<b>" not in html and "&lt;b&gt;" in html and "\\*\\*bold\\*\\*" in text
+  assert "different seeds" in html and "share no seed" in html
 
 
 @pytest.mark.parametrize(
@@ -238,10 +246,8 @@ def test_refuses_what_is_not_there(tmp_path, tiny_task):
     _run(tmp_path)
   assert "1 of the finished runs (superquantile_theta_0.5/seed_0)" in str(error.value)
   assert "run the same experiment again" in str(error.value)
-  with pytest.raises(ValueError, match="no run of 'tiny' .* personalized"):
-    personalization_report.write_report(tmp_path, "tiny")
   with pytest.raises(ValueError, match="of 'other' .*; there are some of tiny"):
-    personalization.run(tmp_path, "other")
+    personalization.report(tmp_path, "other")
 
 
 def test_refuses_other_clients_and_other_models(tmp_path, tiny_task):
@@ -258,25 +264,25 @@ def test_refuses_other_clients_and_other_models(tmp_path, tiny_task):
     _run(tmp_path)
 
 
-def _command(module, *arguments):
-  command = [sys.executable, "-m", f"tff_superquantile.experiments.{module}", *arguments]
+def _command(study, *arguments):
+  command = [sys.executable, "-m", "tff_superquantile.experiments.study", study, *arguments]
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONPATH=os.pathsep.join(sys.path))
   return subprocess.run(
     command, capture_output=True, text=True, timeout=300, env=environment, stdin=subprocess.DEVNULL
   )
 
 
-@pytest.mark.parametrize("module", ["personalization", "model_family"])
-def test_mistakes_end_in_one_sentence(tmp_path, module):
+@pytest.mark.parametrize("study", ["personalization", "model_family"])
+def test_mistakes_end_in_one_sentence(tmp_path, study):
   for arguments, part in (
     ((f"--output_dir={tmp_path}",), "no finished run of 'synthetic'"),
     ((f"--output_dir={tmp_path}", "--theta=0.5"), "Found --theta, which this command"),
   ):
-    result = _command(module, *arguments)
+    result = _command(study, *arguments)
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ") and part in line
-  listed = _command(module, "--help").stdout
+  listed = _command(study, "--help").stdout
   assert all(f"--{name}:" in listed for name in ("task", "output_dir", "data_dir"))
   assert "--theta:" not in listed
 

@@ -9,7 +9,7 @@ import pytest
 
 
 def _run(output_dir, *arguments):
-  command = [sys.executable, "-m", "tff_superquantile.experiments.private_quantile"]
+  command = [sys.executable, "-m", "tff_superquantile.experiments.study", "private_quantile"]
   return subprocess.run(
     [*command, f"--output_dir={output_dir}", *arguments],
     capture_output=True,

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import comparison
 from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import plot_style
-from tff_superquantile.experiments import plots
-from tff_superquantile.experiments import report
 from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.studies import comparison
 
 _ROOT = pathlib.Path(run_folder.__file__).parents[2]
 _SUPERQUANTILE = "superquantile_theta_0.5"
@@ -107,6 +107,11 @@ def _fabricate(
   return errors
 
 
+def _write(root, task="synthetic"):
+  """Writes the report of a task; returns its files."""
+  return page.write(comparison.report(root, task), pathlib.Path(root, task))
+
+
 def _csv_rows(paths):
   with open(paths["csv"], newline="", encoding="utf-8") as stream:
     return {(row["method"], row["metric"]): row for row in csv.DictReader(stream)}
@@ -123,10 +128,10 @@ def sweep(tmp_path_factory):
     for method, shift in (("q_ffl_1", -0.03), (_SUPERQUANTILE, 0.05), ("fed_avg", 0.0))
     for seed in range(3)
   }
-  return root, errors, report.write_report(root, "synthetic")
+  return root, errors, _write(root)
 
 
-class _Page(html.parser.HTMLParser):
+class _Parser(html.parser.HTMLParser):
   """Collects elements, and pieces of text with single spaces."""
 
   def __init__(self, text):
@@ -148,8 +153,9 @@ def test_csv_has_mean_and_sample_sd_over_seeds(sweep):
   p90 = [np.percentile(errors["fed_avg", seed], 90) for seed in range(3)]
   row = rows["fed_avg", "test.error.p90"]
   assert row["task"] == "synthetic"
-  assert float(row["mean"]) == pytest.approx(np.mean(p90), abs=1e-12)
-  assert float(row["sd"]) == pytest.approx(np.std(p90, ddof=1), abs=1e-12)
+  # To the last digit, as people compare these files.
+  assert row["mean"] == repr(float(np.mean(p90)))
+  assert row["sd"] == repr(float(np.std(p90, ddof=1)))
   assert row["num_seeds"] == "3"
   assert float(rows["fed_avg", "seconds_per_round"]["mean"]) == pytest.approx(1.5)
   # The unfinished run does not count.
@@ -162,7 +168,7 @@ def test_csv_has_mean_and_sample_sd_over_seeds(sweep):
 
 def test_markdown_has_the_same_numbers_in_percent_and_marks_the_best(sweep):
   _, errors, paths = sweep
-  lines = paths["markdown"].read_text(encoding="utf-8").splitlines()
+  lines = paths["md"].read_text(encoding="utf-8").splitlines()
   table = [
     [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")
   ]
@@ -187,7 +193,7 @@ def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
     for method in ("fed_avg", _SUPERQUANTILE)
   )
   change = np.array(after) - np.array(before)
-  text = paths["markdown"].read_text(encoding="utf-8")
+  text = paths["md"].read_text(encoding="utf-8")
   assert (
     f"Of 2 methods compared with FedAvg, Superquantile θ = 0.5 does best by the worst-off "
     f"clients: it lowers the 90th percentile of the test clients’ error by "
@@ -208,7 +214,9 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   for seed in range(2):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
-  assert expected in comparison.summary(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert expected in comparison.summarize(
+    run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  )
 
 
 def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_path):
@@ -216,18 +224,18 @@ def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
-  assert "no larger than its standard deviation" in comparison.summary(
+  assert "no larger than its standard deviation" in comparison.summarize(
     run_folder.group_by_method(runs)
   )
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
-  assert "share no seed" in comparison.summary(run_folder.group_by_method(apart))
+  assert "share no seed" in comparison.summarize(run_folder.group_by_method(apart))
   alone = [run for run in runs if run.method == "fed_avg"]
-  assert "no result of another" in comparison.summary(run_folder.group_by_method(alone))
+  assert "no result of another" in comparison.summarize(run_folder.group_by_method(alone))
 
 
 def test_page_is_self_contained(sweep):
   _, _, paths = sweep
-  page = _Page(paths["html"].read_text(encoding="utf-8"))
+  page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
   assert tags.count("figure") == tags.count("img") == tags.count("source") == 8
   assert not {"script", "link", "iframe"} & set(tags)
@@ -245,7 +253,7 @@ def test_page_is_self_contained(sweep):
 
 def test_page_says_how_it_was_run(sweep):
   _, _, paths = sweep
-  text = " ".join(_Page(paths["html"].read_text(encoding="utf-8")).texts)
+  text = " ".join(_Parser(paths["html"].read_text(encoding="utf-8")).texts)
   assert (
     "Flags that differ between methods flag FedAvg Superquantile θ = 0.5 q_ffl_1 --theta 1 0.5 1"
   ) in text
@@ -258,7 +266,7 @@ def test_page_says_how_it_was_run(sweep):
 
 def test_terminal_text_is_narrow_and_names_the_files(sweep):
   root, _, paths = sweep
-  text = report.terminal_text(root, "synthetic", paths)
+  text = page.terminal_text(comparison.report(root, "synthetic"), list(paths.values()))
   table = [line for line in text.splitlines() if line.startswith("|")]
   assert len(table) == 5 and {len(line) for line in table} == {len(table[0])}
   assert len(table[0]) < 80
@@ -269,11 +277,11 @@ def test_terminal_text_is_narrow_and_names_the_files(sweep):
 def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   for method in ("fed_avg", _HOSTILE):
     _fabricate(tmp_path, method, 0)
-  paths = report.write_report(tmp_path, "synthetic")
+  paths = _write(tmp_path)
   source = paths["html"].read_text(encoding="utf-8")
   assert "<script" not in source
-  assert _HOSTILE in _Page(source).texts
-  markdown = paths["markdown"].read_text(encoding="utf-8")
+  assert _HOSTILE in _Parser(source).texts
+  markdown = paths["md"].read_text(encoding="utf-8")
   assert "<script" not in markdown and r"\*\*bold\*\*" in markdown and r"\[a\]" in markdown
   # An unescaped bar would start another cell.
   cells = {
@@ -287,8 +295,8 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
 def test_one_seed_has_no_spread(tmp_path):
   for method in ("fed_avg", _SUPERQUANTILE):
     _fabricate(tmp_path, method, 0, sizes=False, num_rounds=None)
-  paths = report.write_report(tmp_path, "synthetic")
-  markdown = paths["markdown"].read_text(encoding="utf-8")
+  paths = _write(tmp_path)
+  markdown = paths["md"].read_text(encoding="utf-8")
   assert not re.search(r"± \d", markdown)
   assert "This is one seed" in markdown
   assert _csv_rows(paths)["fed_avg", "test.error.mean"]["sd"] == ""
@@ -303,10 +311,10 @@ def test_missing_files_and_columns_leave_figures_out(tmp_path):
     for name in ("test_clients.csv", "train_clients.csv", "flags.txt", "manifest.json"):
       (folder / name).unlink()
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  figures, omitted = plots.draw_all(groups)
+  figures, omitted = comparison.draw(groups)
   assert [figure.name for figure in figures] == ["error-by-method", "error-by-round"]
   assert len(omitted) == 6
-  assert report.write_report(tmp_path, "synthetic")["html"].exists()
+  assert _write(tmp_path)["html"].exists()
 
 
 _MANY = {
@@ -334,7 +342,7 @@ def many(tmp_path_factory):
 
 def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
-  assert list(comparison.contenders(groups)) == [
+  assert list(summary.contenders(groups)) == [
     "fed_avg",
     "q_fed_avg_q_1",
     "tilted_erm_t_5",
@@ -343,14 +351,14 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
     "superquantile_theta_0.25_reweighting",
   ]
   few = {method: groups[method] for method in list(groups)[:6]}
-  assert comparison.contenders(few) == few
+  assert summary.contenders(few) == few
 
 
 def test_every_method_is_in_the_table_and_in_one_figure(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
-  _, rows = comparison.table(groups)
-  assert {row.method for row in rows} == set(_MANY)
-  figures, _ = plots.draw_all(groups)
+  rows = comparison.table(groups).rows
+  assert [row.name for row in rows] == [method_names.display_name(method) for method in groups]
+  figures, _ = comparison.draw(groups)
   by_name = {figure.name: figure for figure in figures}
   assert "Of many methods" not in by_name["error-by-method"].caption
   assert "Of many methods" in by_name["error-histogram"].caption
@@ -364,8 +372,8 @@ def test_what_was_tuned_is_in_the_report(tmp_path):
     tmp_path / "synthetic" / "tuning.json",
     [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=dict(q=1.0))],
   )
-  paths = report.write_report(tmp_path, "synthetic")
-  text = paths["markdown"].read_text()
+  paths = _write(tmp_path)
+  text = paths["md"].read_text()
   assert "0.1: 51.4; **1: 48.8**; 5: failed" in text
   page = paths["html"].read_text()
   assert "<strong>1: 48.8</strong>" in page and "What was tuned" in page
@@ -373,10 +381,10 @@ def test_what_was_tuned_is_in_the_report(tmp_path):
 
 def test_a_report_of_generated_data_says_so_in_its_title(tmp_path):
   _fabricate(tmp_path, "fed_avg", 0, task="emnist_linear_standin", num_rounds=None)
-  paths = report.write_report(tmp_path, "emnist_linear_standin")
+  paths = _write(tmp_path, "emnist_linear_standin")
   title = re.search(r"<title>(.*?)</title>", paths["html"].read_text())[1]
   assert "stand-in: generated data" in title
-  assert "stand-in" in paths["markdown"].read_text().splitlines()[0]
+  assert "stand-in" in paths["md"].read_text().splitlines()[0]
 
 
 def test_diverged_run_is_reported_as_such(tmp_path):
@@ -385,7 +393,7 @@ def test_diverged_run_is_reported_as_such(tmp_path):
   (tmp_path / "synthetic" / "q_ffl_10" / "seed_0" / "metrics.json").write_text(
     '{"test": {"error": {"mean": 0.9, "p90": NaN}}, "train": {"loss": {"mean": NaN}}}'
   )
-  markdown = report.write_report(tmp_path, "synthetic")["markdown"].read_text(encoding="utf-8")
+  markdown = _write(tmp_path)["md"].read_text(encoding="utf-8")
   assert " NaN |" in markdown and "**NaN" not in markdown
   assert "A run diverged (its training loss is not a number): q_ffl_10." in markdown
   assert "no result of another method" in markdown
@@ -426,8 +434,8 @@ def test_methods_are_ordered_and_named():
   assert [
     method_names.display_name(method) for method in sorted(methods, key=method_names.order)
   ] == ["FedAvg", "Superquantile θ = 1", "Superquantile θ = 0.2", "tilted"]
-  looks = plot_style.palette([f"method_{index}" for index in range(20)])
-  assert len({(look.colors, look.dash) for look in looks.values()}) == 20
+  looks = style.palette([f"method_{index}" for index in range(20)])
+  assert len({(look.color, look.dash) for look in looks.values()}) == 20
 
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
@@ -463,13 +471,14 @@ def test_command_without_finished_runs_exits_with_one_sentence(tmp_path):
     " first or pass --output_dir.\n"
   )
   with pytest.raises(ValueError, match="Found 1 unfinished"):
-    report.write_report(tmp_path, "synthetic")
+    _write(tmp_path)
 
 
 def test_figures_as_files(tmp_path):
   for method in ("fed_avg", _SUPERQUANTILE):
     _fabricate(tmp_path, method, 0)
-  paths = report.write_figures(tmp_path, "synthetic", tmp_path / "figures")
+  content = comparison.report(tmp_path, "synthetic")
+  paths = page.write_figures(content, tmp_path / "figures", "synthetic-")
   names = {path.name for path in paths}
   assert {"synthetic-error-histogram-light.svg", "synthetic-error-histogram-dark.svg"} <= names
   assert all(path.read_text(encoding="utf-8").startswith("<?xml") for path in paths)
@@ -524,7 +533,7 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = run_folder.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
-  assert "no result of FedAvg" not in comparison.summary(groups)
+  assert "no result of FedAvg" not in comparison.summarize(groups)
   # Where there is something to compare at a budget, the budget it is.
   _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))

@@ -13,7 +13,6 @@ import numpy as np
 from tff_superquantile.experiments import convergence_study
 from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import plot_style
-from tff_superquantile.experiments import plots
 
 _ROUNDS_TITLE = "Error of the averaged iterate against rounds"
 _ROUNDS_CAPTION = (
@@ -37,7 +36,7 @@ def draw(
   points: Sequence[convergence_study.Point],
   biases: Sequence[convergence_study.Bias],
   num_clients: int,
-) -> list[plots.Figure]:
+) -> list[plot_style.Figure]:
   """Draws both figures, for a light and for a dark background.
 
   Args:
@@ -51,8 +50,8 @@ def draw(
   rounds = [_draw_rounds(points, biases, num_clients, dark) for dark in (False, True)]
   bias = [_draw_bias(points, biases, num_clients, dark) for dark in (False, True)]
   return [
-    plots.Figure("error-by-rounds", _ROUNDS_TITLE, _ROUNDS_CAPTION, *rounds),
-    plots.Figure("sampling-bias", _BIAS_TITLE, _BIAS_CAPTION, *bias),
+    plot_style.Figure("error-by-rounds", _ROUNDS_TITLE, _ROUNDS_CAPTION, *rounds),
+    plot_style.Figure("sampling-bias", _BIAS_TITLE, _BIAS_CAPTION, *bias),
   ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import io
@@ -10,7 +10,6 @@ from typing import Union
 
 import matplotlib
 from matplotlib import figure as mpl_figure
-from matplotlib import lines as mpl_lines
 
 from tff_superquantile.experiments import method_names
 
@@ -35,8 +34,23 @@ _FAINT = ("#d9dce0", "#3a4048")
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
 
-class NothingToDraw(ValueError):
-  """The runs lack what a figure shows; the message is a sentence that says what."""
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A drawn figure.
+
+  Attributes:
+    name: Identifier, fit for an HTML id or a file name.
+    title: Heading.
+    caption: What is drawn and what to look for, plain text.
+    light: The SVG for a light background.
+    dark: The SVG for a dark background.
+  """
+
+  name: str
+  title: str
+  caption: str
+  light: bytes
+  dark: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,32 +83,6 @@ def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> di
     looks[method] = Look(_COLORS[index % len(_COLORS)], dash)
   grey = Look(_FED_AVG_COLOR, "-")
   return {method: looks.get(family, grey) for method, family in families.items()}
-
-
-def add_legend(
-  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str], dark: bool
-) -> None:
-  """Names the methods above the panels, where no data can be covered."""
-  lines = [
-    mpl_lines.Line2D(
-      [], [], color=looks[method].colors[dark], linewidth=2, linestyle=looks[method].dash
-    )
-    for method in methods
-  ]
-  labels = [label(method) for method in methods]
-  # As many columns as fit: about 125 letters, and eight for each line and gap.
-  columns = 125 // (max(map(len, labels)) + 8)
-  figure.legend(
-    lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
-  )
-
-
-def label(method: str, longest: int = 36) -> str:
-  """The display name, fit for a figure."""
-  name = method_names.display_name(method)
-  name = name if len(name) <= longest else name[: longest - 1] + "…"
-  # A pair of dollars would start a formula, a leading underscore hides a legend's entry.
-  return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 @contextlib.contextmanager

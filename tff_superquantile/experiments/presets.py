@@ -53,8 +53,7 @@ class Preset:
     shared_grids: What is tuned for all methods together, one after the other.
     validation_fraction: Of the training clients, held out while tuning; 0 for tasks that have
       validation clients of their own.
-    evaluation: What is done with the finished runs besides, the module that does it:
-      "personalization", "model_family", "availability", or "" for nothing.
+    evaluation: The study of the finished runs besides the comparison, or "" for none.
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
     private_flags: For private runs, flags by the kind of method: those of FedAvg, and of
       superquantile aggregation with each threshold to be compared.

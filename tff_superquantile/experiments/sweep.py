@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 import csv
 import dataclasses
 import difflib
-import importlib
 import itertools
 import math
 import os
@@ -36,6 +35,7 @@ from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import presets
 from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments import tuning
 from tff_superquantile.simulation import dependent_process
@@ -392,13 +392,11 @@ def main() -> None:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return
 
-  from tff_superquantile.experiments import report  # Draws: not before it is needed.
+  from tff_superquantile.experiments.report import page  # Draws: not before it is needed.
 
   if any(run.finished for run in run_folder.find_runs(output_dir) if run.task == task):
-    print(report.terminal_text(output_dir, task, report.write_report(output_dir, task)))
-    if preset.evaluation:
-      module = importlib.import_module(f"tff_superquantile.experiments.{preset.evaluation}")
-      print(module.run_and_describe(output_dir, task))
+    for name in filter(None, ("comparison", preset.evaluation)):
+      print(page.publish(studies.load(name).report(output_dir, task), folder))
   if failed:
     cli.fail(f"{len(failed)} of {len(configs)} runs failed: {', '.join(failed)}.", cli.FAILED)
 

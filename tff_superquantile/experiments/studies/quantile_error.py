@@ -9,7 +9,6 @@ decoding, many data sets at once. `errors_in_tff` runs the real secure sum, one 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-import csv
 import dataclasses
 import math
 import pathlib
@@ -18,6 +17,7 @@ from typing import Optional
 import dp_accounting
 from dp_accounting import rdp
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -88,7 +88,7 @@ class Point:
     recipe: A key of `quantile_error.RECIPES`, or `THROUGH_TFF`.
     noise_multiplier: z_q.
     scale: c.
-    error: The mean quantile error; None if the recipe needs more bits.
+    error: The mean quantile error; NaN if the recipe needs more bits.
     sd: Its standard deviation over data sets.
   """
 
@@ -102,8 +102,8 @@ class Point:
   recipe: str
   noise_multiplier: float
   scale: int
-  error: Optional[float]
-  sd: Optional[float]
+  error: float
+  sd: float
 
   @property
   def key(self) -> tuple:
@@ -111,7 +111,13 @@ class Point:
     return dataclasses.astuple(self)[:8]
 
 
-_COLUMNS = [field.name for field in dataclasses.fields(Point)]
+_TYPES = dict(
+  zip(
+    (field.name for field in dataclasses.fields(Point)),
+    (str, int, int, float, float, int, int, str, float, int, float, float),
+  )
+)
+_COLUMNS = list(_TYPES)
 
 
 def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
@@ -266,35 +272,23 @@ def errors_in_tff(
 
 
 def read_points(path: pathlib.Path) -> list[Point]:
-  """The points of a CSV file; none if there is no such file.
+  """Returns the points of a CSV file; none if there is no such file.
 
   Raises:
     ValueError: If the file is not of this experiment.
   """
   if not path.exists():
     return []
-  points = []
   try:
-    with open(path, newline="") as file:
-      for row in csv.DictReader(file):
-        values = [
-          kind(row[name]) if row[name] else None
-          for name, kind in zip(
-            _COLUMNS, (str, int, int, float, float, int, int, str, float, int, float, float)
-          )
-        ]
-        points.append(Point(*values))
+    table = pd.read_csv(path, float_precision="round_trip")[_COLUMNS].astype(_TYPES)
   except (KeyError, ValueError, TypeError) as error:
     raise ValueError(f"Found {path}, which this experiment did not write; remove it.") from error
-  return points
+  return [Point(*values) for values in table.itertuples(index=False, name=None)]
 
 
 def write_points(path: pathlib.Path, points: Iterable[Point]) -> None:
   """Writes a CSV file, whole or not at all."""
-  lines = [",".join(_COLUMNS)]
-  for point in points:
-    lines.append(",".join("" if v is None else str(v) for v in dataclasses.astuple(point)))
-  atomic_files.write(path, "\n".join(lines) + "\n")
+  atomic_files.write(path, pd.DataFrame(points, columns=_COLUMNS).to_csv(index=False))
 
 
 def measure(
@@ -330,8 +324,8 @@ def measure(
       recipe,
       mechanism.noise_multiplier,
       mechanism.scale,
-      None if errors is None else float(errors.mean()),
-      None if errors is None else float(errors.std(ddof=1)),
+      math.nan if errors is None else float(errors.mean()),
+      math.nan if errors is None else float(errors.std(ddof=1)),
     )
 
   for name, recipe in RECIPES.items():

@@ -1,19 +1,17 @@
-"""The figure of `private_quantile`: quantile error against epsilon."""
+"""The figure of private quantiles: quantile error against epsilon."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import math
+from typing import Any
 
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import plot_style
-from tff_superquantile.experiments import plots
-from tff_superquantile.experiments import quantile_error
+from tff_superquantile.experiments.report import style
 
-_TITLE = "Quantile error against epsilon"
 _CAPTION = (
   "Mean over data sets of |H(j) / n - (1 - θ)|, averaged over θ = 0.1 to 0.9; both axes are"
   " logarithmic. Each panel is one distribution and number of bins. Grey: the paper's recipe, one"
@@ -24,26 +22,29 @@ _CAPTION = (
 )
 
 
-def draw(points: Sequence[quantile_error.Point]) -> plots.Figure:
-  """Draws all points, for a light and for a dark background."""
-  light, dark = (_draw(points, dark) for dark in (False, True))
-  return plots.Figure("quantile-error", _TITLE, _CAPTION, light, dark)
+def draw(points: Sequence[Any], titles: Mapping[str, str], through_tff: str) -> style.Figure:
+  """Draws quantile errors.
 
+  Args:
+    points: Points of `studies.quantile_error`.
+    titles: The titles of the recipes "paper", "dyadic" and "least_squares".
+    through_tff: The recipe of points that went through TFF's secure sum.
 
-def _draw(points: Sequence[quantile_error.Point], dark: bool) -> bytes:
-  points = [point for point in points if point.error is not None]
+  Returns:
+    The figure.
+  """
+  points = [point for point in points if not math.isnan(point.error)]
   distributions = list(dict.fromkeys(point.distribution for point in points))
   all_bins = sorted({point.num_bins for point in points})
   all_bits = sorted({p.bits for p in points if p.recipe == "paper"})
-  looks = plot_style.palette([method_names.FED_AVG, "ours", "dyadic"])
   colors = {
-    "paper": looks[method_names.FED_AVG].colors[dark],
-    "dyadic": looks["dyadic"].colors[dark],
-    "least_squares": looks["ours"].colors[dark],
+    "paper": style.GREY,
+    "dyadic": style.COLORS[1],
+    "least_squares": style.COLORS[0],
   }
-  with plot_style.theme(dark):
-    size = (plot_style.WIDTH, 0.7 + 2.5 * len(distributions))
-    figure = mpl_figure.Figure(size, layout="constrained")
+  with style.theme():
+    size = (style.WIDTH, 0.7 + 2.5 * len(distributions))
+    figure = mpl_figure.Figure(size)
     panels = figure.subplots(
       len(distributions), len(all_bins), sharex=True, sharey=True, squeeze=False
     )
@@ -57,15 +58,15 @@ def _draw(points: Sequence[quantile_error.Point], dark: bool) -> bytes:
             curve = sorted(
               (p.epsilon, p.error) for p in here if (p.recipe, p.bits) == (recipe, bits)
             )
-            dash = plot_style.DASHES[index % len(plot_style.DASHES)]
+            dash = style.DASHES[index % len(style.DASHES)]
             axes.plot(*zip(*curve), color=color, linestyle=dash, linewidth=1.5)
-            title = quantile_error.RECIPES[recipe].title
+            title = titles[recipe]
             title += f", {bits} bits" if recipe == "paper" else ""
             lines[title] = mpl_lines.Line2D([], [], color=color, linestyle=dash, linewidth=2)
-        through_tff = [(p.epsilon, p.error) for p in here if p.recipe == quantile_error.THROUGH_TFF]
-        if through_tff:
+        in_tff = [(p.epsilon, p.error) for p in here if p.recipe == through_tff]
+        if in_tff:
           color = colors["least_squares"]
-          axes.plot(*zip(*through_tff), color=color, marker="D", markersize=4.5, linestyle="none")
+          axes.plot(*zip(*in_tff), color=color, marker="D", markersize=4.5, linestyle="none")
         axes.set_title(f"{distribution}, {num_bins} bins")
         axes.set(xscale="log", yscale="log")
         axes.xaxis.set_major_locator(ticker.FixedLocator(sorted({p.epsilon for p in points})))
@@ -79,4 +80,5 @@ def _draw(points: Sequence[quantile_error.Point], dark: bool) -> bytes:
     for axes in panels[:, 0]:
       axes.set_ylabel("Quantile error")
     figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=min(3, len(lines)))
-    return plot_style.to_svg(figure)
+    svg = style.to_svg(figure)
+  return style.Figure("quantile_error", "Quantile error against epsilon", _CAPTION, svg)

@@ -1,0 +1,125 @@
+"""Figures of personalized models: error before and after fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib import figure as mpl_figure
+from matplotlib import lines as mpl_lines
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+from tff_superquantile.experiments.report import clients
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+
+WHEN = ("before", "after")
+
+
+def arrows(results: pd.DataFrame, methods: Sequence[str]) -> style.Figure:
+  """Draws for each method an arrow from the error before fine-tuning to the error after it.
+
+  Args:
+    results: As `tables.of_values` returns them, metrics such as "before.error.p90".
+    methods: The methods, a row each.
+
+  Returns:
+    The figure.
+  """
+  looks = style.palette(methods)
+  aggregates = tables.over_seeds(results)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 1.2 + 0.36 * len(methods)))
+    panels = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
+    for axes, statistic, title in zip(
+      panels, ("mean", "p90"), ("Mean error (%)", "90th percentile of the error (%)")
+    ):
+      for row, method in enumerate(methods):
+        color = looks[method].color
+        before, after = (
+          100 * aggregates.loc[(method, f"{when}.error.{statistic}")] for when in WHEN
+        )
+        # Not on one line, so that bars and arrow do not hide each other.
+        ends = ((after["mean"], row + 0.16), (before["mean"], row - 0.16))
+        arrow = dict(arrowstyle="-|>", color=color, lw=1.2, shrinkA=5, shrinkB=5, alpha=0.7)
+        axes.annotate("", *ends, arrowprops=arrow)
+        for (mean, height), entry, fill in zip(ends, (after, before), ("full", "none")):
+          axes.errorbar(
+            mean,
+            height,
+            xerr=np.nan_to_num(entry["sd"]) or None,
+            color=color,
+            marker="o",
+            markersize=6,
+            fillstyle=fill,
+            elinewidth=1.2,
+            capsize=3,
+          )
+      axes.set_title(title)
+      axes.set_xlim(left=0)
+      axes.grid(axis="y", visible=False)
+    panels[0].set_yticks(range(len(methods)), [style.label(method, 34) for method in methods])
+    panels[0].set_ylim(len(methods) - 0.4, -0.6)
+    figure.legend(
+      [
+        mpl_lines.Line2D([], [], color=style.INK, marker="o", mfc=face, linestyle="none")
+        for face in ("none", style.INK)
+      ],
+      ["before", "after fine-tuning"],
+      loc="outside upper left",
+      ncols=2,
+    )
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "before-after",
+    "What fine-tuning changes",
+    "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors: hollow"
+    " before, filled after fine-tuning; bars are standard deviations over seeds. Look whether the"
+    " methods still differ at the filled dots, by more than their bars.",
+    svg,
+  )
+
+
+def histograms(pooled: Mapping[str, pd.DataFrame]) -> style.Figure:
+  """Draws the distribution of the clients' errors before and after, a panel for each method.
+
+  Args:
+    pooled: {method: errors of the clients of all seeds in %, in the columns "before" and "after"}.
+
+  Returns:
+    The figure.
+  """
+  looks = style.palette(list(pooled))
+  edges = clients.bin_edges(max(np.nanmax(errors) for errors in pooled.values()))
+  with style.theme():
+    figure, panels = clients.grid(len(pooled), 2.1)
+    for axes, (method, errors) in zip(panels, pooled.items()):
+      color = looks[method].color
+      for when, fill, vertical in (("before", False, (0, (1.5, 1.5))), ("after", True, "-")):
+        known = errors[when].dropna()
+        sns.histplot(
+          x=known.round(6),
+          bins=edges,
+          stat="percent",
+          element="step",
+          fill=fill,
+          color=color,
+          alpha=0.35 if fill else 1.0,
+          linewidth=0 if fill else 1.6,
+          ax=axes,
+        )
+        axes.axvline(np.percentile(known, 90), color=color, linestyle=vertical, linewidth=1.2)
+      axes.set_title(style.label(method, 28), color=color)
+      axes.set(xlim=(0, edges[-1]), xlabel="", ylabel="")
+    figure.supxlabel("Error of a test client (%)", fontsize="medium")
+    figure.supylabel("Test clients (%)", fontsize="medium")
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "distribution",
+    "Who gains by it",
+    "Share of the test clients at each error, the clients of all seeds together: the line before,"
+    " the area after fine-tuning; dotted and solid verticals are the 90th percentiles of each. Look"
+    " at the right end: clients there are served badly even by a model of their own.",
+    svg,
+  )

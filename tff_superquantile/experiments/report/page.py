@@ -1,0 +1,191 @@
+"""Pages: a report's content, written as HTML, Markdown and CSV and shown in a terminal."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+import dataclasses
+import datetime
+import pathlib
+import re
+from typing import Union
+
+import jinja2
+import markupsafe
+
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+
+_TEMPLATES = pathlib.Path(__file__).parent / "templates"
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A paragraph that every form of the report has."""
+
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Details:
+  """Blocks that only a browser shows, folded away unless `is_open`."""
+
+  title: str
+  blocks: Sequence[Block]
+  is_open: bool = False
+
+
+Block = Union[Text, tables.Table, style.Figure, Details]
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+  """A report. All texts are plain: they are escaped for HTML and Markdown when written.
+
+  Attributes:
+    name: Name of its files, NAME.html, NAME.md and NAME.csv.
+    title: What it is about.
+    question: What it answers.
+    scope: How much it rests on.
+    summary: The answer.
+    blocks: The rest, in the order of reading.
+    csv: The content of NAME.csv; empty for none.
+  """
+
+  name: str
+  title: str
+  question: str
+  scope: str
+  summary: str
+  blocks: Sequence[Block]
+  csv: str = ""
+
+
+def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Writes the page, each file whole or not at all, replacing an earlier one.
+
+  Args:
+    page: The page.
+    folder: An existing folder.
+
+  Returns:
+    The files: "html", "md" and, where there is one, "csv".
+
+  Raises:
+    OSError: If a file cannot be written.
+  """
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_TEMPLATES),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  environment.filters.update(
+    dark=style.dark,
+    data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
+    kind=lambda block: type(block).__name__,
+    markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
+    md=lambda text: markupsafe.Markup(_escape_markdown(text)),
+    unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
+  )
+  today = datetime.date.today().isoformat()
+  texts = {
+    suffix: environment.get_template(f"page.{suffix}.j2").render(page=page, today=today)
+    for suffix in ("html", "md")
+  }
+  if page.csv:
+    texts["csv"] = page.csv
+  paths = {suffix: folder / f"{page.name}.{suffix}" for suffix in texts}
+  for suffix, text in texts.items():
+    atomic_files.write(paths[suffix], text)
+  return paths
+
+
+def write_figures(page: Page, folder: pathlib.Path, prefix: str = "") -> list[pathlib.Path]:
+  """Writes the page's figures as SVG files, each for a light and for a dark background.
+
+  Args:
+    page: The page.
+    folder: Where to write PREFIXNAME-light.svg and PREFIXNAME-dark.svg; made if missing.
+    prefix: What the names of the files begin with.
+
+  Returns:
+    The files.
+
+  Raises:
+    OSError: If a file cannot be written.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  paths = []
+  for figure in figures(page):
+    for theme in ("light", "dark"):
+      paths.append(folder / f"{prefix}{figure.name}-{theme}.svg")
+      atomic_files.write(paths[-1], getattr(figure, theme))
+  return paths
+
+
+def figures(page: Page) -> list[style.Figure]:
+  """Returns the page's figures."""
+  return [block for block in page.blocks if isinstance(block, style.Figure)]
+
+
+def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
+  """Describes a page for a terminal: the summary, tables that have a lead, texts and files.
+
+  Args:
+    page: The page.
+    paths: Its files.
+
+  Returns:
+    Lines of text; tables are Markdown.
+  """
+  lines = [f"{page.title}: {page.summary}", ""]
+  for block in page.blocks:
+    if isinstance(block, tables.Table) and block.lead:
+      lines += [block.lead, "", markdown_table(block, for_terminal=True), ""]
+  lines += [block.text for block in page.blocks if isinstance(block, Text)]
+  return "\n".join([*lines, "Report:", *(f"  {path}" for path in paths)])
+
+
+def publish(page: Page, folder: pathlib.Path) -> str:
+  """Writes the page into a folder and describes it for a terminal."""
+  return terminal_text(page, list(write(page, folder).values()))
+
+
+def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
+  """Lays a table out in Markdown.
+
+  Args:
+    table: The table, whose rows are equally long.
+    for_terminal: Whether to leave out what is not brief, and to mark nothing.
+
+  Returns:
+    Lines of equal length, numbers to the right and the best ones bold.
+  """
+  shown = [
+    index
+    for index, heading in enumerate(table.headings[1:])
+    if not (for_terminal and table.brief) or heading in table.brief
+  ]
+
+  def text(cell: tables.Cell) -> str:
+    return f"**{cell}**" if cell.best and not for_terminal else str(cell)
+
+  lines = [
+    [table.headings[0], *(table.headings[1 + index] for index in shown)],
+    *([_escape_markdown(row.name), *(text(row.cells[i]) for i in shown)] for row in table.rows),
+  ]
+  widths = [max(4, *map(len, column)) for column in zip(*lines)]
+  rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+  rows = [
+    " | ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines
+  ]
+  return "\n".join([f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])])
+
+
+def _escape_markdown(text: str) -> str:
+  """Escapes what Markdown would read as markup; underscores within words are none."""
+  text = text.replace("&", "&amp;").replace("<", "&lt;")
+  return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)

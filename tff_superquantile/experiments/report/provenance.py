@@ -1,0 +1,155 @@
+"""Parts of a page that say how its runs were tuned and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import math
+import pathlib
+
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import presets
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments import tuning
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import tables
+
+# Flags that say where and for which seed, not how: they differ without a difference.
+_BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
+_CRITERIA = {
+  presets.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
+  presets.TRAIN_LOSS: "mean loss of the training clients, nats",
+}
+
+
+def different_seeds(groups: run_folder.Groups) -> list[str]:
+  """Returns a warning if the methods ran with different seeds."""
+  seeds = {method: frozenset(run.seed for run in runs) for method, runs in groups.items()}
+  if len(set(seeds.values())) < 2:
+    return []
+  listing = "; ".join(
+    f"{method_names.display_name(method)}: {_ranges(numbers)}" for method, numbers in seeds.items()
+  )
+  return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
+
+
+def notes(finished: Sequence[run_folder.Run], unfinished: Sequence[run_folder.Run]) -> list[str]:
+  """Returns what a reader of a comparison must know about its runs."""
+  groups = run_folder.group_by_method(finished)
+  sentences = different_seeds(groups)
+  diverged = [
+    method_names.display_name(method)
+    for method, runs in groups.items()
+    if not all(math.isfinite(run.numbers.get("train.loss.mean", 0)) for run in runs)
+  ]
+  if diverged:
+    sentences.append(f"A run diverged (its training loss is not a number): {', '.join(diverged)}.")
+  if unfinished:
+    sentences.append(f"Not counted: {tables.plural(len(unfinished), 'unfinished run')}.")
+  return sentences
+
+
+def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
+  """Lists unfinished runs, if there are any."""
+  rows = []
+  for run in runs:
+    reached = (
+      "before its first round" if run.last_round is None else f"after round {run.last_round}"
+    )
+    name = f"{method_names.display_name(run.method)}, seed {run.seed}"
+    rows.append(tables.Row(f"{name}: stopped or still running {reached}", []))
+  return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
+
+
+def searches(folder: pathlib.Path) -> list[tables.Table]:
+  """Lists what the grid searches of a task tried and chose, if there were any."""
+  rows = []
+  for search in run_folder.read_json(folder / tuning.FILE_NAME, list):
+    percent = 100 if ".error." in search["criterion"] else 1
+    flags = ", ".join(f"--{name}" for name in search["chosen"])
+    criterion = _CRITERIA.get(search["criterion"], search["criterion"])
+    cells = [tables.Cell(f"{criterion} by {flags}")]
+    for candidate in search["tried"]:
+      result = candidate.pop("result")
+      values = ", ".join(f"{value:g}" for value in candidate.values())
+      outcome = "failed" if result is None else f"{percent * result:.3g}"
+      cells.append(tables.Cell(f"{values}: {outcome}", best=candidate == search["chosen"]))
+    rows.append(tables.Row(method_names.display_name(search["method"]), cells))
+  note = (
+    "Grid searches with one seed, before the runs above, give each value its result; no test client"
+    " was looked at. The chosen value is bold."
+  )
+  return [tables.Table("What was tuned", [], rows, note, "words")] if rows else []
+
+
+def how_it_was_run(groups: run_folder.Groups) -> page.Details:
+  """Says from flags and manifests what the runs share and what they don't.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    Seeds, manifests, flags that differ between methods and flags that all runs share.
+  """
+  names = {method: method_names.display_name(method) for method in groups}
+  about = {
+    f"seeds of {names[method]}": _ranges(run.seed for run in runs)
+    for method, runs in groups.items()
+  }
+  runs = [run for members in groups.values() for run in members]
+  about |= _manifests([run_folder.flatten(run.manifest) for run in runs])
+  blocks: list[page.Block] = [_listing(about, "words")]
+
+  shared, differing = {}, []
+  for flag in sorted({name for run in runs for name in run.flags} - _BOOKKEEPING_FLAGS):
+    values = [
+      _join_distinct(run.flags.get(flag, "(not set)") for run in members)
+      for members in groups.values()
+    ]
+    if len(set(values)) == 1:
+      shared[f"--{flag}"] = values[0]
+    else:
+      differing.append(tables.Row(f"--{flag}", [*map(tables.Cell, values)]))
+  if differing:
+    title = "Flags that differ between methods"
+    blocks.append(tables.Table(title, ["flag", *names.values()], differing, kind="code"))
+  if shared:
+    title = f"Flags that all runs share ({len(shared)})"
+    blocks.append(page.Details(title, [_listing(shared, "code")]))
+  return page.Details("How it was run", blocks, is_open=True)
+
+
+def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
+  """Joins the entries of manifests by name, times as spans."""
+  about = {}
+  for name in dict.fromkeys(name for manifest in manifests for name in manifest):
+    if name in ("seed", "seconds_per_round", "task", "method"):
+      continue
+    found = [str(manifest[name]) for manifest in manifests if name in manifest]
+    is_span = name.startswith(("start", "finish")) and min(found) != max(found)
+    title = name.replace("_", " ").replace("versions.", "")
+    about[title] = f"{min(found)} to {max(found)}" if is_span else _join_distinct(found)
+  return about
+
+
+def _listing(entries: Mapping[str, str], kind: tables.Kind) -> tables.Table:
+  rows = [tables.Row(name, [tables.Cell(value)]) for name, value in entries.items()]
+  return tables.Table("", [], rows, kind=kind)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+  """Writes integers with runs of three or more as ranges: "0–4, 7"."""
+  spans: list[list[int]] = []
+  for number in sorted(numbers):
+    if spans and number == spans[-1][-1] + 1:
+      spans[-1].append(number)
+    else:
+      spans.append([number])
+  return ", ".join(
+    f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans
+  )
+
+
+def _join_distinct(values: Iterable[str]) -> str:
+  """Lists the different values in the order of their first use, at most five."""
+  distinct = list(dict.fromkeys(values))
+  return ", ".join(distinct[:5]) + (", …" if len(distinct) > 5 else "")

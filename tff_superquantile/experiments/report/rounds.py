@@ -1,0 +1,204 @@
+"""Figures of what the runs released in each round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import math
+from typing import NamedTuple
+
+from matplotlib import axes as mpl_axes
+from matplotlib import figure as mpl_figure
+from matplotlib import ticker
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import style
+
+# More points than pixels only make the page heavy.
+_MAX_POINTS = 400
+
+
+class _Panel(NamedTuple):
+  """A column of `rounds.csv`, with the factor to the unit of its title."""
+
+  column: str
+  title: str
+  factor: float = 1.0
+  is_smooth: bool = False  # Whether moving means are drawn.
+
+
+def error_by_round(groups: run_folder.Groups) -> style.Figure:
+  """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
+  return style.Figure(
+    "error-by-round",
+    "Error against rounds",
+    "Test clients, mean over seeds; the band is one standard deviation over seeds on either side."
+    " The first rounds may lie above the axis. Look whether the tail falls further than FedAvg’s"
+    " while the mean stays close, and whether the curves are level at the end: a gap between curves"
+    " that still fall may yet change.",
+    _panels(
+      groups,
+      "error against rounds",
+      (
+        _Panel("test_error_mean", "Mean error (%)", 100),
+        _Panel("test_error_p90", "90th percentile of error (%)", 100),
+        _Panel("test_error_superquantile_90", "Error of worst 10 % (%)", 100),
+      ),
+    ),
+  )
+
+
+def selection_by_round(groups: run_folder.Groups) -> style.Figure:
+  """Draws the number of clients that trained, and the threshold, against rounds."""
+  return style.Figure(
+    "selection-by-round",
+    "Selected clients and threshold",
+    "How many clients of the cohort were at or above the threshold and trained, and the threshold"
+    " itself; moving means over a fiftieth of the rounds, band as above. Look for a number of"
+    " clients near θ times the cohort (dotted, where θ is known) and a threshold that settles; a"
+    " private threshold is noisier.",
+    _panels(
+      groups,
+      "selected clients against rounds",
+      (
+        _Panel("tail_size", "Clients that trained", is_smooth=True),
+        _Panel("threshold", "Threshold (loss, nats)", is_smooth=True),
+      ),
+    ),
+  )
+
+
+def loss_by_round(groups: run_folder.Groups) -> style.Figure:
+  """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
+  return style.Figure(
+    "loss-by-round",
+    "Loss against rounds",
+    "Cross-entropy in nats, mean over seeds, band as above; training and cohort losses are moving"
+    " means over a fiftieth of the rounds. Look for a loss that still falls (train longer) or that"
+    " rises (a smaller learning rate).",
+    _panels(
+      groups,
+      "loss against rounds",
+      (
+        _Panel("train_loss", "Clients that trained, mean loss", is_smooth=True),
+        _Panel("cohort_loss_superquantile", "Cohort, superquantile of loss", is_smooth=True),
+        _Panel("test_loss_mean", "Test clients, mean loss"),
+        _Panel("test_loss_superquantile_90", "Worst 10 % of test clients, loss"),
+      ),
+    ),
+  )
+
+
+def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -> bytes:
+  """Draws columns of `rounds.csv` against rounds, one panel for each column that has data.
+
+  Args:
+    groups: Finished runs by method.
+    subject: The subject of the figure, for the error.
+    panels: The columns.
+
+  Returns:
+    An SVG.
+
+  Raises:
+    style.NothingToDraw: If no column has data.
+  """
+  looks = style.palette(list(groups))
+  drawn = []
+  for panel in panels:
+    curves = {method: _over_seeds(runs, panel) for method, runs in groups.items()}
+    curves = {method: curve for method, curve in curves.items() if not curve.empty}
+    if curves:
+      drawn.append((panel, curves))
+  if not drawn:
+    raise style.NothingToDraw(f"No figure of {subject}: the runs have no such columns.")
+  num_columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
+  num_rows = math.ceil(len(drawn) / num_columns)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 0.5 + 2.6 * num_rows))
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    for axes, (panel, curves) in zip(grid.flat, drawn):
+      for method, curve in curves.items():
+        add_curve(axes, curve, looks[method], 0.16 if len(curves) <= 4 else 0.08)
+        if panel.column == "tail_size":
+          _mark_expected_size(axes, groups[method], method, looks[method].color)
+      axes.set(title=panel.title, xlabel="Round")
+      axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+      axes.set_xlim(0, max(curve.index[-1] for curve in curves.values()) or 1)
+      axes.set_ylim(*_limits(curves.values(), from_zero=panel.column == "tail_size"))
+    for axes in grid.flat[len(drawn) :]:
+      axes.remove()
+    shown = [method for method in groups if any(method in curves for _, curves in drawn)]
+    style.add_legend(figure, looks, shown)
+    return style.to_svg(figure)
+
+
+def add_curve(
+  axes: mpl_axes.Axes, curve: pd.DataFrame, look: style.Look, alpha: float, marker: str = ""
+) -> None:
+  """Draws means as a line and standard deviations as a band around it.
+
+  Args:
+    axes: Where.
+    curve: The columns "mean" and "std", indexed by what the horizontal axis shows; "std" is NaN
+      where there is no band.
+    look: The look of the line.
+    alpha: Opacity of the band.
+    marker: Of the points.
+  """
+  axes.plot(
+    curve.index, curve["mean"], color=look.color, ls=look.dash, linewidth=1.7, marker=marker
+  )
+  if curve["std"].notna().any():
+    low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
+    axes.fill_between(curve.index, low, high, color=look.color, alpha=alpha, linewidth=0)
+
+
+def _over_seeds(runs: Sequence[run_folder.Run], panel: _Panel) -> pd.DataFrame:
+  """Returns mean and standard deviation over seeds by round; empty if no run has the column."""
+  curves = []
+  for run in runs:
+    rounds = run.rounds
+    values = pd.Series(rounds.get(panel.column, np.nan), rounds.get("round", ()), dtype=float)
+    values = values[np.isfinite(values)] * panel.factor
+    if panel.is_smooth:
+      window = 2 * (len(values) // 100) + 1
+      values = values.rolling(window, center=True, min_periods=1).mean()
+    curves.append(values)
+  # Seeds may lack different rounds: a round without a tail has no threshold.
+  table = pd.concat(curves, axis=1).sort_index()
+  kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
+  table = table.iloc[np.unique(kept)] if len(table) else table
+  return pd.DataFrame({"mean": table.mean(axis=1), "std": table.std(axis=1)})
+
+
+def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:
+  """Chooses the vertical range by the curves after their first tenth.
+
+  An untrained model's error would otherwise squeeze the differences of interest into a line.
+
+  Args:
+    curves: The curves of the methods in one panel.
+    from_zero: Whether the range starts at zero.
+
+  Returns:
+    Lower and upper limit.
+  """
+  settled = pd.concat([curve[curve.index >= 0.1 * curve.index[-1]] for curve in curves])
+  deviation = settled["std"].fillna(0.0)
+  low = 0.0 if from_zero else (settled["mean"] - deviation).min()
+  high = (settled["mean"] + deviation).max()
+  margin = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+  return (0.0 if from_zero else low - margin), high + margin
+
+
+def _mark_expected_size(
+  axes: mpl_axes.Axes, runs: Sequence[run_folder.Run], method: str, color: str
+) -> None:
+  """Draws a dotted line at theta times the mean cohort size."""
+  theta = method_names.theta_of(method)
+  sizes = pd.concat([pd.Series(run.rounds.get("cohort_size", ()), dtype=float) for run in runs])
+  if theta is not None and sizes.notna().any():
+    axes.axhline(theta * sizes.mean(), color=color, linestyle=(0, (1, 2)), linewidth=1.2)

@@ -1,0 +1,196 @@
+"""How figures look: one colour a method, drawn once in light colours and recoloured for dark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import io
+import re
+from typing import Union
+
+import matplotlib
+from matplotlib import colors as mpl_colors
+from matplotlib import figure as mpl_figure
+from matplotlib import image as mpl_image
+from matplotlib import lines as mpl_lines
+import numpy as np
+import seaborn as sns
+
+from tff_superquantile.experiments import method_names
+
+GREY = "#4a4a4a"  # FedAvg.
+# The colours of Okabe and Ito, which stay apart for colour-blind readers.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#c05f98", "#c88a00", "#56b4e9")
+PALE, INK, FAINT = "#a9afb6", "#22262b", "#d9dce0"
+# What each colour becomes on a dark background.
+_DARK = {
+  GREY: "#c9c9c9",
+  **dict(zip(COLORS, ("#56a8e8", "#ff8a3d", "#2fc79a", "#e79ac6", "#f0b93a", "#a6dcfa"))),
+  PALE: "#6b737c",
+  INK: "#e4e7ea",
+  FAINT: "#3a4048",
+}
+Dash = Union[str, tuple[int, tuple[float, ...]]]  # As matplotlib has it.
+# From the seventh method on colours repeat, with another dash.
+DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+WIDTH = 9.2  # Inches; a page shows this at its full text width.
+
+_STYLE = {
+  "font.size": 9.5,
+  "axes.titlesize": 10,
+  "axes.labelsize": 9.5,
+  "legend.fontsize": 9.5,
+  "axes.titlelocation": "left",
+  "axes.titlepad": 7,
+  "axes.titlecolor": INK,
+  "axes.labelcolor": INK,
+  "axes.edgecolor": FAINT,
+  "axes.linewidth": 0.8,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "patch.force_edgecolor": False,
+  "grid.color": FAINT,
+  "grid.linewidth": 0.6,
+  "text.color": INK,
+  "figure.constrained_layout.use": True,
+  "figure.constrained_layout.w_pad": 0.08,
+  "figure.constrained_layout.h_pad": 0.07,
+  "xtick.color": FAINT,
+  "ytick.color": FAINT,
+  "xtick.labelcolor": INK,
+  "ytick.labelcolor": INK,
+  "xtick.bottom": True,
+  "ytick.left": True,
+  "legend.frameon": False,
+  "legend.borderaxespad": 0,
+  # Text as paths looks the same on every machine, and a fixed salt makes equal files of equal data.
+  "svg.fonttype": "path",
+  "svg.hashsalt": "tff_superquantile",
+}
+
+
+class NothingToDraw(ValueError):
+  """The runs lack the data of a figure; the message is a sentence that names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A drawn figure.
+
+  Attributes:
+    name: Identifier, fit for an HTML id or a file name.
+    title: Heading.
+    caption: What is drawn and what to look for, plain text.
+    light: The SVG for a light background, transparent.
+  """
+
+  name: str
+  title: str
+  caption: str
+  light: bytes
+
+  @functools.cached_property
+  def dark(self) -> bytes:
+    """The SVG for a dark background."""
+    svg = re.sub(rb"#[0-9a-f]{6}", lambda match: dark(match[0].decode()).encode(), self.light)
+    return re.sub(rb"(?<=data:image/png;base64,)[^\"]+", _recolor_bitmap, svg)
+
+
+def at_epsilon(figure: Figure, epsilon: float | None) -> Figure:
+  """Returns the figure with a title that says the privacy budget, if there is one."""
+  title = figure.title if epsilon is None else f"{figure.title}, ε = {epsilon:g}"
+  return dataclasses.replace(figure, title=title)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """How a method is drawn."""
+
+  color: str
+  dash: Dash
+
+
+def dark(color: str) -> str:
+  """Returns what a colour of the figures becomes on a dark background; others stay."""
+  return _DARK.get(color, color)
+
+
+def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
+  """Recolours a PNG in base64 for a dark background; its points are all of one colour."""
+  pixels = mpl_image.imread(io.BytesIO(base64.b64decode(match[0])), format="png")
+  flat = pixels.reshape(-1, 4)
+  mean = np.average(flat[:, :3], axis=0, weights=flat[:, 3] + 1e-9)
+  nearest = min(_DARK, key=lambda color: float(np.abs(mean - mpl_colors.to_rgb(color)).sum()))
+  pixels[..., :3] = mpl_colors.to_rgb(dark(nearest))
+  buffer = io.BytesIO()
+  mpl_image.imsave(buffer, pixels, format="png")
+  return base64.b64encode(buffer.getvalue())
+
+
+def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> dict[str, Look]:
+  """Gives each method its look.
+
+  Args:
+    methods: Folder names in the order of `method_names.order`.
+    coloured: Those of them that get colours, the others being pale; None for all.
+
+  Returns:
+    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond. A
+    method looks the same at every privacy budget.
+  """
+  if coloured is not None:
+    return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
+  families = {method: method_names.without_epsilon(method) for method in methods}
+  others = [name for name in dict.fromkeys(families.values()) if name != method_names.FED_AVG]
+  looks = {
+    method: Look(COLORS[index % len(COLORS)], DASHES[index // len(COLORS) % len(DASHES)])
+    for index, method in enumerate(others)
+  }
+  looks[method_names.FED_AVG] = Look(GREY, "-")
+  return {method: looks[family] for method, family in families.items()}
+
+
+def label(method: str, longest: int = 36) -> str:
+  """Returns the display name, fit for a figure."""
+  name = method_names.display_name(method)
+  name = name if len(name) <= longest else name[: longest - 1] + "…"
+  return plain(name)
+
+
+def plain(text: str) -> str:
+  """Keeps matplotlib from reading markup in a text."""
+  # A pair of dollars would start a formula, a leading underscore hides a legend's entry.
+  return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def add_legend(
+  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str]
+) -> None:
+  """Names the methods above the panels, where no data can be covered."""
+  lines = [
+    mpl_lines.Line2D([], [], color=looks[method].color, linewidth=2, linestyle=looks[method].dash)
+    for method in methods
+  ]
+  labels = [label(method) for method in methods]
+  # As many columns as fit: about 125 letters, and eight for each line and gap.
+  columns = 125 // (max(map(len, labels)) + 8)
+  figure.legend(
+    lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
+  )
+
+
+@contextlib.contextmanager
+def theme() -> Iterator[None]:
+  """Context in which figures get the project's style."""
+  with matplotlib.rc_context({**sns.axes_style("whitegrid"), **_STYLE}):
+    yield
+
+
+def to_svg(figure: mpl_figure.Figure) -> bytes:
+  """Returns the figure as an SVG with a transparent background."""
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
+  return buffer.getvalue()

@@ -1,0 +1,135 @@
+"""Figures of the numbers of the tables: method beside method, and against the privacy budget."""
+
+from __future__ import annotations
+
+from matplotlib import figure as mpl_figure
+from matplotlib import ticker
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+
+# The paper's measure of the tail, by which methods are compared.
+P90 = "test.error.p90"
+# More curves than these cannot be told apart.
+_MAX_CURVES = 6
+_BASELINES_SHOWN = 2
+
+
+def contenders(groups: run_folder.Groups) -> run_folder.Groups:
+  """Chooses FedAvg and the methods of the lowest tails, where there are too many to tell apart.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    All of up to six methods. Of more, FedAvg, the two other baselines with the lowest 90th
+    percentiles of the test error, and the superquantile methods with the lowest.
+  """
+  if len(groups) <= _MAX_CURVES:
+    return groups
+  means = tables.over_seeds(tables.of_groups(groups))["mean"]
+  by_tail = sorted(groups, key=lambda method: means.get((method, P90), np.inf))
+  tail_methods = [method for method in by_tail if method_names.is_superquantile(method)]
+  baselines = [m for m in by_tail if m not in tail_methods and m != method_names.FED_AVG]
+  chosen = {
+    method_names.FED_AVG,
+    *baselines[:_BASELINES_SHOWN],
+    *tail_methods[: _MAX_CURVES - 1 - _BASELINES_SHOWN],
+  }
+  return {method: runs for method, runs in groups.items() if method in chosen}
+
+
+def error_by_method(groups: run_folder.Groups) -> style.Figure:
+  """Draws mean and tail of the test error of every method, a row for each as in the table."""
+  results = tables.over_seeds(tables.of_groups(groups))
+  metrics = {
+    "test.error.mean": "Mean error (%)",
+    P90: "90th percentile (%)",
+    "test.error.superquantile_90": "Worst 10 % (%)",
+  }
+  panels = [metric for metric in metrics if metric in results.index.get_level_values("metric")]
+  if len(groups) < 2 or not panels:
+    raise style.NothingToDraw("No figure of all methods: there are not two to compare.")
+  methods = list(groups)
+  looks = style.palette(methods, list(contenders(groups)))
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 0.7 + 0.27 * len(methods)))
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, metric in zip(grid, panels):
+      entries = 100 * results.xs(metric, level="metric")
+      for method, entry in entries[np.isfinite(entries["mean"])].iterrows():
+        if method == method_names.FED_AVG:
+          axes.axvline(entry["mean"], color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
+        axes.errorbar(
+          entry["mean"],
+          methods.index(method),
+          xerr=np.nan_to_num(entry["sd"]),
+          color=looks[method].color,
+          marker="o",
+          markersize=5,
+          elinewidth=1.4,
+        )
+      axes.set_title(metrics[metric])
+      axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
+    grid[0].set_yticks(range(len(methods)), [style.label(method, 48) for method in methods])
+    grid[0].set_ylim(len(methods) - 0.4, -0.6)
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "error-by-method",
+    "Mean and tail of every method",
+    "Mean over seeds of three numbers of each table row; bars are standard deviations over seeds,"
+    " the dotted line is FedAvg. Look for methods that are left of the line in the tail (middle and"
+    " right) and not far right of it in the mean.",
+    svg,
+  )
+
+
+def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
+  """Draws mean and 90th percentile of the test error against the privacy budget."""
+  epsilons = {method: method_names.epsilon_of(method) for method in groups}
+  results = tables.over_seeds(tables.of_groups(groups)).reset_index()
+  results["epsilon"] = pd.to_numeric(results["method"].map(epsilons))
+  results["family"] = results["method"].map(method_names.without_epsilon)
+  results = results.dropna(subset="epsilon").sort_values("epsilon")
+  methods = sorted(results["family"].unique(), key=method_names.order)
+  looks = style.palette(methods)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 3.6))
+    panels = figure.subplots(1, 2, squeeze=False)[0]
+    for axes, metric, title in zip(
+      panels, ("test.error.mean", P90), ("Mean error", "90th percentile of the error")
+    ):
+      for index, method in enumerate(methods):
+        curve = results[(results["family"] == method) & (results["metric"] == metric)]
+        axes.errorbar(
+          # Side by side, so that the bars of methods do not hide each other.
+          curve["epsilon"] * (1.0 + 0.012 * index),
+          100 * curve["mean"],
+          yerr=100 * curve["sd"].fillna(0.0),
+          color=looks[method].color,
+          linestyle=looks[method].dash,
+          marker="o",
+          markersize=4,
+          linewidth=1.6,
+          elinewidth=1.0,
+          capsize=2.5,
+        )
+      axes.set(title=title, xlabel="ε", xscale="log")
+      axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(results["epsilon"].unique())))
+      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
+    panels[0].set_ylabel("Error of the test clients (%)")
+    style.add_legend(figure, looks, methods)
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "error-by-epsilon",
+    "Error against the privacy budget",
+    "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors; bars are"
+    " standard deviations over seeds. Each curve is a method, each point a budget for all that its"
+    " server releases. Look at how fast a method loses to the left, where there is more noise.",
+    svg,
+  )

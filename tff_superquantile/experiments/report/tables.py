@@ -1,0 +1,231 @@
+"""Tables of means and standard deviations over seeds, for pages and CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+import dataclasses
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments import run_folder
+
+_MINUS = "\N{MINUS SIGN}"
+ONE_SEED = "This is one seed, which cannot tell an effect from chance."
+# What the entries of a table are; words and code may have rows of any length.
+Kind = Literal["numbers", "words", "code"]
+
+
+class Cell(NamedTuple):
+  """An entry of a table as text; `spread` is "± sd" or empty."""
+
+  text: str
+  spread: str = ""
+  best: bool = False
+
+  def __str__(self) -> str:
+    return f"{self.text} {self.spread}".strip()
+
+
+class Row(NamedTuple):
+  """A row of a table: its name, its entries, and the colour of its method in the figures."""
+
+  name: str
+  cells: Sequence[Cell]
+  color: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of plain texts.
+
+  Attributes:
+    title: Heading; empty for none.
+    headings: Of the columns, the first being that of the rows' names; empty for none.
+    rows: The rows.
+    note: How to read it.
+    kind: What the entries are.
+    focus: The heading of the column that matters most.
+    lead: A sentence that precedes the table in a terminal; without it terminals leave it out.
+    brief: Headings of the columns that a terminal shows; empty for all.
+  """
+
+  title: str
+  headings: Sequence[str]
+  rows: Sequence[Row]
+  note: str = ""
+  kind: Kind = "numbers"
+  focus: str = ""
+  lead: str = ""
+  brief: Collection[str] = ()
+
+
+class Column(NamedTuple):
+  """A column of means over seeds; `decimals` None stands for three significant digits."""
+
+  metric: str
+  title: str
+  factor: float = 100.0
+  decimals: int | None = 1
+  contest: bool = True  # Whether the lowest entry is marked.
+
+
+def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
+  """Collects results.
+
+  Args:
+    rows: (method, seed, {metric: value}) of each run, in the order of the tables.
+
+  Returns:
+    A row for each value, with the columns "method", "seed", "metric" and "value".
+  """
+  values = [
+    (method, seed, metric, float(value))
+    for method, seed, metrics in rows
+    for metric, value in metrics.items()
+  ]
+  return pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
+
+
+def of_groups(groups: run_folder.Groups) -> pd.DataFrame:
+  """Collects the numbers of finished runs by method, as `of_values` does."""
+  return of_values(
+    (method, run.seed, run.numbers) for method, runs in groups.items() for run in runs
+  )
+
+
+def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
+  """Averages results over seeds.
+
+  Args:
+    results: As `of_values` returns them.
+
+  Returns:
+    The columns "mean" (NaN if a seed's value is: its run diverged), "sd" (divisor n - 1, NaN for
+    one seed) and "num_seeds", indexed by method and metric in the order of their first values.
+  """
+  # Not pandas' own mean and std of groups, which leave NaN out and round differently.
+  return results.groupby(["method", "metric"], sort=False)["value"].agg(
+    mean=lambda values: np.mean(values.to_numpy()),
+    sd=lambda values: np.std(values.to_numpy(), ddof=1) if len(values) > 1 else np.nan,
+    num_seeds="size",
+  )
+
+
+def to_csv(task: str, results: pd.DataFrame, name: str = "method") -> str:
+  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed."""
+  rows = over_seeds(results).reset_index().rename(columns={"method": name})
+  rows.insert(0, "task", task)
+  rows["mean"] = rows["mean"].map(repr)
+  rows["sd"] = rows["sd"].map(repr).where(rows["num_seeds"] > 1, "")
+  return rows.to_csv(index=False, lineterminator="\n")
+
+
+def number(value: float, decimals: int = 1, sign: bool = False) -> str:
+  """Formats a number with a true minus, and zero without any sign."""
+  if not math.isfinite(value):
+    return "NaN" if math.isnan(value) else "∞"
+  text = f"{value:{'+' if sign else ''}.{decimals}f}"
+  return text.replace("-", _MINUS) if float(text) else text.lstrip("+-")
+
+
+def percent(fraction: float) -> str:
+  """Formats a fraction in percent."""
+  return f"{100 * fraction:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+  """Formats a number of things."""
+  return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def of_seeds(
+  results: pd.DataFrame,
+  columns: Sequence[Column],
+  names: Mapping[str, str],
+  *,
+  colors: Mapping[str, str] | None = None,
+  not_in_contest: Collection[str] = (),
+  title: str = "",
+  first: str = "method",
+  note: str = "",
+  focus: str = "",
+  lead: str = "",
+  brief: Collection[str] = (),
+) -> Table:
+  """Lays out means, and standard deviations over seeds.
+
+  Args:
+    results: As `of_values` returns them.
+    columns: The columns; those without any value are left out.
+    names: The names of the rows by method, in the order of the rows.
+    colors: The colours of methods in the figures.
+    not_in_contest: Methods that cannot be the best.
+    title: As in `Table`.
+    first: The heading of the names.
+    note: As in `Table`.
+    focus: As in `Table`.
+    lead: As in `Table`.
+    brief: As in `Table`.
+
+  Returns:
+    The table; the lowest entry of a contest is marked, and so are those that read the same.
+  """
+  aggregates = over_seeds(results)
+  found = set(results["metric"])
+  columns = [column for column in columns if column.metric in found]
+  seeds = results.groupby("method")["seed"].nunique()
+  cells = {method: [Cell(str(seeds.get(method, 0)))] for method in names}
+  for column in columns:
+    entries = aggregates.xs(column.metric, level="metric")
+    means, sds = entries["mean"] * column.factor, entries["sd"] * column.factor
+    decimals = _significant(means) if column.decimals is None else column.decimals
+    rivals = means[[method for method in means.index if method not in not_in_contest]]
+    rivals = rivals[np.isfinite(rivals)]
+    best = ""
+    if column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty:
+      # What reads the same as the best is as good, so the text decides and not the 15th digit.
+      best = number(rivals.min(), decimals)
+    for method, row in cells.items():
+      if method not in means:
+        row.append(Cell("–"))
+        continue
+      text = number(means[method], decimals)
+      spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
+      row.append(Cell(text, spread, text == best and method not in not_in_contest))
+  rows = [Row(names[method], row, (colors or {}).get(method, "")) for method, row in cells.items()]
+  headings = [first, "seeds", *(column.title for column in columns)]
+  titles = {column.metric: column.title for column in columns}
+  return Table(title, headings, rows, note, "numbers", titles.get(focus, ""), lead, brief)
+
+
+def _significant(values: pd.Series) -> int:
+  """Returns how many decimals show three significant digits of the smallest value."""
+  sizes = values[(values > 0) & np.isfinite(values)]
+  return min(4, max(0, 2 - math.floor(math.log10(min(sizes, default=1)))))
+
+
+def of_seed(results: pd.DataFrame, method: str, metric: str) -> pd.Series:
+  """Returns a method's values of a metric, indexed by seed."""
+  chosen = results[(results["method"] == method) & (results["metric"] == metric)]
+  return chosen.set_index("seed")["value"]
+
+
+def change(results: pd.DataFrame, metric: str, before: str, after: str) -> pd.Series:
+  """Returns the second method's metric minus the first's, over the seeds that both have."""
+  first, second = (of_seed(results, method, metric) for method in (before, after))
+  shared = first.index.intersection(second.index).sort_values()
+  return second[shared] - first[shared]
+
+
+def points(changes: pd.Series, sign: bool = True) -> str:
+  """Formats differences of fractions as mean and sd in percentage points, "−4.8 ± 1.1"."""
+  text = number(100 * changes.mean(), sign=sign)
+  return text if len(changes) == 1 else f"{text} ± {number(100 * changes.std())}"
+
+
+def is_unsure(changes: pd.Series) -> bool:
+  """Whether a mean over several seeds is no larger than its standard deviation."""
+  return len(changes) > 1 and bool(abs(changes.mean()) <= changes.std())

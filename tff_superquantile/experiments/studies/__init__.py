@@ -1,0 +1,41 @@
+"""Studies: each makes a page of the finished runs of a task.
+
+A study is a module of this package with
+
+    report(output_dir, task, ...) -> page.Page    measures what is missing, and makes the page
+    define_flags() -> None                        defines the flags of its command
+    main() -> None                                carries the command out
+
+`STUDIES` has a row for each; `python -m tff_superquantile.experiments.study NAME` runs one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+
+# The name of each study, which is that of its module, and the question that it answers.
+STUDIES = {
+  "comparison": "How well does each method serve the worst-off clients?",
+  "personalization": "What does a model of one’s own change?",
+  "model_family": "What does it gain that clients choose their model?",
+  "availability": "What if θ adapts to the number of clients?",
+  "private_quantile": "How far are private quantiles from the true ones?",
+}
+
+
+def load(name: str) -> types.ModuleType:
+  """Imports a study.
+
+  Args:
+    name: A key of `STUDIES`.
+
+  Returns:
+    Its module.
+
+  Raises:
+    ValueError: If there is no such study.
+  """
+  if name not in STUDIES:
+    raise ValueError(f"Found study {name!r}; expected one of {', '.join(STUDIES)}.")
+  return importlib.import_module(f"{__name__}.{name}")

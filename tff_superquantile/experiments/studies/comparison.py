@@ -1,0 +1,299 @@
+"""Compares the finished runs of each task in a page, a Markdown table and a CSV file.
+
+    python -m tff_superquantile.experiments.report --output_dir=DIR
+
+reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task with a finished run,
+
+    DIR/TASK/report.html   one self-contained page: summary, table, figures, how it was run
+    DIR/TASK/report.md     summary and table
+    DIR/TASK/report.csv    one row for each method and metric, with the columns
+        task, method   folder names
+        metric         `SPLIT.loss.STATISTIC` (nats), `SPLIT.error.STATISTIC` (fraction, not
+                       percent), everything in the runs' metrics.json, and `seconds_per_round`
+        mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
+        num_seeds      the number n of runs that have the metric
+
+Unfinished runs are listed and otherwise left out. `--figures_dir=DIR` writes the figures as files
+too. Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+import dataclasses
+import math
+import os
+import pathlib
+
+from absl import flags
+import pandas as pd
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import clients
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.report import rounds
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.report import tables
+
+_MEAN = "test.error.mean"
+_TAIL = "the 90th percentile of the test clients’ error"
+_COLUMNS = (
+  tables.Column(_MEAN, "mean"),
+  tables.Column("test.error.std", "sd"),
+  tables.Column("test.error.p10", "p10"),
+  tables.Column("test.error.p50", "p50"),
+  tables.Column(summary.P90, "p90"),
+  tables.Column("test.error.p95", "p95"),
+  tables.Column("test.error.superquantile_90", "worst 10 %"),
+  tables.Column("test.error.best_10", "best 10 %"),
+  tables.Column("train.loss.mean", "train loss", factor=1.0, decimals=3),
+  # Time depends on the machine and its other work, so nobody wins.
+  tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False),
+)
+_NOTE = (
+  "Misclassification error over test clients in %, each client counted once: mean, standard"
+  " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Train loss:"
+  " mean in nats. Entries are means, and ± the standard deviation, over seeds; lower is better, the"
+  " lowest entry of a column is bold."
+)
+# The headings that a terminal shows.
+BRIEF = ("seeds", "mean", "p90", "worst 10 %")
+_LEAD = "Error of the test clients in %, mean ± sd over seeds:"
+_STATISTICS = {
+  "mean": "mean",
+  **{f"p{percent}": f"p{percent}" for percent in (10, 20, 50, 60, 80, 90, 95)},
+  "superquantile_90": "worst 10 %",
+  "superquantile_95": "worst 5 %",
+}
+# The further tables: all that the paper reports of test errors and of training losses.
+_FURTHER_COLUMNS = {
+  "Error of the test clients in %, all percentiles": [
+    tables.Column(f"test.error.{name}", title) for name, title in _STATISTICS.items()
+  ],
+  "Loss of the training clients in nats, weighted by examples, all percentiles": [
+    tables.Column(f"train.loss.{name}", title, factor=1.0, decimals=3)
+    for name, title in _STATISTICS.items()
+  ],
+}
+# Figures, and whether they have room for any number of methods.
+_FIGURES = {
+  summary.error_by_method: True,
+  clients.error_histogram: False,
+  clients.loss_histogram: False,
+  clients.error_against_size: False,
+  clients.loss_against_size: False,
+  rounds.error_by_round: False,
+  rounds.selection_by_round: False,
+  rounds.loss_by_round: False,
+}
+_CONTENDERS_NOTE = (
+  " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
+  " percentiles are drawn."
+)
+
+
+def report(output_dir: str | os.PathLike, task: str) -> page.Page:
+  """Compares the finished runs of a task.
+
+  Args:
+    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
+    task: Name of the task.
+
+  Returns:
+    The page.
+
+  Raises:
+    ValueError: If the task has no finished run.
+  """
+  runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
+  finished = [run for run in runs if run.finished]
+  unfinished = [run for run in runs if not run.finished]
+  if not finished:
+    raise ValueError(
+      f"A report needs a finished run of the task. Found {len(runs)} unfinished "
+      f"and no finished run of {task!r} in {os.fspath(output_dir)!r}."
+    )
+  groups = run_folder.group_by_method(finished)
+  figures, omitted = draw(groups)
+  scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
+  further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
+  return page.Page(
+    "report",
+    method_names.task_title(task),
+    "how well are the worst-off clients served?",
+    scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
+    summarize(groups),
+    [
+      table(groups, title="Results", note=_NOTE, lead=_LEAD, brief=BRIEF),
+      *map(page.Text, provenance.notes(finished, unfinished)),
+      *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
+      *figures,
+      *([page.Details("Figures left out", [*map(page.Text, omitted)])] if omitted else []),
+      *provenance.searches(pathlib.Path(output_dir) / task),
+      provenance.how_it_was_run(groups),
+      *provenance.unfinished(unfinished),
+    ],
+    tables.to_csv(task, tables.of_groups(groups)),
+  )
+
+
+def table(
+  groups: run_folder.Groups,
+  columns: Sequence[tables.Column] = _COLUMNS,
+  title: str = "",
+  note: str = "",
+  lead: str = "",
+  brief: Collection[str] = (),
+) -> tables.Table:
+  """Lays out a row for each method.
+
+  Args:
+    groups: Finished runs by method.
+    columns: The columns; those that no method has are left out.
+    title: As in `tables.Table`.
+    note: As in `tables.Table`.
+    lead: As in `tables.Table`.
+    brief: As in `tables.Table`.
+
+  Returns:
+    The table.
+  """
+  is_private = run_folder.at_one_epsilon(groups)[1] is not None
+  looks = style.palette(list(groups), None if is_private else list(summary.contenders(groups)))
+  return tables.of_seeds(
+    tables.of_groups(groups),
+    columns,
+    {method: method_names.display_name(method) for method in groups},
+    colors={method: look.color for method, look in looks.items()},
+    title=title,
+    note=note,
+    focus=summary.P90,
+    lead=lead,
+    brief=brief,
+  )
+
+
+def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
+  """Draws every figure that the runs have the data for.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    The figures, and for each that is left out a sentence that says why.
+  """
+  figures, omitted = [], []
+  at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
+  shown = summary.contenders(at_one_budget)
+  if len({method_names.epsilon_of(method) for method in groups} - {None}) > 1:
+    figures.append(summary.error_by_epsilon(groups))
+  for draw_one, has_room in _FIGURES.items():
+    try:
+      figure = draw_one(at_one_budget if has_room else shown)
+    except style.NothingToDraw as reason:
+      omitted.append(str(reason))
+      continue
+    if not has_room and len(shown) < len(at_one_budget):
+      figure = dataclasses.replace(figure, caption=figure.caption + _CONTENDERS_NOTE)
+    figures.append(style.at_epsilon(figure, epsilon))
+  return figures, omitted
+
+
+def summarize(groups: run_folder.Groups) -> str:
+  """Says in a few sentences what the runs show; of private methods, those of the middle budget.
+
+  FedAvg is compared with the method that has the lowest 90th percentile of the test error, seed by
+  seed over the seeds that both have.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    Plain text, errors in % and differences in percentage points.
+  """
+  groups, epsilon = run_folder.at_one_epsilon(groups)
+  results = tables.of_groups(groups)
+  budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
+  means = tables.over_seeds(results)["mean"]
+  tails = {method: means.get((method, summary.P90), math.nan) for method in groups}
+  tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
+  if not tails:
+    return f"{budget}No method reports {_TAIL}."
+  rivals = [method for method in tails if method != method_names.FED_AVG]
+  best = min(rivals or tails, key=tails.__getitem__)
+  name = method_names.display_name(best)
+  if method_names.FED_AVG not in tails or not rivals:
+    return (
+      f"{budget}With {name}, {_TAIL} is {tables.percent(tails[best])}; there is no result of"
+      f" {'FedAvg' if rivals else 'another method'} to compare with."
+    )
+  effect, changes = _effect(results, best)
+  text = (
+    f"{budget}Against FedAvg, {name} {effect}"
+    if len(rivals) == 1
+    else f"{budget}Of {len(rivals)} methods compared with FedAvg, {name} does best by the worst-off"
+    f" clients: it {effect}"
+  )
+  if changes.empty:
+    return f"{text}; the two share no seed, so part of the difference may be the seeds’."
+  if len(changes) == 1:
+    return f"{text}. {tables.ONE_SEED}"
+  caution = " The change of the percentile is no larger than its standard deviation over seeds."
+  return f"{text}, over {len(changes)} seeds.{caution if tables.is_unsure(changes) else ''}"
+
+
+def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
+  """Returns what a method does to FedAvg's error as a clause, and its changes of the tail."""
+  changes = tables.change(results, summary.P90, method_names.FED_AVG, method)
+
+  def level(name: str, metric: str) -> float:
+    values = tables.of_seed(results, name, metric)
+    # Where they share no seed, all that there are.
+    return values[changes.index].mean() if len(changes) else values.mean()
+
+  def shift(metric: str) -> float:
+    return level(method, metric) - level(method_names.FED_AVG, metric)
+
+  levels = " → ".join(
+    tables.percent(level(name, summary.P90)) for name in (method_names.FED_AVG, method)
+  )
+  size = tables.number(100 * abs(shift(summary.P90)))
+  if not float(size):
+    effect = f"leaves {_TAIL} as it is ({levels})"
+  else:
+    spread = f" ± {tables.number(100 * changes.std())}" if len(changes) > 1 else ""
+    verb = "lowers" if shift(summary.P90) < 0 else "raises"
+    effect = f"{verb} {_TAIL} by {size}{spread} points ({levels})"
+  if math.isfinite(mean := shift(_MEAN)):
+    effect += f" and changes the mean by {tables.number(100 * mean, sign=True)} points"
+  return effect, changes
+
+
+def define_flags() -> None:
+  flags.DEFINE_string("output_dir", "results", "Directory with the runs, TASK/METHOD/seed_S/.")
+  flags.DEFINE_string("figures_dir", "", "Where to write the figures as SVG files; empty for not.")
+
+
+def main() -> None:
+  output_dir, figures_dir = flags.FLAGS.output_dir, flags.FLAGS.figures_dir
+  runs = run_folder.find_runs(output_dir)
+  tasks = sorted({run.task for run in runs if run.finished})
+  if not tasks:
+    unfinished = f" but {tables.plural(len(runs), 'unfinished one')}" if runs else ""
+    raise ValueError(
+      f"Found no finished run in {output_dir}{unfinished}; run ./run_experiments.sh first or pass"
+      " --output_dir."
+    )
+  if figures_dir:
+    cli.make_folder("figures_dir", pathlib.Path(figures_dir))
+  for task in tasks:
+    content = report(output_dir, task)
+    print(page.publish(content, pathlib.Path(output_dir, task)))
+    if figures_dir:
+      paths = page.write_figures(content, pathlib.Path(figures_dir), f"{task}-")
+      print("Figures:", *paths, sep="\n  ")
+    print()

@@ -1,0 +1,186 @@
+"""The members of a model family, and what the clients choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from tff_superquantile.experiments import finished_models
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_folder
+
+NAME = "model_family"
+_PLAIN_SUPERQUANTILE = re.compile(r"superquantile_theta_[^_]+")
+PARTS = ("held_in", "held_out")
+# Of the error over clients, and their headings.
+STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The members of the family, and how clients choose.
+
+  Attributes:
+    held_in_fraction: Fraction of a client's examples to choose on, in (0, 1).
+    methods: Folder names of the family; none for FedAvg and the exact superquantiles without
+      privacy.
+  """
+
+  held_in_fraction: float = 0.5
+  methods: Sequence[str] = ()
+
+  def __post_init__(self) -> None:
+    if not 0.0 < self.held_in_fraction < 1.0:
+      raise ValueError(
+        f"Found held_in_fraction = {self.held_in_fraction}; expected a number between 0 and 1."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """The family's runs: {method: {seed: run}}, all with the same seeds; seeds that one lacks."""
+
+  runs: dict[str, dict[int, run_folder.Run]]
+  seeds: list[int]
+  incomplete_seeds: list[int]
+
+
+def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) -> Family:
+  """Finds the runs that make the family, of at least two methods and one seed."""
+  groups = run_folder.group_by_method(finished_models.find(output_dir, task))
+  if settings.methods:
+    unknown = [method for method in settings.methods if method not in groups]
+    if unknown:
+      raise ValueError(
+        f"Found no finished run of {', '.join(unknown)} in {pathlib.Path(output_dir, task)}; there"
+        f" are {', '.join(groups)}."
+      )
+    names = [method for method in groups if method in settings.methods]
+  else:
+    names = [
+      method
+      for method in groups
+      if method == method_names.FED_AVG or _PLAIN_SUPERQUANTILE.fullmatch(method)
+    ]
+  if len(names) < 2:
+    raise ValueError(
+      f"Found {len(names)} of the methods that make the family (fed_avg and"
+      f" superquantile_theta_...) among the finished runs of {task!r}, which are of"
+      f" {', '.join(groups)}; expected at least two: run more tail fractions, or name others by"
+      " --methods."
+    )
+  runs = {method: {run.seed: run for run in groups[method]} for method in names}
+  everywhere = set.intersection(*(set(of_method) for of_method in runs.values()))
+  if not everywhere:
+    raise ValueError(
+      f"Found no seed that all of {', '.join(names)} ran with; expected at least one: run them with"
+      " the same seeds."
+    )
+  anywhere = set.union(*(set(of_method) for of_method in runs.values()))
+  complete = {
+    method: {seed: of_method[seed] for seed in sorted(everywhere)}
+    for method, of_method in runs.items()
+  }
+  return Family(complete, sorted(everywhere), sorted(anywhere - everywhere))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """The choices of one seed's clients.
+
+  Attributes:
+    clients: Columns of the clients, of any of the seed's models.
+    errors: Held-out errors [models, clients].
+    comparison: An `evaluation.model_family.Comparison`.
+  """
+
+  clients: Mapping[str, np.ndarray]
+  errors: np.ndarray
+  comparison: Any
+
+  def metrics(self, way: str) -> dict[str, float]:
+    """Returns the error, its gain by the clients' own choice, and the share of a way."""
+    from tff_superquantile.evaluation import model_family
+
+    statistics = self.comparison.statistics
+    numbers = run_folder.flatten(statistics[way])
+    for name in STATISTICS:
+      family = statistics[model_family.BY_ERROR]["error"][name]
+      numbers[f"gain.{name}"] = numbers[f"error.{name}"] - family
+    if way in self.comparison.shares:
+      numbers["share"] = self.comparison.shares[way]
+    return numbers
+
+
+def evaluate(
+  run: run_folder.Run, loader: finished_models.Loader, files: finished_models.Results
+) -> None:
+  """Evaluates one run's model on both parts of the test clients' examples, and writes that."""
+  from tff_superquantile import evaluation
+
+  material = loader.load(run)
+  columns: dict[str, Any] = {"client_id": material.examples.held_in.client_ids}
+  described: dict[str, Any] = {"num_left_out": material.examples.num_left_out}
+  values: dict[str, Any] = {}
+  for part in PARTS:
+    metrics = evaluation.build_evaluator(material.model, getattr(material.examples, part))(
+      material.weights
+    )
+    columns[f"num_{part}"] = metrics.num_examples
+    values.update({f"loss_{part}": metrics.loss, f"error_{part}": metrics.error})
+    described[part] = {
+      "loss": evaluation.describe(metrics.loss),
+      "error": evaluation.describe(metrics.error),
+    }
+  files.write(run, {**columns, **values}, described)
+
+
+def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:
+  """Lets the clients of a seed choose.
+
+  Raises:
+    ValueError: If the clients of the models differ.
+  """
+  from tff_superquantile.evaluation import model_family
+  from tff_superquantile.simulation import seeds
+
+  columns = {method: files.read_clients(runs[seed]) for method, runs in family.runs.items()}
+  first, clients = next(iter(columns.items()))
+  for method, other in columns.items():
+    if list(other["client_id"]) != list(clients["client_id"]):
+      raise ValueError(
+        f"Found other test clients with {method} than with {first}, both of seed {seed};"
+        " expected the same data: run both with the same --data_dir and numbers of clients."
+      )
+  held_in, held_out = (
+    model_family.PartMetrics(
+      *(
+        np.stack([of_model[f"{quantity}_{part}"] for of_model in columns.values()])
+        for quantity in ("loss", "error")
+      )
+    )
+    for part in PARTS
+  )
+  rng = seeds.generator(seed, "shuffled choices")
+  result = model_family.compare(list(columns), held_in, held_out, rng)
+  return Choice(clients, held_out.error, result)
+
+
+def clients_csv(methods: Sequence[str], chosen: Mapping[int, Choice]) -> str:
+  """Returns the content of model_family_clients.csv, as the module's docstring describes it."""
+  columns = ("client_id", *(f"num_{part}" for part in PARTS), "method", "error_held_out")
+  rows = []
+  for seed, choice in chosen.items():
+    errors, own = choice.errors.tolist(), choice.comparison.choice
+    single = methods.index(choice.comparison.tuned_single)
+    for i, client_id in enumerate(choice.clients["client_id"]):
+      sizes = [int(choice.clients[f"num_{part}"][i]) for part in PARTS]
+      model = own[i]
+      rows.append([seed, client_id, *sizes, methods[model], errors[model][i], errors[single][i]])
+  return run_folder.csv_text(("seed", *columns, "error_of_tuned_single"), rows)

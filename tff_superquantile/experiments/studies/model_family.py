@@ -1,0 +1,269 @@
+"""Lets each test client pick its model from a family of one for each tail fraction.
+
+    python -m tff_superquantile.experiments.study model_family --output_dir=DIR --task=TASK
+
+The paper's section "The Delta-FL Framework" trains one model for each tail fraction theta side by
+side and "allow[s] each test client to select the best model according to its local data". Here the
+family is the finished runs of FedAvg (theta = 1) and of superquantile aggregation with each theta;
+each client picks by the error on a half of its examples, and the other half says what that gained
+over one theta for all, for the same seeds. Writes
+
+    DIR/TASK/METHOD/seed_S/model_family.csv    one row a client: client_id, num_held_in,
+        num_held_out, loss_held_in, error_held_in, loss_held_out, error_held_out
+    DIR/TASK/METHOD/seed_S/model_family.json   settings, and how these are distributed
+    DIR/TASK/model_family.{html,md,csv}        the comparison, over seeds
+    DIR/TASK/model_family_clients.csv          seed, client_id, num_held_in, num_held_out, method,
+        error_held_out, error_of_tuned_single: what each client picked, and got
+
+Models whose results are there already, with the same settings, are not evaluated again. Errors are
+fractions in files and percent in tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import math
+import os
+import pathlib
+
+from absl import flags
+import numpy as np
+import pandas as pd
+
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments import finished_models
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.report import choices
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.studies import family_choices
+
+_COLUMNS = (
+  *(
+    tables.Column(f"error.{name}", title, decimals=2)
+    for name, title in family_choices.STATISTICS.items()
+  ),
+  tables.Column("share", "picked by", contest=False),
+)
+_GAIN_COLUMNS = tuple(
+  tables.Column(f"gain.{name}", title, decimals=2, contest=False)
+  for name, title in family_choices.STATISTICS.items()
+)
+_NOTE = (
+  "Misclassification error of the test clients on their held-out examples in %, each client counted"
+  " once: mean, 90th percentile (p90), mean of the worst 10 % of clients; and the share of clients"
+  " that pick a model by their held-in error. Entries are means, and ± the standard deviation, over"
+  " seeds; the lowest of a column is bold. The rows “in hindsight” do not compete: they choose by"
+  " the held-out examples that they are measured on, and are optimistic for it, even among equally"
+  " good models. “Choices dealt at random” is the mean over permutations of the clients’ own"
+  " choices."
+)
+_GAIN_NOTE = (
+  "How much lower the error is with the clients’ own choice, in percentage points, same seed"
+  " against same seed; negative where the choice loses."
+)
+
+_DEFAULTS = family_choices.Settings()
+
+
+def report(
+  output_dir: str | os.PathLike,
+  task: str,
+  settings: family_choices.Settings = _DEFAULTS,
+  overrides: Mapping[str, str] | None = None,
+) -> page.Page:
+  """Evaluates the family's models where that is not done yet, and reports what choice gains.
+
+  Writes model_family_clients.csv, too.
+
+  Args:
+    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
+    task: Name of the task.
+    settings: The members of the family, and how clients choose.
+    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+
+  Returns:
+    The page.
+
+  Raises:
+    ValueError: If there are not two methods with finished runs of one seed, one has no weights, or
+      the data is not what it was.
+  """
+  from tff_superquantile.evaluation import model_family
+
+  family = family_choices.find_family(output_dir, task, settings)
+  runs = [run for of_method in family.runs.values() for run in of_method.values()]
+  finished_models.check_weights(runs)
+  files = finished_models.Results(
+    family_choices.NAME, {"held_in_fraction": settings.held_in_fraction}
+  )
+  loader = finished_models.Loader(settings.held_in_fraction, overrides)
+  finished_models.for_each(
+    files.missing(runs),
+    "model family",
+    lambda run, on_client: family_choices.evaluate(run, loader, files),
+  )
+
+  methods = list(family.runs)
+  chosen = {seed: family_choices.choose(family, files, seed) for seed in family.seeds}
+  names = _names(methods)
+  others = {way: name for way, name in names.items() if way != model_family.BY_ERROR}
+  results = tables.of_values(
+    (way, seed, choice.metrics(way)) for way in names for seed, choice in chosen.items()
+  )
+  colors = {method: look.color for method, look in style.palette(methods).items()}
+  drawn = {way: name for way, name in others.items() if way != model_family.BY_LOSS}
+  atomic_files.write(
+    pathlib.Path(output_dir, task, "model_family_clients.csv"),
+    family_choices.clients_csv(methods, chosen),
+  )
+  left_out = max(files.read(run)["num_left_out"] for run in runs)
+  return page.Page(
+    family_choices.NAME,
+    f"{method_names.task_title(task)}, model family",
+    "what does it gain that clients choose their model?",
+    f"{len(methods)} models a seed, {tables.plural(len(family.seeds), 'seed')}",
+    _summarize(results, len(methods)),
+    [
+      tables.of_seeds(
+        results,
+        _COLUMNS,
+        names,
+        colors=colors,
+        not_in_contest=model_family.LOOK_AHEAD,
+        first="who gets which model",
+        title="Results",
+        note=_NOTE,
+        focus="error.p90",
+        lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",
+      ),
+      *map(page.Text, _notes(family, chosen, results, settings, left_out)),
+      tables.of_seeds(
+        results[results["method"].isin(others)],
+        _GAIN_COLUMNS,
+        others,
+        colors=colors,
+        title="What the choice gains",
+        first="own choice, by error, against",
+        note=_GAIN_NOTE,
+        focus="gain.p90",
+      ),
+      choices.shares(results, methods, names),
+      choices.gains(results, methods, drawn),
+    ],
+    tables.to_csv(task, results, "way"),
+  )
+
+
+def _names(methods: Sequence[str]) -> dict[str, str]:
+  """Returns the names of the ways to give clients a model, in the order of the table."""
+  from tff_superquantile.evaluation import model_family
+
+  return {
+    **{
+      method: method_names.display_name(method)
+      + (" (θ = 1)" if method == method_names.FED_AVG else "")
+      for method in methods
+    },
+    model_family.TUNED_SINGLE: "One for all, by held-in p90",
+    model_family.BY_ERROR: "Family: own choice, by error",
+    model_family.BY_LOSS: "Family: own choice, by loss",
+    model_family.SHUFFLED: "Choices dealt at random",
+    model_family.HINDSIGHT_SINGLE: "One for all, in hindsight",
+    model_family.ORACLE: "Own choice, in hindsight",
+  }
+
+
+def _summarize(results: pd.DataFrame, num_models: int) -> str:
+  """Says what the choice gains on the fairest single model."""
+  from tff_superquantile.evaluation import model_family
+
+  def level(way: str, metric: str) -> str:
+    return tables.percent(tables.of_seed(results, way, metric).mean())
+
+  gains = {
+    name: tables.of_seed(results, model_family.TUNED_SINGLE, f"gain.{name}")
+    for name in ("p90", "mean")
+  }
+  effects = {}
+  for name, gain in gains.items():
+    size = tables.number(100 * abs(gain.mean()))
+    if not float(size):
+      effects[name] = "leaves it as it is"
+    else:
+      spread = f" ± {tables.number(100 * gain.std())}" if len(gain) > 1 else ""
+      effects[name] = f"{'lowers' if gain.mean() > 0 else 'raises'} it by {size}{spread} points"
+  single, family = model_family.TUNED_SINGLE, model_family.BY_ERROR
+  text = (
+    f"With one of {num_models} models for all test clients, picked on their held-in examples, the"
+    f" 90th percentile of the error is {level(single, 'error.p90')}. That each client picks its own"
+    f" {effects['p90']} ({level(family, 'error.p90')}); as to the mean error"
+    f" ({level(single, 'error.mean')}), it {effects['mean']} ({level(family, 'error.mean')})."
+  )
+  num_seeds = len(gains["p90"])
+  if num_seeds == 1:
+    return f"{text} {tables.ONE_SEED}"
+  if tables.is_unsure(gains["p90"]):
+    return (
+      f"{text} Over {num_seeds} seeds, the change of the percentile is no larger than its standard"
+      " deviation."
+    )
+  return f"{text} This is over {num_seeds} seeds."
+
+
+def _notes(
+  family: family_choices.Family,
+  chosen: Mapping[int, family_choices.Choice],
+  results: pd.DataFrame,
+  settings: family_choices.Settings,
+  left_out: int,
+) -> list[str]:
+  """Returns how sure a client can be of its choice, and what else a reader must know."""
+  from tff_superquantile.evaluation import model_family
+
+  size = np.median(np.concatenate([choice.clients["num_held_in"] for choice in chosen.values()]))
+  error = tables.of_seed(results, model_family.BY_ERROR, "error.mean").mean()
+  noise = math.sqrt(error * (1 - error) / size)
+  tied = np.mean([choice.comparison.tied for choice in chosen.values()])
+  picks = [choice.comparison.tuned_single for choice in chosen.values()]
+  listed = ", ".join(
+    f"{method_names.display_name(method)} ({tables.plural(picks.count(method), 'seed')})"
+    for method in family.runs
+    if method in picks
+  )
+  notes = [
+    f"Clients choose on {100 * settings.held_in_fraction:g} % of their examples, a median of"
+    f" {size:g}: the error of one model is known to about ± {100 * noise:.1f} points (one standard"
+    f" error). For {100 * tied:.0f} % of the clients several models tie by held-in error, and the"
+    " held-in loss decides.",
+    f"One for all, by held-in p90, was {listed}.",
+  ]
+  if family.incomplete_seeds:
+    seeds = ", ".join(map(str, family.incomplete_seeds))
+    notes.append(f"Seeds that not all models have are left out: {seeds}.")
+  if left_out:
+    notes.append(f"Left out: clients with a single example, up to {left_out} of a seed.")
+  return notes
+
+
+def define_flags() -> None:
+  flags.adopt_module_key_flags(finished_models)
+  flags.DEFINE_float(
+    "held_in_fraction",
+    family_choices.Settings.held_in_fraction,
+    "Fraction of a test client's examples to choose on; the others measure.",
+  )
+  flags.DEFINE_list(
+    "methods",
+    [],
+    "Folder names of the methods that make the family; empty for fed_avg and those called"
+    " superquantile_theta_... by their tail fraction alone.",
+  )
+
+
+def main() -> None:
+  output_dir, task, overrides = finished_models.task_of_flags()
+  settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
+  content = report(output_dir, task, settings, overrides)
+  print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -1,0 +1,297 @@
+"""Fine-tunes the models of finished runs on each test client's own data: error before and after.
+
+    python -m tff_superquantile.experiments.study personalization --output_dir=DIR --task=TASK
+
+The paper's section "Delta-FL and Model Personalization": half of a test client's examples are for
+fine-tuning, ten epochs at the learning rate with which the run's training ended; error is measured
+on the other half, before and after. All methods of a seed have the same halves. Writes
+
+    DIR/TASK/METHOD/seed_S/personalization.csv    one row a client: client_id, num_held_in,
+        num_held_out, loss_before, error_before, loss_after, error_after, diverged (0 or 1)
+    DIR/TASK/METHOD/seed_S/personalization.json   settings, and how these are distributed
+    DIR/TASK/personalization.{html,md,csv}        methods compared, over seeds
+
+Runs whose results are there already, with the same settings and for the same model, are skipped.
+Errors are fractions in files and percent in tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+import os
+import pathlib
+from typing import Any
+
+from absl import flags
+import pandas as pd
+
+from tff_superquantile.experiments import finished_models
+from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.report import fine_tuning
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.report import tables
+
+_NAME = "personalization"
+_COLUMNS = tuple(
+  tables.Column(f"{when}.error.{statistic}", f"{statistic}, {when}", decimals=2)
+  for statistic in ("mean", "p90")
+  for when in fine_tuning.WHEN
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How to personalize.
+
+  Attributes:
+    epochs: Passes over what a client holds in, at least 1.
+    held_in_fraction: Fraction of a client's examples to fine-tune on, in (0, 1).
+  """
+
+  epochs: int = 10
+  held_in_fraction: float = 0.5
+
+  def __post_init__(self) -> None:
+    if self.epochs < 1:
+      raise ValueError(f"Found epochs = {self.epochs}; expected at least 1.")
+    if not 0.0 < self.held_in_fraction < 1.0:
+      raise ValueError(
+        f"Found held_in_fraction = {self.held_in_fraction}; expected a number between 0 and 1."
+      )
+
+
+def report(
+  output_dir: str | os.PathLike,
+  task: str,
+  settings: Settings = Settings(),
+  overrides: Mapping[str, str] | None = None,
+) -> page.Page:
+  """Personalizes the models of all finished runs of a task that were not yet, and reports.
+
+  Args:
+    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
+    task: Name of the task.
+    settings: How.
+    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+
+  Returns:
+    The page.
+
+  Raises:
+    ValueError: If there is no finished run, one has no weights, or the data is not what it was.
+  """
+  runs = finished_models.find(output_dir, task)
+  finished_models.check_weights(runs)
+  files = finished_models.Results(_NAME, dataclasses.asdict(settings))
+  loader = finished_models.Loader(settings.held_in_fraction, overrides)
+  finished_models.for_each(
+    files.missing(runs),
+    _NAME,
+    lambda run, on_client: _personalize(run, loader, settings, files, on_client),
+  )
+
+  described = [files.read(run) for run in runs]
+  results = tables.of_values(
+    (run.method, run.seed, run_folder.flatten({when: found[when] for when in fine_tuning.WHEN}))
+    for run, found in zip(runs, described)
+  )
+  all_groups = run_folder.group_by_method(runs)
+  groups, epsilon = run_folder.at_one_epsilon(all_groups)
+  # By the names without a budget, as FedAvg's is then "fed_avg".
+  names = {members[0].method: method for method, members in groups.items()}
+  compared = results[results["method"].isin(names)].replace({"method": names})
+  shown = summary.contenders(groups)
+  figures = [
+    fine_tuning.arrows(compared, list(groups)),
+    fine_tuning.histograms({method: _pooled(files, runs) for method, runs in shown.items()}),
+  ]
+  budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
+  looks = style.palette(list(all_groups))
+  return page.Page(
+    _NAME,
+    f"{method_names.task_title(task)}, personalized",
+    "what does a model of one’s own change?",
+    f"{tables.plural(len(all_groups), 'method')}, {tables.plural(len(runs), 'run')}, every test"
+    " client fine-tunes",
+    budget + _summarize(compared, list(groups)),
+    [
+      tables.of_seeds(
+        results,
+        _COLUMNS,
+        {method: method_names.display_name(method) for method in all_groups},
+        colors={method: look.color for method, look in looks.items()},
+        title="Results",
+        note=_note(settings, described),
+        focus="after.error.p90",
+        lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",
+      ),
+      *map(page.Text, provenance.different_seeds(all_groups)),
+      *map(page.Text, _notes(described)),
+      *(style.at_epsilon(figure, epsilon) for figure in figures),
+    ],
+    tables.to_csv(task, results),
+  )
+
+
+def final_learning_rate(config: run_config.RunConfig) -> float:
+  """Returns the local learning rate of a run's last round, gamma_0 c^floor((T - 1) / t_0).
+
+  Args:
+    config: The run's.
+  """
+  decays = (config.num_rounds - 1) // config.rounds_per_decay
+  return config.client_learning_rate * config.learning_rate_decay ** decays
+
+
+def _personalize(
+  run: run_folder.Run,
+  loader: finished_models.Loader,
+  settings: Settings,
+  files: finished_models.Results,
+  on_client: Callable[[], None],
+) -> None:
+  """Fine-tunes one run's model for all its test clients and writes the results."""
+  import tensorflow_federated as tff
+
+  from tff_superquantile import evaluation
+  from tff_superquantile.simulation import context
+
+  material = loader.load(run)
+  learning_rate = final_learning_rate(material.config)
+  personalize = evaluation.build_personalizer(
+    material.model,
+    material.examples,
+    tff.learning.optimizers.build_sgdm(learning_rate),
+    seed=run.seed,
+    batch_size=material.config.batch_size,
+    epochs=settings.epochs,
+    l2=material.config.l2,
+    num_threads=context.num_cores(),
+  )
+  metrics = personalize(material.weights, on_client)
+  columns = metrics._replace(diverged=metrics.diverged.astype(int))._asdict()
+  distributions = {
+    when: {
+      quantity: evaluation.describe(getattr(metrics, f"{quantity}_{when}"))
+      for quantity in ("loss", "error")
+    }
+    for when in fine_tuning.WHEN
+  }
+  files.write(
+    run,
+    {"client_id": columns.pop("client_ids"), **columns},
+    {
+      "learning_rate": learning_rate,
+      "batch_size": material.config.batch_size,
+      "num_clients": len(metrics.client_ids),
+      "num_left_out": material.examples.num_left_out,
+      "num_diverged": int(metrics.diverged.sum()),
+      **distributions,
+    },
+  )
+
+
+def _summarize(results: pd.DataFrame, methods: Sequence[str]) -> str:
+  """Says what fine-tuning changes, and what it leaves of the lead over FedAvg."""
+  means = tables.over_seeds(results)["mean"]
+  fed_avg = method_names.FED_AVG
+  first = fed_avg if fed_avg in methods else methods[0]
+  levels = {
+    (when, statistic): tables.percent(means[first, f"{when}.error.{statistic}"])
+    for when in fine_tuning.WHEN
+    for statistic in ("mean", "p90")
+  }
+  text = (
+    f"Fine-tuning takes the mean error with {method_names.display_name(first)} from"
+    f" {levels['before', 'mean']} to {levels['after', 'mean']} and the 90th percentile from"
+    f" {levels['before', 'p90']} to {levels['after', 'p90']}."
+  )
+  tails = {m: means[m, "before.error.p90"] for m in methods if m != fed_avg}
+  tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
+  if fed_avg not in methods or not tails:
+    return text
+  best = min(tails, key=tails.__getitem__)
+  name = method_names.display_name(best)
+  changes = {
+    when: tables.change(results, f"{when}.error.p90", fed_avg, best) for when in fine_tuning.WHEN
+  }
+  num_seeds = len(changes["before"])
+  if not num_seeds:
+    return f"{text} FedAvg and {name} share no seed, so their difference may be the seeds’."
+  text += (
+    f" At the 90th percentile, {name} differs from FedAvg by {tables.points(changes['before'])}"
+    f" points before fine-tuning and by {tables.points(changes['after'])} after it"
+  )
+  if num_seeds == 1:
+    return f"{text}. {tables.ONE_SEED}"
+  text += f", over {num_seeds} seeds."
+  unsure = [when for when in fine_tuning.WHEN if tables.is_unsure(changes[when])]
+  if unsure:
+    text += (
+      f" {' and '.join(unsure).capitalize()} fine-tuning, the difference is no larger than its"
+      " standard deviation over seeds."
+    )
+  return text
+
+
+def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
+  """Says how to read the table, and how clients fine-tuned."""
+  rates = ", ".join(f"{rate:g}" for rate in sorted({found["learning_rate"] for found in described}))
+  sizes = sorted({found["batch_size"] for found in described})
+  batches = ", ".join(str(size) if size else "all examples" for size in sizes)
+  return (
+    "Misclassification error of the test clients on their held-out examples in %, each client"
+    " counted once: mean and 90th percentile (p90). Each test client fine-tunes on"
+    f" {100 * settings.held_in_fraction:g} % of its examples for"
+    f" {tables.plural(settings.epochs, 'epoch')}, shuffled anew for each, with batches of {batches}"
+    f" and the learning rate of the last round ({rates}). Errors are those on its other examples,"
+    " before and after, the same for all methods of a seed. Entries are means, and ± the standard"
+    " deviation, over seeds; the lowest of a column is bold. Errors before fine-tuning differ a"
+    " little from those of the main report: they are measured on a part of the examples, and fewer"
+    " examples a client spread its error, and so the percentiles, further."
+  )
+
+
+def _notes(described: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Returns which clients were left out and which diverged."""
+  notes = []
+  left_out = max(found["num_left_out"] for found in described)
+  if left_out:
+    notes.append(f"Left out: clients with a single example, up to {left_out} of a seed.")
+  diverged = sum(found["num_diverged"] for found in described)
+  if diverged:
+    notes.append(
+      f"Fine-tuning diverged for {diverged} of {sum(found['num_clients'] for found in described)}"
+      " clients (over all methods and seeds); they keep the model that they were handed."
+    )
+  return notes
+
+
+def _pooled(files: finished_models.Results, runs: Sequence[run_folder.Run]) -> pd.DataFrame:
+  """Returns the errors of the clients of all seeds in %, before and after."""
+  columns = pd.concat([pd.DataFrame(files.read_clients(run)) for run in runs])
+  return pd.DataFrame({when: 100 * columns[f"error_{when}"] for when in fine_tuning.WHEN})
+
+
+def define_flags() -> None:
+  flags.adopt_module_key_flags(finished_models)
+  flags.DEFINE_integer("epochs", Settings.epochs, "Passes over what a client fine-tunes on.")
+  flags.DEFINE_float(
+    "held_in_fraction",
+    Settings.held_in_fraction,
+    "Fraction of a test client's examples to fine-tune on; the others measure.",
+  )
+
+
+def main() -> None:
+  output_dir, task, overrides = finished_models.task_of_flags()
+  settings = Settings(flags.FLAGS.epochs, flags.FLAGS.held_in_fraction)
+  content = report(output_dir, task, settings, overrides)
+  print(page.publish(content, pathlib.Path(output_dir, task)))

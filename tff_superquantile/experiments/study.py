@@ -1,0 +1,46 @@
+"""Makes the report of a study.
+
+    python -m tff_superquantile.experiments.study NAME [--flags]
+
+`NAME --help` lists what a study measures, the files that it writes, and its flags. The names:
+
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import studies
+
+__doc__ += "\n".join(f"    {name:<18}{question}" for name, question in studies.STUDIES.items())
+
+
+def run(name: str) -> None:
+  """Runs the command of a study, whose flags are the arguments of this process.
+
+  Args:
+    name: A key of `studies.STUDIES`.
+  """
+  study = studies.load(name)
+  study.define_flags()
+  # What --help shows, whichever module is the main one.
+  sys.modules["__main__"].__doc__ = study.__doc__
+  for flag in flags.FLAGS.get_key_flags_for_module(study):
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  cli.run(study.main)
+
+
+if __name__ == "__main__":
+  if len(sys.argv) > 1 and sys.argv[1] in studies.STUDIES:
+    run(sys.argv.pop(1))
+  elif sys.argv[1:2] in (["--help"], ["--helpfull"]):
+    print(__doc__)
+  else:
+    found = repr(sys.argv[1]) if len(sys.argv) > 1 else "no name"
+    cli.fail(
+      f"Found {found} in place of a study; expected one of {', '.join(studies.STUDIES)}.",
+      cli.USAGE_ERROR,
+    )
