@@ -147,7 +147,7 @@ def final_learning_rate(config: run_config.RunConfig) -> float:
     config: The run's.
   """
   decays = (config.num_rounds - 1) // config.rounds_per_decay
-  return config.client_learning_rate * config.learning_rate_decay ** decays
+  return config.client_learning_rate * config.learning_rate_decay**decays
 
 
 def _personalize(
