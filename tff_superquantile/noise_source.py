@@ -19,7 +19,7 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_superquantile import argument_checks
+from privacy import checks
 
 KEY_BYTES = 16
 
@@ -69,7 +69,7 @@ class NoiseSource:
       TypeError: If the key is not of bytes.
       ValueError: If the key has another length.
     """
-    argument_checks.check_type("noise_key", key, (bytes, type(None)), f"{KEY_BYTES} bytes or None")
+    checks.of_type("noise_key", key, (bytes, type(None)), f"{KEY_BYTES} bytes or None")
     if key is not None and len(key) != KEY_BYTES:
       raise ValueError(f"Found a noise key of {len(key)} bytes; expected {KEY_BYTES}.")
     self._is_repeatable = key is not None

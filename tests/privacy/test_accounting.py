@@ -598,7 +598,7 @@ def test_the_largest_whole_number():
 
 @pytest.mark.parametrize("num_rounds,guess", [(14, None), (1, 1e6)])
 def test_an_epsilon_beyond_double_precision_is_refused_by_pld(num_rounds, guess):
-  mixture = releases.Release(100, 100, None, 0.1, "none").mixture
+  mixture = cohorts.mixture(releases.Release(100, 100, None, 0.1, "none"))
   with pytest.raises(ValueError, match="^Found an epsilon of about .* too large .* or 'rdp'"):
     accounting.pld_epsilon(mixture, num_rounds, 1e-5, guess=guess)
   # By RDP it is known, of noise that does not end.

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile.algorithms import mean
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -53,7 +53,7 @@ def build_learning_process(
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
   if model_distributor is None:
     model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
-  argument_checks.check_type(
+  checks.of_type(
     "model_distributor",
     model_distributor,
     tff.learning.templates.DistributionProcess,
@@ -63,7 +63,7 @@ def build_learning_process(
     model_aggregator = mean.MeanFactory()
   if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
     model_aggregator = tff.aggregators.as_weighted_aggregator(model_aggregator)
-  argument_checks.check_type(
+  checks.of_type(
     "model_aggregator",
     model_aggregator,
     tff.aggregators.WeightedAggregationFactory,

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import TypedDict
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile import client_work as client_work_lib
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import composition
@@ -113,7 +113,7 @@ def build(
     )
   own: dict[str, Any] = dict(options)
   shared = {name: own.pop(name, None) for name in ("model_distributor", "model_aggregator")}
-  argument_checks.check_type(
+  checks.of_type(
     "loop_implementation",
     own.pop("loop_implementation", tff.learning.LoopImplementation.DATASET_REDUCE),
     tff.learning.LoopImplementation,

@@ -9,7 +9,6 @@ from typing_extensions import Unpack
 
 from privacy import checks
 from privacy import sum_mechanism
-from tff_superquantile import argument_checks
 from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.algorithms import options as options_lib
@@ -28,7 +27,7 @@ def _build_noised_sum(
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
   """Returns the factory that sums updates, and the function by which clients report theirs."""
-  argument_checks.check_type(
+  checks.of_type(
     "update_sum",
     update_sum,
     (sum_mechanism.SumMechanism, type(None)),
@@ -137,7 +136,7 @@ def build_private_superquantile_fed_avg(
     ("expected_clients", expected_clients),
     ("noise_multiplier", noise_multiplier),
   ):
-    argument_checks.check_type(name, number, numbers.Real, "a positive number")
+    checks.of_type(name, number, numbers.Real, "a positive number")
   clip_norm = checks.scale("clip_norm", clip_norm)
   expected_clients = checks.positive("expected_clients", expected_clients)
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)

@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import cohort_metrics
@@ -34,7 +34,7 @@ class ClientData(NamedTuple):
 
 
 def _check_whole_number(name: str, value: int, minimum: int) -> None:
-  argument_checks.check_type(name, value, numbers.Integral, "a whole number")
+  checks.of_type(name, value, numbers.Integral, "a whole number")
   if value < minimum:
     raise ValueError(f"Found {name} = {value}; expected a whole number of at least {minimum}.")
 
@@ -46,7 +46,7 @@ def _as_client_weighting(
   members = tff.learning.ClientWeighting.__members__
   if isinstance(weighting, str):
     weighting = members.get(weighting.upper(), weighting)
-  argument_checks.check_type(
+  checks.of_type(
     "client_weighting",
     weighting,
     tff.learning.ClientWeighting,
@@ -114,7 +114,7 @@ class LocalTraining:
   index_fn: Optional[Callable[[Any], tf.Tensor]] = None
 
   def __post_init__(self) -> None:
-    argument_checks.check_type(
+    checks.of_type(
       "optimizer",
       self.optimizer,
       tff.learning.optimizers.Optimizer,
@@ -122,13 +122,13 @@ class LocalTraining:
     )
     object.__setattr__(self, "client_weighting", _as_client_weighting(self.client_weighting))
     for name in ("metrics_aggregator", "client_learning_rate_fn", "seed_fn", "index_fn"):
-      argument_checks.check_type(
+      checks.of_type(
         name, getattr(self, name), (collections.abc.Callable, type(None)), "a function or None"
       )
     _check_whole_number("local_epochs", self.local_epochs, 1)
     if self.local_batch_size is not None:
       _check_whole_number("local_batch_size", self.local_batch_size, 0)
-    object.__setattr__(self, "l2", argument_checks.check_not_negative("l2", self.l2))
+    object.__setattr__(self, "l2", checks.not_negative("l2", self.l2))
     if self.examples_fn is not None and self.local_batch_size is None:
       raise ValueError("Found an examples_fn without local_batch_size; give one (0: all).")
 
@@ -184,5 +184,5 @@ class ClientHooks:
   report_fn: Optional[Callable[[Any, threshold_lib.Client], Any]] = None
 
   def __post_init__(self) -> None:
-    strength = argument_checks.check_not_negative("proximal_strength", self.proximal_strength)
+    strength = checks.not_negative("proximal_strength", self.proximal_strength)
     object.__setattr__(self, "proximal_strength", strength)

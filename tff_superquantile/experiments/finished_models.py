@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 import os
-import pathlib
 import sys
 from typing import Any
 
@@ -240,17 +239,6 @@ def for_each(
       work(run, bar.update)
       done += size
       bar.update(done - bar.n)  # Clients that were left out are done, too.
-
-
-def write_reports(
-  output_dir: str | os.PathLike, task: str, name: str, contents: Mapping[str, str]
-) -> dict[str, pathlib.Path]:
-  """Writes TASK/NAME.SUFFIX for each suffix; returns the paths."""
-  folder = pathlib.Path(output_dir) / task
-  paths = {suffix: folder / f"{name}.{suffix}" for suffix in contents}
-  for suffix, text in contents.items():
-    atomic_files.write(paths[suffix], text)
-  return paths
 
 
 def task_of_flags() -> tuple[str, str, dict[str, str]]:

@@ -208,27 +208,6 @@ class Run:
 Groups = Mapping[str, Sequence[Run]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Aggregate:
-  """A metric over the seeds of a method, in the unit of the runs' files.
-
-  Attributes:
-    mean: Mean over seeds; NaN if a seed's is (its run diverged).
-    sd: Standard deviation over seeds with divisor n - 1; NaN for one seed.
-    num_seeds: The number n of runs that have the metric.
-  """
-
-  mean: float
-  sd: float
-  num_seeds: int
-
-  @classmethod
-  def of(cls, values: Sequence[float]) -> Aggregate:
-    """Aggregates one value a seed; there must be at least one."""
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-    return cls(float(np.mean(values)), sd, len(values))
-
-
 def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
   """Private methods at one budget, so that they can be compared with each other.
 
@@ -253,22 +232,6 @@ def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
   if len(chosen) < 2 <= len(public):
     return public, None
   return chosen, epsilon
-
-
-def aggregate(runs: Sequence[Run]) -> dict[str, Aggregate]:
-  """Averages every metric of a method over its runs.
-
-  Args:
-    runs: Finished runs of one method, one for each seed.
-
-  Returns:
-    An aggregate for each name in `Run.numbers` of any of them.
-  """
-  values: dict[str, list[float]] = {}
-  for run in runs:
-    for name, value in run.numbers.items():
-      values.setdefault(name, []).append(value)
-  return {name: Aggregate.of(items) for name, items in values.items()}
 
 
 def find_runs(output_dir: str | os.PathLike) -> list[Run]:

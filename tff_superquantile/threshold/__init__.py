@@ -7,7 +7,7 @@ weightings of the methods that it is compared with shares in between.
 import collections.abc
 from typing import Callable, Union
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile.threshold.adaptive_theta import AdaptiveTheta
 from tff_superquantile.threshold.adaptive_theta import Theta
 from tff_superquantile.threshold.exact import build_exact_quantile
@@ -66,7 +66,7 @@ def build_threshold(threshold: Union[str, ThresholdFn], theta: Theta) -> Thresho
       `ThresholdProcess`.
   """
   if not isinstance(threshold, str):
-    argument_checks.check_type(
+    checks.of_type(
       "threshold",
       threshold,
       collections.abc.Callable,

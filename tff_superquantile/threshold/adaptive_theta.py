@@ -12,7 +12,7 @@ from typing import Union
 import numpy as np
 import tensorflow as tf
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile import superquantile
 
 
@@ -79,9 +79,7 @@ def check_theta(theta: Theta) -> Theta:
   """
   if isinstance(theta, AdaptiveTheta):
     return theta
-  argument_checks.check_type(
-    "theta", theta, numbers.Real, "a tail fraction in (0, 1] or an AdaptiveTheta"
-  )
+  checks.of_type("theta", theta, numbers.Real, "a tail fraction in (0, 1] or an AdaptiveTheta")
   return superquantile.check_theta(theta)
 
 

@@ -9,7 +9,7 @@ import numbers
 
 import tensorflow as tf
 
-from tff_superquantile import argument_checks
+from privacy import checks
 from tff_superquantile.threshold import process
 
 # Losses below count as this, so that ratios and powers of a loss of zero are numbers.
@@ -61,7 +61,7 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
     TypeError: If q is no number.
     ValueError: If q is not a number from 0 to 1e9.
   """
-  q = argument_checks.check_not_negative("q", q)
+  q = checks.not_negative("q", q)
 
   def share_of(loss, largest):
     ratio = tf.maximum(loss, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
@@ -99,8 +99,8 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     TypeError: If an argument is no number.
     ValueError: If a number is out of its range.
   """
-  temperature = argument_checks.check_not_negative("temperature", temperature)
-  argument_checks.check_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")
+  temperature = checks.not_negative("temperature", temperature)
+  checks.of_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")
   if not 0.0 <= moving_average_rate < 1.0:
     raise ValueError(
       f"Found moving_average_rate = {moving_average_rate}; expected a number in [0, 1), 0 for none."
@@ -174,12 +174,12 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
     TypeError: If an argument is no number.
     ValueError: If a number is out of its range.
   """
-  argument_checks.check_type("num_clients", num_clients, numbers.Integral, "a whole number")
+  checks.of_type("num_clients", num_clients, numbers.Integral, "a whole number")
   if not 1 <= num_clients <= process.MAX_CLIENTS:
     raise ValueError(
       f"Found num_clients = {num_clients}; expected a whole number from 1 to {process.MAX_CLIENTS}."
     )
-  ascent_rate = argument_checks.check_not_negative("ascent_rate", ascent_rate)
+  ascent_rate = checks.not_negative("ascent_rate", ascent_rate)
 
   def initial_state_fn():
     return tf.zeros([num_clients], tf.float32)
