@@ -113,7 +113,7 @@ def _flags_of(module, *command):
     r"^ +(?:-h, )?--(?:\[no\])?([a-z_0-9]+)(?:: <([^<>]*)>)?", text, re.MULTILINE
   ):
     found[name] = choices.split("|") if choices else None
-  assert found, result.stdout
+  assert result.stdout, module
   return found
 
 

@@ -1,5 +1,6 @@
 """Names of methods: from flags to folders, and from folders to what people read."""
 
+import dataclasses
 import math
 import pathlib
 import random
@@ -283,20 +284,18 @@ def test_run_name_replaces_the_methods_name():
 # The experiments.
 
 
-def _flags_of_a_preset(preset):
-  """The flags of all its methods, with every value that is to be tuned."""
+def _runs_of_a_preset(preset):
+  """A config of each of its methods, with every value that is to be tuned."""
   for method in preset.methods():
-    config = _config(**{"task": preset.task, **preset.flags, **method})
-    yield from (
-      {**config, **candidate.values}
-      for candidate in tuning.method_search(preset, config).candidates
-    )
+    settings = {**dataclasses.asdict(_config()), "task": preset.task, **preset.flags, **method}
+    for candidate in tuning.method_search(preset, settings).candidates:
+      yield candidate.config
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(name):
   preset = presets.PRESETS[name]
-  folders = [method_names.folder(config) for config in _flags_of_a_preset(preset)]
+  folders = [method_names.folder(config) for config in _runs_of_a_preset(preset)]
   assert len(set(folders)) == len(folders)
   shown = [method_names.display_name(folder) for folder in folders]
   assert not set(shown) & set(folders)
@@ -324,7 +323,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
 
 def test_paper_experiments_compare_with_every_baseline():
   for name in ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"):
-    folders = [method_names.folder(config) for config in _flags_of_a_preset(presets.PRESETS[name])]
+    folders = [method_names.folder(config) for config in _runs_of_a_preset(presets.PRESETS[name])]
     shown = " ".join(map(method_names.display_name, folders))
     for expected in ("FedAvg", "FedAvg-Sub", "FedProx", "q-FFL", "Tilted-ERM", "AFL", "Agnostic"):
       assert expected in shown, name
