@@ -120,8 +120,8 @@ def test_every_method_leaves_its_columns(runs, method):
 @pytest.mark.parametrize("method", _METHODS)
 def test_every_method_leaves_the_flags_that_repeat_it(runs, method):
   found = run_config.from_flags(runs[method].flags)
-  assert {name: found[name] for name in _METHODS[method]} == _METHODS[method]
-  assert found["sampling"] == "fixed_size" and found["client_learning_rate"] == 0.1
+  assert {name: getattr(found, name) for name in _METHODS[method]} == _METHODS[method]
+  assert found.sampling == "fixed_size" and found.client_learning_rate == 0.1
 
 
 @pytest.mark.parametrize("method", _METHODS)
