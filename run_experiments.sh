@@ -57,7 +57,8 @@ EXPERIMENTS
                     recipe beside ours: no training, three minutes. Of the
                     options it has --quick and --output_dir; its own flags:
                     .venv/bin/python -m \
-                        tff_superquantile.experiments.study private_quantile --help
+                        tff_superquantile.experiments.study \
+                        private_quantile --help
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. Of
                     the options it has --quick and --output_dir.

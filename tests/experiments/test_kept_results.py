@@ -11,9 +11,10 @@ import pytest
 import tensorflow_federated as tff
 
 from privacy import audit
-from tff_superquantile.experiments import report
 from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import runner
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.studies import comparison
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
@@ -108,9 +109,9 @@ def test_a_finished_run_is_not_run_again(kept, cache_dir, capsys):
 
 
 def test_the_report_is_the_same(kept):
-  paths = report.write_report(kept, "synthetic")
-  expected = (_KEPT / "synthetic" / "report.csv").read_bytes()
-  assert paths["csv"].read_bytes() == expected
+  page.publish(comparison.report(kept, "synthetic"), kept / "synthetic")
+  found, expected = ((folder / "synthetic" / "report.csv").read_bytes() for folder in (kept, _KEPT))
+  assert found == expected
 
 
 @pytest.mark.parametrize("method", [_TREE, _GEOMETRIC])

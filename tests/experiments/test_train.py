@@ -445,7 +445,6 @@ _REFUSED = {
   "--task=emnist_linear --data_dir=few --num_train_clients=0 --num_test_clients=0": (
     "--clients_per_round=8 with 5 training clients; expected at most 5",
   ),
-  "--output_dir=misplaced": ("a file misplaced/", "the folder of the run's checkpoints"),
   "--output_dir=occupied --num_rounds=40": ("another process", f"occupied/{_RUN}"),
 }
 # Whatever is wrong with the flags themselves is seen before TensorFlow starts.
@@ -465,8 +464,6 @@ def quick_ends(bench):
   """{arguments: result}, and what the copies of the ordinary run held before."""
   (bench.folder / "a_file").touch()
   (bench.folder / "empty").mkdir()
-  (bench.folder / "misplaced" / _RUN).mkdir(parents=True)
-  (bench.folder / "misplaced" / _RUN / "checkpoints").touch()
   _write_leaf(bench.folder / "few")
   runs = {name: bench.copy(name) for name in _COPIES}
   before = {name: commands.contents(run) for name, run in runs.items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import dataclasses
 import json
 import os
+import secrets
 import sys
 import time
 
@@ -109,7 +110,12 @@ def secure_sum() -> report.Finding:
   mechanism = tree_mechanism.build_tree_mechanism(_NOISE_MULTIPLIER, _NUM_BINS, _NUM_CLIENTS)
   quantile = threshold.build_tree_quantile(0.5, mechanism, _MAX_VALUE)
   values = _values()
-  median = float(quantile.next(quantile.initialize(), values, [1.0] * _NUM_CLIENTS).result)
+  clients = [
+    threshold.Client(np.frombuffer(secrets.token_bytes(16), np.int64), np.int32(i))
+    for i in range(_NUM_CLIENTS)
+  ]
+  weights = [1.0] * _NUM_CLIENTS
+  median = float(quantile.next(quantile.initialize(), values, weights, clients).result)
   # The count below a bin is a sum of at most one node a level. A threshold is the left edge of its
   # bin.
   noise = _STDDEVS * mechanism.num_levels**0.5 * mechanism.count_stddev / _NUM_CLIENTS

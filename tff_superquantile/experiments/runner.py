@@ -109,11 +109,6 @@ def _manifest(config: run_config.RunConfig) -> dict[str, Any]:
 def _remove_leftovers(folder: pathlib.Path) -> None:
   """Removes what runs that were killed had not finished writing; the lock keeps others out."""
   checkpoints = folder / "checkpoints"
-  if checkpoints.exists() and not checkpoints.is_dir():
-    raise ValueError(
-      f"Found a file {checkpoints}; expected the folder of the run's checkpoints: move the file"
-      " away, or choose another --output_dir."
-    )
   for path in (folder, checkpoints):
     atomic_files.remove_temporaries(path)
   for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
