@@ -245,8 +245,7 @@ def test_what_a_cohort_computes_does_not_depend_on_the_cohorts_before_it(name, e
   results = []
   for sizes in ([17], [20, 17], [16, 17]):  # In loops for 17, 20 and 21 clients.
     in_process = engine.CohortContext()
-    states = run(in_process, process, [cohort(equal_files, range(n)) for n in sizes[:-1]])
-    del states
+    run(in_process, process, [cohort(equal_files, range(n)) for n in sizes[:-1]])
     results.append(run(in_process, process, [cohort(equal_files, range(17))])[0])
   for other in results[1:]:
     for expected, found in zip(tree.flatten(results[0]), tree.flatten(other)):

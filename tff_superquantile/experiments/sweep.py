@@ -140,7 +140,7 @@ def plan() -> list[tuning.Settings]:
     seeds = seeds[:1]
   given = train_flags.given()
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
-  defaults = train_flags.values()
+  defaults = dataclasses.asdict(run_config.RunConfig())
   return [
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
     for seed, method in itertools.product(seeds, methods)

@@ -30,10 +30,5 @@ def given() -> dict[str, Any]:
 
 
 def config() -> run_config.RunConfig:
-  """What the command line asks for."""
-  return run_config.RunConfig(**values())
-
-
-def values() -> dict[str, Any]:
-  """The values of the flags of a run, by name."""
-  return {name: flags.FLAGS[name].value for name in run_config.names()}
+  """Returns what the command line asks for."""
+  return run_config.RunConfig(**given())
