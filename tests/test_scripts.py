@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from tff_superquantile.experiments import presets
+from tff_superquantile.experiments.plan import presets
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = (

@@ -24,7 +24,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]) -> Any:
   """The resolved `RunConfig` of a contender."""
-  from tff_superquantile.experiments import run_config
+  from tff_superquantile.experiments.run import run_config
 
   values = {
     **task.defaults,
@@ -48,8 +48,8 @@ class _Ours(contender.Contender):
 
   def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
     import tasks
-    from tff_superquantile.experiments import methods
-    from tff_superquantile.experiments import private_runs
+    from tff_superquantile.experiments.run import build
+    from tff_superquantile.experiments.run import private
     from tff_superquantile.simulation import client_files
     from tff_superquantile.simulation import context
 
@@ -66,8 +66,8 @@ class _Ours(contender.Contender):
       num_parameters = sum(weights.size for weights in workload.initial_weights)
       # Cohorts larger than the population: for timing, nobody's privacy is at stake.
       population = max(len(self._ids), workload.num_places)
-      release = private_runs.build_release(config, population, num_parameters)
-    self._process = methods.build_process(config, model, self._files, release)
+      release = private.build_release(config, population, num_parameters)
+    self._process = build.build_process(config, model, self._files, release)
     self._state = self._process.initialize()
     self._cohort: list[Any] = []
 

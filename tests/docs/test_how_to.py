@@ -17,7 +17,7 @@ from privacy import accounting
 from privacy import calibration
 from privacy import ledger
 from privacy import releases
-from tff_superquantile.experiments import presets
+from tff_superquantile.experiments.plan import presets
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs/how_to").glob("*.md"))]

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tasks import models
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"
@@ -55,9 +55,9 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
   (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
   rng = np.random.default_rng([seed, *method.encode()])
   weights = _true_weights(seed) + noise * rng.normal(size=[_NUM_FEATURES, _NUM_CLASSES])
-  run_folder.write_weights(
+  run_files.write_weights(
     folder / "weights.npz",
-    run_folder.Weights((weights.astype(np.float32), np.zeros(_NUM_CLASSES, np.float32)), ()),
+    run_files.Weights((weights.astype(np.float32), np.zeros(_NUM_CLASSES, np.float32)), ()),
   )
   with open(folder / "test_clients.csv", "w") as stream:
     stream.write("client_id,num_examples,loss,error\n")

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import availability
 
 _TASK = "tiny"

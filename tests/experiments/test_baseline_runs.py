@@ -12,10 +12,10 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
-from tff_superquantile.experiments import methods
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
-from tff_superquantile.experiments import runner
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import runner
 from tff_superquantile.simulation import client_files
 
 _COHORT = 8

@@ -11,9 +11,9 @@ import pytest
 import tensorflow_federated as tff
 
 from privacy import audit
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import runner
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.studies import comparison
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"

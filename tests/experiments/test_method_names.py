@@ -8,11 +8,11 @@ import random
 from absl import flags
 import pytest
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import run_config
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
-from tff_superquantile.experiments import tuning
+from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
 
 
 def _config(**values):
@@ -109,13 +109,13 @@ _FOLDERS = [folder for _, folder, _ in _METHODS]
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
 def test_flags_make_the_folder_that_people_read(values, folder, name):
-  assert method_names.folder(_config(**values)) == folder
-  assert method_names.display_name(folder) == name
+  assert names.folder(_config(**values)) == folder
+  assert names.display_name(folder) == name
 
 
 def test_every_algorithm_is_named_here():
-  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(method_names.ALGORITHMS)
-  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == method_names.ALGORITHMS
+  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(names.ALGORITHMS)
+  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == names.ALGORITHMS
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
@@ -124,8 +124,8 @@ def test_numbers_of_the_flags_are_read_back_from_the_folder(values, folder, name
   config = _config(**values)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
   has_theta = has_theta and config.wanted_updates is None
-  assert method_names.theta_of(folder) == (config.theta if has_theta else None)
-  assert method_names.epsilon_of(folder) == config.epsilon
+  assert names.theta_of(folder) == (config.theta if has_theta else None)
+  assert names.epsilon_of(folder) == config.epsilon
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
@@ -142,8 +142,8 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
     "superquantile": "superquantile_theta_0.3_tree",
   }
   assert expected == {
-    algorithm: method_names.folder(_config(algorithm=algorithm, **everything))
-    for algorithm in method_names.ALGORITHMS
+    algorithm: names.folder(_config(algorithm=algorithm, **everything))
+    for algorithm in names.ALGORITHMS
   }
 
 
@@ -153,34 +153,34 @@ def test_methods_are_ordered_as_in_the_papers_tables():
   random.Random(0).shuffle(shuffled)
   private = _FOLDERS.index("fed_avg_distributed_epsilon_0.5")
   expected = [*_FOLDERS[:private], *others, *_FOLDERS[private:]]
-  assert sorted(shuffled, key=method_names.order) == expected
+  assert sorted(shuffled, key=names.order) == expected
 
 
 def test_numbers_are_ordered_as_numbers():
   temperatures = [f"tilted_erm_t_{t}" for t in ("1e-05", "0.5", "9", "10", "200", "1e+06")]
-  assert sorted(sorted(temperatures), key=method_names.order) == temperatures
+  assert sorted(sorted(temperatures), key=names.order) == temperatures
 
 
 @pytest.mark.parametrize(
   "method, afl", [("q_fed_avg_q_10", True), ("q_fed_avg_q_1", False), ("q_fed_avg_q_100", False)]
 )
 def test_afl_is_q_fed_avg_with_exponent_ten(method, afl):
-  assert method_names.is_afl(method) == afl
-  assert ("AFL" in method_names.display_name(method)) == afl
+  assert names.is_afl(method) == afl
+  assert ("AFL" in names.display_name(method)) == afl
 
 
 def test_other_numbers_that_are_ten_are_no_afl():
   for method in ("fed_avg", "fed_prox_mu_10", "tilted_erm_t_10", "mine_q_10"):
-    assert not method_names.is_afl(method)
-    assert "AFL" not in method_names.display_name(method)
+    assert not names.is_afl(method)
+    assert "AFL" not in names.display_name(method)
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
 def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder, name):
   del name
-  without = method_names.folder(_config(**{**values, "epsilon": None}))
-  assert method_names.without_epsilon(folder) == without
-  assert method_names.epsilon_of(without) is None
+  without = names.folder(_config(**{**values, "epsilon": None}))
+  assert names.without_epsilon(folder) == without
+  assert names.epsilon_of(without) is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder,
   ],
 )
 def test_epsilon_is_removed_where_a_number_follows(method, expected):
-  assert method_names.without_epsilon(method) == expected
+  assert names.without_epsilon(method) == expected
 
 
 _NO_METHODS = (
@@ -207,27 +207,27 @@ _NO_METHODS = (
 
 @pytest.mark.parametrize("name", _NO_METHODS)
 def test_folder_of_another_name_is_shown_as_it_is_and_comes_last(name):
-  assert method_names.display_name(name) == name
-  assert method_names.theta_of(name) is None
-  assert method_names.epsilon_of(name) is None
-  assert method_names.order(name) > method_names.order("superquantile_updates_25")
+  assert names.display_name(name) == name
+  assert names.theta_of(name) is None
+  assert names.epsilon_of(name) is None
+  assert names.order(name) > names.order("superquantile_updates_25")
 
 
 @pytest.mark.parametrize("method", ["fed_avg", "superquantile_theta_0.5", "mine"])
 @pytest.mark.parametrize("letter", ["\n", "\x1b", "\r", "\0", "\x7f", "\u202e", "\u200b"])
 def test_letters_that_do_not_print_are_replaced(method, letter):
   for name in (letter + method, method + letter, method + letter + "[2J"):
-    shown = method_names.display_name(name)
+    shown = names.display_name(name)
     assert shown == name.replace(letter, "\N{REPLACEMENT CHARACTER}")
     assert shown.isprintable()
-    assert method_names.theta_of(name) is None
+    assert names.theta_of(name) is None
 
 
 def test_hostile_names_of_any_length_are_ordered_at_once():
   # A pattern that backtracks would take hours.
   hostile = ["superquantile" + "_tree" * 3000 + "x", "fed_avg" + "_q_1" * 3000 + "_", "_" * 20000]
-  assert [method_names.display_name(name) for name in hostile] == hostile
-  ordered = sorted([*hostile, "fed_avg"], key=method_names.order)
+  assert [names.display_name(name) for name in hostile] == hostile
+  ordered = sorted([*hostile, "fed_avg"], key=names.order)
   assert ordered[0] == "fed_avg" and set(ordered[1:]) == set(hostile)
 
 
@@ -257,28 +257,26 @@ def test_hostile_names_of_any_length_are_ordered_at_once():
   ],
 )
 def test_what_cannot_be_compared_has_a_folder_of_its_own_and_says_so(values, folder, title):
-  assert method_names.task_folder(_config(**values)) == folder
-  assert method_names.task_title(folder) == title
+  assert names.task_folder(_config(**values)) == folder
+  assert names.task_title(folder) == title
 
 
 def test_titles_of_tasks_hold_nothing_that_does_not_print():
-  assert method_names.task_title("a\x1b[2J_standin") == "a�[2J (stand-in: generated data)"
-  assert method_names.task_title("a\nb") == "a�b"
+  assert names.task_title("a\x1b[2J_standin") == "a�[2J (stand-in: generated data)"
+  assert names.task_title("a\nb") == "a�b"
 
 
 def test_run_path_is_task_method_and_seed_below_the_output_directory():
   config = _config(
     algorithm="q_fed_avg", q=0.1, task="emnist_convnet", data="standin", seed=3, output_dir="a/b"
   )
-  assert method_names.run_path(config) == pathlib.Path(
-    "a/b/emnist_convnet_standin/q_fed_avg_q_0.1/seed_3"
-  )
+  assert names.run_path(config) == pathlib.Path("a/b/emnist_convnet_standin/q_fed_avg_q_0.1/seed_3")
 
 
 def test_run_name_replaces_the_methods_name():
   config = _config(algorithm="q_fed_avg", q=0.1, run_name="mine", output_dir="out")
-  assert method_names.folder(config) == "mine"
-  assert method_names.run_path(config) == pathlib.Path("out/synthetic/mine/seed_0")
+  assert names.folder(config) == "mine"
+  assert names.run_path(config) == pathlib.Path("out/synthetic/mine/seed_0")
 
 
 # The experiments.
@@ -295,21 +293,21 @@ def _runs_of_a_preset(preset):
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(name):
   preset = presets.PRESETS[name]
-  folders = [method_names.folder(config) for config in _runs_of_a_preset(preset)]
+  folders = [names.folder(config) for config in _runs_of_a_preset(preset)]
   assert len(set(folders)) == len(folders)
-  shown = [method_names.display_name(folder) for folder in folders]
+  shown = [names.display_name(folder) for folder in folders]
   assert not set(shown) & set(folders)
   assert len(set(shown)) == len(shown)
   assert folders[0].startswith("fed_avg") and shown[0].startswith("FedAvg")
-  budgets = {method_names.epsilon_of(folder) for folder in folders}
+  budgets = {names.epsilon_of(folder) for folder in folders}
   assert budgets == (set(preset.epsilons) or {None})
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
-  every = {flag for names in method_names.PARAMETERS.values() for flag in names}
+  every = {flag for names in names.PARAMETERS.values() for flag in names}
   for method in presets.PRESETS[name].methods():
-    own = set(method_names.PARAMETERS.get(method["algorithm"], ()))
+    own = set(names.PARAMETERS.get(method["algorithm"], ()))
     assert method.keys() & every <= own
     for flag in method.keys() & every:
       assert flags.FLAGS[flag].default is None or flag == "theta"
@@ -323,7 +321,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
 
 def test_paper_experiments_compare_with_every_baseline():
   for name in ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"):
-    folders = [method_names.folder(config) for config in _runs_of_a_preset(presets.PRESETS[name])]
-    shown = " ".join(map(method_names.display_name, folders))
+    folders = [names.folder(config) for config in _runs_of_a_preset(presets.PRESETS[name])]
+    shown = " ".join(map(names.display_name, folders))
     for expected in ("FedAvg", "FedAvg-Sub", "FedProx", "q-FFL", "Tilted-ERM", "AFL", "Agnostic"):
       assert expected in shown, name

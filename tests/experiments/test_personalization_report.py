@@ -14,10 +14,11 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_superquantile import evaluation
-from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
 from tff_superquantile.experiments.studies import personalization
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
@@ -257,8 +258,8 @@ def test_refuses_other_clients_and_other_models(tmp_path, tiny_task):
   with pytest.raises(ValueError, match="other test clients than those of .*test_clients.csv"):
     _run(tmp_path)
   clients.write_text(clients.read_text().replace("somebody else", "writer 3"))
-  run_folder.write_weights(
-    folder / "weights.npz", run_folder.Weights((np.zeros([4, 3], np.float32),), ())
+  run_files.write_weights(
+    folder / "weights.npz", run_files.Weights((np.zeros([4, 3], np.float32),), ())
   )
   with pytest.raises(ValueError, match="weights of shapes"):
     _run(tmp_path)

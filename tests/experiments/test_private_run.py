@@ -23,9 +23,9 @@ from privacy import releases
 from privacy import shares
 import tasks
 from tff_superquantile import noise_source
-from tff_superquantile.experiments import private_runs
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import runner
+from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import runner
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
@@ -329,14 +329,14 @@ def _assert_same_weights(run, other):
 def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, private, run_here):
   _, whole = private
   del killed_copy  # Made before it goes on.
-  noise = [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
+  noise = [_flags_of(killed)[name] for name in private.CALIBRATED]
   # It has its key, and needs no file of it any more.
   assert run_here("killed", **_RESUMED) == killed
   commands.assert_same_results(killed, whole)
   _assert_same_weights(killed, whole)
   for name in ("privacy.json", "rounds.csv", "test_clients.csv"):
     assert (killed / name).read_bytes() == (whole / name).read_bytes()
-  assert noise == [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
+  assert noise == [_flags_of(killed)[name] for name in private.CALIBRATED]
   _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts(killed))
   _assert_the_key_is_kept(killed)
 
@@ -639,7 +639,7 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
   distributed, run_here, monkeypatch
 ):
   values, _, whole = distributed
-  save, write = private_runs.SecretStateManager.save, private_runs.Account.write
+  save, write = private.SecretStateManager.save, private.Account.write
 
   async def save_two(self, program_state, version):
     if version <= 2:
@@ -652,8 +652,8 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
 
   values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
   with monkeypatch.context() as patch:
-    patch.setattr(private_runs.SecretStateManager, "save", save_two)
-    patch.setattr(private_runs.Account, "write", write_three)
+    patch.setattr(private.SecretStateManager, "save", save_two)
+    patch.setattr(private.Account, "write", write_three)
     with pytest.raises(_Killed):
       run_here("distributed_killed", **values)
   run = next(whole.parents[3].glob(f"distributed_killed/*/{whole.parent.name}/seed_0"))
@@ -772,7 +772,7 @@ def test_what_a_private_run_has_by_default():
   assert tree.threshold == "tree" and fed_avg.threshold is None
   # How the budget is divided follows from its noise, see the next test.
   assert {config.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
-  found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
+  found = private.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
   assert found.rho_ratio is None and found.threshold_noise_multiplier is None
 
 
@@ -780,7 +780,7 @@ def test_what_a_private_run_has_by_default():
 def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   task = tasks.get_task("synthetic")
   config = runner.methods.resolve(_config(epsilon=3.0, clients_per_round=25), task)
-  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  found = private.calibrate(config, _POPULATION, num_parameters, {})
   z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
   ratio = found.rho_ratio
   assert (z_w / z_q) ** 2 == pytest.approx(ratio)
@@ -794,7 +794,7 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
   config = dataclasses.replace(config, rho_ratio=0.25)
-  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  found = private.calibrate(config, _POPULATION, num_parameters, {})
   assert found.rho_ratio == 0.25
   z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
   assert (z_w / z_q) ** 2 == pytest.approx(0.25)
@@ -803,12 +803,12 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
 def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   task = tasks.get_task("synthetic")
   config = runner.methods.resolve(_config(epsilon=3.0), task)
-  first = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  first = private.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   earlier = first.to_flags()
-  assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
+  assert private.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
   # Noise that somebody has lowered in flags.txt is past the budget.
   earlier["update_noise_multiplier"] = str(first.update_noise_multiplier / 2)
-  lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
-  release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
+  lowered = private.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
+  release = private.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):
-    private_runs.Account(lowered, release, tmp_path)
+    private.Account(lowered, release, tmp_path)

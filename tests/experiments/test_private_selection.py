@@ -5,8 +5,8 @@ import pytest
 
 from privacy import calibration
 from privacy import releases
-from tff_superquantile.experiments import methods
-from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds

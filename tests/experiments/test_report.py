@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import comparison
 
 _ROOT = pathlib.Path(run_folder.__file__).parents[2]
@@ -56,7 +57,7 @@ def _fabricate(
   folder.mkdir(parents=True)
   rng = np.random.default_rng(seed)
   errors = np.clip(rng.beta(2, 6, 60) - shift, 0, 1)
-  theta = method_names.theta_of(method)
+  theta = names.theta_of(method)
   training = {"train_loss": 0.5, "tail_size": 50, "cohort_size": 100}
   rows = [
     {
@@ -289,7 +290,7 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   }
   assert len(cells) == 1
   assert (_HOSTILE, "test.error.p90") in _csv_rows(paths)
-  assert "\x1b" not in method_names.display_name("a\x1b[2J")
+  assert "\x1b" not in names.display_name("a\x1b[2J")
 
 
 def test_one_seed_has_no_spread(tmp_path):
@@ -357,7 +358,7 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
 def test_every_method_is_in_the_table_and_in_one_figure(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
   rows = comparison.table(groups).rows
-  assert [row.name for row in rows] == [method_names.display_name(method) for method in groups]
+  assert [row.name for row in rows] == [names.display_name(method) for method in groups]
   figures, _ = comparison.draw(groups)
   by_name = {figure.name: figure for figure in figures}
   assert "Of many methods" not in by_name["error-by-method"].caption
@@ -431,9 +432,12 @@ def test_empty_and_foreign_folders_are_no_runs(tmp_path):
 
 def test_methods_are_ordered_and_named():
   methods = ["tilted", "superquantile_theta_0.2", "fed_avg", "superquantile_theta_1"]
-  assert [
-    method_names.display_name(method) for method in sorted(methods, key=method_names.order)
-  ] == ["FedAvg", "Superquantile θ = 1", "Superquantile θ = 0.2", "tilted"]
+  assert [names.display_name(method) for method in sorted(methods, key=names.order)] == [
+    "FedAvg",
+    "Superquantile θ = 1",
+    "Superquantile θ = 0.2",
+    "tilted",
+  ]
   looks = style.palette([f"method_{index}" for index in range(20)])
   assert len({(look.color, look.dash) for look in looks.values()}) == 20
 
@@ -504,7 +508,7 @@ _IDS = (
 def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
   run = run_folder.Run("t", "m", 0, tmp_path)
   columns = {"client_id": _IDS, "loss": np.arange(-3.0, len(_IDS) - 3)}
-  run_folder.write_clients(tmp_path / "test_clients.csv", columns)
+  run_files.write_clients(tmp_path / "test_clients.csv", columns)
   with open(tmp_path / "test_clients.csv", newline="", encoding="utf-8") as file:
     header, *rows = list(csv.reader(file))
   assert header == ["client_id", "loss"]

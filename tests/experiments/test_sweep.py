@@ -18,10 +18,10 @@ _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 _PLAN = """
 import dataclasses, json, sys
 from absl import flags
-from tff_superquantile.experiments import method_names, run_config, sweep, tuning
+from tff_superquantile.experiments.run import names, run_config, sweep, tuning
 flags.FLAGS(sys.argv)
 plan = [
-  [method_names.folder(run_config.RunConfig(**tuning.with_defaults(c))), c["seed"], c]
+  [names.folder(run_config.RunConfig(**tuning.with_defaults(c))), c["seed"], c]
   for c in sweep.plan()
 ]
 print(json.dumps(plan, default=dataclasses.asdict))

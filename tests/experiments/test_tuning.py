@@ -10,11 +10,11 @@ import sys
 import commands
 import pytest
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
-from tff_superquantile.experiments import tuning
+from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 
 _P90 = presets.VALIDATION_P90
 _LOSS = presets.TRAIN_LOSS
@@ -31,7 +31,7 @@ def _finish(config, folder="", **criteria):
   for name, value in criteria.items():
     split, quantity, statistic = name.split(".")
     metrics.setdefault(split, {}).setdefault(quantity, {})[statistic] = value
-  path = pathlib.Path(folder, method_names.run_path(config))
+  path = pathlib.Path(folder, names.run_path(config))
   path.mkdir(parents=True, exist_ok=True)
   (path / "metrics.json").write_text(json.dumps(metrics))
 
@@ -95,7 +95,7 @@ def troubled(search):
   _finish(nan.config, **{_P90: math.nan})
   _finish(infinite.config, **{_P90: -math.inf})
   _finish(torn.config, **{_P90: 0.1})
-  path = method_names.run_path(torn.config) / "metrics.json"
+  path = names.run_path(torn.config) / "metrics.json"
   path.write_text(path.read_text()[:-1])
   for candidate, result in zip(finite, (0.9, 0.8)):
     _finish(candidate.config, **{_P90: result})
@@ -163,7 +163,7 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
   assert [candidate.config for candidate in search.candidates] == [
     run_config.RunConfig(**{**settings, **apart, **one}) for one in values
   ]
-  paths = [str(method_names.run_path(candidate.config)) for candidate in search.candidates]
+  paths = [str(names.run_path(candidate.config)) for candidate in search.candidates]
   assert paths[1] == "a/b/tuning/synthetic/tilted_erm_t_1_average_0.2/seed_7"
   assert len(set(paths)) == 6
 
@@ -211,7 +211,7 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
     assert {name: getattr(candidate.config, name) for name in candidate.values} == candidate.values
     assert candidate.config.algorithm == "fed_avg" and candidate.config.l2 == 0.1
   # These are no part of a method's name, yet no two runs may share a folder.
-  paths = {method_names.run_path(candidate.config) for candidate in search.candidates}
+  paths = {names.run_path(candidate.config) for candidate in search.candidates}
   assert len(paths) == 6
   assert all(path.parent.parent == tmp_path / "tuning" / "synthetic" for path in paths)
   # The criterion is the training loss, whatever the validation clients say.
@@ -304,14 +304,14 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   assert [config.l2 for config in l2s] == [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
   assert {config.client_learning_rate for config in l2s} == {0.03}
   for config in l2s:
-    assert not (lab.folder / method_names.run_path(config)).exists()
+    assert not (lab.folder / names.run_path(config)).exists()
     steps.finish(config, **{_LOSS: config.l2, _P90: 0.4 if config.l2 == 1e-5 else 0.5})
   # Then each method's own, all side by side, with the first seed.
   own = steps.next(19, 19, "tuning each method on validation clients")
   tried = {}
   for config in own:
     assert (config.client_learning_rate, config.l2, config.seed) == (0.03, 1e-5, 4)
-    (flag,) = set(method_names.PARAMETERS[config.algorithm]) - {"moving_average_rate"}
+    (flag,) = set(names.PARAMETERS[config.algorithm]) - {"moving_average_rate"}
     tried.setdefault(flag, []).append(getattr(config, flag))
   assert {flag: len(values) for flag, values in tried.items()} == {
     **{"proximal_weight": 4, "q": 4, "temperature": 8, "ascent_rate": 3}
@@ -322,7 +322,7 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
     steps.finish(config, **{_P90: 0.3 if best else 0.35, "test.error.p90": 0.9 if best else 0.1})
   # Then the comparison.
   runs = steps.next(20, 20, "every method with every seed")
-  assert [method_names.folder(config) for config in runs if config.seed == 5] == [
+  assert [names.folder(config) for config in runs if config.seed == 5] == [
     "fed_avg",
     *(f"fed_avg_sub_theta_{theta}" for theta in (0.8, 0.5, 0.1)),
     *("fed_prox_mu_0.001", "q_fed_avg_q_1", "tilted_erm_t_50", "q_fed_avg_q_10"),
@@ -359,7 +359,7 @@ def test_without_tuning_the_comparison_comes_first(lab, arguments):
     "sweep", "--experiment=emnist_linear", "--seeds=0", "--print_commands", *arguments
   ).wait()
   configs = _configs(result.out.splitlines())
-  folders = [method_names.folder(config) for config in configs]
+  folders = [names.folder(config) for config in configs]
   assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= set(folders)
   assert {config.validation_fraction for config in configs} == {0.0}
   assert {config.output_dir for config in configs} == {"results"}
@@ -472,7 +472,7 @@ def test_first_the_runs_that_tune_are_printed_and_nothing_is_done(experiment):
   assert result.code == 0
   assert result.err == "4 of 4 runs are left: tuning each method on validation clients\n"
   assert not experiment.folder_after_printing
-  folders = [str(method_names.run_path(c)) for c in _configs(result.out.splitlines())]
+  folders = [str(names.run_path(c)) for c in _configs(result.out.splitlines())]
   assert folders == [
     f"whole/tuning/synthetic/{method}/seed_0"
     for _, methods in _GRIDS.values()
@@ -504,7 +504,7 @@ def test_then_the_runs_of_the_comparison_are_printed(experiment):
     "6 of 6 runs are left: every method with every seed\n",
   )
   best = _best(experiment)
-  assert [str(method_names.run_path(c)) for c in _configs(result.out.splitlines())] == [
+  assert [str(names.run_path(c)) for c in _configs(result.out.splitlines())] == [
     f"whole/synthetic/{method}/seed_{seed}"
     for seed in (0, 1)
     for method in ("fed_avg", best["q_fed_avg"], best["tilted_erm"])
@@ -558,7 +558,7 @@ def test_experiment_says_what_it_does_and_reports_the_comparison_alone(experimen
   report = (experiment.folder / "synthetic" / "report.md").read_text(encoding="utf-8")
   for algorithm, (_, methods) in _GRIDS.items():
     for method in methods.values():
-      shown = method_names.display_name(method)
+      shown = names.display_name(method)
       assert (shown in report) == (method == _best(experiment)[algorithm])
   assert not list((experiment.folder / "tuning").rglob("report.*"))
 

@@ -7,7 +7,7 @@ import pytest
 
 import tasks
 from tasks import task
-from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 
 _GOOD = dict(

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import gc
 import os
-import pathlib
 import signal
 import sys
-import tempfile
 import traceback
 import types
 from typing import Callable, NoReturn, Optional
@@ -113,25 +111,6 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # After --help, which absl ends as a failure.
 
   app.run(guarded, flags_parser=parse)
-
-
-def make_folder(flag: str, path: pathlib.Path) -> None:
-  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
-
-  Args:
-    flag: The name of the flag that says where.
-    path: The folder.
-
-  Raises:
-    ValueError: If not.
-  """
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=path).close()
-  except OSError as error:
-    raise ValueError(
-      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
-    ) from error
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:

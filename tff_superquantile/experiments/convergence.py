@@ -33,6 +33,7 @@ from tff_superquantile.experiments import convergence_plot
 from tff_superquantile.experiments import convergence_problem
 from tff_superquantile.experiments import convergence_study
 from tff_superquantile.experiments import pages
+from tff_superquantile.experiments.run import run_folder
 
 _OUTPUT_DIR = flags.DEFINE_string(
   "output_dir", "results", "Where OUTPUT_DIR/convergence/ is written."
@@ -146,9 +147,9 @@ def _csv(rows: Sequence) -> str:
 
 def main() -> None:
   folder = pathlib.Path(_OUTPUT_DIR.value, "convergence")
-  cli.make_folder("output_dir", folder)
+  run_folder.make("output_dir", folder)
   if _FIGURES_DIR.value:
-    cli.make_folder("figures_dir", pathlib.Path(_FIGURES_DIR.value))
+    run_folder.make("figures_dir", pathlib.Path(_FIGURES_DIR.value))
   log2_rounds = _QUICK_LOG2_ROUNDS if _QUICK.value else _LOG2_ROUNDS
   num_seeds = min(_NUM_SEEDS.value, _QUICK_SEEDS) if _QUICK.value else _NUM_SEEDS.value
   results = _compute(num_seeds, [2**k for k in log2_rounds])

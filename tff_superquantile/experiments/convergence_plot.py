@@ -11,7 +11,6 @@ from matplotlib import ticker
 import numpy as np
 
 from tff_superquantile.experiments import convergence_study
-from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments import plot_style
 
 _ROUNDS_TITLE = "Error of the averaged iterate against rounds"
@@ -58,8 +57,8 @@ def draw(
 def _colors(count: int, dark: bool) -> tuple[str, list[str]]:
   """Grey, and as many colours."""
   names = [f"{i}" for i in range(count)]
-  looks = plot_style.palette([method_names.FED_AVG, *names])
-  return looks[method_names.FED_AVG].colors[dark], [looks[name].colors[dark] for name in names]
+  looks = plot_style.palette([names.FED_AVG, *names])
+  return looks[names.FED_AVG].colors[dark], [looks[name].colors[dark] for name in names]
 
 
 def _theta_label(theta: float, num_clients: int) -> str:

@@ -11,7 +11,7 @@ from typing import Union
 import matplotlib
 from matplotlib import figure as mpl_figure
 
-from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.run import names
 
 # The colours of Okabe and Ito, which stay apart for colour-blind readers, as (light, dark) theme.
 _FED_AVG_COLOR = ("#4a4a4a", "#c9c9c9")
@@ -65,7 +65,7 @@ def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> di
   """Gives each method its look.
 
   Args:
-    methods: Folder names in the order of `method_names.order`.
+    methods: Folder names in the order of `names.order`.
     coloured: Those of them that get colours, the others being pale; None for all.
 
   Returns:
@@ -76,8 +76,8 @@ def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> di
   if coloured is not None:
     pale = dict.fromkeys(methods, Look(_PALE, "-"))
     return {**pale, **palette(coloured)}
-  families = {method: method_names.without_epsilon(method) for method in methods}
-  others = [name for name in dict.fromkeys(families.values()) if name != method_names.FED_AVG]
+  families = {method: names.without_epsilon(method) for method in methods}
+  others = [name for name in dict.fromkeys(families.values()) if name != names.FED_AVG]
   for index, method in enumerate(others):
     dash = DASHES[index // len(_COLORS) % len(DASHES)]
     looks[method] = Look(_COLORS[index % len(_COLORS)], dash)

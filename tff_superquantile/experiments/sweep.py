@@ -11,35 +11,29 @@ Without it the same command then makes the report.
 """
 
 from collections.abc import Mapping, Sequence
-import csv
 import dataclasses
 import difflib
 import itertools
 import math
 import os
 import pathlib
-import re
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from typing import Optional
 
 from absl import flags
-import tqdm
 
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments import tuning
-from tff_superquantile.simulation import dependent_process
-from tff_superquantile.simulation import progress
+from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_string(
@@ -68,9 +62,6 @@ _NUM_WORKERS = flags.DEFINE_integer(
   "num_workers", None, "Runs at once; None for the number of cores.", lower_bound=1
 )
 
-_SECONDS_BETWEEN_LOOKS = 0.5
-# As absl logs it: severity, date, time, process, file and line.
-_WARNING = re.compile(r"W\d{4} \S+ +\d+ training_loop\.py:\d+\] (.+)")
 # What tells the runs of an experiment apart is the experiment's to say.
 _NOT_OF_A_SWEEP = {
   "theta": "--thetas",
@@ -80,9 +71,8 @@ _NOT_OF_A_SWEEP = {
   "run_name": "",
   **{
     name: "--experiment"
-    for parameters in method_names.PARAMETERS.values()
-    for name in parameters
-    if name != "theta"
+    for name, parameter in methods.parameters().items()
+    if parameter.default is None
   },
 }
 
@@ -147,150 +137,14 @@ def plan() -> list[tuning.Settings]:
   ]
 
 
-def _command(config: run_config.RunConfig) -> list[str]:
-  """The command of a run."""
-  module = "tff_superquantile.experiments.train"
-  return [sys.executable, "-m", module, *config.to_arguments()]
-
-
-class _ActiveRun:
-  """A run in a process of its own, with its output in the run's folder."""
-
-  def __init__(self, config: run_config.RunConfig, cores: Sequence[int], position: int):
-    self.cores = cores
-    self.position = position
-    path = method_names.run_path(config)
-    task, method = path.parent.parent.name, path.parent.name
-    self.folder = run_folder.Run(task, method, config.seed, path)
-    self.name = f"{task}/{method}/seed_{config.seed}"
-    self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self._log_path = self.folder.path / "log.txt"
-    cli.make_folder("output_dir", self.folder.path)
-    with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
-      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
-    with log:
-      self.process = dependent_process.DependentProcess(
-        _command(config),
-        cores=cores,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-      )
-
-  def last_round(self) -> tuple[int, dict[str, float]]:
-    """Returns how many rounds are done and what the last one released."""
-    try:
-      with open(self.folder.path / "rounds.csv", "rb") as file:
-        header = file.readline()
-        # Only the end, as this is looked at twice a second.
-        file.seek(max(0, os.path.getsize(file.name) - 4096))
-        last_line = file.read().split(b"\n")[-2]  # What follows it is still being written.
-      names, values = csv.reader([header.decode(), last_line.decode()])
-      row = {name: float(value) for name, value in zip(names, values) if value}
-      return int(row.pop("round")), row
-    except (OSError, ValueError, LookupError):
-      return 0, {}  # Not there yet.
-
-  def show_progress(self) -> int:
-    """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
-    done, values = self.last_round()
-    if done and sys.stderr.isatty():
-      self.bar.show(values, done)
-    return done
-
-  def _lines(self) -> list[str]:
-    """The lines that the run printed."""
-    return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
-
-  def warnings(self) -> list[str]:
-    """The warnings of its training that the run logged."""
-    return [match[1] for match in map(_WARNING.search, self._lines()) if match]
-
-  def complaint(self) -> str:
-    """The last line that the run printed."""
-    lines = self._lines()
-    nothing = "it said nothing, as where the disk is full"
-    return next((line for line in reversed(lines) if line.strip()), nothing)
-
-
-def _stop(active: Sequence[_ActiveRun]) -> None:
-  """Lets the runs save their state and end."""
-  for run in active:
-    if run.process.poll() is None:
-      run.process.send_signal(signal.SIGINT)
-  for run in active:
-    run.process.wait()
-
-
-def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[str]:
-  """Carries out runs, `num_workers` at a time, each on its share of the cores.
-
-  Args:
-    configs: The runs.
-    num_workers: Runs at once.
-
-  Returns:
-    Names of the runs that failed.
-
-  Raises:
-    ValueError: If a run found its flags or its data wrong; the others are stopped.
-  """
-  cores = sorted(os.sched_getaffinity(0))
-  num_workers = min(num_workers, len(configs), len(cores))
-  # Cores, and a line of the terminal.
-  free: list[tuple[Sequence[int], int]]
-  free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
-  waiting = list(configs)
-  active: list[_ActiveRun] = []
-  failed = []
-  expected_rounds = [config.num_rounds for config in configs]
-  total = None if None in expected_rounds else sum(expected_rounds)
-  bar = tqdm.tqdm(
-    desc=f"0 of {len(configs)} runs done",
-    total=total,
-    unit="round",
-    position=0,
-    mininterval=0.5 if sys.stderr.isatty() else 20,
-    dynamic_ncols=sys.stderr.isatty(),
-  )
-  rounds_of_ended, num_ended = 0, 0
-  try:
-    while waiting or active:
-      while waiting and free:
-        active.append(_ActiveRun(waiting.pop(0), *free.pop()))
-      time.sleep(_SECONDS_BETWEEN_LOOKS)
-      for run in [run for run in active if run.process.poll() is not None]:
-        run.bar.close()
-        active.remove(run)
-        free.append((run.cores, run.position))
-        rounds_of_ended += run.last_round()[0]
-        num_ended += 1
-        for warning in run.warnings():
-          bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
-        if run.process.returncode == cli.USAGE_ERROR:
-          raise ValueError(run.complaint().removeprefix("Error: "))
-        if run.process.returncode != 0:
-          failed.append(run.name)
-          bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
-      bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
-      bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)
-  finally:
-    for run in active:
-      run.bar.close()
-    bar.close()
-    _stop(active)
-  return failed
-
-
 def _distinct(configs: Sequence[run_config.RunConfig]) -> list[run_config.RunConfig]:
   """The runs without those that come twice, as when tuning chooses what runs anyway."""
-  return list({method_names.run_path(config): config for config in configs}.values())
+  return list({names.run_path(config): config for config in configs}.values())
 
 
 def _is_left(config: run_config.RunConfig) -> bool:
   """Whether there is something to do for a run: it has not finished, nor diverged."""
-  path = method_names.run_path(config)
-  run = run_folder.Run(path.parent.parent.name, path.parent.name, config.seed, path)
+  run = run_folder.of_config(config)
   if run.diverged:
     return False
   wanted = config.num_rounds
@@ -322,11 +176,11 @@ class _Stages:
     configs = _distinct(configs)
     if not self._print_commands:
       print(f"{len(configs)} runs: {what}", flush=True)
-      return run_all(configs, self._num_workers)
+      return pool.run_all(configs, self._num_workers)
     left = [config for config in configs if _is_left(config)]
     if left:
       for config in left:
-        print(shlex.join(_command(config)))
+        print(shlex.join(pool.command(config)))
       print(f"{len(left)} of {len(configs)} runs are left: {what}", file=sys.stderr)
       sys.exit(0)
     return []
@@ -374,7 +228,7 @@ def main() -> None:
   planned = plan()
   preset = _preset()
   first = run_config.RunConfig(**tuning.with_defaults(planned[0]))
-  output_dir, task = first.output_dir, method_names.task_folder(first)
+  output_dir, task = first.output_dir, names.task_folder(first)
   folder = pathlib.Path(output_dir, task)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)

@@ -17,11 +17,11 @@ flags.adopt_module_key_flags(train_flags)
 def main() -> None:
   config = train_flags.config()
   with cli.starting_tensorflow():  # Not for --help.
-    from tff_superquantile.experiments import runner
+    from tff_superquantile.experiments import run
     from tff_superquantile.simulation import training_loop
 
   try:
-    runner.run(config)
+    run.train(config)
   except training_loop.DivergedError as error:
     cli.fail(str(error), cli.FAILED)
 

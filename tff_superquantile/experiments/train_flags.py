@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments.run import run_config
 
 
 def _define() -> None:

@@ -11,9 +11,12 @@ import pandas as pd
 
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run.names import Name
 
 
-def shares(results: pd.DataFrame, methods: Sequence[str], names: Mapping[str, str]) -> style.Figure:
+def shares(
+  results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, str]
+) -> style.Figure:
   """Draws the share of clients that pick each model.
 
   Args:
@@ -47,7 +50,7 @@ def shares(results: pd.DataFrame, methods: Sequence[str], names: Mapping[str, st
   )
 
 
-def gains(results: pd.DataFrame, methods: Sequence[str], names: Mapping[str, str]) -> style.Figure:
+def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, str]) -> style.Figure:
   """Draws what the family gains over every other way to give clients a model.
 
   Args:

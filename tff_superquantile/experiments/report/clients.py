@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.names import Name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def bin_edges(largest: float) -> np.ndarray:
   return np.arange(0, largest + 1.5 * width, width)
 
 
-def _pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[str, pd.DataFrame]:
+def _pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[Name, pd.DataFrame]:
   """Returns "num_examples" and "value" of the clients of all seeds, by method that has any."""
   pooled = {}
   for method, runs in groups.items():
@@ -223,7 +224,7 @@ def _against_size(groups: run_folder.Groups, quantity: Quantity) -> bytes:
     for axes, (method, clients) in zip(panels, points.items()):
       color = style.palette(list(groups))[method].color
       _draw_points(axes, clients, color)
-      axes.set_title(style.label(method, 28), color=color)
+      axes.set_title(style.label(method.label, 28), color=color)
       if sizes.min() > 0 and sizes.max() > 8 * sizes.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))

@@ -24,7 +24,7 @@ def draw(days: pd.DataFrame, num_days: int) -> style.Figure:
   """Draws a day.
 
   Args:
-    days: The columns "method", in the order of `method_names.order`, "seed", "quantity", "hour" and
+    days: The columns "method", in the order of `names.Name.order`, "seed", "quantity", "hour" and
       "value" (not NaN); quantities are "cohort_size", "tail_size", "p90" (a fraction) and, for
       methods that have a tail fraction, "theta".
     num_days: The number of days that clients and tail fractions are means over.

@@ -13,11 +13,12 @@ import seaborn as sns
 from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run.names import Name
 
 WHEN = ("before", "after")
 
 
-def arrows(results: pd.DataFrame, methods: Sequence[str]) -> style.Figure:
+def arrows(results: pd.DataFrame, methods: Sequence[Name]) -> style.Figure:
   """Draws for each method an arrow from the error before fine-tuning to the error after it.
 
   Args:
@@ -59,7 +60,7 @@ def arrows(results: pd.DataFrame, methods: Sequence[str]) -> style.Figure:
       axes.set_title(title)
       axes.set_xlim(left=0)
       axes.grid(axis="y", visible=False)
-    panels[0].set_yticks(range(len(methods)), [style.label(method, 34) for method in methods])
+    panels[0].set_yticks(range(len(methods)), [style.label(method.label, 34) for method in methods])
     panels[0].set_ylim(len(methods) - 0.4, -0.6)
     figure.legend(
       [
@@ -81,7 +82,7 @@ def arrows(results: pd.DataFrame, methods: Sequence[str]) -> style.Figure:
   )
 
 
-def histograms(pooled: Mapping[str, pd.DataFrame]) -> style.Figure:
+def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
   """Draws the distribution of the clients' errors before and after, a panel for each method.
 
   Args:
@@ -110,7 +111,7 @@ def histograms(pooled: Mapping[str, pd.DataFrame]) -> style.Figure:
           ax=axes,
         )
         axes.axvline(np.percentile(known, 90), color=color, linestyle=vertical, linewidth=1.2)
-      axes.set_title(style.label(method, 28), color=color)
+      axes.set_title(style.label(method.label, 28), color=color)
       axes.set(xlim=(0, edges[-1]), xlabel="", ylabel="")
     figure.supxlabel("Error of a test client (%)", fontsize="medium")
     figure.supylabel("Test clients (%)", fontsize="medium")

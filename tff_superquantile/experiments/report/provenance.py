@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import run_folder
-from tff_superquantile.experiments import tuning
+from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 
 # Flags that say where and for which seed, not how: they differ without a difference.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
@@ -26,9 +28,7 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
   seeds = {method: frozenset(run.seed for run in runs) for method, runs in groups.items()}
   if len(set(seeds.values())) < 2:
     return []
-  listing = "; ".join(
-    f"{method_names.display_name(method)}: {_ranges(numbers)}" for method, numbers in seeds.items()
-  )
+  listing = "; ".join(f"{method.label}: {_ranges(numbers)}" for method, numbers in seeds.items())
   return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
 
 
@@ -37,7 +37,7 @@ def notes(finished: Sequence[run_folder.Run], unfinished: Sequence[run_folder.Ru
   groups = run_folder.group_by_method(finished)
   sentences = different_seeds(groups)
   diverged = [
-    method_names.display_name(method)
+    method.label
     for method, runs in groups.items()
     if not all(math.isfinite(run.numbers.get("train.loss.mean", 0)) for run in runs)
   ]
@@ -55,7 +55,7 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
     reached = (
       "before its first round" if run.last_round is None else f"after round {run.last_round}"
     )
-    name = f"{method_names.display_name(run.method)}, seed {run.seed}"
+    name = f"{run.method.label}, seed {run.seed}"
     rows.append(tables.Row(f"{name}: stopped or still running {reached}", []))
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
@@ -63,7 +63,7 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
 def searches(folder: pathlib.Path) -> list[tables.Table]:
   """Lists what the grid searches of a task tried and chose, if there were any."""
   rows = []
-  for search in run_folder.read_json(folder / tuning.FILE_NAME, list):
+  for search in run_files.read_json(folder / tuning.FILE_NAME, list):
     percent = 100 if ".error." in search["criterion"] else 1
     flags = ", ".join(f"--{name}" for name in search["chosen"])
     criterion = _CRITERIA.get(search["criterion"], search["criterion"])
@@ -73,12 +73,18 @@ def searches(folder: pathlib.Path) -> list[tables.Table]:
       values = ", ".join(f"{value:g}" for value in candidate.values())
       outcome = "failed" if result is None else f"{percent * result:.3g}"
       cells.append(tables.Cell(f"{values}: {outcome}", best=candidate == search["chosen"]))
-    rows.append(tables.Row(method_names.display_name(search["method"]), cells))
+    rows.append(tables.Row(_title(search["method"]), cells))
   note = (
     "Grid searches with one seed, before the runs above, give each value its result; no test client"
     " was looked at. The chosen value is bold."
   )
   return [tables.Table("What was tuned", [], rows, note, "words")] if rows else []
+
+
+def _title(algorithm: str) -> str:
+  """Returns the title of the method that a search tuned."""
+  method = methods.METHODS.get(algorithm)
+  return names.printable(algorithm) if method is None else method.title
 
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
@@ -90,13 +96,13 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   Returns:
     Seeds, manifests, flags that differ between methods and flags that all runs share.
   """
-  names = {method: method_names.display_name(method) for method in groups}
+  names = {method: method.label for method in groups}
   about = {
     f"seeds of {names[method]}": _ranges(run.seed for run in runs)
     for method, runs in groups.items()
   }
   runs = [run for members in groups.values() for run in members]
-  about |= _manifests([run_folder.flatten(run.manifest) for run in runs])
+  about |= _manifests([run_files.flatten(run.manifest) for run in runs])
   blocks: list[page.Block] = [_listing(about, "words")]
 
   shared, differing = {}, []

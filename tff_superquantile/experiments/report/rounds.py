@@ -12,9 +12,9 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
 
 # More points than pixels only make the page heavy.
 _MAX_POINTS = 400
@@ -195,10 +195,10 @@ def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, flo
 
 
 def _mark_expected_size(
-  axes: mpl_axes.Axes, runs: Sequence[run_folder.Run], method: str, color: str
+  axes: mpl_axes.Axes, runs: Sequence[run_folder.Run], method: names.Name, color: str
 ) -> None:
   """Draws a dotted line at theta times the mean cohort size."""
-  theta = method_names.theta_of(method)
+  theta = method.theta
   sizes = pd.concat([pd.Series(run.rounds.get("cohort_size", ()), dtype=float) for run in runs])
   if theta is not None and sizes.notna().any():
     axes.axhline(theta * sizes.mean(), color=color, linestyle=(0, (1, 2)), linewidth=1.2)

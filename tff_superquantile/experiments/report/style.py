@@ -19,7 +19,7 @@ from matplotlib import lines as mpl_lines
 import numpy as np
 import seaborn as sns
 
-from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.run import names
 
 GREY = "#4a4a4a"  # FedAvg.
 # The colours of Okabe and Ito, which stay apart for colour-blind readers.
@@ -130,11 +130,13 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
   return base64.b64encode(buffer.getvalue())
 
 
-def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> dict[str, Look]:
+def palette(
+  methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
+) -> dict[str, Look]:
   """Gives each method its look.
 
   Args:
-    methods: Folder names in the order of `method_names.order`.
+    methods: The methods, in the order of `names.Name.order`.
     coloured: Those of them that get colours, the others being pale; None for all.
 
   Returns:
@@ -143,21 +145,19 @@ def palette(methods: Sequence[str], coloured: Sequence[str] | None = None) -> di
   """
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
-  families = {method: method_names.without_epsilon(method) for method in methods}
-  others = [name for name in dict.fromkeys(families.values()) if name != method_names.FED_AVG]
+  families: dict[str, str] = {method: method.without_epsilon for method in methods}
+  others = [name for name in dict.fromkeys(families.values()) if name != names.FED_AVG]
   looks = {
     method: Look(COLORS[index % len(COLORS)], DASHES[index // len(COLORS) % len(DASHES)])
     for index, method in enumerate(others)
   }
-  looks[method_names.FED_AVG] = Look(GREY, "-")
+  looks[names.FED_AVG] = Look(GREY, "-")
   return {method: looks[family] for method, family in families.items()}
 
 
-def label(method: str, longest: int = 36) -> str:
-  """Returns the display name, fit for a figure."""
-  name = method_names.display_name(method)
-  name = name if len(name) <= longest else name[: longest - 1] + "…"
-  return plain(name)
+def label(title: str, longest: int = 36) -> str:
+  """Returns a method's title, fit for a figure."""
+  return plain(title if len(title) <= longest else title[: longest - 1] + "…")
 
 
 def plain(text: str) -> str:
@@ -167,14 +167,14 @@ def plain(text: str) -> str:
 
 
 def add_legend(
-  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[str]
+  figure: mpl_figure.Figure, looks: Mapping[str, Look], methods: Sequence[names.Name]
 ) -> None:
   """Names the methods above the panels, where no data can be covered."""
   lines = [
     mpl_lines.Line2D([], [], color=looks[method].color, linewidth=2, linestyle=looks[method].dash)
     for method in methods
   ]
-  labels = [label(method) for method in methods]
+  labels = [label(method.label) for method in methods]
   # As many columns as fit: about 125 letters, and eight for each line and gap.
   columns = 125 // (max(map(len, labels)) + 8)
   figure.legend(

@@ -7,10 +7,10 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
 
 # The paper's measure of the tail, by which methods are compared.
 P90 = "test.error.p90"
@@ -33,10 +33,10 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
     return groups
   means = tables.over_seeds(tables.of_groups(groups))["mean"]
   by_tail = sorted(groups, key=lambda method: means.get((method, P90), np.inf))
-  tail_methods = [method for method in by_tail if method_names.is_superquantile(method)]
-  baselines = [m for m in by_tail if m not in tail_methods and m != method_names.FED_AVG]
+  tail_methods = [method for method in by_tail if method.is_superquantile]
+  baselines = [m for m in by_tail if m not in tail_methods and m != names.FED_AVG]
   chosen = {
-    method_names.FED_AVG,
+    names.FED_AVG,
     *baselines[:_BASELINES_SHOWN],
     *tail_methods[: _MAX_CURVES - 1 - _BASELINES_SHOWN],
   }
@@ -62,7 +62,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
     for axes, metric in zip(grid, panels):
       entries = 100 * results.xs(metric, level="metric")
       for method, entry in entries[np.isfinite(entries["mean"])].iterrows():
-        if method == method_names.FED_AVG:
+        if method == names.FED_AVG:
           axes.axvline(entry["mean"], color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
         axes.errorbar(
           entry["mean"],
@@ -75,7 +75,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
         )
       axes.set_title(metrics[metric])
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
-    grid[0].set_yticks(range(len(methods)), [style.label(method, 48) for method in methods])
+    grid[0].set_yticks(range(len(methods)), [style.label(method.label, 48) for method in methods])
     grid[0].set_ylim(len(methods) - 0.4, -0.6)
     svg = style.to_svg(figure)
   return style.Figure(
@@ -90,12 +90,13 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
 
 def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
-  epsilons = {method: method_names.epsilon_of(method) for method in groups}
+  epsilons = {method: method.epsilon for method in groups}
   results = tables.over_seeds(tables.of_groups(groups)).reset_index()
   results["epsilon"] = pd.to_numeric(results["method"].map(epsilons))
-  results["family"] = results["method"].map(method_names.without_epsilon)
+  results["family"] = results["method"].map({name: name.without_epsilon for name in groups})
   results = results.dropna(subset="epsilon").sort_values("epsilon")
-  methods = sorted(results["family"].unique(), key=method_names.order)
+  found = {name.without_epsilon for name in groups if name.epsilon is not None}
+  methods = sorted(found, key=lambda name: name.order)
   looks = style.palette(methods)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.6))

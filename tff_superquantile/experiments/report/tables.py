@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.run import run_folder
 
 _MINUS = "\N{MINUS SIGN}"
 ONE_SEED = "This is one seed, which cannot tell an effect from chance."

@@ -24,15 +24,15 @@ from absl import flags
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
 from tff_superquantile.simulation import cohorts
 
 _NAME = "availability"
@@ -130,12 +130,12 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   measured = {run: _measure(run) for run in runs}
   windows = list(measured.values())
   results = tables.of_values((run.method, run.seed, one.metrics) for run, one in measured.items())
-  names = {method: method_names.display_name(method) for method in groups}
+  labels: dict[str, str] = {method: method.label for method in groups}
   looks = style.palette(list(groups))
-  colors = {method: look.color for method, look in looks.items()}
+  colors: dict[str, str] = {method: look.color for method, look in looks.items()}
   return page.Page(
     _NAME,
-    f"{method_names.task_title(task)}, availability",
+    f"{runs[0].task_title}, availability",
     "what if θ adapts to the number of clients?",
     f"{tables.plural(len(groups), 'method')}, {tables.plural(len(runs), 'run')}, cohorts that"
     " follow the hour of the day",
@@ -144,7 +144,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       tables.of_seeds(
         results,
         _ERROR_COLUMNS,
-        names,
+        labels,
         colors=colors,
         title="Error over a day",
         note=_ERROR_NOTE.format(_span(windows)),
@@ -156,7 +156,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       tables.of_seeds(
         results,
         _CLIENT_COLUMNS,
-        names,
+        labels,
         colors=colors,
         title="Clients of a round",
         note=_CLIENT_NOTE,
@@ -228,7 +228,7 @@ def _is_fixed(run: run_folder.Run) -> bool:
   return _is_superquantile(run) and "wanted_updates" not in run.flags and "theta" in run.flags
 
 
-def _methods(groups: run_folder.Groups, kind: Callable[[run_folder.Run], bool]) -> list[str]:
+def _methods(groups: run_folder.Groups, kind: Callable[[run_folder.Run], bool]) -> list[names.Name]:
   return [method for method, runs in groups.items() if all(map(kind, runs))]
 
 
@@ -271,7 +271,7 @@ def _summarize(
   texts, nums_seeds = [], set()
   for method in adaptive:
     clauses = [_clause(results, method, rival) for rival in fixed]
-    name = method_names.display_name(method)
+    name = method.label
     texts.append(f"{name} {'; it '.join(text for text, _ in clauses)}")
     nums_seeds |= {num_seeds for _, num_seeds in clauses}
   text = f"At the worst hour, {'; '.join(texts)}."
@@ -282,9 +282,9 @@ def _summarize(
   return text
 
 
-def _clause(results: pd.DataFrame, method: str, rival: str) -> tuple[str, int]:
+def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tuple[str, int]:
   """Returns what a method changes against another, and over how many seeds."""
-  name = method_names.display_name(rival)
+  name = rival.label
   worst, mean, updates = (
     tables.change(results, metric, rival, method) for metric in (_WORST_P90, _MEAN_ERROR, _UPDATES)
   )

@@ -28,9 +28,6 @@ import pathlib
 from absl import flags
 import pandas as pd
 
-from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -38,6 +35,8 @@ from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
 
 _MEAN = "test.error.mean"
 _TAIL = "the 90th percentile of the test clients’ error"
@@ -123,7 +122,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
   return page.Page(
     "report",
-    method_names.task_title(task),
+    finished[0].task_title,
     "how well are the worst-off clients served?",
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     summarize(groups),
@@ -167,7 +166,7 @@ def table(
   return tables.of_seeds(
     tables.of_groups(groups),
     columns,
-    {method: method_names.display_name(method) for method in groups},
+    {method: method.label for method in groups},
     colors={method: look.color for method, look in looks.items()},
     title=title,
     note=note,
@@ -189,7 +188,7 @@ def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
   figures, omitted = [], []
   at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
   shown = summary.contenders(at_one_budget)
-  if len({method_names.epsilon_of(method) for method in groups} - {None}) > 1:
+  if len({method.epsilon for method in groups} - {None}) > 1:
     figures.append(summary.error_by_epsilon(groups))
   for draw_one, has_room in _FIGURES.items():
     try:
@@ -223,10 +222,10 @@ def summarize(groups: run_folder.Groups) -> str:
   tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
   if not tails:
     return f"{budget}No method reports {_TAIL}."
-  rivals = [method for method in tails if method != method_names.FED_AVG]
+  rivals = [method for method in tails if method != names.FED_AVG]
   best = min(rivals or tails, key=tails.__getitem__)
-  name = method_names.display_name(best)
-  if method_names.FED_AVG not in tails or not rivals:
+  name = best.label
+  if names.FED_AVG not in tails or not rivals:
     return (
       f"{budget}With {name}, {_TAIL} is {tables.percent(tails[best])}; there is no result of"
       f" {'FedAvg' if rivals else 'another method'} to compare with."
@@ -248,7 +247,7 @@ def summarize(groups: run_folder.Groups) -> str:
 
 def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
   """Returns what a method does to FedAvg's error as a clause, and its changes of the tail."""
-  changes = tables.change(results, summary.P90, method_names.FED_AVG, method)
+  changes = tables.change(results, summary.P90, names.FED_AVG, method)
 
   def level(name: str, metric: str) -> float:
     values = tables.of_seed(results, name, metric)
@@ -256,11 +255,9 @@ def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
     return values[changes.index].mean() if len(changes) else values.mean()
 
   def shift(metric: str) -> float:
-    return level(method, metric) - level(method_names.FED_AVG, metric)
+    return level(method, metric) - level(names.FED_AVG, metric)
 
-  levels = " → ".join(
-    tables.percent(level(name, summary.P90)) for name in (method_names.FED_AVG, method)
-  )
+  levels = " → ".join(tables.percent(level(name, summary.P90)) for name in (names.FED_AVG, method))
   size = tables.number(100 * abs(shift(summary.P90)))
   if not float(size):
     effect = f"leaves {_TAIL} as it is ({levels})"
@@ -289,7 +286,7 @@ def main() -> None:
       " --output_dir."
     )
   if figures_dir:
-    cli.make_folder("figures_dir", pathlib.Path(figures_dir))
+    run_folder.make("figures_dir", pathlib.Path(figures_dir))
   for task in tasks:
     content = report(output_dir, task)
     print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
 
-from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
 
 NAME = "model_family"
-_PLAIN_SUPERQUANTILE = re.compile(r"superquantile_theta_[^_]+")
 PARTS = ("held_in", "held_out")
 # Of the error over clients, and their headings.
 STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
@@ -46,7 +45,7 @@ class Settings:
 class Family:
   """The family's runs: {method: {seed: run}}, all with the same seeds; seeds that one lacks."""
 
-  runs: dict[str, dict[int, run_folder.Run]]
+  runs: dict[names.Name, dict[int, run_folder.Run]]
   seeds: list[int]
   incomplete_seeds: list[int]
 
@@ -61,26 +60,26 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
         f"Found no finished run of {', '.join(unknown)} in {pathlib.Path(output_dir, task)}; there"
         f" are {', '.join(groups)}."
       )
-    names = [method for method in groups if method in settings.methods]
+    chosen = [method for method in groups if method in settings.methods]
   else:
-    names = [
+    chosen = [
       method
       for method in groups
-      if method == method_names.FED_AVG or _PLAIN_SUPERQUANTILE.fullmatch(method)
+      if method == names.FED_AVG or method.is_plain and method.is_superquantile and method.theta
     ]
-  if len(names) < 2:
+  if len(chosen) < 2:
     raise ValueError(
-      f"Found {len(names)} of the methods that make the family (fed_avg and"
+      f"Found {len(chosen)} of the methods that make the family (fed_avg and"
       f" superquantile_theta_...) among the finished runs of {task!r}, which are of"
       f" {', '.join(groups)}; expected at least two: run more tail fractions, or name others by"
       " --methods."
     )
-  runs = {method: {run.seed: run for run in groups[method]} for method in names}
+  runs = {method: {run.seed: run for run in groups[method]} for method in chosen}
   everywhere = set.intersection(*(set(of_method) for of_method in runs.values()))
   if not everywhere:
     raise ValueError(
-      f"Found no seed that all of {', '.join(names)} ran with; expected at least one: run them with"
-      " the same seeds."
+      f"Found no seed that all of {', '.join(chosen)} ran with; expected at least one: run them"
+      " with the same seeds."
     )
   anywhere = set.union(*(set(of_method) for of_method in runs.values()))
   complete = {
@@ -109,7 +108,7 @@ class Choice:
     from tff_superquantile.evaluation import model_family
 
     statistics = self.comparison.statistics
-    numbers = run_folder.flatten(statistics[way])
+    numbers = run_files.flatten(statistics[way])
     for name in STATISTICS:
       family = statistics[model_family.BY_ERROR]["error"][name]
       numbers[f"gain.{name}"] = numbers[f"error.{name}"] - family
@@ -183,4 +182,4 @@ def clients_csv(methods: Sequence[str], chosen: Mapping[int, Choice]) -> str:
       sizes = [int(choice.clients[f"num_{part}"][i]) for part in PARTS]
       model = own[i]
       rows.append([seed, client_id, *sizes, methods[model], errors[model][i], errors[single][i]])
-  return run_folder.csv_text(("seed", *columns, "error_of_tuned_single"), rows)
+  return run_files.csv_text(("seed", *columns, "error_of_tuned_single"), rows)

@@ -31,13 +31,13 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import method_names
 from tff_superquantile.experiments.report import choices
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.studies import family_choices
+from tff_superquantile.experiments.studies import finished_models
 
 _COLUMNS = (
   *(
@@ -112,7 +112,7 @@ def report(
   results = tables.of_values(
     (way, seed, choice.metrics(way)) for way in names for seed, choice in chosen.items()
   )
-  colors = {method: look.color for method, look in style.palette(methods).items()}
+  colors: dict[str, str] = {method: look.color for method, look in style.palette(methods).items()}
   drawn = {way: name for way, name in others.items() if way != model_family.BY_LOSS}
   atomic_files.write(
     pathlib.Path(output_dir, task, "model_family_clients.csv"),
@@ -121,7 +121,7 @@ def report(
   left_out = max(files.read(run)["num_left_out"] for run in runs)
   return page.Page(
     family_choices.NAME,
-    f"{method_names.task_title(task)}, model family",
+    f"{runs[0].task_title}, model family",
     "what does it gain that clients choose their model?",
     f"{len(methods)} models a seed, {tables.plural(len(family.seeds), 'seed')}",
     _summarize(results, len(methods)),
@@ -156,15 +156,13 @@ def report(
   )
 
 
-def _names(methods: Sequence[str]) -> dict[str, str]:
+def _names(methods: Sequence[names.Name]) -> dict[str, str]:
   """Returns the names of the ways to give clients a model, in the order of the table."""
   from tff_superquantile.evaluation import model_family
 
   return {
     **{
-      method: method_names.display_name(method)
-      + (" (θ = 1)" if method == method_names.FED_AVG else "")
-      for method in methods
+      method: method.label + (" (θ = 1)" if method == names.FED_AVG else "") for method in methods
     },
     model_family.TUNED_SINGLE: "One for all, by held-in p90",
     model_family.BY_ERROR: "Family: own choice, by error",
@@ -228,7 +226,7 @@ def _notes(
   tied = np.mean([choice.comparison.tied for choice in chosen.values()])
   picks = [choice.comparison.tuned_single for choice in chosen.values()]
   listed = ", ".join(
-    f"{method_names.display_name(method)} ({tables.plural(picks.count(method), 'seed')})"
+    f"{method.label} ({tables.plural(picks.count(method), 'seed')})"
     for method in family.runs
     if method in picks
   )

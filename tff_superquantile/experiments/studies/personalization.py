@@ -27,16 +27,17 @@ from typing import Any
 from absl import flags
 import pandas as pd
 
-from tff_superquantile.experiments import finished_models
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments.report import fine_tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
 
 _NAME = "personalization"
 _COLUMNS = tuple(
@@ -99,7 +100,7 @@ def report(
 
   described = [files.read(run) for run in runs]
   results = tables.of_values(
-    (run.method, run.seed, run_folder.flatten({when: found[when] for when in fine_tuning.WHEN}))
+    (run.method, run.seed, run_files.flatten({when: found[when] for when in fine_tuning.WHEN}))
     for run, found in zip(runs, described)
   )
   all_groups = run_folder.group_by_method(runs)
@@ -116,7 +117,7 @@ def report(
   looks = style.palette(list(all_groups))
   return page.Page(
     _NAME,
-    f"{method_names.task_title(task)}, personalized",
+    f"{runs[0].task_title}, personalized",
     "what does a model of one’s own change?",
     f"{tables.plural(len(all_groups), 'method')}, {tables.plural(len(runs), 'run')}, every test"
     " client fine-tunes",
@@ -125,7 +126,7 @@ def report(
       tables.of_seeds(
         results,
         _COLUMNS,
-        {method: method_names.display_name(method) for method in all_groups},
+        {method: method.label for method in all_groups},
         colors={method: look.color for method, look in looks.items()},
         title="Results",
         note=_note(settings, described),
@@ -198,18 +199,18 @@ def _personalize(
   )
 
 
-def _summarize(results: pd.DataFrame, methods: Sequence[str]) -> str:
+def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   """Says what fine-tuning changes, and what it leaves of the lead over FedAvg."""
   means = tables.over_seeds(results)["mean"]
-  fed_avg = method_names.FED_AVG
-  first = fed_avg if fed_avg in methods else methods[0]
+  fed_avg = names.FED_AVG
+  first = next((method for method in methods if method == fed_avg), methods[0])
   levels = {
     (when, statistic): tables.percent(means[first, f"{when}.error.{statistic}"])
     for when in fine_tuning.WHEN
     for statistic in ("mean", "p90")
   }
   text = (
-    f"Fine-tuning takes the mean error with {method_names.display_name(first)} from"
+    f"Fine-tuning takes the mean error with {first.label} from"
     f" {levels['before', 'mean']} to {levels['after', 'mean']} and the 90th percentile from"
     f" {levels['before', 'p90']} to {levels['after', 'p90']}."
   )
@@ -218,7 +219,7 @@ def _summarize(results: pd.DataFrame, methods: Sequence[str]) -> str:
   if fed_avg not in methods or not tails:
     return text
   best = min(tails, key=tails.__getitem__)
-  name = method_names.display_name(best)
+  name = best.label
   changes = {
     when: tables.change(results, f"{when}.error.p90", fed_avg, best) for when in fine_tuning.WHEN
   }

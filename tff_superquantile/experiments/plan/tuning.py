@@ -17,10 +17,10 @@ import pathlib
 from typing import Any
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import presets
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 
 FILE_NAME = "tuning.json"
 _FOLDER = "tuning"
@@ -57,8 +57,7 @@ class Search:
     """The criterion of each candidate; infinite where its run failed or diverged."""
     results = []
     for candidate in self.candidates:
-      path = method_names.run_path(candidate.config)
-      run = run_folder.Run(path.parent.parent.name, path.parent.name, 0, path)
+      run = run_folder.of_config(candidate.config)
       value = run.numbers.get(self.criterion, math.inf)
       results.append(value if math.isfinite(value) else math.inf)
     return results
@@ -72,7 +71,7 @@ class Search:
     results = self.results()
     if not math.isfinite(min(results)):
       raise RuntimeError(
-        f"Found no run of {method_names.display_name(self.method)} with a finite {self.criterion}"
+        f"Found no run of {names.Name(self.method).label} with a finite {self.criterion}"
         f" among {len(results)} that were to tune it; see the log.txt of these runs."
       )
     return self.candidates[results.index(min(results))].values
@@ -110,7 +109,7 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
   Returns:
     The search.
   """
-  method = method_names.folder(run_config.RunConfig(**settings))
+  method = names.folder(run_config.RunConfig(**settings))
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
@@ -139,7 +138,7 @@ def method_search(preset: presets.Preset, settings: Settings) -> Search:
     own = {**_settings_of_tuning(settings, preset), **values}
     candidates.append(Candidate(values, run_config.RunConfig(**own)))
   without = run_config.RunConfig(**{**settings, **dict.fromkeys(grids)})
-  return Search(method_names.folder(without), presets.VALIDATION_P90, candidates)
+  return Search(names.folder(without), presets.VALIDATION_P90, candidates)
 
 
 def with_defaults(settings: Settings) -> dict[str, Any]:

@@ -18,9 +18,10 @@ import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
 # Flags of a run that a command about finished runs may override, as data may have moved.
@@ -48,7 +49,7 @@ class Material:
   Attributes:
     config: Values of the run's flags.
     model: The task's model, a `tff.learning.models.FunctionalModel`.
-    weights: The run's weights of it, `run_folder.Weights`.
+    weights: The run's weights of it, `run_files.Weights`.
     examples: The test clients' examples in two parts, an `evaluation.SplitExamples`.
   """
 
@@ -98,7 +99,7 @@ def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
   """Rebuilds a run's (model, test clients as `client_files.ClientFiles`) from its flags."""
   with cli.starting_tensorflow():
     import tasks
-    from tff_superquantile.experiments import runner
+    from tff_superquantile.experiments.run import runner
 
   model, splits = runner.load_task(tasks.get_task(config.task), config)
   return model, splits["test"]
@@ -186,7 +187,7 @@ class Results:
 
   def read(self, run: run_folder.Run) -> dict[str, Any]:
     """What was described; empty if there is nothing."""
-    return run_folder.read_json(run.path / f"{self.name}.json")
+    return run_files.read_json(run.path / f"{self.name}.json")
 
   def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
     """The columns of the CSV: `client_id` as strings, the others as float64."""
@@ -204,7 +205,7 @@ class Results:
       OSError: If the folder cannot be written.
     """
     (run.path / f"{self.name}.json").unlink(missing_ok=True)
-    run_folder.write_clients(run.path / f"{self.name}.csv", columns)
+    run_files.write_clients(run.path / f"{self.name}.csv", columns)
     atomic_files.write_json(
       run.path / f"{self.name}.json", {"settings": self._settings_of(run), **described}
     )

@@ -1,4 +1,4 @@
-"""Reads the folders that runs leave, and writes the weights into them.
+"""Reads the folders that runs leave.
 
 A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
 
@@ -20,33 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-import csv
 import dataclasses
 import fcntl
 import functools
-import io
-import json
 import os
 import pathlib
-import re
-from typing import Any, NamedTuple
+import shutil
+import tempfile
+from typing import Any
 
 import numpy as np
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 
 DIVERGED = "diverged.txt"
-# What spreadsheets take for a formula, and what `escape` has made of it.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-_SEED_FOLDER = re.compile(r"seed_(\d+)")
-
-
-class Weights(NamedTuple):
-  """A model's weights, as arrays."""
-
-  trainable: tuple[np.ndarray, ...]
-  non_trainable: tuple[np.ndarray, ...]
 
 
 @contextlib.contextmanager
@@ -74,16 +64,35 @@ class Run:
   """One run's folder. Files are read when first asked for, and once.
 
   Attributes:
-    task: Name of the task, the first folder below the output directory.
-    method: Folder name of the method, as it is on disk; `method_names.display_name` is for people.
-    seed: The seed, a non-negative integer.
     path: The folder of the run.
+    seed: The seed, a non-negative integer.
   """
 
-  task: str
-  method: str
-  seed: int
   path: pathlib.Path
+  seed: int
+
+  @property
+  def task(self) -> str:
+    """The name of the task's folder, the first below the output directory."""
+    return self.path.parent.parent.name
+
+  @functools.cached_property
+  def method(self) -> names.Name:
+    """The name of the method's folder, which knows its name for people."""
+    return names.Name(self.path.parent.name, self.config)
+
+  @property
+  def task_title(self) -> str:
+    """The name of the task for people."""
+    return names.printable(self.task) if self.config is None else names.task_title(self.config)
+
+  @functools.cached_property
+  def config(self) -> run_config.RunConfig | None:
+    """What the run was asked for, with what the task decided; None if its flags cannot be read."""
+    try:
+      return run_config.from_flags(self.flags) if self.flags else None
+    except ValueError:  # A method that is not here, such as one of another version.
+      return None
 
   @property
   def finished(self) -> bool:
@@ -98,18 +107,18 @@ class Run:
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:
     """The content of `metrics.json`, errors as fractions; empty if the run is unfinished."""
-    return read_json(self.path / "metrics.json")
+    return run_files.read_json(self.path / "metrics.json")
 
   @functools.cached_property
   def manifest(self) -> dict[str, Any]:
     """The content of `manifest.json`; empty if there is none."""
-    return read_json(self.path / "manifest.json")
+    return run_files.read_json(self.path / "manifest.json")
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:
     """Flag values by name; a flag given several times has its values joined by commas."""
     values: dict[str, list[str]] = {}
-    for line in _read_text(self.path / "flags.txt").splitlines():
+    for line in run_files.read_text(self.path / "flags.txt").splitlines():
       if line.startswith("-"):
         name, equals, value = line.lstrip("-").partition("=")
         values.setdefault(name.strip(), []).append(value.strip() if equals else "true")
@@ -124,7 +133,7 @@ class Run:
     seconds = self.manifest.get("seconds_per_round")
     return {
       name: float(value)
-      for name, value in flatten({**self.metrics, "seconds_per_round": seconds}).items()
+      for name, value in run_files.flatten({**self.metrics, "seconds_per_round": seconds}).items()
       if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
 
@@ -164,18 +173,9 @@ class Run:
     return read[split]
 
   @functools.cached_property
-  def weights(self) -> Weights | None:
+  def weights(self) -> run_files.Weights | None:
     """The weights of the trained model; None where there is no `weights.npz`."""
-    try:
-      with np.load(self.path / "weights.npz") as arrays:
-        return Weights(
-          *(
-            tuple(arrays[f"{kind}_{i}"] for i in range(sum(n.startswith(kind) for n in arrays)))
-            for kind in Weights._fields
-          )
-        )
-    except FileNotFoundError:
-      return None
+    return run_files.read_weights(self.path / "weights.npz")
 
   def read_columns(self, name: str) -> dict[str, np.ndarray]:
     """Reads a CSV file of the folder, without the rows that are not complete.
@@ -186,30 +186,15 @@ class Run:
     Returns:
       Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
     """
-    # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
-    text = _read_text(self.path / name).replace("\0", "")
-    # The last line of a file in the making may stop within a number, and 0.5 of 0.5313 looks as
-    # good as any. In a finished run the missing line end is an editor's doing, the row is whole.
-    if not self.finished:
-      text = text[: text.rfind("\n") + 1]
-    header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
-    rows = [row for row in rows if len(row) == len(header)]
-    columns = {}
-    for index, column in enumerate(header):
-      values = [row[index] for row in rows]
-      if column == "client_id":
-        columns[column] = np.array([unescape(value) for value in values], dtype=str)
-      else:
-        columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
-    return columns
+    return run_files.read_columns(self.path / name, is_whole=self.finished)
 
 
 # Runs by method, as `group_by_method` makes them.
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[names.Name, Sequence[Run]]
 
 
 def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
-  """Private methods at one budget, so that they can be compared with each other.
+  """Chooses private methods of one budget, so that they can be compared with each other.
 
   Args:
     groups: Runs by method.
@@ -218,20 +203,22 @@ def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
     The methods of the middle budget, by their names without it, and that budget. Where there is
     nothing to compare at it but there is without privacy, the methods without privacy and None.
   """
-  found = {method_names.epsilon_of(method) for method in groups}
-  epsilons = sorted(epsilon for epsilon in found if epsilon is not None)
+  epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   if not epsilons:
     return groups, None
   epsilon = epsilons[len(epsilons) // 2]
   chosen = {
-    method_names.without_epsilon(method): runs
-    for method, runs in groups.items()
-    if method_names.epsilon_of(method) == epsilon
+    method.without_epsilon: runs for method, runs in groups.items() if method.epsilon == epsilon
   }
-  public = {method: runs for method, runs in groups.items() if not method_names.epsilon_of(method)}
+  public = {method: runs for method, runs in groups.items() if not method.epsilon}
   if len(chosen) < 2 <= len(public):
     return public, None
   return chosen, epsilon
+
+
+def of_config(config: run_config.RunConfig) -> Run:
+  """Returns the run that a config asks for, whether it has begun or not."""
+  return Run(names.run_path(config), config.seed)
 
 
 def find_runs(output_dir: str | os.PathLike) -> list[Run]:
@@ -241,120 +228,57 @@ def find_runs(output_dir: str | os.PathLike) -> list[Run]:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders; it need not exist.
 
   Returns:
-    The runs, sorted by task, method (as `method_names.order` has them) and seed.
+    The runs, sorted by task, method (as `names.Name.order` has them) and seed.
   """
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):
-    match = _SEED_FOLDER.fullmatch(path.name)
-    method, task = path.parent.name, path.parent.parent.name
-    if match and path.is_dir() and not task.startswith(".") and not method.startswith("."):
-      runs.append(Run(task=task, method=method, seed=int(match[1]), path=path))
-  return sorted(runs, key=lambda run: (run.task, method_names.order(run.method), run.seed))
+    seed = path.name.removeprefix("seed_")
+    is_hidden = any(part.name.startswith(".") for part in (path.parent, path.parent.parent))
+    if seed.isdecimal() and path.is_dir() and not is_hidden:
+      runs.append(Run(path, int(seed)))
+  return sorted(runs, key=lambda run: (run.task, run.method.order, run.seed))
 
 
-def group_by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
   """Groups runs by method, FedAvg first; runs of a method keep their order."""
-  groups: dict[str, list[Run]] = {}
-  for run in sorted(runs, key=lambda run: method_names.order(run.method)):
+  groups: dict[names.Name, list[Run]] = {}
+  for run in sorted(runs, key=lambda run: run.method.order):
     groups.setdefault(run.method, []).append(run)
   return groups
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Turns nested dicts into one, whose names join the levels by dots."""
-  leaves: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      leaves.update(flatten(value, f"{prefix}{name}."))
-    else:
-      leaves[f"{prefix}{name}"] = value
-  return leaves
-
-
-def escape(text: str) -> str:
-  """Marks as text, by an apostrophe before it, what a spreadsheet would compute."""
-  return f"'{text}" if _FORMULA.match(text) else text
-
-
-def unescape(text: str) -> str:
-  """What `escape` was given."""
-  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
-
-
-def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-  """A CSV file's content, whose strings are escaped.
+def make(flag: str, path: pathlib.Path) -> None:
+  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
 
   Args:
-    names: The names of the columns.
-    rows: Strings and numbers.
+    flag: The name of the flag that says where.
+    path: The folder.
 
-  Returns:
-    Lines that end in a line feed.
-  """
-  lines = []
-  for row in (names, *rows):
-    line = io.StringIO(newline="")
-    # With its usual end of lines a writer quotes both of the characters that end lines.
-    csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
-    lines.append(line.getvalue().removesuffix("\r\n") + "\n")
-  return "".join(lines)
-
-
-def write_clients(path: str | os.PathLike, columns: Mapping[str, Sequence]) -> None:
-  """Writes a row a client, like `atomic_files.write`; client ids are escaped.
-
-  Args:
-    path: The CSV file to write.
-    columns: A value a client, by the name of the column.
-  """
-  rows = zip(*(np.asarray(column).tolist() for column in columns.values()))
-  atomic_files.write(path, csv_text(columns, rows))
-
-
-def write_weights(path: str | os.PathLike, weights: Any) -> None:
-  """Writes a model's weights, which `Run.weights` reads, like `atomic_files.write`.
-
-  Args:
-    path: The .npz file to write.
-    weights: What has `trainable` and `non_trainable`, structures of arrays without names.
-  """
-  arrays = {
-    f"{kind}_{index}": np.asarray(array)
-    for kind in Weights._fields
-    for index, array in enumerate(getattr(weights, kind))
-  }
-  buffer = io.BytesIO()
-  np.savez(buffer, **arrays)
-  atomic_files.write(path, buffer.getvalue())
-
-
-def _read_text(path: pathlib.Path) -> str:
-  try:
-    with open(path, encoding="utf-8", errors="replace", newline="") as stream:
-      return stream.read()
-  except FileNotFoundError:
-    return ""
-
-
-def read_json(path: pathlib.Path, kind: type = dict) -> Any:
-  """Reads a JSON value; a file that is missing, torn or not of that kind reads as empty.
-
-  Args:
-    path: The file.
-    kind: dict or list.
-
-  Returns:
-    The value.
+  Raises:
+    ValueError: If not.
   """
   try:
-    value = json.loads(_read_text(path))
-  except ValueError:
-    return kind()
-  return value if isinstance(value, kind) else kind()
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    raise ValueError(
+      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
+    ) from error
 
 
-def _to_float(text: str) -> float:
-  try:
-    return float(text)
-  except ValueError:
-    return np.nan
+def remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes what runs that were killed had not finished writing; the lock keeps others out."""
+  checkpoints = folder / "checkpoints"
+  for path in (folder, checkpoints):
+    atomic_files.remove_temporaries(path)
+  for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
+    shutil.rmtree(path)
+
+
+def remove_if_empty(folder: pathlib.Path) -> None:
+  """Removes the folder of a run that was refused, if there is nothing but its lock in it."""
+  if [path.name for path in folder.iterdir()] == ["lock"]:
+    (folder / "lock").unlink()
+    for empty in (folder, folder.parent):
+      with contextlib.suppress(OSError):  # The method has runs with other seeds.
+        empty.rmdir()

@@ -1,14 +1,8 @@
 """One run: from resolved flags to a folder with everything that it leaves."""
 
 from collections.abc import Callable, Mapping
-import contextlib
 import dataclasses
-import datetime
-import importlib.metadata
 import pathlib
-import platform
-import shutil
-import subprocess
 from typing import Any
 
 import numpy as np
@@ -17,25 +11,21 @@ import tensorflow_federated as tff
 import tasks
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
-from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import methods
-from tff_superquantile.experiments import private_runs
-from tff_superquantile.experiments import run_config
-from tff_superquantile.experiments import run_folder
+from tff_superquantile.experiments.run import accounts
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import manifest
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import noise_key
+from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
-_VERSIONS_OF = (
-  "tensorflow",
-  "tensorflow-federated",
-  "tensorflow-privacy",
-  "dp-accounting",
-  "numpy",
-)
 # Names in rounds.csv of what a threshold measures, where they differ.
 _COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
 # What the rows of rounds.csv hold of the test clients, for plots against rounds.
@@ -82,58 +72,13 @@ def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, di
   }
 
 
-def _git_revision() -> str:
-  source = pathlib.Path(__file__).resolve().parent
-  command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40"]
-  try:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-  except (OSError, subprocess.CalledProcessError):
-    return ""  # Installed without git, or not from a checkout.
-
-
-def _now() -> str:
-  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-def _manifest(config: run_config.RunConfig) -> dict[str, Any]:
-  return {
-    "seed": config.seed,
-    "python": platform.python_version(),
-    "versions": {name: importlib.metadata.version(name) for name in _VERSIONS_OF},
-    "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",
-    "git_revision": _git_revision(),
-    "started": _now(),
-  }
-
-
-def _remove_leftovers(folder: pathlib.Path) -> None:
-  """Removes what runs that were killed had not finished writing; the lock keeps others out."""
-  checkpoints = folder / "checkpoints"
-  for path in (folder, checkpoints):
-    atomic_files.remove_temporaries(path)
-  for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
-    shutil.rmtree(path)
-
-
-def _remove_if_nothing_was_done(folder: pathlib.Path) -> None:
-  """Removes the folder of a run that was refused: it would be taken for an unfinished one."""
-  if (folder / "flags.txt").exists():
-    return
-  private_runs.remove_noise_key(folder)
-  if [path.name for path in folder.iterdir()] == ["lock"]:
-    (folder / "lock").unlink()
-    for empty in (folder, folder.parent):
-      with contextlib.suppress(OSError):  # The method has runs with other seeds.
-        empty.rmdir()
-
-
 def _check_same_flags(
   folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
   """Refuses to continue a run that had other flags."""
   wanted = config.to_flags()
   # What followed from the budget and the clients, and is not known yet now.
-  followed = private_runs.CALIBRATED if config.epsilon is not None else ()
+  followed = private.CALIBRATED if config.epsilon is not None else ()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   incidental = set(run_config.INCIDENTAL)
   if config.is_private:
@@ -150,37 +95,40 @@ def _check_same_flags(
     )
 
 
-def run(config: run_config.RunConfig) -> pathlib.Path:
+def train(config: run_config.RunConfig) -> run_folder.Run:
   """Carries out a run, or what is left of it.
+
+      run = train(RunConfig(theta=0.25, num_rounds=100, output_dir="results"))
+      run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
     config: What the run is asked for.
 
   Returns:
-    The run's folder.
+    The finished run.
 
   Raises:
     ValueError: If something was asked for that cannot be done; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
   task = tasks.get_task(config.task)
-  folder = method_names.run_path(config)
-  config = methods.resolve(config, task)
-  cli.make_folder("output_dir", folder)
+  folder = names.run_path(config)
+  config = build.resolve(config, task)
+  run_folder.make("output_dir", folder)
   with run_folder.lock(folder):
-    earlier = run_folder.Run(folder.parent.parent.name, folder.parent.name, config.seed, folder)
+    earlier = run_folder.Run(folder, config.seed)
     if earlier.flags:
       _check_same_flags(folder, config, earlier.flags)
       if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
-        return folder
+        return earlier
       if (earlier.last_round or 0) > config.num_rounds:
         raise ValueError(
           f"Found {earlier.last_round} rounds done in {folder}, more than"
           f" --num_rounds={config.num_rounds}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
-    _remove_leftovers(folder)
+    run_folder.remove_leftovers(folder)
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
@@ -188,9 +136,11 @@ def run(config: run_config.RunConfig) -> pathlib.Path:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
     except Exception:
-      _remove_if_nothing_was_done(folder)
+      if not (folder / "flags.txt").exists():  # It would be taken for an unfinished run.
+        noise_key.remove(folder)
+        run_folder.remove_if_empty(folder)
       raise
-  return folder
+  return run_folder.Run(folder, config.seed)
 
 
 def load_task(
@@ -237,13 +187,13 @@ def _train(
   if config.is_private:
     population = len(splits["train"].client_ids)
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
-    config = private_runs.calibrate(config, population, num_parameters, earlier.flags)
-    release = private_runs.build_release(config, population, num_parameters)
-    account = private_runs.Account(config, release, folder)
-    key = private_runs.noise_key(folder, config.noise_key_file, bool(earlier.flags))
-  select_clients = methods.build_selection(splits["train"], config, release, key)
+    config = private.calibrate(config, population, num_parameters, earlier.flags)
+    release = private.build_release(config, population, num_parameters)
+    account = accounts.Account(config, release, folder)
+    key = noise_key.load(folder, config.noise_key_file, bool(earlier.flags))
+  select_clients = build.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config.engine)
-  process = methods.build_process(config, model, splits["train"], release, key)
+  process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
     print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
@@ -251,11 +201,11 @@ def _train(
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
 
   # Only now, as nothing above has failed: from here on the folder is this run's.
-  manifest = _manifest(config)
-  manifest["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
-  manifest["started"] = earlier.manifest.get("started", manifest["started"])
+  described = manifest.build(config.seed)
+  described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
+  described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
-  atomic_files.write_json(folder / "manifest.json", manifest)
+  atomic_files.write_json(folder / "manifest.json", described)
   (folder / "metrics.json").unlink(missing_ok=True)
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
@@ -273,9 +223,9 @@ def _train(
       values["epsilon"] = account.epsilon(round_num)
     return values
 
-  bar = progress.ProgressBar(f"{config.task} {folder.parent.name} {folder.name}", config.num_rounds)
+  bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
-    tff.program.FileProgramStateManager if account is None else private_runs.SecretStateManager
+    tff.program.FileProgramStateManager if account is None else accounts.SecretStateManager
   )
   loop = training_loop.Loop(
     process=process,
@@ -285,7 +235,7 @@ def _train(
     evaluate=evaluate,
     rounds_per_evaluation=config.rounds_per_evaluation,
     release_managers=[
-      *([] if account is None else [private_runs.LedgerReleaseManager(account)]),
+      *([] if account is None else [accounts.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
       # Events have times, and the time of a round tells the size of its cohort.
       *([release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []),
@@ -305,16 +255,16 @@ def _train(
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
     columns = of_clients._asdict()
-    run_folder.write_clients(
+    run_files.write_clients(
       folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
     )
     metrics[split] = _describe(of_clients, weighted=split == "train")
-  manifest["finished"] = _now()
+  described["finished"] = manifest.now()
   if account is None:
     seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
-    manifest["seconds_per_round"] = float(np.nanmedian(seconds))
-  atomic_files.write_json(folder / "manifest.json", manifest)
-  run_folder.write_weights(folder / "weights.npz", weights)
+    described["seconds_per_round"] = float(np.nanmedian(seconds))
+  atomic_files.write_json(folder / "manifest.json", described)
+  run_files.write_weights(folder / "weights.npz", weights)
   # Last, as its presence says that the run is finished.
   atomic_files.write_json(folder / "metrics.json", metrics)
   print(f"Finished: {folder}")

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 from typing import Any, Optional
 
-from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.run import thresholds
 
 TRAIN_LOSS = "train.loss.mean"
 VALIDATION_P90 = "validation.error.p90"
@@ -93,7 +93,7 @@ class Preset:
     listed = []
     for epsilon in epsilons:
       listed.append(dict(algorithm="fed_avg", epsilon=epsilon, **self.private_flags["fed_avg"]))
-      for theta, threshold in itertools.product(thetas, method_names.PRIVATE_THRESHOLDS):
+      for theta, threshold in itertools.product(thetas, thresholds.private()):
         if threshold in self.private_flags:
           own = dict(algorithm="superquantile", theta=theta, epsilon=epsilon, threshold=threshold)
           listed.append({**own, **self.private_flags[threshold]})

@@ -9,7 +9,8 @@ import typing
 from typing import Any, Optional, Union
 
 from tff_superquantile import user_cache
-from tff_superquantile.experiments import method_names
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import thresholds
 
 _TASK_DEFAULT = "None for the task's own"
 # Not a part of what a run computes: a run continues under other values of these.
@@ -31,8 +32,30 @@ def _flag(
   return dataclasses.field(default=default, metadata=metadata)
 
 
+def _parameters_of_methods() -> type:
+  """Returns a dataclass with the parameters of all methods."""
+  fields = [
+    (one.name, Optional[one.kind], _flag(one.default, one.help, least=one.least))
+    for one in methods.parameters().values()
+  ]
+  return dataclasses.make_dataclass("ParametersOfMethods", fields, frozen=True)
+
+
+if typing.TYPE_CHECKING:
+
+  class _ParametersOfMethods:
+    """Fields that `methods.METHODS` decides."""
+
+    def __init__(self, **values: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any: ...
+
+else:
+  _ParametersOfMethods = _parameters_of_methods()
+
+
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(_ParametersOfMethods):
   """What a run is asked for.
 
       RunConfig(task="synthetic", theta=0.25, num_rounds=100, output_dir="results")
@@ -54,47 +77,7 @@ class RunConfig:
   algorithm: str = _flag(
     "superquantile",
     "How to learn it.",
-    choices=method_names.ALGORITHMS,
-  )
-  theta: float = _flag(
-    0.5,
-    "Tail fraction in (0, 1], for superquantile: 1 averages everybody. For fed_avg_sub: the"
-    " fraction of each cohort that trains, drawn at random.",
-  )
-  wanted_updates: Optional[int] = _flag(
-    None,
-    "For superquantile, in place of --theta: how many clients are to train in a round, whoever"
-    " turns up; theta follows within --min_theta and --max_theta.",
-    least=1,
-  )
-  min_theta: float = _flag(
-    0.1,
-    "Least tail fraction of --wanted_updates.",
-  )
-  max_theta: float = _flag(
-    1.0,
-    "Largest tail fraction of --wanted_updates.",
-  )
-  proximal_weight: Optional[float] = _flag(
-    None,
-    "mu of fed_prox: mu / 2 |w - w0|^2 at each client.",
-  )
-  q: Optional[float] = _flag(
-    None,
-    "Exponent of q_fed_avg (q-FFL); 10 stands for AFL in the paper.",
-  )
-  temperature: Optional[float] = _flag(
-    None,
-    "t of tilted_erm: weights proportional to exp(t loss).",
-  )
-  moving_average_rate: Optional[float] = _flag(
-    None,
-    "Of tilted_erm: normalises by a moving average over rounds, as its authors do; None for each"
-    " round by itself, which is stable.",
-  )
-  ascent_rate: Optional[float] = _flag(
-    None,
-    "Step size on the client weights of agnostic_fed_avg.",
+    choices=tuple(methods.METHODS),
   )
   threshold: Optional[str] = _flag(
     None,
@@ -102,7 +85,7 @@ class RunConfig:
     " paper's exact reweighting; by the quantile of a private histogram (tree), or by one that is"
     " tracked by a private bit a client (geometric). None for exact, or in a private run"
     " geometric.",
-    choices=("exact", "reweighting", *method_names.PRIVATE_THRESHOLDS),
+    choices=tuple(thresholds.THRESHOLDS),
   )
   threshold_noise_multiplier: Optional[float] = _flag(
     None,

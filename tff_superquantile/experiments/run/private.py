@@ -1,29 +1,18 @@
-"""What makes a run private: its noise from a budget, its ledger, what it must not write."""
+"""Private runs: checks what they are asked for, and finds their noise from a budget."""
 
 from collections.abc import Mapping
-import contextlib
 import dataclasses
-import math
-import pathlib
-import secrets
 from typing import Any
-
-import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
-from privacy import ledger
 from privacy import releases
-from privacy import server as server_lib
 from privacy import shares
-from privacy import statements
 from privacy import tree_mechanism
-from tff_superquantile import atomic_files
-from tff_superquantile import noise_source
-from tff_superquantile import superquantile
-from tff_superquantile.experiments import method_names
-from tff_superquantile.experiments import run_config
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import thresholds
 
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
@@ -41,7 +30,20 @@ DEFAULTS = dict(
   accounting=accounting.TIGHTEST,
   noise_key_file="",
 )
-_KEY_FILE = "noise_key"
+
+
+def check_not_private(config: run_config.RunConfig) -> None:
+  """Checks that a run that is not private has no flag of a private one.
+
+  Raises:
+    ValueError: If it has.
+  """
+  for name, default in DEFAULTS.items():
+    if getattr(config, name) != default:
+      raise ValueError(
+        f"Found --{name}={getattr(config, name)} in a run that is not private; give --epsilon, too,"
+        " or leave it out."
+      )
 
 
 def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
@@ -56,7 +58,12 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   Raises:
     ValueError: If flags contradict each other.
   """
-  has_threshold = config.algorithm == "superquantile" and config.theta < 1.0
+  if config.sampling == "diurnal":
+    raise ValueError(
+      "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
+      " use poisson."
+    )
+  has_threshold = methods.METHODS[config.algorithm].has_threshold and config.theta < 1.0
   if not has_threshold:
     for name in ("threshold", "threshold_noise_multiplier", "rho_ratio"):
       if getattr(config, name) is not None:
@@ -80,10 +87,10 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
     client_weighting="uniform",
     sampling=config.sampling or "poisson",
   )
-  if has_threshold and resolved.threshold not in method_names.PRIVATE_THRESHOLDS:
+  if has_threshold and resolved.threshold not in thresholds.private():
     raise ValueError(
       f"Found --threshold={resolved.threshold} in a private run, which shows the server the"
-      f" losses; use one of {', '.join(method_names.PRIVATE_THRESHOLDS)}."
+      f" losses; use one of {', '.join(thresholds.private())}."
     )
   _check_noise_shares(resolved)
   if resolved.clip_norm is None:
@@ -139,8 +146,8 @@ def check_resolved(config: run_config.RunConfig) -> None:
     ValueError: If a value is out of its range.
   """
   update_clip_norm(config)
-  if config.algorithm == "superquantile":
-    superquantile.check_theta(config.theta)
+  if methods.METHODS[config.algorithm].has_threshold:
+    methods.theta_of(config)
   if config.threshold == "tree":
     tree_mechanism.check_num_bins(config.num_bins)
 
@@ -248,173 +255,3 @@ def build_release(
     contacted=config.contacted_clients,
   )
   return calibration.complete(release, **_made_by_clients(config, num_parameters))
-
-
-def noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
-  """The key of a private run, from which its cohorts and its noise follow; kept for its resumption.
-
-  It is in `checkpoints/noise_key` alone, readable by the owner alone, and nothing else that the run
-  writes tells anything about it, but for the checkpoints beside it.
-
-  Args:
-    folder: The run's folder.
-    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
-    has_begun: Whether the run has done something already, with a key that must be there.
-
-  Returns:
-    16 bytes.
-
-  Raises:
-    ValueError: If a file cannot be read, is no key, or is not the run's.
-  """
-  given = _read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
-  path = folder / "checkpoints" / _KEY_FILE
-  if path.exists():
-    kept = _read_key(path, "the run's key")
-    if given not in (None, kept):
-      raise ValueError(
-        f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
-        " or none."
-      )
-    return kept
-  if has_begun and given is None:
-    raise ValueError(
-      f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
-      " back, give it by --noise_key_file, or choose another --output_dir."
-    )
-  key = given or secrets.token_bytes(noise_source.KEY_BYTES)
-  path.parent.mkdir(mode=0o700, exist_ok=True)
-  path.parent.chmod(0o700)
-  atomic_files.write(path, key.hex() + "\n", mode=0o600)
-  return key
-
-
-def remove_noise_key(folder: pathlib.Path) -> None:
-  """Removes the key of a run that has not begun, and its folder if there is nothing else in it."""
-  (folder / "checkpoints" / _KEY_FILE).unlink(missing_ok=True)
-  with contextlib.suppress(OSError):
-    (folder / "checkpoints").rmdir()
-
-
-def _read_key(path: pathlib.Path, name: str) -> bytes:
-  try:
-    with open(path, "rb") as stream:
-      text = stream.read(1024)
-    key = bytes.fromhex(text.decode("ascii").strip())
-  except OSError as error:
-    raise ValueError(f"Found that {name} {path} cannot be read ({error.strerror}).") from None
-  except ValueError:
-    key = b""
-  if len(key) != noise_source.KEY_BYTES:
-    raise ValueError(
-      f"Found no key in {path}; expected {2 * noise_source.KEY_BYTES} hexadecimal digits, such as"
-      f" `openssl rand -hex {noise_source.KEY_BYTES}` prints."
-    )
-  return key
-
-
-class SecretStateManager(tff.program.FileProgramStateManager):
-  """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
-
-  def __init__(self, root_dir: str, **kwargs: Any):
-    super().__init__(root_dir, **kwargs)
-    self._folder = pathlib.Path(root_dir)
-    self._folder.chmod(0o700)
-
-  async def save(self, program_state: Any, version: int) -> None:
-    # Until they are closed to others, nobody else gets into the folder.
-    await super().save(program_state, version)
-    for path in self._folder.rglob("*"):
-      path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-class Account:
-  """A private run's account: what each round costs, and the ledger in its folder."""
-
-  def __init__(self, config: run_config.RunConfig, release: releases.Release, folder: pathlib.Path):
-    """Opens the account.
-
-    Args:
-      config: From `calibrate`.
-      release: From `build_release`.
-      folder: The run's folder.
-
-    Raises:
-      ValueError: If all rounds together cost more than --epsilon.
-    """
-    assert config.delta is not None  # From `calibrate`.
-    self._release = release
-    self._meter = accounting.Meter(self._release, config.delta, config.accounting)
-    self._config = config
-    self._path = folder / ledger.FILE_NAME
-    total = self._meter.epsilon(config.num_rounds)
-    if config.epsilon is not None and total > config.epsilon * (1.0 + 1e-9):
-      raise ValueError(
-        f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
-        f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
-      )
-
-  def describe(self) -> str:
-    """What the run will cost and with which noise, for the user, before it starts."""
-    config, release = self._config, self._release
-    lines = [
-      f"Private: {config.num_rounds} rounds cost epsilon"
-      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {config.delta:.3g}"
-      f" ({release.neighboring_relation}).",
-      f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
-      f" to {update_clip_norm(config):.4g}.",
-    ]
-    if release.threshold_noise_multiplier is not None:
-      lines.append(
-        f"Noise multiplier of the {config.threshold} threshold:"
-        f" {release.threshold_noise_multiplier:.4g}."
-      )
-      if config.rho_ratio is not None:
-        more = math.sqrt(1.0 + config.rho_ratio) - 1.0
-        lines.append(
-          f"The threshold has {config.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
-          f" costs these {100.0 * more:.2g} % more noise."
-        )
-    if release.tree is not None:
-      lines.append(release.tree.describe())
-    said = statements.noise_shares(release)
-    if said is not None:
-      lines.append(said)
-    server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
-    if server.epsilon is not None:
-      lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
-    lines.append(
-      "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
-      " the run's folder."
-    )
-    warning = accounting.delta_warning(self._meter.delta, release.population)
-    return "\n".join(lines + ([] if warning is None else [f"Warning: {warning}"]))
-
-  def epsilon(self, round_num: int) -> float:
-    """What the rounds up to this one cost at most."""
-    return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
-
-  def write(self, rounds_done: int) -> None:
-    """Writes the ledger; before what a round released is written, so that it never lags."""
-    config = self._config
-    text = ledger.build_ledger(
-      self._release,
-      claim_epsilon=config.epsilon,
-      delta=self._meter.delta,
-      clip_norm=update_clip_norm(config),
-      num_rounds_planned=config.num_rounds,
-      rounds_done=rounds_done,
-      accountant=config.accounting,
-      meter=self._meter,
-    ).to_json()
-    atomic_files.write(self._path, text)
-
-
-class LedgerReleaseManager(tff.program.ReleaseManager):
-  """Enters each round into the ledger."""
-
-  def __init__(self, account: Account):
-    self._account = account
-
-  async def release(self, value: Any, key: int) -> None:
-    self._account.write(key)

@@ -1,0 +1,1 @@
+"""Experiments of several runs: what they are, how they are tuned, and who carries them out."""

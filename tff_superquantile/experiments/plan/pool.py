@@ -1,0 +1,155 @@
+"""Carries out runs, several at once, each in a process of its own on its share of the cores."""
+
+from collections.abc import Sequence
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import tqdm
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import progress
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+# As absl logs it: severity, date, time, process, file and line.
+_WARNING = re.compile(r"W\d{4} \S+ +\d+ training_loop\.py:\d+\] (.+)")
+
+
+def command(config: run_config.RunConfig) -> list[str]:
+  """Returns the command that carries out a run."""
+  module = "tff_superquantile.experiments.train"
+  return [sys.executable, "-m", module, *config.to_arguments()]
+
+
+class _ActiveRun:
+  """A run in a process of its own, with its output in the run's folder."""
+
+  def __init__(self, config: run_config.RunConfig, cores: Sequence[int], position: int):
+    self.cores = cores
+    self.position = position
+    self.folder = run_folder.of_config(config)
+    self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
+    self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
+    self._log_path = self.folder.path / "log.txt"
+    run_folder.make("output_dir", self.folder.path)
+    with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
+      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
+    with log:
+      self.process = dependent_process.DependentProcess(
+        command(config),
+        cores=cores,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+      )
+
+  def last_round(self) -> tuple[int, dict[str, float]]:
+    """Returns how many rounds are done and what the last one released."""
+    try:
+      with open(self.folder.path / "rounds.csv", "rb") as file:
+        header = file.readline()
+        # Only the end, as this is looked at twice a second.
+        file.seek(max(0, os.path.getsize(file.name) - 4096))
+        last_line = file.read().split(b"\n")[-2]  # What follows it is still being written.
+      columns, values = csv.reader([header.decode(), last_line.decode()])
+      row = {name: float(value) for name, value in zip(columns, values) if value}
+      return int(row.pop("round")), row
+    except (OSError, ValueError, LookupError):
+      return 0, {}  # Not there yet.
+
+  def show_progress(self) -> int:
+    """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
+    done, values = self.last_round()
+    if done and sys.stderr.isatty():
+      self.bar.show(values, done)
+    return done
+
+  def _lines(self) -> list[str]:
+    """The lines that the run printed."""
+    return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
+
+  def warnings(self) -> list[str]:
+    """The warnings of its training that the run logged."""
+    return [match[1] for match in map(_WARNING.search, self._lines()) if match]
+
+  def complaint(self) -> str:
+    """The last line that the run printed."""
+    lines = self._lines()
+    nothing = "it said nothing, as where the disk is full"
+    return next((line for line in reversed(lines) if line.strip()), nothing)
+
+
+def _stop(active: Sequence[_ActiveRun]) -> None:
+  """Lets the runs save their state and end."""
+  for run in active:
+    if run.process.poll() is None:
+      run.process.send_signal(signal.SIGINT)
+  for run in active:
+    run.process.wait()
+
+
+def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[str]:
+  """Carries out runs, `num_workers` at a time, each on its share of the cores.
+
+  Args:
+    configs: The runs.
+    num_workers: Runs at once.
+
+  Returns:
+    Names of the runs that failed.
+
+  Raises:
+    ValueError: If a run found its flags or its data wrong; the others are stopped.
+  """
+  cores = sorted(os.sched_getaffinity(0))
+  num_workers = min(num_workers, len(configs), len(cores))
+  # Cores, and a line of the terminal.
+  free: list[tuple[Sequence[int], int]]
+  free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
+  waiting = list(configs)
+  active: list[_ActiveRun] = []
+  failed = []
+  expected_rounds = [config.num_rounds for config in configs]
+  total = None if None in expected_rounds else sum(expected_rounds)
+  bar = tqdm.tqdm(
+    desc=f"0 of {len(configs)} runs done",
+    total=total,
+    unit="round",
+    position=0,
+    mininterval=0.5 if sys.stderr.isatty() else 20,
+    dynamic_ncols=sys.stderr.isatty(),
+  )
+  rounds_of_ended, num_ended = 0, 0
+  try:
+    while waiting or active:
+      while waiting and free:
+        active.append(_ActiveRun(waiting.pop(0), *free.pop()))
+      time.sleep(_SECONDS_BETWEEN_LOOKS)
+      for run in [run for run in active if run.process.poll() is not None]:
+        run.bar.close()
+        active.remove(run)
+        free.append((run.cores, run.position))
+        rounds_of_ended += run.last_round()[0]
+        num_ended += 1
+        for warning in run.warnings():
+          bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
+        if run.process.returncode == cli.USAGE_ERROR:
+          raise ValueError(run.complaint().removeprefix("Error: "))
+        if run.process.returncode != 0:
+          failed.append(run.name)
+          bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
+      bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
+      bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)
+  finally:
+    for run in active:
+      run.bar.close()
+    bar.close()
+    _stop(active)
+  return failed

@@ -1,0 +1,21 @@
+"""One run: what it is asked for, and what it leaves.
+
+    from tff_superquantile.experiments import run
+
+    finished = run.train(run.RunConfig(theta=0.25, num_rounds=100))
+
+`METHODS` has a row for each algorithm. `find_runs` reads the runs of an output directory.
+"""
+
+from tff_superquantile import lazy
+
+__all__, __getattr__, __dir__ = lazy.attach(
+  __name__,
+  ("methods", "thresholds"),
+  {
+    "methods": ("METHODS",),
+    "run_config": ("RunConfig",),
+    "run_folder": ("Run", "find_runs", "group_by_method"),
+    "runner": ("train",),
+  },
+)

@@ -1,0 +1,123 @@
+"""The account of a private run: its ledger, and what it tells its user before it starts."""
+
+import math
+import pathlib
+from typing import Any
+
+import tensorflow_federated as tff
+
+from privacy import accounting
+from privacy import ledger
+from privacy import releases
+from privacy import server as server_lib
+from privacy import statements
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import run_config
+
+
+class SecretStateManager(tff.program.FileProgramStateManager):
+  """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
+
+  def __init__(self, root_dir: str, **kwargs: Any):
+    super().__init__(root_dir, **kwargs)
+    self._folder = pathlib.Path(root_dir)
+    self._folder.chmod(0o700)
+
+  async def save(self, program_state: Any, version: int) -> None:
+    # Until they are closed to others, nobody else gets into the folder.
+    await super().save(program_state, version)
+    for path in self._folder.rglob("*"):
+      path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+class Account:
+  """A private run's account: what each round costs, and the ledger in its folder."""
+
+  def __init__(self, config: run_config.RunConfig, release: releases.Release, folder: pathlib.Path):
+    """Opens the account.
+
+    Args:
+      config: From `calibrate`.
+      release: From `build_release`.
+      folder: The run's folder.
+
+    Raises:
+      ValueError: If all rounds together cost more than --epsilon.
+    """
+    assert config.delta is not None  # From `calibrate`.
+    self._release = release
+    self._meter = accounting.Meter(self._release, config.delta, config.accounting)
+    self._config = config
+    self._path = folder / ledger.FILE_NAME
+    total = self._meter.epsilon(config.num_rounds)
+    if config.epsilon is not None and total > config.epsilon * (1.0 + 1e-9):
+      raise ValueError(
+        f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
+        f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
+      )
+
+  def describe(self) -> str:
+    """What the run will cost and with which noise, for the user, before it starts."""
+    config, release = self._config, self._release
+    lines = [
+      f"Private: {config.num_rounds} rounds cost epsilon"
+      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {config.delta:.3g}"
+      f" ({release.neighboring_relation}).",
+      f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
+      f" to {private.update_clip_norm(config):.4g}.",
+    ]
+    if release.threshold_noise_multiplier is not None:
+      lines.append(
+        f"Noise multiplier of the {config.threshold} threshold:"
+        f" {release.threshold_noise_multiplier:.4g}."
+      )
+      if config.rho_ratio is not None:
+        more = math.sqrt(1.0 + config.rho_ratio) - 1.0
+        lines.append(
+          f"The threshold has {config.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
+          f" costs these {100.0 * more:.2g} % more noise."
+        )
+    if release.tree is not None:
+      lines.append(release.tree.describe())
+    said = statements.noise_shares(release)
+    if said is not None:
+      lines.append(said)
+    server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
+    if server.epsilon is not None:
+      lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
+    lines.append(
+      "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
+      " the run's folder."
+    )
+    warning = accounting.delta_warning(self._meter.delta, release.population)
+    return "\n".join(lines + ([] if warning is None else [f"Warning: {warning}"]))
+
+  def epsilon(self, round_num: int) -> float:
+    """What the rounds up to this one cost at most."""
+    return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
+
+  def write(self, rounds_done: int) -> None:
+    """Writes the ledger; before what a round released is written, so that it never lags."""
+    config = self._config
+    text = ledger.build_ledger(
+      self._release,
+      claim_epsilon=config.epsilon,
+      delta=self._meter.delta,
+      clip_norm=private.update_clip_norm(config),
+      num_rounds_planned=config.num_rounds,
+      rounds_done=rounds_done,
+      accountant=config.accounting,
+      meter=self._meter,
+    ).to_json()
+    atomic_files.write(self._path, text)
+
+
+class LedgerReleaseManager(tff.program.ReleaseManager):
+  """Enters each round into the ledger."""
+
+  def __init__(self, account: Account):
+    self._account = account
+
+  async def release(self, value: Any, key: int) -> None:
+    self._account.write(key)

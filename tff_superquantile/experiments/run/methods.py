@@ -1,0 +1,276 @@
+"""The methods that runs compare. `METHODS` is the only place that knows a method's parameters.
+
+A row makes the value of `--algorithm`, the flags of the method's parameters, the folder and the
+title of its runs, its place in tables, the checks of its flags, and its learning process.
+Importing this starts no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Optional
+
+import tff_superquantile as tsq
+
+if TYPE_CHECKING:  # Its fields are made from the parameters here.
+  from tff_superquantile.experiments.run import run_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+  """A parameter of a method: a field of `RunConfig`, and a flag.
+
+  Attributes:
+    name: The name of the field and of the flag.
+    help: What `--help` says of it.
+    short: Its name in the names of folders; empty for a parameter that they leave out.
+    symbol: Its name for people.
+    kind: Its type.
+    default: Its default. A default of None means that the parameter belongs to its methods alone.
+    is_required: Whether its methods need a value.
+    least: Its least value, if there is one.
+  """
+
+  name: str
+  help: str
+  short: str = ""
+  symbol: str = ""
+  kind: type = float
+  default: Optional[float] = None
+  is_required: bool = False
+  least: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ingredients:
+  """What a run gives to the function that builds its learning process.
+
+  Attributes:
+    config: The resolved config.
+    work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
+      private run also the noise of the updates.
+    threshold: What `build_superquantile_fed_avg` takes for a threshold; None in a run without.
+    num_clients: The number of training clients.
+    seed_fn: Reads a client's seed.
+    index_fn: Reads a client's number.
+  """
+
+  config: run_config.RunConfig
+  work: Mapping[str, Any]
+  threshold: Any
+  num_clients: int
+  seed_fn: Callable[[Any], Any]
+  index_fn: Callable[[Any], Any]
+
+
+Builder = Callable[[Ingredients], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """A row of `METHODS`.
+
+  Attributes:
+    title: What people call the method.
+    build: Builds its `tff.learning.templates.LearningProcess`.
+    parameters: Its parameters. The first belongs to the method's name; the others follow it.
+    build_private: Builds the process of a private run; None for a method that has none.
+    has_threshold: Whether `--threshold` and its flags apply.
+    num_trained: Returns how many clients of a cohort train, if that is not the whole cohort.
+    check: Raises a `ValueError` if a config of this method contradicts itself.
+  """
+
+  title: str
+  build: Builder
+  parameters: tuple[Parameter, ...] = ()
+  build_private: Optional[Builder] = None
+  has_threshold: bool = False
+  num_trained: Optional[Callable[[run_config.RunConfig], int]] = None
+  check: Callable[[run_config.RunConfig], None] = lambda config: None
+
+
+def theta_of(config: run_config.RunConfig) -> Any:
+  """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
+
+  Raises:
+    ValueError: If theta is outside (0, 1], or no `AdaptiveTheta` has these numbers.
+  """
+  if config.wanted_updates is None:
+    return tsq.superquantile.check_theta(config.theta)
+  return tsq.AdaptiveTheta(config.wanted_updates, config.min_theta, config.max_theta)
+
+
+def _num_in_tail(config: run_config.RunConfig) -> int:
+  """Returns the number of clients of the tail: superquantile aggregation trains as many."""
+  tail = config.theta * config.clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
+  return math.ceil(tail)
+
+
+def _check_fed_avg_sub(config: run_config.RunConfig) -> None:
+  tsq.superquantile.check_theta(config.theta)
+  if config.sampling not in (None, "fixed_size"):
+    raise ValueError(
+      f"Found --algorithm=fed_avg_sub with --sampling={config.sampling}; it trains a fraction"
+      " of cohorts of fixed size."
+    )
+
+
+_THETA = Parameter(
+  "theta",
+  "Tail fraction in (0, 1], for superquantile: 1 averages everybody. For fed_avg_sub: the fraction"
+  " of each cohort that trains, drawn at random.",
+  short="theta",
+  symbol="θ",
+  default=0.5,
+)
+
+# In the order of the paper's tables.
+METHODS: dict[str, Method] = {
+  "fed_avg": Method(
+    "FedAvg",
+    lambda run: tsq.build_fed_avg(**run.work),
+    build_private=lambda run: tsq.build_private_superquantile_fed_avg(theta=1.0, **run.work),
+  ),
+  "fed_avg_sub": Method(
+    "FedAvg-Sub",
+    lambda run: tsq.build_fed_avg(**run.work),
+    (_THETA,),
+    num_trained=_num_in_tail,
+    check=_check_fed_avg_sub,
+  ),
+  "fed_prox": Method(
+    "FedProx",
+    lambda run: tsq.build_fed_prox(proximal_strength=run.config.proximal_weight, **run.work),
+    (
+      Parameter(
+        "proximal_weight",
+        "mu of fed_prox: mu / 2 |w - w0|^2 at each client.",
+        short="mu",
+        symbol="μ",
+        is_required=True,
+      ),
+    ),
+  ),
+  "q_fed_avg": Method(
+    "q-FFL",
+    lambda run: tsq.build_q_fed_avg(q=run.config.q, **run.work),
+    (
+      Parameter(
+        "q",
+        "Exponent of q_fed_avg (q-FFL); 10 stands for AFL in the paper.",
+        short="q",
+        symbol="q",
+        is_required=True,
+      ),
+    ),
+  ),
+  "tilted_erm": Method(
+    "Tilted-ERM",
+    lambda run: tsq.build_tilted_erm(
+      temperature=run.config.temperature,
+      moving_average_rate=run.config.moving_average_rate or 0.0,
+      **run.work,
+    ),
+    (
+      Parameter(
+        "temperature",
+        "t of tilted_erm: weights proportional to exp(t loss).",
+        short="t",
+        symbol="t",
+        is_required=True,
+      ),
+      Parameter(
+        "moving_average_rate",
+        "Of tilted_erm: normalises by a moving average over rounds, as its authors do; None for"
+        " each round by itself, which is stable.",
+        short="average",
+        symbol="moving average",
+      ),
+    ),
+  ),
+  "agnostic_fed_avg": Method(
+    "Agnostic FedAvg",
+    lambda run: tsq.build_agnostic_fed_avg(
+      ascent_rate=run.config.ascent_rate,
+      num_clients=run.num_clients,
+      index_fn=run.index_fn,
+      **run.work,
+    ),
+    (
+      Parameter(
+        "ascent_rate",
+        "Step size on the client weights of agnostic_fed_avg.",
+        short="rate",
+        symbol="rate",
+        is_required=True,
+      ),
+    ),
+  ),
+  "superquantile": Method(
+    "Superquantile",
+    lambda run: tsq.build_superquantile_fed_avg(
+      theta=theta_of(run.config), threshold=run.threshold, seed_fn=run.seed_fn, **run.work
+    ),
+    (
+      _THETA,
+      Parameter(
+        "wanted_updates",
+        "For superquantile, in place of --theta: how many clients are to train in a round, whoever"
+        " turns up; theta follows within --min_theta and --max_theta.",
+        short="updates",
+        symbol="updates",
+        kind=int,
+        least=1,
+      ),
+      Parameter("min_theta", "Least tail fraction of --wanted_updates.", default=0.1),
+      Parameter("max_theta", "Largest tail fraction of --wanted_updates.", default=1.0),
+    ),
+    build_private=lambda run: tsq.build_private_superquantile_fed_avg(
+      theta=theta_of(run.config), threshold=run.threshold, **run.work
+    ),
+    has_threshold=True,
+  ),
+}
+
+
+def parameters() -> dict[str, Parameter]:
+  """Returns the parameters of all methods by name."""
+  return {one.name: one for method in METHODS.values() for one in method.parameters}
+
+
+def check(config: run_config.RunConfig) -> None:
+  """Checks that a method has its own parameters, and none of another's.
+
+  Args:
+    config: What a run is asked for; None where the task decides.
+
+  Raises:
+    ValueError: If not.
+  """
+  algorithm = config.algorithm
+  method = METHODS[algorithm]
+  for name, parameter in sorted(parameters().items()):
+    value = getattr(config, name)
+    if parameter in method.parameters:
+      if value is None and parameter.is_required:
+        raise ValueError(f"Found --algorithm={algorithm} without --{name}; give one.")
+    elif value is not None and parameter.default is None:
+      owner = next(found for found, other in METHODS.items() if parameter in other.parameters)
+      raise ValueError(
+        f"Found --{name}={value} with --algorithm={algorithm}; it belongs to {owner}."
+      )
+  method.check(config)
+  if not method.has_threshold and not config.is_private:  # A private run says so itself.
+    for name in ("threshold", "smoothing", "threshold_noise_multiplier"):
+      if getattr(config, name):
+        raise ValueError(
+          f"Found --{name}={getattr(config, name)} with --algorithm={algorithm}; it belongs to"
+          f" {', '.join(name for name, other in METHODS.items() if other.has_threshold)}."
+        )
+  private = [name for name, other in METHODS.items() if other.build_private is not None]
+  if config.is_private and algorithm not in private:
+    raise ValueError(
+      f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
+    )

@@ -1,0 +1,230 @@
+"""Names of runs: the folders that they are written to, and what people read in tables and figures.
+
+A folder's name is the algorithm and what sets it apart, words and numbers joined by `_`:
+`superquantile_theta_0.5_tree_epsilon_5`. All names are made from a run's config; no name of a
+folder is taken apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import NamedTuple, Optional
+
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import run_config
+
+FED_AVG = "fed_avg"
+
+# Fields that are numbers of a run's name without being parameters of its method: their names in a
+# folder, and for people.
+_NUMBERS = {
+  "smoothing": ("smoothing", "ν"),
+  "epsilon": ("epsilon", "ε"),
+  "threshold_noise_multiplier": ("z", "z"),
+  "update_noise_multiplier": ("update_z", "update z"),
+}
+# Fields whose values are words of a run's name: the value that is left out, and the words for
+# people that are not those of the folder.
+_WORDS = {
+  "update_sum": ("central", {"distributed": "distributed noise"}),
+  "noise_shares": ("complement", {"private_coin": "private coin"}),
+  "relation": ("zero_out", {"replace_one": "replace one"}),
+}
+# Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
+# field and its value, and what a title says.
+_APART = {
+  "_standin": ("data", "standin", "stand-in: generated data"),
+  "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
+}
+# The exponent of q-FFL that the paper calls AFL.
+_AFL_Q = 10.0
+
+
+class _Part(NamedTuple):
+  """A part of a run's name.
+
+  Attributes:
+    folder: As the names of folders have it.
+    title: As people read it.
+    number: Its number, by which methods of one budget are sorted; None for others.
+  """
+
+  folder: str
+  title: str
+  number: Optional[float] = None
+
+
+def _parts(config: run_config.RunConfig) -> list[_Part]:
+  """Returns what sets a run apart from others of its algorithm, in the order of its name."""
+
+  def number(field: str, short: str, symbol: str) -> list[_Part]:
+    value = getattr(config, field)
+    if value is None:
+      return []
+    # A wide tail comes first.
+    key = -float(value) if field == "theta" else float(value)
+    return [_Part(f"{short}_{value:g}", f"{symbol} = {value:g}", key)]
+
+  method = methods.METHODS[config.algorithm]
+  parts = []
+  for parameter in method.parameters:
+    # The number of updates decides theta.
+    if parameter.short and (parameter.name != "theta" or config.wanted_updates is None):
+      parts += number(parameter.name, parameter.short, parameter.symbol)
+  if method.has_threshold and config.threshold is not None and config.threshold != "exact":
+    parts.append(_Part(config.threshold, config.threshold))
+  if config.smoothing:
+    parts += number("smoothing", *_NUMBERS["smoothing"])
+  for field, (usual, titles) in _WORDS.items():
+    value = getattr(config, field)
+    if value != usual:
+      parts.append(_Part(value, titles.get(value, value)))
+  if config.epsilon is not None:  # The noise follows from it.
+    (epsilon,) = number("epsilon", *_NUMBERS["epsilon"])
+    return [*parts, epsilon._replace(number=None)]
+  for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
+    parts += number(field, *_NUMBERS[field])
+  return parts
+
+
+def folder(config: run_config.RunConfig) -> str:
+  """Returns the name of the folder of a run's method.
+
+  Args:
+    config: What the run is asked for.
+
+  Raises:
+    ValueError: If --run_name does not name a folder, or would not be found again.
+  """
+  name = config.run_name
+  if name:
+    if "/" in name or name.startswith(".") or not name.isprintable():
+      raise ValueError(
+        f"Found --run_name={name!r}; expected the name of one folder, without slashes, characters"
+        " that do not print, and a dot in front."
+      )
+    return name
+  return "_".join([config.algorithm, *(part.folder for part in _parts(config))])
+
+
+def task_folder(config: run_config.RunConfig) -> str:
+  """Returns the name of the folder of a run's task."""
+  suffixes = [suffix for suffix, (field, value, _) in _APART.items() if _is(config, field, value)]
+  return config.task + "".join(suffixes)
+
+
+def run_path(config: run_config.RunConfig) -> pathlib.Path:
+  """Returns the folder of a run."""
+  return pathlib.Path(config.output_dir, task_folder(config), folder(config), f"seed_{config.seed}")
+
+
+def task_title(config: run_config.RunConfig) -> str:
+  """Returns the name of a run's task for people."""
+  remarks = [f" ({said})" for field, value, said in _APART.values() if _is(config, field, value)]
+  return printable(config.task) + "".join(remarks)
+
+
+def _is(config: run_config.RunConfig, field: str, value: str) -> bool:
+  return getattr(config, field) == value
+
+
+def printable(text: str) -> str:
+  """Replaces characters that do not print: they could move a terminal's cursor."""
+  return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def title(config: run_config.RunConfig) -> str:
+  """Returns the name of a run's method for people.
+
+  Args:
+    config: The run's.
+
+  Returns:
+    "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or --run_name. Not escaped for HTML or
+    Markdown.
+  """
+  if config.run_name:
+    return printable(config.run_name)
+  method = methods.METHODS[config.algorithm]
+  name = method.title
+  words = [part.title for part in _parts(config)]
+  # The algorithm's first parameter belongs to its name, the rest is said after commas.
+  if any(parameter.short for parameter in method.parameters):
+    name = f"{name} {words.pop(0)}"
+  if is_afl(config):
+    name = f"AFL ({name})"
+  return ", ".join([name, *words])
+
+
+def is_afl(config: run_config.RunConfig) -> bool:
+  """Returns whether the method is q-FFL with the exponent that stands for AFL in the paper."""
+  return config.algorithm == "q_fed_avg" and config.q == _AFL_Q
+
+
+class Name(str):
+  """The name of the folder of a run's method, with its name for people and its place in tables.
+
+  It is a text because it is what tables, CSV files and figures tell methods apart by.
+
+  Attributes:
+    config: The config of one of the method's runs; None for a folder whose flags cannot be read.
+    label: The method's name for people.
+  """
+
+  config: Optional[run_config.RunConfig]
+  label: str
+
+  def __new__(cls, name: str, config: Optional[run_config.RunConfig] = None) -> Name:
+    self = super().__new__(cls, name)
+    self.config = config
+    self.label = printable(name) if config is None else title(config)
+    return self
+
+  @property
+  def order(self) -> tuple:
+    """A key that sorts methods as the paper's tables do; private ones by their budgets, at the end.
+
+    Superquantiles come from the widest tail down, and folders of other names last.
+    """
+    config = self.config
+    if config is None or config.run_name:
+      return (self.epsilon or 0.0, len(methods.METHODS), (), str(self))
+    ranks = {algorithm: float(rank) for rank, algorithm in enumerate(methods.METHODS)}
+    # AFL comes after the methods that the paper tunes.
+    rank = ranks["tilted_erm"] + 0.5 if is_afl(config) else ranks[config.algorithm]
+    numbers = tuple(part.number for part in _parts(config) if part.number is not None)
+    return (self.epsilon or 0.0, rank, numbers, str(self))
+
+  @property
+  def epsilon(self) -> Optional[float]:
+    """The privacy budget; None for methods without."""
+    return None if self.config is None else self.config.epsilon
+
+  @property
+  def theta(self) -> Optional[float]:
+    """The tail fraction, in (0, 1]; None for methods without, and where it is adaptive."""
+    if self.config is None or self.config.wanted_updates is not None:
+      return None
+    own = methods.METHODS[self.config.algorithm].parameters
+    return self.config.theta if any(one.name == "theta" for one in own) else None
+
+  @property
+  def is_superquantile(self) -> bool:
+    """Whether the method averages the tail of each cohort."""
+    return self.config is not None and methods.METHODS[self.config.algorithm].has_threshold
+
+  @property
+  def is_plain(self) -> bool:
+    """Whether nothing but a parameter of its own tells the method from others of its algorithm."""
+    return self.config is not None and not self.config.run_name and len(_parts(self.config)) < 2
+
+  @property
+  def without_epsilon(self) -> Name:
+    """The name that the method would have without its privacy budget."""
+    if self.config is None or self.config.epsilon is None:
+      return self
+    config = dataclasses.replace(
+      self.config, epsilon=None, threshold_noise_multiplier=None, update_noise_multiplier=None
+    )
+    return Name(folder(config), config)

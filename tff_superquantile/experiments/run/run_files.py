@@ -1,0 +1,173 @@
+"""Formats of the files in a run's folder: CSV whose texts are safe in a spreadsheet, JSON, weights.
+
+Readers tolerate a run in progress: a missing file reads as empty, and a row that is torn because
+its writer was killed or has not got further yet is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_superquantile import atomic_files
+
+# What spreadsheets take for a formula, and what `escape` has made of it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+
+
+class Weights(NamedTuple):
+  """A model's weights, as arrays."""
+
+  trainable: tuple[np.ndarray, ...]
+  non_trainable: tuple[np.ndarray, ...]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Turns nested dicts into one, whose names join the levels by dots."""
+  leaves: dict[str, Any] = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      leaves.update(flatten(value, f"{prefix}{name}."))
+    else:
+      leaves[f"{prefix}{name}"] = value
+  return leaves
+
+
+def escape(text: str) -> str:
+  """Marks as text, by an apostrophe before it, what a spreadsheet would compute."""
+  return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unescape(text: str) -> str:
+  """What `escape` was given."""
+  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+  """A CSV file's content, whose strings are escaped.
+
+  Args:
+    names: The names of the columns.
+    rows: Strings and numbers.
+
+  Returns:
+    Lines that end in a line feed.
+  """
+  lines = []
+  for row in (names, *rows):
+    line = io.StringIO(newline="")
+    # With its usual end of lines a writer quotes both of the characters that end lines.
+    csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
+    lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+  return "".join(lines)
+
+
+def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]:
+  """Reads a CSV file, without the rows that are not complete.
+
+  Args:
+    path: The file.
+    is_whole: Whether nobody writes to it any more. In a file in the making the last line may stop
+      within a number, and 0.5 of 0.5313 looks as good as any; in a whole one the missing line end
+      is an editor's doing.
+
+  Returns:
+    Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
+  """
+  # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
+  text = read_text(path).replace("\0", "")
+  if not is_whole:
+    text = text[: text.rfind("\n") + 1]
+  header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
+  rows = [row for row in rows if len(row) == len(header)]
+  columns = {}
+  for index, column in enumerate(header):
+    values = [row[index] for row in rows]
+    if column == "client_id":
+      columns[column] = np.array([unescape(value) for value in values], dtype=str)
+    else:
+      columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
+  return columns
+
+
+def write_clients(path: str | os.PathLike, columns: Mapping[str, Sequence]) -> None:
+  """Writes a row a client, like `atomic_files.write`; client ids are escaped.
+
+  Args:
+    path: The CSV file to write.
+    columns: A value a client, by the name of the column.
+  """
+  rows = zip(*(np.asarray(column).tolist() for column in columns.values()))
+  atomic_files.write(path, csv_text(columns, rows))
+
+
+def write_weights(path: str | os.PathLike, weights: Any) -> None:
+  """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`.
+
+  Args:
+    path: The .npz file to write.
+    weights: What has `trainable` and `non_trainable`, structures of arrays without names.
+  """
+  arrays = {
+    f"{kind}_{index}": np.asarray(array)
+    for kind in Weights._fields
+    for index, array in enumerate(getattr(weights, kind))
+  }
+  buffer = io.BytesIO()
+  np.savez(buffer, **arrays)
+  atomic_files.write(path, buffer.getvalue())
+
+
+def read_weights(path: pathlib.Path) -> Weights | None:
+  """Reads what `write_weights` wrote; None where there is no file."""
+  try:
+    with np.load(path) as arrays:
+      return Weights(
+        *(
+          tuple(arrays[f"{kind}_{i}"] for i in range(sum(n.startswith(kind) for n in arrays)))
+          for kind in Weights._fields
+        )
+      )
+  except FileNotFoundError:
+    return None
+
+
+def read_text(path: pathlib.Path) -> str:
+  """Returns the content of a text file; an empty text where there is no file."""
+  try:
+    with open(path, encoding="utf-8", errors="replace", newline="") as stream:
+      return stream.read()
+  except FileNotFoundError:
+    return ""
+
+
+def read_json(path: pathlib.Path, kind: type = dict) -> Any:
+  """Reads a JSON value; a file that is missing, torn or not of that kind reads as empty.
+
+  Args:
+    path: The file.
+    kind: dict or list.
+
+  Returns:
+    The value.
+  """
+  try:
+    value = json.loads(read_text(path))
+  except ValueError:
+    return kind()
+  return value if isinstance(value, kind) else kind()
+
+
+def _to_float(text: str) -> float:
+  try:
+    return float(text)
+  except ValueError:
+    return np.nan

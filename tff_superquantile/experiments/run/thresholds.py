@@ -1,0 +1,78 @@
+"""The thresholds of superquantile runs. `THRESHOLDS` is the only place that builds one.
+
+A private threshold has a row in `privacy.releases.THRESHOLDS`, too, which says how its release is
+accounted for. Importing this starts no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import tff_superquantile as tsq
+
+if TYPE_CHECKING:
+  from privacy import tree_mechanism
+  from tff_superquantile.experiments.run import run_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+  """A row of `THRESHOLDS`.
+
+  Attributes:
+    build: Returns what `build_superquantile_fed_avg` takes for a threshold, from a run's config,
+      the key of its noise, 16 bytes, and the tree that its private release accounts for, if any.
+    is_private: Whether its noise hides the losses from the server, or from who reads its releases.
+  """
+
+  build: Callable[[run_config.RunConfig, bytes, tree_mechanism.TreeMechanism | None], Any]
+  is_private: bool = False
+
+
+def _build_tree(
+  config: run_config.RunConfig, key: bytes, tree: tree_mechanism.TreeMechanism | None
+) -> Any:
+  if tree is None:  # No budget.
+    from privacy import tree_mechanism  # --help needs no accountant.
+
+    assert config.threshold_noise_multiplier is not None  # `build.resolve` sees to it.
+    tree = tree_mechanism.build_tree_mechanism(
+      config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
+    )
+  return functools.partial(
+    tsq.build_tree_quantile,
+    mechanism=tree,
+    max_loss=config.max_loss,
+    secure_sum=config.secure_sum,
+    noise_key=key,
+  )
+
+
+# The value of --threshold, which names the folders of its runs, too.
+THRESHOLDS: dict[str, Threshold] = {
+  "exact": Threshold(lambda config, key, tree: "exact"),
+  "reweighting": Threshold(
+    lambda config, key, tree: functools.partial(
+      tsq.threshold.build_exact_reweighting, smoothing=config.smoothing
+    )
+  ),
+  "tree": Threshold(_build_tree, is_private=True),
+  "geometric": Threshold(
+    lambda config, key, tree: functools.partial(
+      tsq.build_geometric_quantile,
+      noise_multiplier=config.threshold_noise_multiplier,
+      expected_clients=config.clients_per_round,
+      initial_estimate=config.max_loss,
+      noise_key=key,
+    ),
+    is_private=True,
+  ),
+}
+
+
+def private() -> tuple[str, ...]:
+  """Returns the names of the private thresholds."""
+  return tuple(name for name, threshold in THRESHOLDS.items() if threshold.is_private)
