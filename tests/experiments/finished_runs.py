@@ -7,13 +7,40 @@ import tensorflow as tf
 
 from tasks import models
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import thresholds
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"
 SIZES = (24, 30, 1, 41, 18, 26, 33, 22, 28, 36, 25)
 LEARNING_RATE, BATCH_SIZE, L2 = 0.2, 4, 0.01
 _NUM_FEATURES, _NUM_CLASSES = 5, 3
+
+
+# Short names of numbers in a folder's name, and their flags.
+_NUMBERS = {one.short: one.name for one in methods.parameters().values() if one.short}
+_NUMBERS["epsilon"] = "epsilon"
+
+
+def flags_of(method):
+  """Flags that make a run's folder of this name; --run_name where no method has it."""
+  fitting = [name for name in methods.METHODS if method.startswith(name)]
+  algorithm = max(fitting, key=len, default="")
+  flags = {"algorithm": algorithm}
+  words = iter(method[len(algorithm) :].split("_")[1:])
+  for word in words:
+    if word in _NUMBERS:
+      flags[_NUMBERS[word]] = next(words, "")
+    elif word in thresholds.THRESHOLDS:
+      flags["threshold"] = word
+  try:
+    is_its_folder = names.folder(run_config.from_flags(flags)) == method
+  except ValueError:
+    is_its_folder = False
+  return flags if is_its_folder else {"run_name": method}
 
 
 def model():
@@ -43,6 +70,7 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
   folder = pathlib.Path(output_dir) / TASK / method / f"seed_{seed}"
   folder.mkdir(parents=True)
   flags = dict(
+    flags_of(method),
     task=TASK,
     seed=seed,
     batch_size=BATCH_SIZE,

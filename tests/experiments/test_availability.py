@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import finished_runs
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,7 +43,8 @@ def _write_run(
   """Writes a run whose errors are drawn, lower by `gain`, without the columns `drop`."""
   folder = output_dir / _TASK / method / f"seed_{seed}"
   folder.mkdir(parents=True)
-  flags = dict(_METHODS.get(method, {}), task=_TASK, seed=seed, sampling=sampling)
+  own = _METHODS.get(method) or finished_runs.flags_of(method)
+  flags = dict(own, task=_TASK, seed=seed, sampling=sampling)
   (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
   rng = np.random.default_rng([seed, *method.encode()])
   rows = []

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
@@ -52,7 +52,7 @@ def run_here(lab):
 
   def run(output_dir, **values):
     values = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir), **values)
-    return runner.run(_config(**values))
+    return runner.train(_config(**values)).path
 
   return run
 
@@ -65,7 +65,7 @@ def runs(lab, run_here):
     def __missing__(self, method):
       path = run_here("runs", **_METHODS[method])
       assert path == lab.folder / "runs" / "synthetic" / method / "seed_0"
-      self[method] = run_folder.Run("synthetic", method, 0, path)
+      self[method] = run_folder.Run(path, 0)
       return self[method]
 
   return Runs()
@@ -176,7 +176,7 @@ def test_proximal_term_holds_back_where_there_are_several_steps(run_here):
     ("mu_5", dict(algorithm="fed_prox", proximal_weight=5.0)),
   ):
     path = run_here("several", run_name=name, **several, **values)
-    weights = run_folder.Run("synthetic", name, 0, path).weights.trainable
+    weights = run_folder.Run(path, 0).weights.trainable
     distances.append(np.linalg.norm(weights[0]))  # The first model is zero.
   assert distances[1] == pytest.approx(distances[0], rel=1e-6)
   assert distances[2] < 0.8 * distances[0]
@@ -188,7 +188,7 @@ def test_method_with_a_memory_continues_where_it_stopped(runs, run_here, method)
   path = run_here("continued", **_METHODS[method])
   commands.assert_same_results(path, runs[method].path)
   for array, other in zip(
-    run_folder.Run("synthetic", method, 0, path).weights.trainable,
+    run_folder.Run(path, 0).weights.trainable,
     runs[method].weights.trainable,
   ):
     np.testing.assert_array_equal(array, other)
@@ -211,7 +211,7 @@ def test_command_trains_a_baseline_as_the_function_does(lab, runs):
 
 def _handles(files, values, rounds=range(1, 6)):
   """[[(file, seed, index) of a client] of a round]"""
-  select = methods.build_selection(files, _config(sampling="fixed_size", **values))
+  select = build.build_selection(files, _config(sampling="fixed_size", **values))
   return [
     [
       (str(handle["client_id"]), tuple(handle["seed"].tolist()), int(handle["index"]))

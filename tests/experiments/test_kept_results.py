@@ -47,7 +47,7 @@ def _train(method, output_dir, cache_dir, **changed):
     followed = ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio")
     changed.update(dict.fromkeys(followed))
   places = dict(output_dir=str(output_dir), cache_dir=str(cache_dir))
-  return runner.run(dataclasses.replace(config, **places, **changed))
+  return runner.train(dataclasses.replace(config, **places, **changed)).path
 
 
 def _rows(path):

@@ -73,7 +73,7 @@ def test_computes_what_the_library_does_and_reports_it(tmp_path, tiny_task):
   split = evaluation.split_examples(
     evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode), 0.5, 1
   )
-  run = run_folder.Run("tiny", "fed_avg", 1, tmp_path / "tiny" / "fed_avg" / "seed_1")
+  run = run_folder.Run(tmp_path / "tiny" / "fed_avg" / "seed_1", 1)
   expected = evaluation.build_personalizer(
     finished_runs.model(),
     split,

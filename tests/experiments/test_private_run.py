@@ -23,7 +23,9 @@ from privacy import releases
 from privacy import shares
 import tasks
 from tff_superquantile import noise_source
-from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import accounts
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.simulation import cohorts
@@ -68,7 +70,7 @@ def run_here(lab):
 
   def run(output_dir, **values):
     values = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir), **values)
-    return runner.run(_config(**values))
+    return runner.train(_config(**values)).path
 
   return run
 
@@ -329,14 +331,14 @@ def _assert_same_weights(run, other):
 def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, private, run_here):
   _, whole = private
   del killed_copy  # Made before it goes on.
-  noise = [_flags_of(killed)[name] for name in private.CALIBRATED]
+  noise = [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
   # It has its key, and needs no file of it any more.
   assert run_here("killed", **_RESUMED) == killed
   commands.assert_same_results(killed, whole)
   _assert_same_weights(killed, whole)
   for name in ("privacy.json", "rounds.csv", "test_clients.csv"):
     assert (killed / name).read_bytes() == (whole / name).read_bytes()
-  assert noise == [_flags_of(killed)[name] for name in private.CALIBRATED]
+  assert noise == [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
   _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts(killed))
   _assert_the_key_is_kept(killed)
 
@@ -453,7 +455,7 @@ _BAD_NUMBERS = (
 @pytest.mark.parametrize("values,message", _BAD_FLAGS)
 def test_bad_flags_are_refused(values, message):
   with pytest.raises(ValueError, match=message):
-    runner.methods.resolve(_config(**values), tasks.get_task("synthetic"))
+    build.resolve(_config(**values), tasks.get_task("synthetic"))
 
 
 @pytest.mark.parametrize("values,message", _BAD_NUMBERS)
@@ -639,7 +641,7 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
   distributed, run_here, monkeypatch
 ):
   values, _, whole = distributed
-  save, write = private.SecretStateManager.save, private.Account.write
+  save, write = accounts.SecretStateManager.save, accounts.Account.write
 
   async def save_two(self, program_state, version):
     if version <= 2:
@@ -652,8 +654,8 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
 
   values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
   with monkeypatch.context() as patch:
-    patch.setattr(private.SecretStateManager, "save", save_two)
-    patch.setattr(private.Account, "write", write_three)
+    patch.setattr(accounts.SecretStateManager, "save", save_two)
+    patch.setattr(accounts.Account, "write", write_three)
     with pytest.raises(_Killed):
       run_here("distributed_killed", **values)
   run = next(whole.parents[3].glob(f"distributed_killed/*/{whole.parent.name}/seed_0"))
@@ -762,9 +764,9 @@ def test_a_lost_key_can_be_brought_back(killed_copy, private, lab, run_here):
 
 def test_what_a_private_run_has_by_default():
   task = tasks.get_task("synthetic")
-  geometric = runner.methods.resolve(_config(epsilon=3.0), task)
-  tree = runner.methods.resolve(_config(epsilon=3.0, threshold="tree"), task)
-  fed_avg = runner.methods.resolve(_config(epsilon=3.0, algorithm="fed_avg"), task)
+  geometric = build.resolve(_config(epsilon=3.0), task)
+  tree = build.resolve(_config(epsilon=3.0, threshold="tree"), task)
+  fed_avg = build.resolve(_config(epsilon=3.0, algorithm="fed_avg"), task)
   names = ("threshold", "sampling", "client_weighting", "update_sum", "noise_shares", "relation")
   assert [getattr(geometric, name) for name in names] == [
     *("geometric", "poisson", "uniform", "central", "complement", "zero_out"),
@@ -772,15 +774,15 @@ def test_what_a_private_run_has_by_default():
   assert tree.threshold == "tree" and fed_avg.threshold is None
   # How the budget is divided follows from its noise, see the next test.
   assert {config.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
-  found = private.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
+  found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
   assert found.rho_ratio is None and found.threshold_noise_multiplier is None
 
 
 @pytest.mark.parametrize("num_parameters", [_NUM_PARAMETERS, 10**6])
 def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   task = tasks.get_task("synthetic")
-  config = runner.methods.resolve(_config(epsilon=3.0, clients_per_round=25), task)
-  found = private.calibrate(config, _POPULATION, num_parameters, {})
+  config = build.resolve(_config(epsilon=3.0, clients_per_round=25), task)
+  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
   z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
   ratio = found.rho_ratio
   assert (z_w / z_q) ** 2 == pytest.approx(ratio)
@@ -794,7 +796,7 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
   config = dataclasses.replace(config, rho_ratio=0.25)
-  found = private.calibrate(config, _POPULATION, num_parameters, {})
+  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
   assert found.rho_ratio == 0.25
   z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
   assert (z_w / z_q) ** 2 == pytest.approx(0.25)
@@ -802,13 +804,13 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
 
 def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   task = tasks.get_task("synthetic")
-  config = runner.methods.resolve(_config(epsilon=3.0), task)
-  first = private.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  config = build.resolve(_config(epsilon=3.0), task)
+  first = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   earlier = first.to_flags()
-  assert private.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
+  assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
   # Noise that somebody has lowered in flags.txt is past the budget.
   earlier["update_noise_multiplier"] = str(first.update_noise_multiplier / 2)
-  lowered = private.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
-  release = private.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
+  lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
+  release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):
-    private.Account(lowered, release, tmp_path)
+    accounts.Account(lowered, release, tmp_path)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import finished_runs
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import comparison
@@ -57,7 +59,8 @@ def _fabricate(
   folder.mkdir(parents=True)
   rng = np.random.default_rng(seed)
   errors = np.clip(rng.beta(2, 6, 60) - shift, 0, 1)
-  theta = names.theta_of(method)
+  flags = finished_runs.flags_of(method)
+  theta = flags.get("theta")
   training = {"train_loss": 0.5, "tail_size": 50, "cohort_size": 100}
   rows = [
     {
@@ -81,8 +84,12 @@ def _fabricate(
       writer = csv.DictWriter(stream, columns, restval="")
       writer.writeheader()
       writer.writerows(rows)
+  flags = {"task": task.removesuffix("_standin"), "theta": 1, **flags}
+  if task.endswith("_standin"):
+    flags["data"] = "standin"
   (folder / "flags.txt").write_text(
-    f"--seed={seed}\n--theta={theta or 1}\n--learning_rate=0.1\n--noverbose\n"
+    "".join(f"--{name}={value}\n" for name, value in flags.items())
+    + f"--seed={seed}\n--learning_rate=0.1\n--noverbose\n"
   )
   atomic_files.write_json(
     folder / "manifest.json",
@@ -256,9 +263,11 @@ def test_page_says_how_it_was_run(sweep):
   _, _, paths = sweep
   text = " ".join(_Parser(paths["html"].read_text(encoding="utf-8")).texts)
   assert (
-    "Flags that differ between methods flag FedAvg Superquantile θ = 0.5 q_ffl_1 --theta 1 0.5 1"
+    "Flags that differ between methods flag FedAvg Superquantile θ = 0.5 q_ffl_1"
+    " --algorithm fed_avg superquantile (not set) --run_name (not set) (not set) q_ffl_1"
+    " --theta 1 0.5 1"
   ) in text
-  assert "Flags that all runs share (2) --learning_rate 0.1 --noverbose true" in text
+  assert "Flags that all runs share (3) --learning_rate 0.1 --noverbose true --task synthetic" in text
   assert "seeds of FedAvg 0–2" in text and "seeds of q_ffl_1 0, 1" in text
   assert "numpy 1.25.2" in text and "started 2024-01-01 to 2024-01-03" in text
   assert "q_ffl_1, seed 2: stopped or still running after round 40" in text
@@ -290,7 +299,7 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   }
   assert len(cells) == 1
   assert (_HOSTILE, "test.error.p90") in _csv_rows(paths)
-  assert "\x1b" not in names.display_name("a\x1b[2J")
+  assert "\x1b" not in names.printable("a\x1b[2J")
 
 
 def test_one_seed_has_no_spread(tmp_path):
@@ -358,7 +367,7 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
 def test_every_method_is_in_the_table_and_in_one_figure(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
   rows = comparison.table(groups).rows
-  assert [row.name for row in rows] == [names.display_name(method) for method in groups]
+  assert [row.name for row in rows] == [method.label for method in groups]
   figures, _ = comparison.draw(groups)
   by_name = {figure.name: figure for figure in figures}
   assert "Of many methods" not in by_name["error-by-method"].caption
@@ -431,14 +440,17 @@ def test_empty_and_foreign_folders_are_no_runs(tmp_path):
 
 
 def test_methods_are_ordered_and_named():
-  methods = ["tilted", "superquantile_theta_0.2", "fed_avg", "superquantile_theta_1"]
-  assert [names.display_name(method) for method in sorted(methods, key=names.order)] == [
+  methods = [
+    names.Name(method, run_config.from_flags(finished_runs.flags_of(method)))
+    for method in ("tilted", "superquantile_theta_0.2", "fed_avg", "superquantile_theta_1")
+  ]
+  assert [method.label for method in sorted(methods, key=lambda method: method.order)] == [
     "FedAvg",
     "Superquantile θ = 1",
     "Superquantile θ = 0.2",
     "tilted",
   ]
-  looks = style.palette([f"method_{index}" for index in range(20)])
+  looks = style.palette([names.Name(f"method_{index}") for index in range(20)])
   assert len({(look.color, look.dash) for look in looks.values()}) == 20
 
 
@@ -506,7 +518,7 @@ _IDS = (
 
 
 def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
-  run = run_folder.Run("t", "m", 0, tmp_path)
+  run = run_folder.Run(tmp_path, 0)
   columns = {"client_id": _IDS, "loss": np.arange(-3.0, len(_IDS) - 3)}
   run_files.write_clients(tmp_path / "test_clients.csv", columns)
   with open(tmp_path / "test_clients.csv", newline="", encoding="utf-8") as file:
@@ -544,4 +556,5 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   chosen, epsilon = run_folder.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
   # And alone it is better than nothing.
-  assert run_folder.at_one_epsilon({private: groups[private]})[1] == 5.0
+  alone = {method: runs for method, runs in groups.items() if method == private}
+  assert run_folder.at_one_epsilon(alone)[1] == 5.0

@@ -18,7 +18,9 @@ _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 _PLAN = """
 import dataclasses, json, sys
 from absl import flags
-from tff_superquantile.experiments.run import names, run_config, sweep, tuning
+from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import names, run_config
 flags.FLAGS(sys.argv)
 plan = [
   [names.folder(run_config.RunConfig(**tuning.with_defaults(c))), c["seed"], c]

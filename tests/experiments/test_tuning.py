@@ -8,10 +8,12 @@ import shlex
 import sys
 
 import commands
+import finished_runs
 import pytest
 
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -311,7 +313,7 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   tried = {}
   for config in own:
     assert (config.client_learning_rate, config.l2, config.seed) == (0.03, 1e-5, 4)
-    (flag,) = set(names.PARAMETERS[config.algorithm]) - {"moving_average_rate"}
+    (flag,) = (one.name for one in methods.METHODS[config.algorithm].parameters if one.is_required)
     tried.setdefault(flag, []).append(getattr(config, flag))
   assert {flag: len(values) for flag, values in tried.items()} == {
     **{"proximal_weight": 4, "q": 4, "temperature": 8, "ascent_rate": 3}
@@ -475,15 +477,15 @@ def test_first_the_runs_that_tune_are_printed_and_nothing_is_done(experiment):
   folders = [str(names.run_path(c)) for c in _configs(result.out.splitlines())]
   assert folders == [
     f"whole/tuning/synthetic/{method}/seed_0"
-    for _, methods in _GRIDS.values()
-    for method in methods.values()
+    for _, runs in _GRIDS.values()
+    for method in runs.values()
   ]
 
 
 def test_printed_commands_are_carried_out_by_a_shell(experiment):
   assert experiment.in_shell.code == 0, experiment.in_shell.err
-  for _, methods in _GRIDS.values():
-    for method in methods.values():
+  for _, runs in _GRIDS.values():
+    for method in runs.values():
       assert f"Finished: whole/tuning/synthetic/{method}/seed_0\n" in experiment.in_shell.out
   found = {path.parent.parent.name for path in (experiment.folder / "tuning").rglob("metrics.json")}
   assert found == {method for _, methods in _GRIDS.values() for method in methods.values()}
@@ -556,9 +558,9 @@ def test_experiment_says_what_it_does_and_reports_the_comparison_alone(experimen
     "6 runs: every method with every seed",
   ]
   report = (experiment.folder / "synthetic" / "report.md").read_text(encoding="utf-8")
-  for algorithm, (_, methods) in _GRIDS.items():
-    for method in methods.values():
-      shown = names.display_name(method)
+  for algorithm, (_, runs) in _GRIDS.items():
+    for method in runs.values():
+      shown = names.label(run_config.from_flags(finished_runs.flags_of(method)))
       assert (shown in report) == (method == _best(experiment)[algorithm])
   assert not list((experiment.folder / "tuning").rglob("report.*"))
 

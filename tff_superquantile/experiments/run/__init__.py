@@ -7,7 +7,12 @@
 `METHODS` has a row for each algorithm. `find_runs` reads the runs of an output directory.
 """
 
+import os
+
 from tff_superquantile import lazy
+
+# A run shows its progress; TensorFlow's own log is for those who ask for it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,

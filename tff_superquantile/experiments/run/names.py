@@ -55,36 +55,43 @@ class _Part(NamedTuple):
   number: Optional[float] = None
 
 
+def _number(config: run_config.RunConfig, field: str, short: str, symbol: str) -> list[_Part]:
+  """Returns the part of a number; none where it has no value."""
+  value = getattr(config, field)
+  if value is None:
+    return []
+  # A wide tail comes first.
+  key = -float(value) if field == "theta" else float(value)
+  return [_Part(f"{short}_{value:g}", f"{symbol} = {value:g}", key)]
+
+
+def _own_parts(config: run_config.RunConfig) -> list[_Part]:
+  """Returns the parameters of a run's method."""
+  parts = []
+  for one in methods.METHODS[config.algorithm].parameters:
+    # The number of updates decides theta.
+    if one.short and (one.name != "theta" or config.wanted_updates is None):
+      parts += _number(config, one.name, one.short, one.symbol)
+  return parts
+
+
 def _parts(config: run_config.RunConfig) -> list[_Part]:
   """Returns what sets a run apart from others of its algorithm, in the order of its name."""
-
-  def number(field: str, short: str, symbol: str) -> list[_Part]:
-    value = getattr(config, field)
-    if value is None:
-      return []
-    # A wide tail comes first.
-    key = -float(value) if field == "theta" else float(value)
-    return [_Part(f"{short}_{value:g}", f"{symbol} = {value:g}", key)]
-
-  method = methods.METHODS[config.algorithm]
-  parts = []
-  for parameter in method.parameters:
-    # The number of updates decides theta.
-    if parameter.short and (parameter.name != "theta" or config.wanted_updates is None):
-      parts += number(parameter.name, parameter.short, parameter.symbol)
-  if method.has_threshold and config.threshold is not None and config.threshold != "exact":
-    parts.append(_Part(config.threshold, config.threshold))
+  parts = _own_parts(config)
+  threshold = config.threshold if methods.METHODS[config.algorithm].has_threshold else None
+  if threshold is not None and threshold != "exact":
+    parts.append(_Part(threshold, threshold))
   if config.smoothing:
-    parts += number("smoothing", *_NUMBERS["smoothing"])
+    parts += _number(config, "smoothing", *_NUMBERS["smoothing"])
   for field, (usual, titles) in _WORDS.items():
     value = getattr(config, field)
     if value != usual:
       parts.append(_Part(value, titles.get(value, value)))
   if config.epsilon is not None:  # The noise follows from it.
-    (epsilon,) = number("epsilon", *_NUMBERS["epsilon"])
+    (epsilon,) = _number(config, "epsilon", *_NUMBERS["epsilon"])
     return [*parts, epsilon._replace(number=None)]
   for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
-    parts += number(field, *_NUMBERS[field])
+    parts += _number(config, field, *_NUMBERS[field])
   return parts
 
 
@@ -134,7 +141,7 @@ def printable(text: str) -> str:
   return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def title(config: run_config.RunConfig) -> str:
+def label(config: run_config.RunConfig) -> str:
   """Returns the name of a run's method for people.
 
   Args:
@@ -150,7 +157,7 @@ def title(config: run_config.RunConfig) -> str:
   name = method.title
   words = [part.title for part in _parts(config)]
   # The algorithm's first parameter belongs to its name, the rest is said after commas.
-  if any(parameter.short for parameter in method.parameters):
+  if _own_parts(config):
     name = f"{name} {words.pop(0)}"
   if is_afl(config):
     name = f"AFL ({name})"
@@ -178,7 +185,7 @@ class Name(str):
   def __new__(cls, name: str, config: Optional[run_config.RunConfig] = None) -> Name:
     self = super().__new__(cls, name)
     self.config = config
-    self.label = printable(name) if config is None else title(config)
+    self.label = printable(name) if config is None else label(config)
     return self
 
   @property
@@ -216,8 +223,9 @@ class Name(str):
 
   @property
   def is_plain(self) -> bool:
-    """Whether nothing but a parameter of its own tells the method from others of its algorithm."""
-    return self.config is not None and not self.config.run_name and len(_parts(self.config)) < 2
+    """Whether nothing but its own parameters tells the method from others of its algorithm."""
+    config = self.config
+    return config is not None and not config.run_name and _parts(config) == _own_parts(config)
 
   @property
   def without_epsilon(self) -> Name:

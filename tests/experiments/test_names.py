@@ -1,4 +1,4 @@
-"""Names of methods: from flags to folders, and from folders to what people read."""
+"""Names of runs: from a config to its folder and to what people read."""
 
 import dataclasses
 import math
@@ -11,12 +11,27 @@ import pytest
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 
 
 def _config(**values):
   return run_config.RunConfig(**values)
+
+
+def _name(**values):
+  config = _config(**values)
+  return names.Name(names.folder(config), config)
+
+
+def _other(folder):
+  """The name of a folder whose flags cannot be read."""
+  return names.Name(folder)
+
+
+def _order(name):
+  return name.order
 
 
 # (flags, folder, name for people), in the order of the paper's tables.
@@ -110,22 +125,34 @@ _FOLDERS = [folder for _, folder, _ in _METHODS]
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
 def test_flags_make_the_folder_that_people_read(values, folder, name):
   assert names.folder(_config(**values)) == folder
-  assert names.display_name(folder) == name
+  assert _name(**values).label == name
 
 
 def test_every_algorithm_is_named_here():
-  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(names.ALGORITHMS)
-  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == names.ALGORITHMS
+  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(methods.METHODS)
+  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == tuple(methods.METHODS)
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_numbers_of_the_flags_are_read_back_from_the_folder(values, folder, name):
-  del name
+def test_name_knows_theta_and_epsilon_of_its_run(values, folder, name):
+  del folder, name
   config = _config(**values)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
   has_theta = has_theta and config.wanted_updates is None
-  assert names.theta_of(folder) == (config.theta if has_theta else None)
-  assert names.epsilon_of(folder) == config.epsilon
+  assert _name(**values).theta == (config.theta if has_theta else None)
+  assert _name(**values).epsilon == config.epsilon
+  assert _name(**values).is_superquantile == (config.algorithm == "superquantile")
+
+
+@pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
+def test_what_followed_from_a_budget_changes_no_name(values, folder, name):
+  if "epsilon" not in values:
+    return
+  resolved = dict(threshold_noise_multiplier=3.0, update_noise_multiplier=2.0, delta=1e-5)
+  resolved["rho_ratio"] = 0.5
+  assert names.folder(_config(**values, **resolved)) == folder
+  assert _name(**values, **resolved).label == name
+  assert _name(**values, **resolved).without_epsilon == _name(**values).without_epsilon
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
@@ -143,92 +170,80 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
   }
   assert expected == {
     algorithm: names.folder(_config(algorithm=algorithm, **everything))
-    for algorithm in names.ALGORITHMS
+    for algorithm in methods.METHODS
   }
 
 
 def test_methods_are_ordered_as_in_the_papers_tables():
-  others = ["mine", "zz"]
-  shuffled = [*_FOLDERS, *others]
-  random.Random(0).shuffle(shuffled)
+  ordered = [_name(**values) for values, *_ in _METHODS]
+  others = [_other("mine"), _name(run_name="zz")]
   private = _FOLDERS.index("fed_avg_distributed_epsilon_0.5")
-  expected = [*_FOLDERS[:private], *others, *_FOLDERS[private:]]
-  assert sorted(shuffled, key=names.order) == expected
+  expected = [*ordered[:private], *others, *ordered[private:]]
+  shuffled = list(expected)
+  random.Random(0).shuffle(shuffled)
+  assert sorted(shuffled, key=_order) == expected
 
 
 def test_numbers_are_ordered_as_numbers():
-  temperatures = [f"tilted_erm_t_{t}" for t in ("1e-05", "0.5", "9", "10", "200", "1e+06")]
-  assert sorted(sorted(temperatures), key=names.order) == temperatures
+  temperatures = [
+    _name(algorithm="tilted_erm", temperature=t) for t in (1e-5, 0.5, 9.0, 10.0, 200.0, 1e6)
+  ]
+  assert sorted(sorted(temperatures), key=_order) == temperatures
 
 
 @pytest.mark.parametrize(
-  "method, afl", [("q_fed_avg_q_10", True), ("q_fed_avg_q_1", False), ("q_fed_avg_q_100", False)]
+  "values, afl",
+  [
+    (dict(algorithm="q_fed_avg", q=10.0), True),
+    (dict(algorithm="q_fed_avg", q=1.0), False),
+    (dict(algorithm="q_fed_avg", q=100.0), False),
+    (dict(algorithm="fed_prox", proximal_weight=10.0), False),
+    (dict(algorithm="tilted_erm", temperature=10.0), False),
+  ],
 )
-def test_afl_is_q_fed_avg_with_exponent_ten(method, afl):
-  assert names.is_afl(method) == afl
-  assert ("AFL" in names.display_name(method)) == afl
-
-
-def test_other_numbers_that_are_ten_are_no_afl():
-  for method in ("fed_avg", "fed_prox_mu_10", "tilted_erm_t_10", "mine_q_10"):
-    assert not names.is_afl(method)
-    assert "AFL" not in names.display_name(method)
+def test_afl_is_q_fed_avg_with_exponent_ten(values, afl):
+  assert names.is_afl(_config(**values)) == afl
+  assert ("AFL" in _name(**values).label) == afl
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
 def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder, name):
-  del name
-  without = names.folder(_config(**{**values, "epsilon": None}))
-  assert names.without_epsilon(folder) == without
-  assert names.epsilon_of(without) is None
+  del folder, name
+  without = _name(**values).without_epsilon
+  assert without == names.folder(_config(**{**values, "epsilon": None}))
+  assert without.epsilon is None
 
 
-@pytest.mark.parametrize(
-  "method, expected",
-  [
-    ("mine_epsilon_1e-05", "mine"),
-    ("mine_epsilon_0.5_b", "mine_b"),
-    ("mine_epsilon_5b", "mine_epsilon_5b"),
-    ("mine_epsilon_small", "mine_epsilon_small"),
-  ],
-)
-def test_epsilon_is_removed_where_a_number_follows(method, expected):
-  assert names.without_epsilon(method) == expected
+def test_plain_is_a_method_with_nothing_but_its_own_parameter():
+  plain = [str(_name(**values)) for values, *_ in _METHODS if _name(**values).is_plain]
+  assert plain == [
+    *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
+    *("q_fed_avg_q_1e-05", "q_fed_avg_q_9", "q_fed_avg_q_100", "tilted_erm_t_5"),
+    *("tilted_erm_t_5_average_0.2", "tilted_erm_t_200", "q_fed_avg_q_10"),
+    "agnostic_fed_avg_rate_0.001",
+    *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
+    "superquantile_updates_25",
+  ]
+  assert not _name(run_name="mine").is_plain and not _other("mine").is_plain
 
 
-_NO_METHODS = (
-  *("", "_", "mine", "tilted", "fed", "fed_avg_", "fed_avg2", "my_fed_avg", "fed_avg fed_avg"),
-  *("superquantile_theta_", "superquantile_theta_half", "superquantile_theta_-0.5"),
-  *("superquantile_theta_0.5_", "superquantile_theta_0.5_forest", "superquantile_theta_0.5x"),
-  *("superquantile_theta_nan", "superquantile_theta_inf", "superquantile_theta_1e", "theta_0.5"),
-  *("Fed_avg", "fed_avg_epsilon_5%", "fed_avg/epsilon_5", "seed_0", "q_fed_avg_q_.5"),
-)
+@pytest.mark.parametrize("name", ["mine", "superquantile_theta_0.5", "fed_avg_epsilon_5"])
+def test_a_folder_is_not_taken_apart(name):
+  # Whatever it is called, its flags say what it is; without any it is just a name, and comes last.
+  for found in (_other(name), _name(algorithm="fed_avg", run_name=name)):
+    assert found.label == name
+    assert found.theta is None and found.epsilon is None and not found.is_superquantile
+    assert found.order > _name(theta=0.05).order
+  assert _name(theta=0.25, run_name=name).theta == 0.25
 
 
-@pytest.mark.parametrize("name", _NO_METHODS)
-def test_folder_of_another_name_is_shown_as_it_is_and_comes_last(name):
-  assert names.display_name(name) == name
-  assert names.theta_of(name) is None
-  assert names.epsilon_of(name) is None
-  assert names.order(name) > names.order("superquantile_updates_25")
-
-
-@pytest.mark.parametrize("method", ["fed_avg", "superquantile_theta_0.5", "mine"])
 @pytest.mark.parametrize("letter", ["\n", "\x1b", "\r", "\0", "\x7f", "\u202e", "\u200b"])
-def test_letters_that_do_not_print_are_replaced(method, letter):
-  for name in (letter + method, method + letter, method + letter + "[2J"):
-    shown = names.display_name(name)
-    assert shown == name.replace(letter, "\N{REPLACEMENT CHARACTER}")
+def test_letters_that_do_not_print_are_replaced(letter):
+  for name in (letter + "mine", "mine" + letter, "mine" + letter + "[2J"):
+    shown = name.replace(letter, "\N{REPLACEMENT CHARACTER}")
     assert shown.isprintable()
-    assert names.theta_of(name) is None
-
-
-def test_hostile_names_of_any_length_are_ordered_at_once():
-  # A pattern that backtracks would take hours.
-  hostile = ["superquantile" + "_tree" * 3000 + "x", "fed_avg" + "_q_1" * 3000 + "_", "_" * 20000]
-  assert [names.display_name(name) for name in hostile] == hostile
-  ordered = sorted([*hostile, "fed_avg"], key=names.order)
-  assert ordered[0] == "fed_avg" and set(ordered[1:]) == set(hostile)
+    assert _other(name).label == shown
+    assert names.Name(name, _config(run_name=name)).label == shown
 
 
 # Folders of tasks and runs.
@@ -258,12 +273,12 @@ def test_hostile_names_of_any_length_are_ordered_at_once():
 )
 def test_what_cannot_be_compared_has_a_folder_of_its_own_and_says_so(values, folder, title):
   assert names.task_folder(_config(**values)) == folder
-  assert names.task_title(folder) == title
+  assert names.task_title(_config(**values)) == title
 
 
 def test_titles_of_tasks_hold_nothing_that_does_not_print():
-  assert names.task_title("a\x1b[2J_standin") == "a�[2J (stand-in: generated data)"
-  assert names.task_title("a\nb") == "a�b"
+  title = names.task_title(_config(task="a\x1b[2J", data="standin"))
+  assert title == "a�[2J (stand-in: generated data)"
 
 
 def test_run_path_is_task_method_and_seed_below_the_output_directory():
@@ -293,26 +308,27 @@ def _runs_of_a_preset(preset):
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(name):
   preset = presets.PRESETS[name]
-  folders = [names.folder(config) for config in _runs_of_a_preset(preset)]
+  found = [names.Name(names.folder(config), config) for config in _runs_of_a_preset(preset)]
+  folders = [str(name) for name in found]
   assert len(set(folders)) == len(folders)
-  shown = [names.display_name(folder) for folder in folders]
+  shown = [name.label for name in found]
   assert not set(shown) & set(folders)
   assert len(set(shown)) == len(shown)
   assert folders[0].startswith("fed_avg") and shown[0].startswith("FedAvg")
-  budgets = {names.epsilon_of(folder) for folder in folders}
+  budgets = {name.epsilon for name in found}
   assert budgets == (set(preset.epsilons) or {None})
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
-  every = {flag for names in names.PARAMETERS.values() for flag in names}
+  every = set(methods.parameters())
   for method in presets.PRESETS[name].methods():
-    own = set(names.PARAMETERS.get(method["algorithm"], ()))
+    parameters = methods.METHODS[method["algorithm"]].parameters
+    own = {parameter.name for parameter in parameters}
     assert method.keys() & every <= own
     for flag in method.keys() & every:
-      assert flags.FLAGS[flag].default is None or flag == "theta"
-    needed = own - {"moving_average_rate", "wanted_updates", "theta"}
-    assert needed <= method.keys()
+      assert flags.FLAGS[flag].default is None or flag in ("theta", "min_theta", "max_theta")
+    assert {parameter.name for parameter in parameters if parameter.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, presets.Grid):
         assert value.default in value.values and len(set(value.values)) == len(value.values) > 1
@@ -321,7 +337,6 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
 
 def test_paper_experiments_compare_with_every_baseline():
   for name in ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"):
-    folders = [names.folder(config) for config in _runs_of_a_preset(presets.PRESETS[name])]
-    shown = " ".join(map(names.display_name, folders))
+    shown = " ".join(map(names.label, _runs_of_a_preset(presets.PRESETS[name])))
     for expected in ("FedAvg", "FedAvg-Sub", "FedProx", "q-FFL", "Tilted-ERM", "AFL", "Agnostic"):
       assert expected in shown, name
