@@ -277,10 +277,9 @@ def default_rho_ratio(
   moves the sum by d z_w^2. A threshold whose rank is e clients off lets e clients in or out, at
   worst all in the same direction, and the tail's estimated size, by which the sum is divided, is e
   off as well: 2 e^2. With the tree, e^2 is the variance of the least-squares estimate of the count
-  below the threshold, v L z_q^2. The geometric tracker averages over rounds: a step of gain g =
-  0.12 (the learning rate 0.2 times a typical density of the logarithm of the losses) leaves g / (2
-  - g) of the variance z_q^2 / 4 of one round. So with e^2 = A z_q^2 the error is 2 A z_q^2 + d
-  z_w^2, and with z_q^2 = z^2 (1 + r) / r and z_w^2 = z^2 (1 + r) it is least at
+  below the threshold, v L z_q^2; of other thresholds `releases.THRESHOLDS` has it. So with e^2 =
+  A z_q^2 the error is 2 A z_q^2 + d z_w^2, and with z_q^2 = z^2 (1 + r) / r and z_w^2 = z^2 (1 + r)
+  it is least at
 
       r = sqrt(2 A / d).
 
@@ -297,10 +296,8 @@ def default_rho_ratio(
   Returns:
     r, within 0.001 and 1.
   """
-  if release.threshold_kind == releases.GEOMETRIC:
-    gain = 0.12
-    error = gain / (2.0 - gain) / 4.0
-  else:
+  error = releases.THRESHOLDS[release.threshold_kind].rank_variance
+  if error is None:
     num_bins = tree_mechanism.check_num_bins(num_bins)
     variances = tree_mechanism.cumulative_variances(num_bins)
     below = min(max(round((1.0 - theta) * num_bins), 1), num_bins - 1)

@@ -168,7 +168,8 @@ def tail_probability(release: releases.Release) -> float:
   total = 0.0
   replaced = release.relation == releases.REPLACE_ONE
   factors = release.replace_one_factors if replaced else (1.0, 1.0)
-  by_server = (release.threshold_kind == releases.GEOMETRIC, release.update_sum is None)
+  kind = releases.THRESHOLDS[release.threshold_kind]
+  by_server = (kind.noise_by_server, release.update_sum is None)
   for z, factor, is_by_server in zip(release.noise_multipliers, factors, by_server):
     if z is not None and is_by_server:
       total += 2.0 * release.sampling_probability * stats.norm.sf(GAUSSIAN_SUPPORT - factor / z)

@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
       "--threshold",
-      choices=releases.THRESHOLD_KINDS,
+      choices=tuple(releases.THRESHOLDS),
       default=releases.TREE,
       help="how the threshold is found: by a histogram or a one-bit count (default: tree)",
     )

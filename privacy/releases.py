@@ -27,7 +27,43 @@ SAMPLINGS = (POISSON, FIXED_SIZE, NO_SAMPLING)
 
 TREE = "tree"
 GEOMETRIC = "geometric"
-THRESHOLD_KINDS = (TREE, GEOMETRIC)
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdKind:
+  """How the release of a kind of private threshold is accounted for.
+
+  Attributes:
+    released: What a round releases, in words.
+    replace_one_factor: The release's sensitivity to replacing a client over that to removing its
+      data.
+    noise_by_server: Whether the server adds the noise, so that it sees the release without.
+    rank_variance: The variance of the threshold's rank among the clients, over z_q^2; None where
+      it follows from the bins of a histogram.
+  """
+
+  released: str
+  replace_one_factor: float
+  noise_by_server: bool
+  rank_variance: Optional[float] = None
+
+
+# The gain of a step of the geometric tracker: its learning rate 0.2 times a typical density of the
+# logarithm of the losses. The tracker averages over rounds.
+_GAIN = 0.12
+# The kinds of private thresholds; the library and `tff_superquantile.experiments.run.thresholds`
+# build them.
+THRESHOLDS: dict[str, ThresholdKind] = {
+  # A client is in L nodes of the tree before it is replaced and in L others after.
+  TREE: ThresholdKind("a histogram of losses", math.sqrt(2.0), noise_by_server=False),
+  # A bit of +-1/2 changes its sign. A step leaves g / (2 - g) of the variance z_q^2 / 4.
+  GEOMETRIC: ThresholdKind(
+    "a one-bit count of losses",
+    2.0,
+    noise_by_server=True,
+    rank_variance=_GAIN / (2.0 - _GAIN) / 4.0,
+  ),
+}
 
 ZERO_OUT = "zero_out"
 REPLACE_ONE = "replace_one"
@@ -59,8 +95,8 @@ class Release:
       everybody took part in every round.
     tree: Parameters of the histogram whose noise its clients make. With it the answers take into
       account that this noise is discrete and that Poisson cohorts are cut at its number of shares.
-    threshold_kind: "tree" or "geometric" (a one-bit count), for how much replacing a client changes
-      the threshold's release.
+    threshold_kind: A key of `THRESHOLDS`, for how much replacing a client changes the threshold's
+      release and who adds its noise.
     update_sum: Parameters of the sum of updates whose noise the clients make; None where the server
       adds the noise. Taken into account like `tree`.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
@@ -91,7 +127,7 @@ class Release:
         self._put(name, checks.scale(name, _positive(name, getattr(self, name))))
     for name, choices in (
       ("sampling", SAMPLINGS),
-      ("threshold_kind", THRESHOLD_KINDS),
+      ("threshold_kind", tuple(THRESHOLDS)),
       ("relation", RELATIONS),
       ("protocol", shares.PROTOCOLS),
     ):
@@ -209,10 +245,9 @@ class Release:
   def replace_one_factors(self) -> tuple[float, float]:
     """The ratios of the sensitivities to replacing a client to those to removing its data.
 
-    Of the threshold (in a tree a client is in L nodes before and in L others after; a bit of +-1/2
-    changes its sign) and of the sum of clipped updates.
+    Of the threshold and of the sum of clipped updates.
     """
-    return (math.sqrt(2.0) if self.threshold_kind == TREE else 2.0), 2.0
+    return THRESHOLDS[self.threshold_kind].replace_one_factor, 2.0
 
   @property
   def neighboring_relation(self) -> str:

@@ -79,7 +79,8 @@ def server_epsilon(
 
   sees_updates = release.update_noise_multiplier is not None and release.update_sum is None
   sees_bits = (
-    release.threshold_noise_multiplier is not None and release.threshold_kind == releases.GEOMETRIC
+    release.threshold_noise_multiplier is not None
+    and releases.THRESHOLDS[release.threshold_kind].noise_by_server
   )
   if sees_bits or release.threshold_noise_multiplier is None and sees_updates:
     seen = [name for name, sees in (("counts", sees_bits), ("updates", sees_updates)) if sees]

@@ -24,11 +24,7 @@ def mechanism(release: releases.Release) -> str:
   parts = []
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
   if z_q is not None:
-    kind = (
-      "a histogram of losses"
-      if release.threshold_kind == releases.TREE
-      else "a one-bit count of losses"
-    )
+    kind = releases.THRESHOLDS[release.threshold_kind].released
     maker = ""
     if release.tree is not None:
       maker = f" (made by the clients, {release.tree.num_bins} bins)"

@@ -267,7 +267,8 @@ def test_page_says_how_it_was_run(sweep):
     " --algorithm fed_avg superquantile (not set) --run_name (not set) (not set) q_ffl_1"
     " --theta 1 0.5 1"
   ) in text
-  assert "Flags that all runs share (3) --learning_rate 0.1 --noverbose true --task synthetic" in text
+  shared = "Flags that all runs share (3) --learning_rate 0.1 --noverbose true --task synthetic"
+  assert shared in text
   assert "seeds of FedAvg 0–2" in text and "seeds of q_ffl_1 0, 1" in text
   assert "numpy 1.25.2" in text and "started 2024-01-01 to 2024-01-03" in text
   assert "q_ffl_1, seed 2: stopped or still running after round 40" in text
