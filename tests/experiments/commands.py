@@ -131,7 +131,8 @@ class Command:
 _FORKS = """
 import json, os, signal, sys
 from absl import flags
-from tff_superquantile.experiments import cli, runner, train
+from tff_superquantile.experiments import cli, train
+from tff_superquantile.experiments.run import runner
 codes = []
 for i, arguments in enumerate(json.loads(sys.argv[1])):
   if os.fork() == 0:

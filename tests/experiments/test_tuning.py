@@ -380,7 +380,8 @@ def test_quick_experiment_can_be_tuned_all_the_same(lab):
 
 _SWEEP = """
 import dataclasses
-from tff_superquantile.experiments import cli, presets, sweep
+from tff_superquantile.experiments import cli, sweep
+from tff_superquantile.experiments.plan import presets
 presets.PRESETS["synthetic"] = dataclasses.replace(
   presets.PRESETS["synthetic"],
   thetas=(),
