@@ -162,12 +162,13 @@ class Lab:
     """Starts a command."""
     return self.python("-m", f"tff_superquantile.experiments.{module}", *arguments)
 
-  def _small(self, arguments):
+  def small(self, arguments):
+    """The arguments, after the flags of a small task, which they override."""
     return [*_SMALL, f"--cache_dir={self.cache_dir}", *arguments]
 
   def start(self, module, *arguments):
     """Starts a command with the flags of a small task, which `arguments` override."""
-    return self.bare(module, *self._small(arguments))
+    return self.bare(module, *self.small(arguments))
 
   def train(self, *arguments):
     return self.start("train", *arguments).wait()
@@ -184,7 +185,7 @@ class Lab:
     Returns:
       A `Result` for each.
     """
-    done = self.python("-c", _FORKS, json.dumps([self._small(a) for a in lists])).wait()
+    done = self.python("-c", _FORKS, json.dumps([self.small(a) for a in lists])).wait()
     assert done.code == 0, done.err
     files = [
       [self.folder / f"fork_{i}.{kind}" for kind in ("out", "err")] for i in range(len(lists))
