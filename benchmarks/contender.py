@@ -13,10 +13,8 @@ Only the round itself is timed, by the contender, with its result computed to th
 
 import abc
 from collections.abc import Callable, Mapping
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -25,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import workload as workload_lib
+from tff_superquantile.simulation import child
 
-_PR_SET_PDEATHSIG = 1
 FIRST_WEIGHTS = "first_weights.npz"
 LAST_WEIGHTS = "last_weights.npz"
 
@@ -71,24 +69,6 @@ def _status(pid: int) -> dict[str, int]:
   return found
 
 
-def _descendants(pid: int) -> list[int]:
-  """The processes that a process has started, and those that they have."""
-  children: dict[int, list[int]] = {}
-  for name in filter(str.isdigit, os.listdir("/proc")):
-    try:
-      with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:
-        parent = int(f.read().rpartition(")")[2].split()[1])
-    except OSError:
-      continue  # Ended meanwhile.
-    children.setdefault(parent, []).append(int(name))
-  found, left = [], [pid]
-  while left:
-    new = children.get(left.pop(), [])
-    found += new
-    left += new
-  return found
-
-
 def memory() -> dict[str, int]:
   """Resident memory of this process and, added up, of its children, in bytes.
 
@@ -96,24 +76,13 @@ def memory() -> dict[str, int]:
     "own_peak", "own", "children_peak" and "children".
   """
   own = _status(os.getpid())
-  of_children = [_status(pid) for pid in _descendants(os.getpid())]
+  of_children = [_status(pid) for pid, _ in child.descendants(os.getpid())]
   return dict(
     own_peak=own.get("VmHWM", 0),
     own=own.get("VmRSS", 0),
     children_peak=sum(status.get("VmHWM", 0) for status in of_children),
     children=sum(status.get("VmRSS", 0) for status in of_children),
   )
-
-
-def end_with_parent(parent: int) -> None:
-  """Asks the kernel to kill this process when its parent ends, in whatever way (Linux).
-
-  Args:
-    parent: The parent's id: had it ended before, it would be another's by now.
-  """
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  if os.getppid() != parent:
-    sys.exit("the parent has ended")
 
 
 def one_sentence(error: BaseException) -> str:
@@ -169,11 +138,10 @@ def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]
     build: Takes the workload and the contender's options; returns the contender, ready to compute.
   """
   # Libraries print what they like; the driver's answers go where no library writes.
-  answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-  os.dup2(2, 1)
+  answers = child.take_output()
 
   def answer(**message):
-    print(json.dumps(message), file=answers, flush=True)
+    print(json.dumps(message), file=answers)
 
   try:
     _answer_commands(build, answer)

@@ -1,21 +1,19 @@
 """Contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
-import select
-import signal
-import subprocess
 import sys
 import time
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 from benchmarks import contender
 from benchmarks import lineup
-from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import child
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PATIENCE_SECONDS = 1800.0  # For any one answer.
@@ -79,62 +77,42 @@ class ContenderProcess:
       ContenderError: If it fails.
     """
     self._patience = patience
-    self._buffer = b""
-    self._log = pathlib.Path(output_dir, "log.txt")
     module = entry.module if "." in entry.module else f"benchmarks.contenders.{entry.module}"
     paths = [str(_ROOT)]
     if entry.peer is None and os.environ.get("PYTHONPATH"):  # Not for another environment.
       paths.append(os.environ["PYTHONPATH"])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     start = time.perf_counter()
-    with open(self._log, "wb") as log:
-      self._process = dependent_process.DependentProcess(
-        [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        cwd=output_dir,
-        env=environment,
-      )
-    assert self._process.stdin is not None and self._process.stdout is not None  # Pipes.
-    self._input, self._output = self._process.stdin, self._process.stdout
-    try:
-      self.details = self._answer()["ready"]
-    except BaseException:
-      self.close()
-      raise
+    self._child = child.Child(
+      [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
+      log=os.path.join(output_dir, "log.txt"),
+      cwd=output_dir,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    self.details = self._checked(self._child.answer)["ready"]
     self.start_seconds = time.perf_counter() - start
 
-  def _fail(self, message: str) -> NoReturn:
-    self.close()
-    raise ContenderError(message)
-
-  def _last_words(self) -> str:
-    lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"its last words were {said[:300]!r}" if said else "it said nothing"
-
-  def _answer(self) -> dict[str, Any]:
-    """The next message, which must come in time."""
-    end = time.monotonic() + self._patience
-    while b"\n" not in self._buffer:
-      left = end - time.monotonic()
-      if left <= 0 or not select.select([self._output], [], [], left)[0]:
-        self._fail(f"It did not answer for {self._patience:g} seconds.")
-      chunk = os.read(self._output.fileno(), 1 << 16)
-      if not chunk:
-        code = self._process.wait()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        self._fail(f"Its process ended {how}; {self._last_words()}.")
-      self._buffer += chunk
-    line, _, self._buffer = self._buffer.partition(b"\n")
-    try:
-      message = json.loads(line)
-    except ValueError:
-      self._fail(f"It answered {line[:200]!r}, which is not JSON.")
-    if "error" in message:
-      self._fail(message["error"])
+  def _checked(self, answer: Callable[[float], bytes]) -> dict[str, Any]:
+    """Returns the message that `answer` waits for; ends the process if there is none."""
+    with contextlib.ExitStack() as stack:
+      stack.callback(self.close)
+      try:
+        line = answer(self._patience)
+        message = json.loads(line)
+      except child.NoAnswer as error:
+        raise ContenderError(self._explain(error)) from None
+      except ValueError:
+        raise ContenderError(f"It answered {line[:200]!r}, which is not JSON.") from None
+      if "error" in message:
+        raise ContenderError(message["error"])
+      stack.pop_all()
     return message
+
+  def _explain(self, error: child.NoAnswer) -> str:
+    if error.code is None:
+      return f"It did not answer for {self._patience:g} seconds."
+    how = f"by {error.signal_name}" if error.signal_name else f"with exit code {error.code}"
+    words = f"its last words were {error.last_words[:300]!r}"
+    return f"Its process ended {how}; {words if error.last_words else 'it said nothing'}."
 
   def ask(self, command: str) -> dict[str, Any]:
     """Sends a command and waits for its answer.
@@ -148,26 +126,11 @@ class ContenderProcess:
     Raises:
       ContenderError: If the contender fails or takes too long.
     """
-    try:
-      self._input.write(f"{command}\n".encode())
-      self._input.flush()
-    except OSError:
-      pass  # It has ended; why, the answer tells.
-    return self._answer()
+    return self._checked(functools.partial(self._child.ask, command))
 
   def close(self) -> None:
     """Ends the process and what it started."""
-    try:
-      # The session is its own, so this is nobody else's process group.
-      os.killpg(self._process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-      pass
-    self._process.wait()
-    for stream in (self._input, self._output):
-      try:
-        stream.close()
-      except OSError:
-        pass  # A command that could not be sent.
+    self._child.end(with_group=True)
 
 
 class Progress:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import json
-import os
 import secrets
 import sys
 import time
 
 from tff_superquantile.doctor import report
+from tff_superquantile.simulation import child
 
 _NUM_CLIENTS = 100
 _NUM_BINS = 64
@@ -174,8 +174,7 @@ def _answer(request: dict) -> report.Finding:
 
 def main() -> None:
   """Answers trial after trial."""
-  answers = os.fdopen(os.dup(1), "w", buffering=1)
-  os.dup2(2, 1)
+  answers = child.take_output()
   for line in sys.stdin:
     answers.write(json.dumps(dataclasses.asdict(_answer(json.loads(line)))) + "\n")
 
