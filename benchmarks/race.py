@@ -11,6 +11,8 @@ import sys
 import time
 from typing import Any, Optional
 
+import tqdm
+
 from benchmarks import contender
 from benchmarks import lineup
 from tff_superquantile.simulation import child
@@ -133,42 +135,6 @@ class ContenderProcess:
     self._child.end(with_group=True)
 
 
-class Progress:
-  """Tells on standard error what runs now and how long it may take."""
-
-  def __init__(self, title: str, num_rounds: int):
-    self._title = title
-    self._num_rounds = num_rounds
-    self._is_terminal = sys.stderr.isatty()
-    self._last_line = -float("inf")
-
-  def show(self, what: str, seconds_left: Optional[float], *, now: bool = False) -> None:
-    """Shows what runs now; off a terminal every 20 seconds, or `now`."""
-    text = f"{self._title}: {what}"
-    if seconds_left is not None:
-      text += (
-        f", about {seconds_left / 60:.0f} min left"
-        if seconds_left >= 90
-        else (f", about {seconds_left:.0f} s left")
-      )
-    if self._is_terminal:
-      print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
-    elif now or time.monotonic() - self._last_line >= 20:
-      print(text, file=sys.stderr, flush=True)
-      self._last_line = time.monotonic()
-
-  def close(self) -> None:
-    """Clears the line."""
-    if self._is_terminal:
-      print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _seconds_left(records: Sequence[Record], num_rounds: int) -> Optional[float]:
-  if not all(record.seconds for record in records):
-    return None
-  return sum(record.seconds[-1] * (num_rounds - len(record.seconds)) for record in records)
-
-
 def run(
   entries: Sequence[lineup.Entry],
   *,
@@ -195,10 +161,15 @@ def run(
   """
   records = [Record(entry) for entry in entries]
   processes: dict[str, ContenderProcess] = {}
-  progress = Progress(title, num_rounds)
-
-  def alive():
-    return [record for record in records if record.entry.name in processes]
+  terminal = sys.stderr.isatty()
+  progress = tqdm.tqdm(
+    desc=title,
+    total=len(records) * num_rounds,
+    unit="round",
+    leave=False,
+    mininterval=0.2 if terminal else 20,
+    dynamic_ncols=terminal,
+  )
 
   def attempt(record: Record, action: Callable[[], None]) -> None:
     try:
@@ -231,7 +202,7 @@ def run(
   try:
     # One after the other: they would slow down one another's start.
     for record in records:
-      progress.show(f"starting {record.entry.title}", None)
+      progress.set_postfix_str(f"starting {record.entry.title}")
       attempt(record, functools.partial(start, record))
     for turn, first in enumerate(range(0, num_rounds, rounds_per_turn)):
       for place in range(len(records)):
@@ -239,11 +210,12 @@ def run(
         for round_num in range(first, min(first + rounds_per_turn, num_rounds)):
           if record.entry.name not in processes:
             break
-          what = f"round {round_num + 1} of {num_rounds}, {record.entry.title}"
-          progress.show(what, _seconds_left(alive(), num_rounds))
+          progress.set_postfix_str(record.entry.title, refresh=False)
           attempt(record, functools.partial(run_round, record, round_num))
-    for record in alive():
-      attempt(record, functools.partial(finish, record))
+          progress.update()
+    for record in records:
+      if record.entry.name in processes:
+        attempt(record, functools.partial(finish, record))
   finally:
     progress.close()
     for process in processes.values():

@@ -1,6 +1,6 @@
-"""What the measured rounds say: equal work or not, tables, targets reached or not."""
+"""Judges the measured rounds, equal work or not, and shows them as a table or as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, Optional
 
@@ -17,10 +17,15 @@ from benchmarks import race
 # weights that differ by 1e-8 make 5e-6 and 4e-3 of it, one client of the hundred left out 1e-2 and
 # 2e-2, one visited backwards 2e-2 and 2e-2, all last batches left out 2e-1 and 1e-1.
 _TOLERANCES = {"linear": (1e-4, 1e-4), "convnet": (1e-2, None), "lstm": (1e-3, None)}
-_WIDTHS = (35, 25, 8, 7, 6, 6, 12)
+_LINE = "{:35}  {:>25}  {:>8}  {:>7}  {:>6}  {:>6}  {:>12}  {}"
 _HEADER = (
   ("", "seconds a round", "of TFF's", "of best", "first", "start", "peak MB, own", "weights apart"),
   ("", "median (min to max)", "ids", "peer", "s", "s", "+ children", "first, last"),
+)
+# What the JSON has of a table, and of the record of a row.
+_TABLE_FACTS = ("task", "model", "data", "clients_per_round", "warm_up")
+_RECORD_FACTS = (
+  *("error", "details", "seconds", "start_seconds", "resident", "own_peak", "children_peak"),
 )
 
 
@@ -138,38 +143,36 @@ def judge(
   """
   first_tolerance, last_tolerance = _TOLERANCES[model]
   preferred = (lineup.BEST_STOCK, "tff_tutorial")
-  rows = []
-  references: dict[str, race.Record] = {}
+  same_work: dict[str, list[race.Record]] = {}
   for record in records:
     if record.error is None:
-      work = record.entry.work
-      mates = [r for r in records if r.error is None and r.entry.work == work]
-      mates.sort(key=lambda r: (r.entry.name not in preferred, "@native" not in r.entry.name))
-      references[work] = mates[0]
+      same_work.setdefault(record.entry.work, []).append(record)
+  rows = []
   for record in records:
-    seconds = np.array(record.seconds[warm_up:])
+    row = Row(record, np.array(record.seconds[warm_up:]))
+    rows.append(row)
     if record.error is not None:
-      rows.append(Row(record, seconds))
       continue
-    reference = references[record.entry.work]
+    mates = same_work[record.entry.work]
+    reference = min(
+      mates, key=lambda r: (r.entry.name not in preferred, "@native" not in r.entry.name)
+    )
     if record is reference:
-      num_mates = sum(r.error is None and r.entry.work == record.entry.work for r in records)
-      rows.append(Row(record, seconds, is_reference=num_mates > 1))
+      rows[-1] = dataclasses.replace(row, is_reference=len(mates) > 1)
       continue
     first, last = (
-      distance(
-        contender.load_weights(getattr(record, which)),
-        contender.load_weights(getattr(reference, which)),
-        initial_weights,
+      distance(contender.load_weights(found), contender.load_weights(wanted), initial_weights)
+      for found, wanted in (
+        (record.first_weights, reference.first_weights),
+        (record.last_weights, reference.last_weights),
       )
-      for which in ("first_weights", "last_weights")
     )
     is_void = first > first_tolerance or not np.isfinite(last)
     # A loss beside the threshold may be on either side of it, by its last digit; from then on
     # weights differ by what a client of the tail moves them.
     is_averaging_all = record.entry.work == lineup.FED_AVG
     is_void |= is_averaging_all and last_tolerance is not None and last > last_tolerance
-    rows.append(Row(record, seconds, first, last, is_void=is_void))
+    rows[-1] = dataclasses.replace(row, first_distance=first, last_distance=last, is_void=is_void)
   return rows
 
 
@@ -211,11 +214,7 @@ def _cells(row: Row, table: Table) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-  padded = [
-    cell.ljust(width) if i == 0 else cell.rjust(width)
-    for i, (cell, width) in enumerate(zip(cells, _WIDTHS))
-  ]
-  return "  ".join([*padded, cells[-1]]).rstrip()
+  return _LINE.format(*cells).rstrip()
 
 
 def format_table(table: Table) -> str:
@@ -245,131 +244,20 @@ def format_table(table: Table) -> str:
   return "\n".join(lines)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Target:
-  """A ratio of two rows that is to be reached; `of` is a name, or "peer" for the best one."""
-
-  task: str
-  name: str
-  of: str
-  wanted: float
-
-
-_TARGETS = (
-  _Target("emnist_convnet", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 3),
-  _Target("emnist_linear", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 7),
-  _Target("emnist_convnet", lineup.FED_AVG, "peer", 0.7),
-  _Target("emnist_linear", lineup.FED_AVG, "peer", 1.0),
-  _Target("emnist_convnet", lineup.SUPERQUANTILE, "peer", 0.55),
-  _Target("emnist_linear", lineup.SUPERQUANTILE, "peer", 0.6),
-  _Target("synthetic", "tree_1024", lineup.SUPERQUANTILE, 1.1),
-  _Target("emnist_linear", "tree_1024", lineup.SUPERQUANTILE, 1.1),
-  _Target("emnist_convnet", "tree_1024", lineup.SUPERQUANTILE, 1.1),
-)
-_TARGET_CLIENTS = 100  # The targets are for cohorts of this size.
-_MAX_GROWTH_PER_CLIENT = 1.15  # Of a client's seconds, from the smallest cohort to the largest.
-_MAX_MEMORY_GROWTH = 1.05
-_MEMORY_ROUNDS = (50, 500)
-
-
-def _verdict(what: str, found: Optional[float], wanted: float) -> str:
-  if found is None:
-    return f"  {what:78}  at most {wanted:5.3f}            not measured"
-  verdict = "reached" if found <= wanted else "NOT reached"
-  return f"  {what:78}  at most {wanted:5.3f}  found {found:5.3f}  {verdict}"
-
-
-def _title(name: str) -> str:
-  return "the best peer's FedAvg" if name == "peer" else lineup.find(name, 0.5).title
-
-
-def _ratio_lines(tables: Sequence[Table]) -> list[str]:
-  lines = []
-  for target in _TARGETS:
-    for table in tables:
-      if (table.task, table.clients_per_round) != (target.task, _TARGET_CLIENTS):
-        continue
-      row = table.row(target.name)
-      to = table.fastest_peer() if target.of == "peer" else table.row(target.of)
-      what = f"{target.task}: {_title(target.name)}, of {_title(target.of)}"
-      lines.append(_verdict(what, ratio(row, to) if row and to else None, target.wanted))
-  return lines
-
-
-def _growth_lines(tables: Sequence[Table]) -> list[str]:
-  """Whether the cost of a client is the same in a large cohort."""
-  lines = []
-  for task in dict.fromkeys(table.task for table in tables):
-    sizes = sorted((t for t in tables if t.task == task), key=lambda t: t.clients_per_round)
-    small, large = sizes[0], sizes[-1]
-    if small is large:
-      continue
-    for name in (lineup.FED_AVG, lineup.SUPERQUANTILE):
-      in_small, in_large = small.row(name), large.row(name)
-      found = None
-      if in_small is not None and in_large is not None:
-        seconds = in_small.median / small.clients_per_round
-        found = in_large.median / large.clients_per_round / seconds
-      what = (
-        f"{task}: {_title(name)}, seconds a client with {large.clients_per_round}, of those with"
-        f" {small.clients_per_round}"
-      )
-      lines.append(_verdict(what, found, _MAX_GROWTH_PER_CLIENT))
-  return lines
-
-
-def _memory_lines(tables: Sequence[Table]) -> list[str]:
-  first, last = _MEMORY_ROUNDS
-  lines = []
-  for table in tables:
-    for row in table.rows:
-      if row.record.entry.module == "ours" and len(row.record.resident) >= last:
-        resident = row.record.resident
-        what = f"{table.task}: {row.record.entry.title}, memory in round {last}, of round {first}"
-        found = resident[last - 1] / resident[first - 1]
-        lines.append(_verdict(what, found, _MAX_MEMORY_GROWTH))
-  return lines
-
-
-def format_targets(tables: Sequence[Table]) -> str:
-  """Which targets these tables reach; "" if they are about none.
-
-  Args:
-    tables: All tables of a run.
-
-  Returns:
-    A line of each target.
-  """
-  lines = [*_ratio_lines(tables), *_growth_lines(tables), *_memory_lines(tables)]
-  return "\n".join(["Targets", *lines]) if lines else ""
-
-
 def to_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
-  """All raw numbers, as JSON has them."""
-  return [_table_to_json(table) for table in tables]
+  """Returns all raw numbers, as JSON has them."""
+  found = []
+  for table in tables:
+    facts = {name: getattr(table, name) for name in _TABLE_FACTS}
+    found.append({**facts, "rows": [_row_to_json(row) for row in table.rows]})
+  return found
 
 
-def _table_to_json(table: Table) -> dict[str, Any]:
-  facts = {
-    field.name: getattr(table, field.name)
-    for field in dataclasses.fields(table)
-    if field.name != "rows"
-  }
-  return {**facts, "rows": [_row_to_json(row) for row in table.rows]}
-
-
-def _row_to_json(row: Row) -> Mapping[str, Any]:
-  record = row.record
+def _row_to_json(row: Row) -> dict[str, Any]:
+  entry = row.record.entry
   return dict(
-    name=record.entry.name,
-    title=record.entry.title,
-    error=record.error,
-    details=record.details,
-    seconds=record.seconds,
-    start_seconds=record.start_seconds,
-    resident=record.resident,
-    own_peak=record.own_peak,
-    children_peak=record.children_peak,
+    {"name": entry.name, "title": entry.title},
+    **{name: getattr(row.record, name) for name in _RECORD_FACTS},
     is_reference=row.is_reference,
     is_void=row.is_void,
     # Infinity is no JSON.

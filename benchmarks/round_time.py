@@ -35,6 +35,7 @@ from benchmarks import lineup  # noqa: E402
 from benchmarks import make_workload  # noqa: E402
 from benchmarks import race  # noqa: E402
 from benchmarks import report  # noqa: E402
+from benchmarks import targets  # noqa: E402
 from benchmarks import workload as workload_lib  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
@@ -165,9 +166,9 @@ def _compare() -> None:
       print(f"\n{report.format_table(tables[-1])}", flush=True)
       if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(report.to_json(tables)), encoding="utf-8")
-  targets = report.format_targets(tables)
-  if targets:
-    print(f"\n{targets}")
+  reached = targets.format_targets(tables)
+  if reached:
+    print(f"\n{reached}")
   bad = [row.record.entry.name for table in tables for row in table.rows if not row.counts]
   if bad:
     cli.fail(f"Not all contenders count: {', '.join(dict.fromkeys(bad))}.", cli.FAILED)

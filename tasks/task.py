@@ -24,6 +24,7 @@ from typing import Any, Optional, Union
 
 import tensorflow_federated as tff
 
+from tasks import data_set as data_set_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
@@ -111,6 +112,8 @@ class Task:
       if the task has none.
     split: Takes the pools and the request's seed, returns the clients to train on, to test on and,
       if the task has its own, to validate on, each in the order in which a run takes them.
+    data_set: The files of users that `open_clients` reads, for those who look for them; None if it
+      reads none.
     reads: Which of the request's `data_dir` and `glove` `open_clients` reads. The other is refused
       where it is given.
     min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
@@ -128,6 +131,7 @@ class Task:
   defaults: Mapping[str, Union[int, float, str]]
   open_standin: Optional[Callable[[Request], splits.Pools]] = None
   split: Callable[[splits.Pools, int], splits.Pools] = splits.shuffle_and_halve
+  data_set: Optional[data_set_lib.DataSet] = None
   reads: Sequence[str] = ()
   min_examples: int = 0
   clients_per_split: int = 0

@@ -1,13 +1,17 @@
 """Opens EMNIST, or generated handwriting in its place, as client files that are written once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
+import lzma
 import os
+import sqlite3
+import time
 
 from absl import logging
 import numpy as np
 
+from tasks import data_set
 from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
@@ -18,6 +22,8 @@ _CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this
 _LEVELS = 255
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_SECONDS_TO_COUNT = 2.0
 
 
 class _NotEightBitError(Exception):
@@ -79,16 +85,42 @@ def _open_database(cache_dir: str, path: str) -> client_files.ClientFiles:
   return _open_or_convert(cache_dir, "all", [path], lambda: _iterate_compressed(path, decompressed))
 
 
-def _open_leaf(cache_dir: str, paths: Mapping[str, list[str]]) -> list[client_files.ClientFiles]:
-  """The writers of LEAF's training and test files, [train, test]."""
-  pools = {
-    split: _open_or_convert(
-      cache_dir, split, paths[split], functools.partial(readers.iterate_leaf, paths[split])
-    )
-    for split in ("train", "test")
-  }
-  user_files.check_split_by_user(pools, paths, readers.LEAF)
-  return [pools["train"], pools["test"]]
+def _describe_database(path: str) -> str:
+  """Says how many writers TFF's database has, if that can be told soon."""
+  is_compressed = path.endswith((".lzma", ".xz"))
+  with lzma.open(path) if is_compressed else open(path, "rb") as file:
+    if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+      raise ValueError(f"{path} is no SQLite database")
+  if is_compressed:
+    return f"{os.path.getsize(path) / 1e9:.2f} GB, compressed"
+  least = readers.LEAF.min_examples
+  end = time.monotonic() + _SECONDS_TO_COUNT
+  query = (
+    "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
+    " WHERE split_name IN (?, ?) GROUP BY client_id)"
+  )
+  with readers.connect(path) as connection:
+    connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
+    with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
+      writers, enough = connection.execute(query, [least, *readers.DATABASE_SPLITS]).fetchone()
+      return (
+        f"{writers} writers, of whom {enough:.0f} have {least} images or more"
+        " (--min_examples_per_client)"
+      )
+  return f"{os.path.getsize(path) / 1e9:.2f} GB"
+
+
+DATA_SET = data_set.DataSet(
+  name="EMNIST",
+  file_names=(readers.DATABASE_NAME, readers.COMPRESSED_NAME),
+  leaf=readers.LEAF,
+  has_texts=False,
+  describe_file=_describe_database,
+  remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
+  f"{readers.COMPRESSED_NAME}, or what LEAF's {readers.LEAF.command} leaves.\n{data_set.STANDIN}",
+  find_downloaded=readers.find_downloaded,
+)
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
@@ -107,11 +139,14 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """
   if not request.data_dir:
     return [_open_database(request.cache_dir, readers.download(request.cache_dir))]
-  names = (readers.DATABASE_NAME, readers.COMPRESSED_NAME)
-  source = user_files.find_source(request.data_dir, names, readers.LEAF)
-  if isinstance(source, str):
-    return [_open_database(request.cache_dir, source)]
-  return _open_leaf(request.cache_dir, source)
+
+  def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    if name == "all":
+      return _open_database(request.cache_dir, *paths)
+    iterate = functools.partial(readers.iterate_leaf, paths)
+    return _open_or_convert(request.cache_dir, name, paths, iterate)
+
+  return DATA_SET.open(request.data_dir, open_files)
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:

@@ -36,7 +36,7 @@ DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
 _NUM_PIXELS = SIDE * SIDE
-_DATABASE_SPLITS = ("all_train", "all_test")
+DATABASE_SPLITS = ("all_train", "all_test")
 _CHUNK_BYTES = 1 << 20
 _DOWNLOAD_TIMEOUT_SECONDS = 60.0  # Without data; a firewall that drops packets would hang for long.
 
@@ -114,6 +114,12 @@ def _not_a_database(path: str, reason: str) -> ValueError:
   )
 
 
+def connect(path: str) -> contextlib.closing[sqlite3.Connection]:
+  """Opens the user's database, which is never made or changed."""
+  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"
+  return contextlib.closing(sqlite3.connect(uri, uri=True))
+
+
 def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list[list[int]]]:
   """Row numbers of each writer's examples, [train rows, test rows], in the database's order."""
   columns = {row[1] for row in connection.execute("PRAGMA table_info(examples)")}
@@ -124,10 +130,10 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
   query = "SELECT rowid, client_id, split_name FROM examples WHERE split_name IN (?, ?)"
   rows: dict[str, list[list[int]]] = {}
   seen = set()
-  for row, writer, split in connection.execute(query, _DATABASE_SPLITS):
+  for row, writer, split in connection.execute(query, DATABASE_SPLITS):
     seen.add(split)
-    rows.setdefault(writer, [[], []])[_DATABASE_SPLITS.index(split)].append(row)
-  for split in _DATABASE_SPLITS:
+    rows.setdefault(writer, [[], []])[DATABASE_SPLITS.index(split)].append(row)
+  for split in DATABASE_SPLITS:
     if split not in seen:
       raise _not_a_database(path, f"has no examples of the split {split}")
   return rows
@@ -162,9 +168,8 @@ def iterate_sqlite(path: str) -> Iterator[_Writer]:
     ValueError: If the file isn't such a database.
   """
   logging.info("Reading %s.", path)
-  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"  # Never make or change the user's file.
   try:
-    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+    with connect(path) as connection:
       for writer, parts in _rows_by_writer(path, connection).items():
         protos = []
         for part in parts:

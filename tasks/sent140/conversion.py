@@ -1,13 +1,14 @@
 """Opens Sent140, or generated tweets in its place, as client files that are written once."""
 
 from collections.abc import Callable, Iterable, Iterator
+import csv
 import dataclasses
-import functools
 import os
 
 from absl import logging
 import numpy as np
 
+from tasks import data_set
 from tasks import task
 from tasks import user_files
 from tasks.sent140 import features
@@ -18,11 +19,11 @@ from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
 
-_Represent = Callable[[np.ndarray], np.ndarray]
+Represent = Callable[[np.ndarray], np.ndarray]
 
 
 def _convert(
-  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: _Represent
+  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields users with their tweets as arrays.
 
@@ -64,7 +65,7 @@ def _open_or_convert(
   users: readers.Users,
   *,
   glove_path: str,
-  represent: _Represent,
+  represent: Represent,
 ) -> client_files.ClientFiles:
   """Opens the client files of some source files, after converting them on first use.
 
@@ -95,7 +96,28 @@ def _open_or_convert(
   return dataclasses.replace(opened, remark=remark)
 
 
-def open_clients(request: task.Request, represent: _Represent) -> list[client_files.ClientFiles]:
+def _describe_csv(path: str) -> str:
+  with open(path, encoding="latin-1", newline="") as file:
+    columns = len(next(csv.reader(file), []))
+  if columns != readers.NUM_COLUMNS:
+    raise ValueError(
+      f"{path} has {columns} columns in its first line, expected {readers.NUM_COLUMNS}"
+    )
+  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
+
+
+DATA_SET = data_set.DataSet(
+  name="Sent140",
+  file_names=(readers.CSV_NAME,),
+  leaf=readers.LEAF,
+  has_texts=True,
+  describe_file=_describe_csv,
+  remedy=f"Unpack {readers.CSV_SOURCE}\nor run LEAF's {readers.LEAF.command}, and name its"
+  f" directory with --data_dir.\n{data_set.STANDIN}",
+)
+
+
+def open_clients(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
   """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
 
   Args:
@@ -118,27 +140,19 @@ def open_clients(request: task.Request, represent: _Represent) -> list[client_fi
       f" {readers.CSV_SOURCE}, and get word vectors, {glove.FILE_NAME} of"
       f" {glove.SOURCE}, too (generated data to try things out: --data=standin)."
     )
-  source = user_files.find_source(request.data_dir, [readers.CSV_NAME], readers.LEAF)
-  open_or_convert = functools.partial(
-    _open_or_convert,
-    request,
-    glove_path=glove.find_file(request.glove, request.data_dir),
-    represent=represent,
-  )
-  if isinstance(source, str):
-    users = readers.iterate_csv(source, request.min_examples_per_client)
-    return [open_or_convert("all", [source], users)]
-  pools = {
-    split: open_or_convert(
-      split, paths, readers.iterate_leaf(paths, request.min_examples_per_client)
-    )
-    for split, paths in source.items()
-  }
-  user_files.check_split_by_user(pools, source, readers.LEAF)
-  return [pools["train"], pools["test"]]
+  DATA_SET.find(request.data_dir)  # Its error comes first.
+  glove_path = glove.find_file(request.glove, request.data_dir)
+  least = request.min_examples_per_client
+
+  def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    is_csv = name == "all"
+    users = readers.iterate_csv(paths[0], least) if is_csv else readers.iterate_leaf(paths, least)
+    return _open_or_convert(request, name, paths, users, glove_path=glove_path, represent=represent)
+
+  return DATA_SET.open(request.data_dir, open_files)
 
 
-def open_standin(request: task.Request, represent: _Represent) -> list[client_files.ClientFiles]:
+def open_standin(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
   """Opens generated tweets, always of the same 400 users; see `standin`.
 
   They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the

@@ -34,6 +34,13 @@ def find_file(path: str, data_path: str) -> str:
   return path
 
 
+def peek_dimension(path: str) -> int:
+  """Returns how many numbers the first line has after its word; 0 if they are no numbers."""
+  with open(path, "rb") as file:
+    texts = file.readline(1 << 16).split()[1:]
+  return len(texts) if all(map(_is_number, texts)) else 0
+
+
 def _is_number(text: bytes) -> bool:
   try:
     float(text)

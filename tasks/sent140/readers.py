@@ -31,6 +31,7 @@ LEAF = user_files.Leaf(
 _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
 _LABELS_WANTED = "0 for negative and 1 or 4 for positive"
 _COLUMNS = ("label", "id", "date", "query", "user", "text")
+NUM_COLUMNS = len(_COLUMNS)
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
@@ -161,9 +162,9 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
           continue
         if row[-1].endswith(_END):
           raise csv.Error("a quotation mark is never closed")
-        if len(row) != len(_COLUMNS):
+        if len(row) != NUM_COLUMNS:
           raise ValueError(
-            f"{where} has {len(row)} columns; expected Stanford's {len(_COLUMNS)}:"
+            f"{where} has {len(row)} columns; expected Stanford's {NUM_COLUMNS}:"
             f" {', '.join(_COLUMNS)}."
           )
         value, tweet_id, _, _, user, text = row

@@ -1,6 +1,6 @@
 """The doctor's checks of the installed packages: whether they are those of requirements.lock.
 
-Nothing but the standard library, `packaging` included: it may be the one that is missing.
+Needs nothing but the standard library: `packaging` may be among those that are missing.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 from importlib import metadata
 from importlib import util as importlib_util
-import operator
 import pathlib
-import re
 import shlex
 import sys
 
@@ -21,17 +19,6 @@ _EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCK = _ROOT / "requirements.lock"
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*==\s*([\w.!+-]+)\s*(?:;\s*(.*))?")
-_FOR_PYTHON = re.compile(r"""python_version\s*([<>=!]=|[<>])\s*["'](\d+)\.(\d+)["']""")
-_FOR_EXTRA = re.compile(rf"""extra\s*==\s*["']{_EXTRA}["']""")
-_COMPARE = {
-  "<": operator.lt,
-  "<=": operator.le,
-  "==": operator.eq,
-  "!=": operator.ne,
-  ">=": operator.ge,
-  ">": operator.gt,
-}
 # More than these are said in a few words, and installed from the lock.
 _MOST_NAMED = 8
 
@@ -67,16 +54,16 @@ class Comparison:
 
 
 def _parse(lines: list[str]) -> dict[str, str]:
-  """The versions of those requirements that are exact and for this Python."""
-  versions = {}
-  for line in lines:
-    match = _REQUIREMENT.fullmatch(line.strip())
-    if match:
-      name, version, marker = match.groups()
-      conditions = _FOR_PYTHON.findall(marker or "")
-      if all(_COMPARE[c](sys.version_info[:2], (int(x), int(y))) for c, x, y in conditions):
-        versions[name] = version
-  return versions
+  """Returns the versions of those requirements that are exact, and for this Python."""
+  exact = [line for line in lines if "==" in line and not line.startswith("#")]
+  try:
+    from packaging import requirements
+  except ImportError:  # It is missing itself; those for some Pythons can wait until it is there.
+    plain = [line.partition(";")[0].split("==") for line in exact if "python_version" not in line]
+    return {name.strip(): version.strip() for name, version in plain}
+  parsed = map(requirements.Requirement, exact)
+  wanted = [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": _EXTRA})]
+  return {r.name: str(r.specifier).lstrip("=") for r in wanted}
 
 
 def read_lock() -> Lock:
@@ -93,7 +80,7 @@ def read_lock() -> Lock:
     requirements = metadata.requires(_PROJECT) or []
   except metadata.PackageNotFoundError:
     raise LookupError(f"no {_LOCK} and no metadata of {_PROJECT}") from None
-  versions = _parse([line for line in requirements if _FOR_EXTRA.search(line)])
+  versions = _parse(requirements)
   if not versions:
     raise LookupError(f"no {_LOCK} and no extra {_EXTRA!r} in the metadata of {_PROJECT}")
   return Lock(f"the metadata of {_PROJECT}", versions)

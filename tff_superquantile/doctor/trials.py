@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import json
 import secrets
 import sys
@@ -132,25 +133,11 @@ def secure_sum() -> report.Finding:
   )
 
 
-def data_dir(data_dir: str) -> report.Finding:
-  """See `data.check_data_dir`."""
+def _of_data(name: str, **arguments: str) -> report.Finding:
+  """Carries out a check of `data`."""
   from tff_superquantile.doctor import data
 
-  return data.check_data_dir(data_dir)
-
-
-def data_set(data_set: str, data_dir: str, cache_dir: str) -> report.Finding:
-  """See `data.check_data_set`."""
-  from tff_superquantile.doctor import data
-
-  return data.check_data_set(data_set, data_dir, cache_dir)
-
-
-def word_vectors(glove: str, data_dir: str) -> report.Finding:
-  """See `data.check_word_vectors`."""
-  from tff_superquantile.doctor import data
-
-  return data.check_word_vectors(glove, data_dir)
+  return getattr(data, name)(**arguments)
 
 
 _TRIALS: dict[str, Callable[..., report.Finding]] = {
@@ -158,9 +145,9 @@ _TRIALS: dict[str, Callable[..., report.Finding]] = {
   "federated": federated,
   "engine": engine,
   "secure_sum": secure_sum,
-  "data_dir": data_dir,
-  "data_set": data_set,
-  "word_vectors": word_vectors,
+  "data_dir": functools.partial(_of_data, "check_data_dir"),
+  "data_set": functools.partial(_of_data, "check_data_set"),
+  "word_vectors": functools.partial(_of_data, "check_word_vectors"),
 }
 
 
