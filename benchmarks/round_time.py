@@ -35,7 +35,7 @@ from benchmarks import lineup  # noqa: E402
 from benchmarks import make_workload  # noqa: E402
 from benchmarks import race  # noqa: E402
 from benchmarks import report  # noqa: E402
-from benchmarks import targets  # noqa: E402
+from benchmarks import results  # noqa: E402
 from benchmarks import workload as workload_lib  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
@@ -112,7 +112,7 @@ def _run(
   pythons: Mapping[Optional[str], str],
   task: str,
   clients_per_round: int,
-) -> report.Table:
+) -> results.Table:
   with tempfile.TemporaryDirectory() as temporary:
     workload_dir = os.path.join(temporary, "workload")
     os.mkdir(workload_dir)
@@ -129,14 +129,14 @@ def _run(
       title=title,
     )
     model = workload.settings["model"]
-    rows = report.judge(
+    rows = results.judge(
       records,
       initial_weights=workload.initial_weights,
       model=model,
       warm_up=_WARM_UP.value,
     )
     data = workload.settings["data"]
-  return report.Table(task, model, data, clients_per_round, _WARM_UP.value, rows)
+  return results.Table(task, model, data, clients_per_round, _WARM_UP.value, rows)
 
 
 def _check_flags() -> list[int]:
@@ -166,9 +166,9 @@ def _compare() -> None:
       print(f"\n{report.format_table(tables[-1])}", flush=True)
       if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(report.to_json(tables)), encoding="utf-8")
-  reached = targets.format_targets(tables)
-  if reached:
-    print(f"\n{reached}")
+  targets = report.format_targets(tables)
+  if targets:
+    print(f"\n{targets}")
   bad = [row.record.entry.name for table in tables for row in table.rows if not row.counts]
   if bad:
     cli.fail(f"Not all contenders count: {', '.join(dict.fromkeys(bad))}.", cli.FAILED)
