@@ -1,4 +1,4 @@
-"""What a contender is, and how its process talks to the driver. Needs numpy and nothing else.
+"""Defines a contender, and how its process talks to the driver. Needs numpy and nothing else.
 
 A contender lives in a process of its own, so that no contender warms up, slows down or fills the
 memory of another. The process reads commands from its standard input, a line each:
@@ -30,7 +30,7 @@ LAST_WEIGHTS = "last_weights.npz"
 
 
 class Contender(abc.ABC):
-  """Something that computes rounds of federated learning."""
+  """Computes rounds of federated learning."""
 
   def prepare(self, round_num: int) -> None:
     """Lays out what the round needs; not timed.
@@ -48,15 +48,15 @@ class Contender(abc.ABC):
 
   @abc.abstractmethod
   def weights(self) -> list[np.ndarray]:
-    """The model's weights now, in the workload's order and layout."""
+    """Returns the model's weights, in the workload's order and layout."""
 
   def describe(self) -> Mapping[str, Any]:
-    """What the driver should know of how it computes: threads, versions."""
+    """Tells the driver how the contender computes: threads, versions."""
     return {}
 
 
 def _status(pid: int) -> dict[str, int]:
-  """Resident memory of a process in bytes: the peak and now; empty if it has ended."""
+  """Returns the resident memory of a process in bytes, peak and now; {} if it has ended."""
   found = {}
   try:
     with open(f"/proc/{pid}/status", encoding="utf-8") as f:
@@ -70,7 +70,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def memory() -> dict[str, int]:
-  """Resident memory of this process and, added up, of its children, in bytes.
+  """Measures the resident memory of this process and, added up, of its children, in bytes.
 
   Returns:
     "own_peak", "own", "children_peak" and "children".
@@ -86,7 +86,7 @@ def memory() -> dict[str, int]:
 
 
 def one_sentence(error: BaseException) -> str:
-  """What went wrong, on one line."""
+  """Returns an error as one line."""
   text = " ".join(str(error).split())
   return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
 
@@ -98,7 +98,7 @@ def _save(directory: str, name: str, weights: list[np.ndarray]) -> str:
 
 
 def load_weights(path: str) -> list[np.ndarray]:
-  """The weights that a contender wrote."""
+  """Returns the weights that a contender wrote."""
   with np.load(path) as arrays:
     return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
 

@@ -1,4 +1,4 @@
-"""Contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
+"""Lets contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
 
 from collections.abc import Callable, Sequence
 import contextlib
@@ -27,19 +27,19 @@ class ContenderError(Exception):
 
 @dataclasses.dataclass
 class Record:
-  """What was measured of a contender.
+  """Keeps the measurements of a contender.
 
   Attributes:
-    entry: Who it is.
-    start_seconds: From the start of its process until it was ready.
-    details: What it says of itself.
-    seconds: Of each round, the first one and the warm-up included.
+    entry: The contender.
+    start_seconds: Seconds from the start of its process until it was ready.
+    details: The contender's own description.
+    seconds: Seconds of each round, the first one and the warm-up included.
     resident: Resident memory after each round, of itself and its children, in bytes.
     own_peak: The most memory that it had at once, in bytes.
     children_peak: The same of its children, added up.
     first_weights: The file of its weights after the first round.
     last_weights: The file of its weights after the last one.
-    error: Why it failed, or None.
+    error: The reason why it failed, or None.
   """
 
   entry: lineup.Entry
@@ -69,7 +69,7 @@ class ContenderProcess:
     """Starts the process and waits until it is ready.
 
     Args:
-      entry: Who it is; a module without a dot is one of `benchmarks.contenders`.
+      entry: The contender; a module without a dot is one of `benchmarks.contenders`.
       python: The Python that runs it.
       workload_dir: The folder of the workload.
       output_dir: An empty folder of its own: its weights and its log.

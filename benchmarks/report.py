@@ -58,7 +58,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def format_table(table: results.Table) -> str:
-  """A table of text, at most 130 columns wide.
+  """Writes a table as text, at most 130 columns wide.
 
   Args:
     table: The rows.
@@ -112,7 +112,7 @@ def _finite(value: Optional[float]) -> Optional[float]:
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-  """A ratio of two rows that is to be reached; `of` is a name, or "peer" for the best one."""
+  """A ratio of two rows to reach; `of` is a name, or "peer" for the best one."""
 
   task: str
   name: str
@@ -162,7 +162,7 @@ def _ratio_lines(tables: Sequence[results.Table]) -> list[str]:
 
 
 def _growth_lines(tables: Sequence[results.Table]) -> list[str]:
-  """Whether the cost of a client is the same in a large cohort."""
+  """Compares the cost of a client in large and small cohorts."""
   lines = []
   for task in dict.fromkeys(table.task for table in tables):
     sizes = sorted((t for t in tables if t.task == task), key=lambda t: t.clients_per_round)
@@ -197,7 +197,7 @@ def _memory_lines(tables: Sequence[results.Table]) -> list[str]:
 
 
 def format_targets(tables: Sequence[results.Table]) -> str:
-  """Which targets these tables reach; "" if they are about none.
+  """Tells which targets these tables reach; "" if they are about none.
 
   Args:
     tables: All tables of a run.

@@ -21,11 +21,11 @@ _TOLERANCES = {"linear": (1e-4, 1e-4), "convnet": (1e-2, None), "lstm": (1e-3, N
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What a contender achieved.
+  """Judges the record of a contender.
 
   Attributes:
-    record: What was measured.
-    seconds: Of the timed rounds.
+    record: The measurements.
+    seconds: Seconds of the timed rounds.
     first_distance: How far its weights are from the reference's after the first round; None for
       the reference itself, and if nobody else did the same work.
     last_distance: The same after the last round.
@@ -42,7 +42,7 @@ class Row:
 
   @property
   def counts(self) -> bool:
-    """Whether its times mean something."""
+    """Tells whether its times mean something."""
     return self.record.error is None and not self.is_void
 
   @property
@@ -72,12 +72,12 @@ class Table:
   rows: Sequence[Row]
 
   def row(self, name: str) -> Optional[Row]:
-    """The row of that name, if it is there and counts."""
+    """Returns the row of that name, if it is there and counts."""
     found = [row for row in self.rows if row.record.entry.name == name and row.counts]
     return found[0] if found else None
 
   def fastest_peer(self) -> Optional[Row]:
-    """The peer whose median is the smallest, of those that count."""
+    """Returns the peer whose median is the smallest, of those that count."""
     peers = [row for row in self.rows if row.record.entry.peer and row.counts]
     return min(peers, key=lambda row: row.median) if peers else None
 
@@ -89,12 +89,12 @@ def _flat(weights: Sequence[np.ndarray]) -> np.ndarray:
 def distance(
   weights: Sequence[np.ndarray], reference: Sequence[np.ndarray], initial: Sequence[np.ndarray]
 ) -> float:
-  """How far weights are from the reference, relative to how far that is from the beginning.
+  """Returns the distance of weights from the reference, relative to the reference's own way.
 
   Args:
     weights: A contender's weights.
     reference: The reference's.
-    initial: Those that both began with.
+    initial: The weights that both began with.
 
   Returns:
     |weights - reference| / |reference - initial|, or infinity if that isn't a number or shapes
@@ -123,8 +123,8 @@ def judge(
   that did it.
 
   Args:
-    records: What was measured.
-    initial_weights: What everybody began with.
+    records: The measurements.
+    initial_weights: The weights that all began with.
     model: linear, convnet or lstm.
     warm_up: Rounds at the beginning that are not counted.
 
@@ -167,5 +167,5 @@ def judge(
 
 
 def ratio(row: Row, to: Row) -> float:
-  """The median, over rounds, of a row's seconds divided by another's in the same round."""
+  """Returns the median, over rounds, of a row's seconds divided by another's in the same round."""
   return float(np.median(row.seconds / to.seconds))

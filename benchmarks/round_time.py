@@ -1,15 +1,15 @@
-"""Seconds a round, side by side: this project, TFF's own FedAvg, a bare loop, other libraries.
+"""Times rounds side by side: this project, TFF's own FedAvg, a bare loop, other libraries.
 
     python benchmarks/round_time.py [--tasks=synthetic] [--clients_per_round=10,100,1000] [--peers]
 
 Every contender is a process of its own. All of them compute the same rounds, on the same cohorts,
 batches and initial weights, and take turns, a few rounds each, in an order that rotates, so that
-they share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did
-other work, and its row is void.
+they share what the machine's speed does meanwhile. A contender that ends with other weights than
+TFF's FedAvg did other work: its row is void.
 
-The clock runs while a round is computed. What a contender takes as its user's arrays in memory is
-laid out in the order of the round's batches before that; those that take ids of clients, and read
-the clients' files themselves, do so, and shuffle, while it runs.
+The clock runs while a round is computed. Arrays that a contender takes from its user's memory are
+laid out in the order of the round's batches before that; contenders that take ids of clients read
+the clients' files, and shuffle, while it runs.
 
 Handwriting comes from --data_dir, or from ../shared/data if that is there; else images are
 generated, of the same shapes. The synthetic task makes its own data, Sent140 is its stand-in.

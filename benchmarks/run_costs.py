@@ -1,4 +1,4 @@
-"""What a run takes beside its rounds: its start, its evaluations, and its neighbours in a sweep.
+"""Times a run beside its rounds: its start, its evaluations, and its neighbours in a sweep.
 
     python benchmarks/run_costs.py [--measure=start,length] [--data_dir=emnist_all.sqlite]
 
@@ -79,7 +79,7 @@ def _new_folder(temporary: str) -> str:
 
 
 def _in_turns(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
-  """Seconds that each action takes, measured in turns."""
+  """Returns the seconds of each action, measured in turns."""
   seconds: dict[str, list[float]] = {name: [] for name in actions}
   for _ in range(repeats):
     for name, action in actions.items():

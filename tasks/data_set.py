@@ -1,4 +1,4 @@
-"""Data sets that users have in files: where they are, and what they hold, without reading all."""
+"""Finds the data sets of users, and describes them without reading all."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -167,7 +167,7 @@ class DataSet:
 
 
 def _peek(path: str) -> tuple[Optional[list[int]], Optional[bool]]:
-  """From the head of one of LEAF's files: (examples of each user, whether these are texts).
+  """Reads the head of one of LEAF's files: (examples of each user, whether these are texts).
 
   None stands for what cannot be told.
   """

@@ -20,7 +20,7 @@ _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-  """What errors about one of LEAF's data sets say.
+  """Names the parts of one of LEAF's data sets, for errors.
 
   Attributes:
     command: The command that makes its files.

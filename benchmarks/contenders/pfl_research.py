@@ -22,14 +22,14 @@ from tff_superquantile.simulation import dependent_process
 
 
 def _build_module(workload: workload_lib.Workload) -> Any:
-  """The task's model, with the workload's initial weights."""
+  """Builds the task's model, with the workload's initial weights."""
   import torch
   from torch import nn
 
   settings, initial = workload.settings, [torch.tensor(w) for w in workload.initial_weights]
 
   class Module(nn.Module):
-    """What the three models share."""
+    """Holds the parts that the three models share."""
 
     def loss(self, x, y, is_training=True):
       del is_training

@@ -18,7 +18,7 @@ from tasks.emnist import readers
 from tasks.emnist import standin
 from tff_superquantile.simulation import client_files
 
-_CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
+_CACHE_VERSION = 1  # A change of the conversion changes this too.
 _LEVELS = 255
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
@@ -27,7 +27,7 @@ _SECONDS_TO_COUNT = 2.0
 
 
 class _NotEightBitError(Exception):
-  """Pixels that aren't multiples of 1 / 255; conversion goes on in float32."""
+  """Pixels aren't multiples of 1 / 255; conversion goes on in float32."""
 
 
 def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -42,7 +42,7 @@ def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]
 def _open_or_convert(
   cache_dir: str, name: str, paths: list[str], iterate: Callable[[], Iterable]
 ) -> client_files.ClientFiles:
-  """The client files of some source files, converted on first use.
+  """Opens the client files of some source files, after converting them on first use.
 
   Args:
     cache_dir: Where the client files are kept.
@@ -77,7 +77,7 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
 
 
 def _open_database(cache_dir: str, path: str) -> client_files.ClientFiles:
-  """The writers of TFF's database, compressed or not."""
+  """Opens the writers of TFF's database, compressed or not."""
   if not path.endswith((".lzma", ".xz")):
     return _open_or_convert(cache_dir, "all", [path], lambda: readers.iterate_sqlite(path))
   fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])

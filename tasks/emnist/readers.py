@@ -1,4 +1,4 @@
-"""Reads handwriting by writer from the files that EMNIST users have, and says what is wrong in it.
+"""Reads handwriting by writer from the files that EMNIST users have, and names their faults.
 
 Two formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`) and the SQLite database that
 TensorFlow Federated downloads (`iterate_sqlite`), which may be compressed (`decompress`) and may
@@ -70,7 +70,7 @@ def _check_writer(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> _Writ
 
 
 def _compact(data: dict) -> dict:
-  """While JSON is parsed: makes a writer's images an array, if they are alike and numbers.
+  """Makes a writer's images an array while JSON is parsed, if they are alike and numbers.
 
   Before the next writer is parsed, so that at most one writer's pixels are Python's numbers: a
   quarter of the memory and half the time of doing it afterwards.
@@ -82,7 +82,7 @@ def _compact(data: dict) -> dict:
 
 
 def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
-  """One user of a LEAF file, checked."""
+  """Checks and returns one user of a LEAF file."""
   x, y = data["x"], data["y"]
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
     raise ValueError(
@@ -121,7 +121,7 @@ def connect(path: str) -> contextlib.closing[sqlite3.Connection]:
 
 
 def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list[list[int]]]:
-  """Row numbers of each writer's examples, [train rows, test rows], in the database's order."""
+  """Returns row numbers of each writer's examples, [train, test], in the database's order."""
   columns = {row[1] for row in connection.execute("PRAGMA table_info(examples)")}
   missing = {"split_name", "client_id", "serialized_example_proto"} - columns
   if missing:
@@ -140,7 +140,7 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
 
 
 def _parse_examples(path: str, writer: str, protos: list[bytes]) -> _Writer:
-  """A writer's serialized `tf.train.Example`s as arrays, checked."""
+  """Returns a writer's serialized `tf.train.Example`s as arrays, checked."""
   spec = {
     "pixels": tf.io.FixedLenFeature([_NUM_PIXELS], tf.float32),
     "label": tf.io.FixedLenFeature([], tf.int64),

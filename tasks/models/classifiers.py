@@ -1,4 +1,4 @@
-"""Classifiers with softmax or logistic loss, of any function that scores; the linear ones."""
+"""Builds classifiers with softmax or logistic loss, of any function that scores."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict
 
 
 def _mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
-  """The mean of losses [n], weighted if there are weights [n]."""
+  """Returns the mean of losses [n], weighted if there are weights [n]."""
   if sample_weight is None:
     return tf.reduce_mean(losses)
   weights = tf.cast(sample_weight, losses.dtype)
@@ -52,7 +52,7 @@ def _mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
 def _mean_cross_entropy(
   output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
 ) -> tf.Tensor:
-  """The paper's multinomial logistic loss, mean over a batch of logits [n, classes], labels [n]."""
+  """Returns the multinomial logistic loss, mean over a batch: logits [n, classes], labels [n]."""
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
   return _mean(losses, sample_weight)
 
@@ -60,7 +60,7 @@ def _mean_cross_entropy(
 def _mean_binary_cross_entropy(
   output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
 ) -> tf.Tensor:
-  """The paper's binary logistic loss, mean over a batch of logits [n], labels [n] of 0 and 1."""
+  """Returns the binary logistic loss, mean over a batch: logits [n], labels [n] of 0 and 1."""
   labels = tf.cast(label, output.dtype)
   return _mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
 
@@ -71,7 +71,7 @@ def _build_model(
   loss_fn: Callable[..., tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
 ) -> tff.learning.models.FunctionalModel:
-  """A model without non-trainable weights; its metrics are mean loss and number of examples."""
+  """Builds a model without non-trainable weights; its metrics are mean loss and examples."""
 
   @tf.function(autograph=False)
   def predict_on_batch(model_weights: tuple, x: Any, training: bool = True) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The paper's networks: a ConvNet for images, an LSTM for sequences of vectors."""
+"""Builds the paper's networks: a ConvNet for images, an LSTM for sequences of vectors."""
 
 from collections.abc import Sequence
 import math
@@ -19,7 +19,7 @@ def _check_seed(seed: int) -> None:
 
 
 def _glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
-  """Glorot's uniform initial weights; the last two dimensions of `shape` are inputs, outputs."""
+  """Draws Glorot's uniform initial weights; `shape` ends with inputs, outputs."""
   receptive_field = math.prod(shape[:-2])
   limit = math.sqrt(6.0 / (receptive_field * (shape[-2] + shape[-1])))
   # One generator a layer, so that a layer more or wider leaves the others' draws as they were.
@@ -27,7 +27,7 @@ def _glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray
 
 
 def _orthogonal(seed: int, layer: int, shape: tuple[int, int]) -> np.ndarray:
-  """Initial weights [rows, columns] with orthonormal rows, drawn uniformly; rows <= columns."""
+  """Draws initial weights [rows, columns] with orthonormal rows, uniformly; rows <= columns."""
   normal = np.random.default_rng([seed, layer]).standard_normal(shape[::-1])
   q, r = np.linalg.qr(normal)
   # Signs as those of R: else the distribution would depend on the algorithm (Mezzadri 2007).

@@ -17,7 +17,7 @@ from tasks.sent140 import readers
 from tasks.sent140 import standin
 from tff_superquantile.simulation import client_files
 
-_CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
+_CACHE_VERSION = 1  # A change of the conversion changes this too.
 
 Represent = Callable[[np.ndarray], np.ndarray]
 

@@ -50,7 +50,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _parse_line(line: bytes, dimension: int) -> list[float]:
-  """The numbers of a line `word v_1 ... v_d`.
+  """Returns the numbers of a line `word v_1 ... v_d`.
 
   Args:
     line: The line, without its end.

@@ -1,4 +1,4 @@
-"""Reads tweets by user from the files that Sent140's users have, and says what is wrong in them.
+"""Reads tweets by user from the files that Sent140's users have, and names their faults.
 
 Two formats hold the same tweets: LEAF's Sent140 JSON (`iterate_leaf`) and the CSV of Stanford's
 Sentiment140 (`iterate_csv`), from which LEAF makes its own. Both give `Users`, which yield (user,
@@ -48,7 +48,7 @@ _Tweeters = Iterable[tuple[str, list[_Tweet]]]
 
 
 def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
-  """The tweets without those that have the id of an earlier one."""
+  """Returns the tweets without those that have the id of an earlier one."""
   seen, kept = set(), []
   for tweet in tweets:
     if tweet.tweet_id is None or tweet.tweet_id not in seen:
@@ -105,12 +105,12 @@ class Users:
 
 
 def _label(value: Any) -> Optional[int]:
-  """0 or 1, or None if the value is no label; True and 1.0 are none, though they equal 1."""
+  """Returns 0 or 1, or None if the value is no label; True and 1.0 are none, though equal to 1."""
   return _LABELS.get(value) if type(value) in (int, str) else None
 
 
 def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
-  """One entry of a LEAF file, checked."""
+  """Checks and returns one entry of a LEAF file."""
   tweet_id, text = None, x
   if isinstance(x, list) and len(x) > _LEAF_TEXT:
     tweet_id, text = str(x[_LEAF_ID]), x[_LEAF_TEXT]
@@ -200,7 +200,7 @@ def iterate_csv(path: str, min_examples: int) -> Users:
   def read() -> _Tweeters:
     logging.info("Reading %s.", path)
     counts = collections.Counter(user for user, _ in _iterate_rows(path))
-    # Those who are far from enough come along without their texts, to be counted.
+    # Users with too few tweets come along without their texts, to be counted.
     tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
     for user, tweet in _iterate_rows(path):
       if counts[user] >= min_examples:

@@ -1,4 +1,4 @@
-"""The doctor's look at data sets: the tasks know them, and where they are."""
+"""Checks which data sets are there, as the tasks describe them."""
 
 from __future__ import annotations
 

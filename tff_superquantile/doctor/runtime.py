@@ -32,7 +32,7 @@ class Trials:
   """Runs trials. Must be closed; even if it is not, what it started ends with this process."""
 
   def __init__(self, command: Sequence[str] = COMMAND):
-    """Initializes, without starting anything.
+    """Initializes the trials, without starting anything.
 
     Args:
       command: The program that runs trials.

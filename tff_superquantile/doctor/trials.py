@@ -1,4 +1,4 @@
-"""What the doctor tries in a process of its own: TensorFlow, the engines, a secure sum, data sets.
+"""Tries TensorFlow, the engines, a secure sum and data sets, in a process of its own.
 
 Reads {"trial": name, "arguments": {...}} from standard input, a line each, and answers each with a
 line on standard output, the fields of a `report.Finding`. Whatever else is printed goes to
@@ -26,7 +26,7 @@ _STDDEVS = 6.0
 
 
 def _values() -> list[float]:
-  """A number for each client, evenly from 0 to `_MAX_VALUE`."""
+  """Returns a number for each client, evenly from 0 to `_MAX_VALUE`."""
   return [_MAX_VALUE * (i + 0.5) / _NUM_CLIENTS for i in range(_NUM_CLIENTS)]
 
 

@@ -37,7 +37,7 @@ class NoAnswer(Exception):
 
   @property
   def signal_name(self) -> str:
-    """The signal that ended the child, such as SIGKILL; "" if none did."""
+    """Returns the signal that ended the child, such as SIGKILL; "" if none did."""
     if self.code is None or self.code >= 0:
       return ""
     try:
@@ -152,7 +152,7 @@ def _parent_and_start(pid: int) -> tuple[int, int] | None:
 
 
 def is_running(pid: int, start: int) -> bool:
-  """Whether the process of that id and start time, as `descendants` returns them, still runs."""
+  """Tells whether the process of that id and start time, as in `descendants`, still runs."""
   found = _parent_and_start(pid)
   return found is not None and found[1] == start
 

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Draws the cohort of each round."""
 
 from collections.abc import Sequence
 from typing import Callable, Optional

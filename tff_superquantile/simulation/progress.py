@@ -1,4 +1,4 @@
-"""A progress bar of a run: time left, and of what a round released, the values that matter."""
+"""Shows the progress of a run: time left, and the values of a round that matter."""
 
 from collections.abc import Mapping
 import sys

@@ -1,4 +1,4 @@
-"""All randomness of a run derives from (seed, purpose, round), so that a resumed run repeats it.
+"""Derives all randomness of a run from (seed, purpose, round): a resumed run repeats it.
 
 Of a private run, what must stay secret derives in the same way from a key of 16 random bytes in
 place of the seed: its cohorts, and all its noise.

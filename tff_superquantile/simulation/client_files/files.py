@@ -1,4 +1,4 @@
-"""The clients' files, and how one of them is read into memory."""
+"""Describes the clients' files, and reads them into memory."""
 
 import collections
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ import tensorflow_federated as tff
 # The suffix keeps the ids "index.json", "." and ".." from being files of their own meaning.
 SUFFIX = ".bin"
 Y_BYTES = 4  # int32
-# In place of a client's index.
+# It stands in place of a client's index.
 WITHOUT_EXAMPLES = -1
 
-# What a client is handed in a round: which file is its own, the seed of all that it draws, and its
+# The handle of a client in a round: the name of its file, the seed of all that it draws, and its
 # index among `client_ids`.
 HANDLE_TYPE = tff.to_type(
   collections.OrderedDict(client_id=np.str_, seed=tff.TensorType(np.int64, (2,)), index=np.int32)
@@ -56,7 +56,7 @@ class ClientFiles:
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-    """What a model reads: (x float32 [None, ...], y int32 [None])."""
+    """Returns the type of what a model reads: (x float32 [None, ...], y int32 [None])."""
     return (
       tf.TensorSpec((None,) + self.x_shape, tf.float32),
       tf.TensorSpec((None,), tf.int32),
@@ -68,7 +68,7 @@ class ClientFiles:
 
   @property
   def x_bytes(self) -> int:
-    """Bytes of one example's x."""
+    """Returns the bytes of one example's x."""
     return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
 
   def _indices(self, client_ids: Sequence[str]) -> list[int]:
@@ -81,7 +81,7 @@ class ClientFiles:
     return [self._positions[client_id] for client_id in client_ids]
 
   def subset(self, client_ids: Sequence[str]) -> "ClientFiles":
-    """The same files seen as these clients only, in this order.
+    """Returns the same files, seen as these clients only, in this order.
 
     Raises:
       ValueError: If an id is unknown or given twice.
@@ -96,7 +96,7 @@ class ClientFiles:
   def handle(
     self, client_id: str, seed: Union[Sequence[int], np.ndarray]
   ) -> collections.OrderedDict[str, Any]:
-    """What to hand this client's graph, a value of `HANDLE_TYPE`.
+    """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
 
     Args:
       client_id: One of `client_ids`.
@@ -122,7 +122,7 @@ class ClientFiles:
   def handle_without_examples(
     self, client_id: str, seed: Union[Sequence[int], np.ndarray]
   ) -> collections.OrderedDict[str, Any]:
-    """`handle` of a client that has no examples in this round, such as one that sends noise alone.
+    """Returns the handle of a client without examples in this round; it may send noise alone.
 
     For graphs built by `build_examples_fn(..., may_lack_examples=True)`.
     """
@@ -131,7 +131,7 @@ class ClientFiles:
     return handle
 
   def decode(self, x: Union[np.ndarray, tf.Tensor]) -> tf.Tensor:
-    """From stored x (as `load` returns it) to the model's float32 x; scaled nowhere else."""
+    """Decodes stored x (as `load` returns it) to the model's float32 x; nothing else scales it."""
     x = tf.convert_to_tensor(x)
     if x.dtype.name != self.x_dtype:
       raise ValueError(

@@ -1,4 +1,4 @@
-"""Builds what reads a client's file inside of the graph that a round runs on that client."""
+"""Builds functions that read a client's file inside the graph of a round."""
 
 import collections
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tff_superquantile.simulation.client_files import files
 def _read_examples(
   client_files: files.ClientFiles, handle: Mapping[str, tf.Tensor], shuffle: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """In a graph: (x float32 [n, ...], y int32 [n]) of the client that `handle` names."""
+  """Reads, in a graph, x float32 [n, ...] and y int32 [n] of the client that `handle` names."""
   x_bytes = client_files.x_bytes
   path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
   raw = tf.io.read_file(path)

@@ -12,18 +12,18 @@ from tff_superquantile.simulation.client_files import files
 
 FORMAT_VERSION = 2
 INDEX_NAME = "index.json"
-# What reading an index that is damaged raises.
+# Reading a damaged index raises one of these.
 _INDEX_ERRORS = (ValueError, KeyError, TypeError, RecursionError, OSError)
 
 
 def index_checksum(index: Mapping[str, Any]) -> int:
-  """The checksum of an index, of all that is in it but for the checksum itself."""
+  """Returns the checksum of an index, of all that is in it but for the checksum itself."""
   rest = {name: value for name, value in index.items() if name != "checksum"}
   return zlib.crc32(json.dumps(rest).encode())
 
 
 def is_outdated(directory: str) -> bool:
-  """Whether an earlier version of this module made the directory."""
+  """Tells whether an earlier version of this module made the directory."""
   try:
     with open(os.path.join(directory, INDEX_NAME), encoding="utf-8") as f:
       return json.load(f)["format_version"] < FORMAT_VERSION
@@ -76,7 +76,7 @@ def open_client_files(directory: Union[str, os.PathLike]) -> files.ClientFiles:
 
 
 def _read_index(path: str, remedy: str) -> dict[str, Any]:
-  """The index as it was written; `remedy` is what the errors say is to be done."""
+  """Reads the index as it was written; errors end with the `remedy`."""
   try:
     with open(path, encoding="utf-8") as f:
       index = json.load(f)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 import contextlib
 import json
-import math
 import os
 from typing import Optional, Union
 import zlib
 
 import numpy as np
 
+from privacy import checks
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation.client_files import files
 from tff_superquantile.simulation.client_files import opening
@@ -17,7 +17,7 @@ from tff_superquantile.simulation.client_files import opening
 _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
 
-# Of x, without the number of examples: its shape and its type.
+# The shape and the type of x, without the number of examples.
 _XSpec = tuple[tuple[int, ...], str]
 
 
@@ -88,7 +88,7 @@ def _write_into(
     "format_version": opening.FORMAT_VERSION,
     "x_shape": list(x_spec[0]),
     "x_dtype": x_spec[1],
-    "x_scale": float(x_scale),
+    "x_scale": x_scale,
     "num_classes": num_classes,
     "num_dropped": count_dropped(),
     "client_ids": client_ids,
@@ -108,8 +108,7 @@ def _write_and_open(
   x_scale: float,
   count_dropped: Callable[[], Optional[int]] = lambda: None,
 ) -> files.ClientFiles:
-  if not (math.isfinite(x_scale) and x_scale > 0):
-    raise ValueError(f"Found x_scale = {x_scale}; expected a positive number.")
+  x_scale = checks.positive("x_scale", x_scale)
   with contextlib.ExitStack() as stack:
     try:
       temporary = stack.enter_context(atomic_files.temporary_folder(directory))
