@@ -13,7 +13,6 @@ import re
 import sqlite3
 from typing import Optional, Union
 
-from tasks import user_files
 from tff_superquantile.simulation import client_files
 
 STANDIN = "To try things out there are generated data: --data=standin"
@@ -30,7 +29,10 @@ class DataSet:
   Attributes:
     name: What people call it.
     file_names: Names of the files that hold all of it, the preferred one first.
-    leaf: LEAF's files of it.
+    command: The command that makes LEAF's files.
+    client: What a client is, such as "writer".
+    examples: What its examples are, such as "images".
+    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
     has_texts: Whether LEAF's examples are texts, rather than numbers.
     describe_file: Takes the path of a file that holds all; says what is in it, or raises a
       ValueError.
@@ -41,7 +43,10 @@ class DataSet:
 
   name: str
   file_names: Sequence[str]
-  leaf: user_files.Leaf
+  command: str
+  client: str
+  examples: str
+  min_examples: int
   has_texts: bool
   describe_file: Callable[[str], str]
   remedy: str
@@ -61,7 +66,7 @@ class DataSet:
     """
     wanted = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
-      f" {self.leaf.command} leaves them"
+      f" {self.command} leaves them"
     )
     if os.path.isfile(data_dir):
       if data_dir.endswith(".json"):
@@ -120,9 +125,9 @@ class DataSet:
     both = set(train.client_ids) & set(test.client_ids)
     if both:
       raise ValueError(
-        f"{os.path.dirname(source['test'][0])} has {len(both)} {self.leaf.client}s that are in"
+        f"{os.path.dirname(source['test'][0])} has {len(both)} {self.client}s that are in"
         f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}, as LEAF's split by"
-        f" sample (-t sample) leaves them; split by user: run LEAF's {self.leaf.command} again."
+        f" sample (-t sample) leaves them; split by user: run LEAF's {self.command} again."
       )
     return [train, test]
 
@@ -148,7 +153,7 @@ class DataSet:
 
   def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
     """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
-    leaf, counts, enough = self.leaf, [], []
+    counts, enough = [], []
     for split in ("train", "test"):
       peeks = [_peek(path) for path in paths[split]]
       wrong = [p for p, (_, texts) in zip(paths[split], peeks) if texts != self.has_texts]
@@ -157,12 +162,12 @@ class DataSet:
         raise ValueError(f"{wrong[0]} has no examples that are {expected}")
       known = [num_samples for num_samples, _ in peeks if num_samples is not None]
       if len(known) < len(peeks):
-        return f"{leaf.client}s to train and to test on"
+        return f"{self.client}s to train and to test on"
       counts.append(sum(map(len, known)))
-      enough.append(sum(n >= leaf.min_examples for num_samples in known for n in num_samples))
+      enough.append(sum(n >= self.min_examples for num_samples in known for n in num_samples))
     return (
-      f"{counts[0]} training and {counts[1]} test {leaf.client}s, of whom {enough[0]} and"
-      f" {enough[1]} have {leaf.min_examples} {leaf.examples} or more (--min_examples_per_client)"
+      f"{counts[0]} training and {counts[1]} test {self.client}s, of whom {enough[0]} and"
+      f" {enough[1]} have {self.min_examples} {self.examples} or more (--min_examples_per_client)"
     )
 
 

@@ -6,7 +6,6 @@ test/*.json, each file {"users": [...], "num_samples": [...], "user_data": {user
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-import dataclasses
 import hashlib
 import json
 import os
@@ -15,24 +14,9 @@ from typing import Any, Optional
 from absl import logging
 import numpy as np
 
+from tasks import data_set
+
 _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-  """Names the parts of one of LEAF's data sets, for errors.
-
-  Attributes:
-    command: The command that makes its files.
-    client: What a client is, such as "writer".
-    examples: What its examples are, such as "images".
-    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-  """
-
-  command: str
-  client: str
-  examples: str
-  min_examples: int
 
 
 def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
@@ -52,7 +36,7 @@ def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: Leaf) -> None:
+def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_set.DataSet) -> None:
   """Raises a `ValueError` unless a user has as many x as y as there should be, and some."""
   where = f"{path}: {leaf.client} {user!r}"
   if not (isinstance(data, dict) and "x" in data and isinstance(data.get("y"), list)):
@@ -68,13 +52,13 @@ def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: Leaf) -
 
 
 def iterate_leaf(
-  paths: Iterable[str], leaf: Leaf, object_hook: Optional[Callable[[dict], Any]] = None
+  paths: Iterable[str], leaf: data_set.DataSet, object_hook: Optional[Callable[[dict], Any]] = None
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
   """Yields the users of a split's LEAF files.
 
   Args:
     paths: The files.
-    leaf: What errors say.
+    leaf: Their data set, for errors.
     object_hook: As in `json.load`: is called with each JSON object as soon as it is read.
 
   Yields:

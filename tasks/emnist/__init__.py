@@ -35,9 +35,9 @@ _emnist_task = functools.partial(
   task.Task,
   open_clients=conversion.open_clients,
   open_standin=conversion.open_standin,
-  data_set=conversion.DATA_SET,
+  data_set=readers.DATA_SET,
   reads=("data_dir",),
-  min_examples=readers.LEAF.min_examples,
+  min_examples=readers.DATA_SET.min_examples,
   clients_per_split=865,
 )
 _DEFAULTS = dict(

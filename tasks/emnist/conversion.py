@@ -5,25 +5,26 @@ import contextlib
 import functools
 import lzma
 import os
-import sqlite3
-import time
+import shutil
+import socket
 
 from absl import logging
 import numpy as np
+import tensorflow_federated as tff
 
-from tasks import data_set
 from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
 from tasks.emnist import standin
+from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
 _LEVELS = 255
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
-_SQLITE_MAGIC = b"SQLite format 3\0"
-_SECONDS_TO_COUNT = 2.0
+_CHUNK_BYTES = 1 << 20
+_DOWNLOAD_TIMEOUT_SECONDS = 60.0  # Without data; a firewall that drops packets would hang for long.
 
 
 class _NotEightBitError(Exception):
@@ -64,11 +65,60 @@ def _open_or_convert(
     return client_files.open_or_write_client_files(directory, iterate)
 
 
+def decompress(path: str, target: str) -> None:
+  """Writes the decompressed contents of an lzma file to `target`, all or nothing.
+
+  Raises:
+    ValueError: If the file is cut short or isn't lzma.
+  """
+  logging.info("Decompressing %s to %s, once.", path, target)
+  with atomic_files.temporary_folder(target) as temporary:
+    made = os.path.join(temporary, readers.DATABASE_NAME)
+    try:
+      with atomic_files.naming(made), open(made, "wb") as out, lzma.open(path) as compressed:
+        shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
+    except (EOFError, lzma.LZMAError) as e:
+      raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
+    os.replace(made, target)
+
+
+def download(cache_dir: str) -> str:
+  """Returns the path of TFF's EMNIST database, downloaded to `cache_dir` if it isn't there yet.
+
+  A copy that TensorFlow Federated itself has downloaded (~/.tff) is used.
+
+  Raises:
+    ValueError: If it can't be downloaded; names both ways to get the data.
+  """
+  downloaded = readers.find_downloaded(cache_dir)
+  if downloaded is not None:
+    return downloaded
+  target = os.path.join(cache_dir, readers.DATABASE_NAME)
+  timeout = socket.getdefaulttimeout()
+  socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)
+  try:
+    # Not straight into place: TFF would take what an interrupted download leaves for the whole.
+    with atomic_files.temporary_folder(target) as temporary:
+      tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=temporary)
+      os.replace(os.path.join(temporary, readers.DATABASE_NAME), target)
+  except Exception as e:  # Whatever goes wrong, the user needs the data.
+    reason = " ".join(str(e).split()) or type(e).__name__
+    raise ValueError(
+      f"EMNIST could not be downloaded ({reason}); get TensorFlow Federated's"
+      f" {readers.COMPRESSED_NAME} (tff.simulation.datasets.emnist.load_data fetches it) or make"
+      f" LEAF's FEMNIST with {readers.DATA_SET.command}, and name its directory with --data_dir"
+      " (generated data to try things out: --data=standin)."
+    ) from e
+  finally:
+    socket.setdefaulttimeout(timeout)
+  return target
+
+
 def _iterate_compressed(path: str, decompressed: str) -> Iterator:
   """Yields the writers of a compressed database, by way of a file that is removed at the end."""
   # There already if an earlier conversion was killed.
   if not os.path.exists(decompressed):
-    readers.decompress(path, decompressed)
+    decompress(path, decompressed)
   try:
     yield from readers.iterate_sqlite(decompressed)
   finally:
@@ -83,44 +133,6 @@ def _open_database(cache_dir: str, path: str) -> client_files.ClientFiles:
   fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
   decompressed = os.path.join(cache_dir, f"emnist_{fingerprint}.sqlite")
   return _open_or_convert(cache_dir, "all", [path], lambda: _iterate_compressed(path, decompressed))
-
-
-def _describe_database(path: str) -> str:
-  """Says how many writers TFF's database has, if that can be told soon."""
-  is_compressed = path.endswith((".lzma", ".xz"))
-  with lzma.open(path) if is_compressed else open(path, "rb") as file:
-    if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-      raise ValueError(f"{path} is no SQLite database")
-  if is_compressed:
-    return f"{os.path.getsize(path) / 1e9:.2f} GB, compressed"
-  least = readers.LEAF.min_examples
-  end = time.monotonic() + _SECONDS_TO_COUNT
-  query = (
-    "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
-    " WHERE split_name IN (?, ?) GROUP BY client_id)"
-  )
-  with readers.connect(path) as connection:
-    connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
-    connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
-    with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
-      writers, enough = connection.execute(query, [least, *readers.DATABASE_SPLITS]).fetchone()
-      return (
-        f"{writers} writers, of whom {enough:.0f} have {least} images or more"
-        " (--min_examples_per_client)"
-      )
-  return f"{os.path.getsize(path) / 1e9:.2f} GB"
-
-
-DATA_SET = data_set.DataSet(
-  name="EMNIST",
-  file_names=(readers.DATABASE_NAME, readers.COMPRESSED_NAME),
-  leaf=readers.LEAF,
-  has_texts=False,
-  describe_file=_describe_database,
-  remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
-  f"{readers.COMPRESSED_NAME}, or what LEAF's {readers.LEAF.command} leaves.\n{data_set.STANDIN}",
-  find_downloaded=readers.find_downloaded,
-)
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
@@ -138,7 +150,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     ValueError: If the data is missing or not what it should be.
   """
   if not request.data_dir:
-    return [_open_database(request.cache_dir, readers.download(request.cache_dir))]
+    return [_open_database(request.cache_dir, download(request.cache_dir))]
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     if name == "all":
@@ -146,7 +158,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     iterate = functools.partial(readers.iterate_leaf, paths)
     return _open_or_convert(request.cache_dir, name, paths, iterate)
 
-  return DATA_SET.open(request.data_dir, open_files)
+  return readers.DATA_SET.open(request.data_dir, open_files)
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:

@@ -66,9 +66,9 @@ def _sent140_task(represent: conversion.Represent, **fields: Any) -> task.Task:
     open_clients=functools.partial(conversion.open_clients, represent=represent),
     open_standin=functools.partial(conversion.open_standin, represent=represent),
     split=_split_once,
-    data_set=conversion.DATA_SET,
+    data_set=readers.DATA_SET,
     reads=("data_dir", "glove"),
-    min_examples=readers.LEAF.min_examples,
+    min_examples=readers.DATA_SET.min_examples,
     **fields,
   )
 

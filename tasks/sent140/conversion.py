@@ -1,14 +1,12 @@
 """Opens Sent140, or generated tweets in its place, as client files that are written once."""
 
 from collections.abc import Callable, Iterable, Iterator
-import csv
 import dataclasses
 import os
 
 from absl import logging
 import numpy as np
 
-from tasks import data_set
 from tasks import task
 from tasks import user_files
 from tasks.sent140 import features
@@ -96,27 +94,6 @@ def _open_or_convert(
   return dataclasses.replace(opened, remark=remark)
 
 
-def _describe_csv(path: str) -> str:
-  with open(path, encoding="latin-1", newline="") as file:
-    columns = len(next(csv.reader(file), []))
-  if columns != readers.NUM_COLUMNS:
-    raise ValueError(
-      f"{path} has {columns} columns in its first line, expected {readers.NUM_COLUMNS}"
-    )
-  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
-
-
-DATA_SET = data_set.DataSet(
-  name="Sent140",
-  file_names=(readers.CSV_NAME,),
-  leaf=readers.LEAF,
-  has_texts=True,
-  describe_file=_describe_csv,
-  remedy=f"Unpack {readers.CSV_SOURCE}\nor run LEAF's {readers.LEAF.command}, and name its"
-  f" directory with --data_dir.\n{data_set.STANDIN}",
-)
-
-
 def open_clients(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
   """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
 
@@ -136,11 +113,11 @@ def open_clients(request: task.Request, represent: Represent) -> list[client_fil
   if not request.data_dir:
     raise ValueError(
       f"Sent140 has to be named with --data_dir; make LEAF's with its data/sent140"
-      f" {readers.LEAF.command} or unpack {readers.CSV_NAME} of"
+      f" {readers.DATA_SET.command} or unpack {readers.CSV_NAME} of"
       f" {readers.CSV_SOURCE}, and get word vectors, {glove.FILE_NAME} of"
       f" {glove.SOURCE}, too (generated data to try things out: --data=standin)."
     )
-  DATA_SET.find(request.data_dir)  # Its error comes first.
+  readers.DATA_SET.find(request.data_dir)  # Its error comes first.
   glove_path = glove.find_file(request.glove, request.data_dir)
   least = request.min_examples_per_client
 
@@ -149,7 +126,7 @@ def open_clients(request: task.Request, represent: Represent) -> list[client_fil
     users = readers.iterate_csv(paths[0], least) if is_csv else readers.iterate_leaf(paths, least)
     return _open_or_convert(request, name, paths, users, glove_path=glove_path, represent=represent)
 
-  return DATA_SET.open(request.data_dir, open_files)
+  return readers.DATA_SET.open(request.data_dir, open_files)
 
 
 def open_standin(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:

@@ -11,31 +11,49 @@ import collections
 from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
 import itertools
+import os
 from typing import Any, NamedTuple, Optional
 
 from absl import logging
 import numpy as np
 
+from tasks import data_set
 from tasks import user_files
 
 CSV_NAME = "training.1600000.processed.noemoticon.csv"
 CSV_SOURCE = "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip"
-LEAF = user_files.Leaf(
-  command="preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5",
-  client="user",
-  examples="tweets",
-  min_examples=50,
-)
+_COMMAND = "preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5"  # LEAF's.
 
 # LEAF writes 1 and Stanford 4 for positive; 2 is Stanford's neutral, which its test file has.
 _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
 _LABELS_WANTED = "0 for negative and 1 or 4 for positive"
 _COLUMNS = ("label", "id", "date", "query", "user", "text")
-NUM_COLUMNS = len(_COLUMNS)
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
 _User = tuple[str, list[str], np.ndarray]
+
+
+def _describe_csv(path: str) -> str:
+  with open(path, encoding="latin-1", newline="") as file:
+    columns = len(next(csv.reader(file), []))
+  if columns != len(_COLUMNS):
+    raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
+  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
+
+
+DATA_SET = data_set.DataSet(
+  name="Sent140",
+  file_names=(CSV_NAME,),
+  command=_COMMAND,
+  client="user",
+  examples="tweets",
+  min_examples=50,
+  has_texts=True,
+  describe_file=_describe_csv,
+  remedy=f"Unpack {CSV_SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with"
+  f" --data_dir.\n{data_set.STANDIN}",
+)
 
 
 class _Tweet(NamedTuple):
@@ -117,7 +135,7 @@ def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
   if not isinstance(text, str):
     raise ValueError(
       f"{path}: user {user!r} has a tweet that is neither a text nor a list with the text as its"
-      f" fifth; expected [id, date, query, user, text, ...] as LEAF's {LEAF.command} leaves it."
+      f" fifth; expected [id, date, query, user, text, ...] as LEAF's {_COMMAND} leaves it."
     )
   label = _label(y)
   if label is None:
@@ -141,7 +159,7 @@ def iterate_leaf(paths: list[str], min_examples: int) -> Users:
   """
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
-    for path, user, data in user_files.iterate_leaf(paths, LEAF):
+    for path, user, data in user_files.iterate_leaf(paths, DATA_SET):
       yield user, [_leaf_tweet(path, user, x, y) for x, y in zip(data["x"], data["y"])]
 
   return Users(read, min_examples, ", ".join(paths))
@@ -162,9 +180,9 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
           continue
         if row[-1].endswith(_END):
           raise csv.Error("a quotation mark is never closed")
-        if len(row) != NUM_COLUMNS:
+        if len(row) != len(_COLUMNS):
           raise ValueError(
-            f"{where} has {len(row)} columns; expected Stanford's {NUM_COLUMNS}:"
+            f"{where} has {len(row)} columns; expected Stanford's {len(_COLUMNS)}:"
             f" {', '.join(_COLUMNS)}."
           )
         value, tweet_id, _, _, user, text = row
