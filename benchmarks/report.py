@@ -1,7 +1,6 @@
 """Shows the measured rounds as a table or as JSON, and compares them with the targets."""
 
 from collections.abc import Sequence
-import dataclasses
 from typing import Any, Optional
 
 import numpy as np
@@ -110,26 +109,17 @@ def _finite(value: Optional[float]) -> Optional[float]:
   return value if value is not None and np.isfinite(value) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Target:
-  """A ratio of two rows to reach; `of` is a name, or "peer" for the best one."""
-
-  task: str
-  name: str
-  of: str
-  wanted: float
-
-
+# Ratios of two rows to reach: task, row, the other row (a name, or "peer" for the best one), ratio.
 _TARGETS = (
-  _Target("emnist_convnet", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 3),
-  _Target("emnist_linear", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 7),
-  _Target("emnist_convnet", lineup.FED_AVG, "peer", 0.7),
-  _Target("emnist_linear", lineup.FED_AVG, "peer", 1.0),
-  _Target("emnist_convnet", lineup.SUPERQUANTILE, "peer", 0.55),
-  _Target("emnist_linear", lineup.SUPERQUANTILE, "peer", 0.6),
-  _Target("synthetic", "tree_1024", lineup.SUPERQUANTILE, 1.1),
-  _Target("emnist_linear", "tree_1024", lineup.SUPERQUANTILE, 1.1),
-  _Target("emnist_convnet", "tree_1024", lineup.SUPERQUANTILE, 1.1),
+  ("emnist_convnet", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 3),
+  ("emnist_linear", lineup.SUPERQUANTILE, lineup.BEST_STOCK, 1 / 7),
+  ("emnist_convnet", lineup.FED_AVG, "peer", 0.7),
+  ("emnist_linear", lineup.FED_AVG, "peer", 1.0),
+  ("emnist_convnet", lineup.SUPERQUANTILE, "peer", 0.55),
+  ("emnist_linear", lineup.SUPERQUANTILE, "peer", 0.6),
+  ("synthetic", "tree_1024", lineup.SUPERQUANTILE, 1.1),
+  ("emnist_linear", "tree_1024", lineup.SUPERQUANTILE, 1.1),
+  ("emnist_convnet", "tree_1024", lineup.SUPERQUANTILE, 1.1),
 )
 _TARGET_CLIENTS = 100  # The targets are for cohorts of this size.
 _MAX_GROWTH_PER_CLIENT = 1.15  # Of a client's seconds, from the smallest cohort to the largest.
@@ -150,14 +140,12 @@ def _title(name: str) -> str:
 
 def _ratio_lines(tables: Sequence[results.Table]) -> list[str]:
   lines = []
-  for target in _TARGETS:
+  for task, name, of, wanted in _TARGETS:
     for table in tables:
-      if (table.task, table.clients_per_round) != (target.task, _TARGET_CLIENTS):
-        continue
-      row = table.row(target.name)
-      to = table.fastest_peer() if target.of == "peer" else table.row(target.of)
-      what = f"{target.task}: {_title(target.name)}, of {_title(target.of)}"
-      lines.append(_verdict(what, results.ratio(row, to) if row and to else None, target.wanted))
+      if (table.task, table.clients_per_round) == (task, _TARGET_CLIENTS):
+        row, to = table.row(name), table.fastest_peer() if of == "peer" else table.row(of)
+        found = results.ratio(row, to) if row and to else None
+        lines.append(_verdict(f"{task}: {_title(name)}, of {_title(of)}", found, wanted))
   return lines
 
 

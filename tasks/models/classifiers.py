@@ -130,17 +130,7 @@ def build_binary_classifier(
 
 
 def count_features(x_spec: tf.TensorSpec) -> int:
-  """Counts the numbers of an example.
-
-  Args:
-    x_spec: The specification of x, float32 [None, ...].
-
-  Returns:
-    The product of all dimensions but the first.
-
-  Raises:
-    ValueError: If one of them is unknown.
-  """
+  """Returns the size of an example of x [None, ...]; a `ValueError` if that is not known."""
   if x_spec.shape.rank is None or not x_spec.shape[1:].is_fully_defined():
     raise ValueError(
       f"Found an input of shape {x_spec.shape}; expected all but the first dimension to be known."

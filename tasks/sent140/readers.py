@@ -10,6 +10,7 @@ the first one counts.
 import collections
 from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
+import dataclasses
 import itertools
 import os
 from typing import Any, NamedTuple, Optional
@@ -75,49 +76,43 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
   return kept
 
 
+@dataclasses.dataclass
 class Users:
   """The users with enough tweets, read while they are iterated over.
 
   Attributes:
+    read: Returns all users with their tweets.
+    min_examples: Users with fewer different tweets are dropped.
+    source: The place that they come from, for the error.
     num_dropped: Number of users with too few tweets; None until all have been read.
   """
 
-  num_dropped: Optional[int]
-
-  def __init__(self, read: Callable[[], _Tweeters], min_examples: int, source: str):
-    """Prepares the reading.
-
-    Args:
-      read: Returns all users with their tweets.
-      min_examples: Users with fewer different tweets are dropped.
-      source: Where they come from, for the error.
-    """
-    self.num_dropped = None
-    self._read = read
-    self._min_examples = min_examples
-    self._source = source
+  read: Callable[[], _Tweeters]
+  min_examples: int
+  source: str
+  num_dropped: Optional[int] = None
 
   def __iter__(self) -> Iterator[_User]:
     """Yields (user, texts, y int32 [n]); raises a `ValueError` if nobody has enough tweets."""
     num_users = num_kept = num_repeated = 0
-    for user, tweets in self._read():
+    for user, tweets in self.read():
       kept = _without_repeated(tweets)
       num_repeated += len(tweets) - len(kept)
       num_users += 1
-      if len(kept) >= self._min_examples:
+      if len(kept) >= self.min_examples:
         num_kept += 1
         labels = np.array([tweet.label for tweet in kept], np.int32)
         yield user, [tweet.text for tweet in kept], labels
     if not num_kept:
       raise ValueError(
-        f"{self._source} has no user with {self._min_examples} tweets among {num_users}; lower"
+        f"{self.source} has no user with {self.min_examples} tweets among {num_users}; lower"
         " --min_examples_per_client, or get more of Sent140."
       )
     if num_repeated:
       logging.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
     logging.info(
       "Kept the %d of %d users who have at least %d tweets.",
-      *(num_kept, num_users, self._min_examples),
+      *(num_kept, num_users, self.min_examples),
     )
     self.num_dropped = num_users - num_kept
 
