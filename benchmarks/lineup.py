@@ -40,11 +40,11 @@ class Entry:
   """A contender of a run.
 
   Attributes:
-    name: What it is called on the command line.
-    title: What it is called in tables.
+    name: Its name on the command line.
+    title: Its name in tables.
     module: The module of `benchmarks.contenders` that is its process.
-    options: What the module is told.
-    work: What it computes; entries of the same work must get the same weights.
+    options: The options of the module.
+    work: Its method; entries of the same work must get the same weights.
     peer: The environment that it needs, see `peers.environments`; None for the project's own.
   """
 

@@ -31,7 +31,7 @@ class Options:
     directory: Where to; exists and is empty.
     task: A name of the package `tasks`.
     clients_per_round: The size of a cohort.
-    num_rounds: How many rounds.
+    num_rounds: Number of rounds.
     data_dir: Handwriting in a form that the task reads; "" for what is found or generated.
     shared_dir: A folder that may hold the real handwriting; "" for none.
     cache_dir: Where the tasks keep what they convert or generate.
@@ -136,7 +136,7 @@ def make(options: Options) -> workload_lib.Workload:
   """Makes and writes a workload.
 
   Args:
-    options: What to write.
+    options: The workload to write.
 
   Returns:
     The workload.

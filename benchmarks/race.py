@@ -18,7 +18,7 @@ from benchmarks import lineup
 from tff_superquantile.simulation import child
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_PATIENCE_SECONDS = 1800.0  # For any one answer.
+_PATIENCE_SECONDS = 1800.0  # Any one answer may take as long.
 
 
 class ContenderError(Exception):
@@ -152,9 +152,9 @@ def run(
     python_of: The Python of an entry.
     workload_dir: The folder of the workload.
     output_dir: A folder for the contenders' own folders.
-    num_rounds: How many rounds, warm-up included.
-    rounds_per_turn: How many of them a contender runs before it is the next one's turn.
-    title: What is run, for people.
+    num_rounds: Number of rounds, warm-up included.
+    rounds_per_turn: Number of rounds that a contender runs before it is the next one's turn.
+    title: Words for the run, for people.
 
   Returns:
     A record of each contender.

@@ -13,7 +13,7 @@ _HEADER = (
   ("", "seconds a round", "of TFF's", "of best", "first", "start", "peak MB, own", "weights apart"),
   ("", "median (min to max)", "ids", "peer", "s", "s", "+ children", "first, last"),
 )
-# What the JSON has of a table, and of the record of a row.
+# The JSON has these of a table, and of the record of a row.
 _TABLE_FACTS = ("task", "model", "data", "clients_per_round", "warm_up")
 _RECORD_FACTS = (
   *("error", "details", "seconds", "start_seconds", "resident", "own_peak", "children_peak"),
@@ -122,7 +122,7 @@ _TARGETS = (
   ("emnist_convnet", "tree_1024", lineup.SUPERQUANTILE, 1.1),
 )
 _TARGET_CLIENTS = 100  # The targets are for cohorts of this size.
-_MAX_GROWTH_PER_CLIENT = 1.15  # Of a client's seconds, from the smallest cohort to the largest.
+_MAX_GROWTH_PER_CLIENT = 1.15  # A client's seconds may grow so from the smallest cohort.
 _MAX_MEMORY_GROWTH = 1.05
 _MEMORY_ROUNDS = (50, 500)
 

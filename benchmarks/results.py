@@ -10,23 +10,23 @@ from benchmarks import contender
 from benchmarks import lineup
 from benchmarks import race
 
-# How far apart weights may be after the first round, and after the last one, relative to how far
-# they have moved: |a - b| / |b - initial|, Euclidean. Two libraries round differently. For linear
-# models that stays what it is; training the others amplifies it, step by step and round by round,
-# so that the first round has to decide. Measured for 100 clients, linear and ConvNet: initial
-# weights that differ by 1e-8 make 5e-6 and 4e-3 of it, one client of the hundred left out 1e-2 and
-# 2e-2, one visited backwards 2e-2 and 2e-2, all last batches left out 2e-1 and 1e-1.
+# Weights may be so far apart after the first round, and after the last one, relative to the way
+# that they have gone: |a - b| / |b - initial|, Euclidean. Two libraries round differently. For
+# linear models that stays what it is; training the others amplifies it, step by step and round by
+# round, so that the first round has to decide. Measured for 100 clients, linear and ConvNet:
+# initial weights that differ by 1e-8 make 5e-6 and 4e-3 of it, one client of the hundred left out
+# 1e-2 and 2e-2, one visited backwards 2e-2 and 2e-2, all last batches left out 2e-1 and 1e-1.
 _TOLERANCES = {"linear": (1e-4, 1e-4), "convnet": (1e-2, None), "lstm": (1e-3, None)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Judges the record of a contender.
+  """The record of a contender, judged.
 
   Attributes:
     record: The measurements.
     seconds: Seconds of the timed rounds.
-    first_distance: How far its weights are from the reference's after the first round; None for
+    first_distance: Distance of its weights from the reference's after the first round; None for
       the reference itself, and if nobody else did the same work.
     last_distance: The same after the last round.
     is_reference: Whether the others of its work are compared with it.
@@ -58,7 +58,7 @@ class Table:
   Attributes:
     task: The task.
     model: Its model: linear, convnet or lstm.
-    data: What the data is.
+    data: Words for the data.
     clients_per_round: The size of a cohort.
     warm_up: Rounds at the beginning that are not counted.
     rows: One of each contender.

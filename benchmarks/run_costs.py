@@ -29,7 +29,7 @@ sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the proj
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
 
-# Of these it uses data_dir and cache_dir.
+# This command uses data_dir and cache_dir of these.
 flags.adopt_module_key_flags(train_flags)
 
 _KINDS = ("start", "evaluation", "length", "sweep")

@@ -17,7 +17,7 @@ from tff_superquantile.simulation import client_files
 
 STANDIN = "To try things out there are generated data: --data=standin"
 
-_HEAD_BYTES = 1 << 24  # Of a JSON file: its users' names and the first one's data.
+_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
 _SNIPPET_BYTES = 200
 _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
 
@@ -27,16 +27,16 @@ class DataSet:
   """A data set, in LEAF's files or in one file that holds all of it.
 
   Attributes:
-    name: What people call it.
+    name: Its common name.
     file_names: Names of the files that hold all of it, the preferred one first.
     command: The command that makes LEAF's files.
-    client: What a client is, such as "writer".
-    examples: What its examples are, such as "images".
+    client: The word for a client, such as "writer".
+    examples: The word for examples, such as "images".
     min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
     has_texts: Whether LEAF's examples are texts, rather than numbers.
     describe_file: Takes the path of a file that holds all; says what is in it, or raises a
       ValueError.
-    remedy: How to get it.
+    remedy: The steps to get it, a line each.
     find_downloaded: Takes the folder of converted data; returns the path of what was downloaded, or
       None.
   """

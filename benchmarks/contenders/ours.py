@@ -75,7 +75,7 @@ def handles(files: Any, workload: workload_lib.Workload, round_num: int) -> list
 
   Args:
     files: The clients' files, a `client_files.ClientFiles`.
-    workload: What is to be computed.
+    workload: The rounds to compute.
     round_num: The round.
 
   Returns:

@@ -9,7 +9,7 @@ import sys
 import uuid
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
-_PYTHON = "python3.11"  # What the pinned versions are for.
+_PYTHON = "python3.11"  # The pinned versions are for it.
 
 
 def _run(command: list[str], what: str, log: pathlib.Path) -> None:

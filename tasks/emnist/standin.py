@@ -23,7 +23,7 @@ _SMALLEST, _LARGEST = 100, 400  # Images of a writer.
 _STROKES = 2
 _POINTS_PER_STROKE = 48
 _NUM_DIGITS, _NUM_LETTERS = 10, 26
-_CASE_DIFFERENCE = 0.13  # Of a lower case letter's control points, as a fraction of the image.
+_CASE_DIFFERENCE = 0.13  # A lower case letter's control points differ so, in images.
 _LEVELS = 255
 
 

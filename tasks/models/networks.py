@@ -43,7 +43,7 @@ def build_convnet(
   features, and a dense layer scores the classes. Every layer has a bias.
 
   Args:
-    seed: Of the initial weights (Glorot uniform; biases are zero), not negative.
+    seed: Seed of the initial weights (Glorot uniform; biases are zero), not negative.
     input_spec: `tf.TensorSpec` of x, float32 [None, height, width], and of y, int32 [None].
     num_classes: Number of labels.
 

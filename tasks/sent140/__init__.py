@@ -25,7 +25,8 @@ from tasks.sent140 import conversion
 from tasks.sent140 import features
 from tasks.sent140 import readers
 
-# Of the CSV's users into training and test users; "this split was held fixed for all experiments".
+# Splits the CSV's users into training and test users, as the paper has it: "this split was held
+# fixed for all experiments".
 _SPLIT_SEED = 140
 
 _LABEL_SPEC = tf.TensorSpec([None], tf.int32)

@@ -16,7 +16,7 @@ def find_file(path: str, data_path: str) -> str:
   """Returns the file of word vectors that the user named, or the paper's beside the data.
 
   Args:
-    path: What the user named; "" to look for `FILE_NAME`.
+    path: The file that the user named; "" to look for `FILE_NAME`.
     data_path: The directory or file of the data, with which it may lie.
 
   Raises:

@@ -24,7 +24,7 @@ _WORDS_PER_KIND = 40  # Words of each topic that are positive, negative, and nei
 _NEUTRAL, _POSITIVE, _NEGATIVE = 0, 1, 2
 _TURNED_AROUND = np.array([_NEUTRAL, _NEGATIVE, _POSITIVE])
 _MEAN_WORDS = 13
-_NEGATED_FRACTION = 0.2  # Of the tweets that have a polar word.
+_NEGATED_FRACTION = 0.2  # A fraction of the tweets that have a polar word.
 _SCALE = 0.6  # Standard deviation of a coordinate of GloVe's vectors.
 
 

@@ -207,7 +207,7 @@ def check_folder(path: str, other: str) -> report.Finding:
 
   Args:
     path: The folder. Nothing is left in it.
-    other: How to name another.
+    other: The flag that names another.
 
   Returns:
     The finding.

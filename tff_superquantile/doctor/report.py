@@ -22,7 +22,7 @@ class Finding:
     found: The state of things, in a few words; a sentence if it is a problem.
     remedy: The steps to mend it, a line each; "" if there is nothing to do.
     name: The name of the check; `carry_out` fills this in, and the next.
-    seconds: How long it took.
+    seconds: The time that it took.
   """
 
   status: str

@@ -39,7 +39,7 @@ class Trials:
     """
     self._command = command
     self._child: Any = None
-    self._seen: set[tuple[int, int]] = set()  # What its processes have started.
+    self._seen: set[tuple[int, int]] = set()  # Its processes have started these.
 
   def run(self, trial: str, seconds: float, remedy: str, **arguments: Any) -> report.Finding:
     """Runs a trial.

@@ -72,7 +72,7 @@ class Child:
 
     Args:
       line: The line, without its end.
-      seconds: How long to wait.
+      seconds: The time to wait.
 
     Returns:
       The line that answers, without its end.
@@ -116,7 +116,7 @@ class Child:
     """Ends the process; does nothing if it has been ended.
 
     Args:
-      seconds: How long it may take to end by itself, after the end of its input.
+      seconds: The time that it has to end by itself, after the end of its input.
       with_group: Whether to kill what it has started, too, where that is not bound to it.
     """
     if self._errors.closed:

@@ -19,7 +19,7 @@ def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generat
 
   Args:
     seed: The run's seed, not negative, or its key.
-    purpose: What is drawn, for example "cohort"; different purposes are independent.
+    purpose: The purpose of the draw, for example "cohort"; different purposes are independent.
     round_num: The round, not negative.
 
   Returns:

@@ -69,7 +69,7 @@ def run(loop: Loop) -> Any:
   that of the last round that was released.
 
   Args:
-    loop: What to run.
+    loop: The run.
 
   Returns:
     The state after the last round.

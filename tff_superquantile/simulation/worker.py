@@ -53,7 +53,7 @@ class Worker(dependent_process.DependentProcess):
       RuntimeError: If it does not start.
     """
     (port,) = (arg[len(_PORT_FLAG) :] for arg in args if arg.startswith(_PORT_FLAG))
-    folder = tempfile.mkdtemp(prefix="tff_worker_")  # For its owner alone.
+    folder = tempfile.mkdtemp(prefix="tff_worker_")  # Its owner alone may enter.
     path = os.path.join(folder, "socket")
     kwargs.update(dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
     reader, status = os.pipe()

@@ -35,8 +35,8 @@ class ClientFiles:
     client_ids: The clients, in the order in which they were written or chosen.
     num_examples: int64 [clients], examples of each client, aligned with `client_ids`.
     x_shape: Shape of one example, without the batch dimension.
-    x_dtype: How x is stored, "uint8" or "float32".
-    x_scale: What a stored x is multiplied by to be the model's input (1 / 255 for pixels).
+    x_dtype: The type of a stored x, "uint8" or "float32".
+    x_scale: Factor from a stored x to the model's input (1 / 255 for pixels).
     num_classes: One more than the largest label in the directory.
     num_dropped: Number of clients that were left out because they have too few examples; None if
       nobody has counted them.

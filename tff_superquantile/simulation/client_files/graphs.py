@@ -19,7 +19,7 @@ def _read_examples(
   x_bytes = client_files.x_bytes
   path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
   raw = tf.io.read_file(path)
-  # From the size, not from the index: an index in the graph would grow with the number of clients.
+  # The size tells it, not the index: an index in the graph would grow with the number of clients.
   n = tf.strings.length(raw) // (x_bytes + files.Y_BYTES)
   x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
   x = tf.reshape(x, tf.concat([[n], np.asarray(client_files.x_shape, np.int32)], axis=0))

@@ -146,7 +146,7 @@ def write_client_files(
     directory: The directory to make.
     clients: (client id, x [n, ...] uint8 or float32, y [n] int32) of each client, with the same
       type and trailing shape for all; taken one at a time, so that a generator needs no memory.
-    x_scale: What a stored x is multiplied by to be the model's input.
+    x_scale: Factor from a stored x to the model's input.
 
   Returns:
     The opened files.
