@@ -13,9 +13,9 @@ into what TFF takes: `build_examples_fn` (tensors, the fast way) and
 
 from tff_superquantile.simulation.client_files.files import HANDLE_TYPE
 from tff_superquantile.simulation.client_files.files import ClientFiles
-from tff_superquantile.simulation.client_files.graphs import build_dataset_computation
-from tff_superquantile.simulation.client_files.graphs import build_examples_fn
-from tff_superquantile.simulation.client_files.opening import open_client_files
+from tff_superquantile.simulation.client_files.reading import build_dataset_computation
+from tff_superquantile.simulation.client_files.reading import build_examples_fn
+from tff_superquantile.simulation.client_files.reading import open_client_files
 from tff_superquantile.simulation.client_files.writing import open_or_write_client_files
 from tff_superquantile.simulation.client_files.writing import write_client_files
 

@@ -12,7 +12,7 @@ import numpy as np
 from privacy import checks
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation.client_files import files
-from tff_superquantile.simulation.client_files import opening
+from tff_superquantile.simulation.client_files import reading
 
 _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
@@ -85,7 +85,7 @@ def _write_into(
   if x_spec is None:
     raise ValueError(f"Found no clients to write to {target}; expected at least one.")
   index = {
-    "format_version": opening.FORMAT_VERSION,
+    "format_version": reading.FORMAT_VERSION,
     "x_shape": list(x_spec[0]),
     "x_dtype": x_spec[1],
     "x_scale": x_scale,
@@ -95,11 +95,11 @@ def _write_into(
     "num_examples": num_examples,
     "checksums": checksums,
   }
-  index["checksum"] = opening.index_checksum(index)
+  index["checksum"] = reading.index_checksum(index)
   # The index last, when all that it names would survive a loss of power. One call for all files:
   # an fsync takes 0.3 to 4 ms each.
   os.sync()
-  atomic_files.write(os.path.join(directory, opening.INDEX_NAME), json.dumps(index))
+  atomic_files.write(os.path.join(directory, reading.INDEX_NAME), json.dumps(index))
 
 
 def _write_and_open(
@@ -120,15 +120,15 @@ def _write_and_open(
     made = os.path.join(temporary, "made")
     os.mkdir(made)
     _write_into(made, directory, clients, x_scale, count_dropped)
-    if opening.is_outdated(directory):
+    if reading.is_outdated(directory):
       os.rename(directory, os.path.join(temporary, "outdated"))
     try:
       os.rename(made, directory)
     except OSError:
       # Another process converted the same clients meanwhile: its directory is as good as ours.
-      if not os.path.exists(os.path.join(directory, opening.INDEX_NAME)):
+      if not os.path.exists(os.path.join(directory, reading.INDEX_NAME)):
         raise
-  return opening.open_client_files(directory)
+  return reading.open_client_files(directory)
 
 
 def write_client_files(
@@ -186,6 +186,6 @@ def open_or_write_client_files(
     ValueError: As `open_client_files` and `write_client_files` do.
   """
   directory = os.path.abspath(directory)
-  if os.path.exists(directory) and not opening.is_outdated(directory):
-    return opening.open_client_files(directory)
+  if os.path.exists(directory) and not reading.is_outdated(directory):
+    return reading.open_client_files(directory)
   return _write_and_open(directory, make_clients(), x_scale, count_dropped)
