@@ -1,4 +1,4 @@
-"""What a contender is, and how its process talks to the driver. Needs numpy and nothing else.
+"""Defines a contender, and how its process talks to the driver. Needs numpy and nothing else.
 
 A contender lives in a process of its own, so that no contender warms up, slows down or fills the
 memory of another. The process reads commands from its standard input, a line each:
@@ -13,10 +13,8 @@ Only the round itself is timed, by the contender, with its result computed to th
 
 import abc
 from collections.abc import Callable, Mapping
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -25,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import workload as workload_lib
+from tff_superquantile.simulation import child
 
-_PR_SET_PDEATHSIG = 1
 FIRST_WEIGHTS = "first_weights.npz"
 LAST_WEIGHTS = "last_weights.npz"
 
 
 class Contender(abc.ABC):
-  """Something that computes rounds of federated learning."""
+  """Computes rounds of federated learning."""
 
   def prepare(self, round_num: int) -> None:
     """Lays out what the round needs; not timed.
@@ -50,15 +48,15 @@ class Contender(abc.ABC):
 
   @abc.abstractmethod
   def weights(self) -> list[np.ndarray]:
-    """The model's weights now, in the workload's order and layout."""
+    """Returns the model's weights, in the workload's order and layout."""
 
   def describe(self) -> Mapping[str, Any]:
-    """What the driver should know of how it computes: threads, versions."""
+    """Tells the driver how the contender computes: threads, versions."""
     return {}
 
 
 def _status(pid: int) -> dict[str, int]:
-  """Resident memory of a process in bytes: the peak and now; empty if it has ended."""
+  """Returns the resident memory of a process in bytes, peak and now; {} if it has ended."""
   found = {}
   try:
     with open(f"/proc/{pid}/status", encoding="utf-8") as f:
@@ -71,32 +69,14 @@ def _status(pid: int) -> dict[str, int]:
   return found
 
 
-def _descendants(pid: int) -> list[int]:
-  """The processes that a process has started, and those that they have."""
-  children: dict[int, list[int]] = {}
-  for name in filter(str.isdigit, os.listdir("/proc")):
-    try:
-      with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:
-        parent = int(f.read().rpartition(")")[2].split()[1])
-    except OSError:
-      continue  # Ended meanwhile.
-    children.setdefault(parent, []).append(int(name))
-  found, left = [], [pid]
-  while left:
-    new = children.get(left.pop(), [])
-    found += new
-    left += new
-  return found
-
-
 def memory() -> dict[str, int]:
-  """Resident memory of this process and, added up, of its children, in bytes.
+  """Measures the resident memory of this process and, added up, of its children, in bytes.
 
   Returns:
     "own_peak", "own", "children_peak" and "children".
   """
   own = _status(os.getpid())
-  of_children = [_status(pid) for pid in _descendants(os.getpid())]
+  of_children = [_status(pid) for pid, _ in child.descendants(os.getpid())]
   return dict(
     own_peak=own.get("VmHWM", 0),
     own=own.get("VmRSS", 0),
@@ -105,19 +85,8 @@ def memory() -> dict[str, int]:
   )
 
 
-def end_with_parent(parent: int) -> None:
-  """Asks the kernel to kill this process when its parent ends, in whatever way (Linux).
-
-  Args:
-    parent: The parent's id: had it ended before, it would be another's by now.
-  """
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  if os.getppid() != parent:
-    sys.exit("the parent has ended")
-
-
 def one_sentence(error: BaseException) -> str:
-  """What went wrong, on one line."""
+  """Returns an error as one line."""
   text = " ".join(str(error).split())
   return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
 
@@ -129,7 +98,7 @@ def _save(directory: str, name: str, weights: list[np.ndarray]) -> str:
 
 
 def load_weights(path: str) -> list[np.ndarray]:
-  """The weights that a contender wrote."""
+  """Returns the weights that a contender wrote."""
   with np.load(path) as arrays:
     return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
 
@@ -169,11 +138,10 @@ def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]
     build: Takes the workload and the contender's options; returns the contender, ready to compute.
   """
   # Libraries print what they like; the driver's answers go where no library writes.
-  answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-  os.dup2(2, 1)
+  answers = child.take_output()
 
   def answer(**message):
-    print(json.dumps(message), file=answers, flush=True)
+    print(json.dumps(message), file=answers)
 
   try:
     _answer_commands(build, answer)

@@ -1,6 +1,6 @@
-"""Who may take part, under which name, and which of them do the same work."""
+"""Lists the contenders by name, and tells which of them do the same work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import difflib
 import os
@@ -14,15 +14,24 @@ _ENGINES = {
   "native": ", TFF's runtime",
   "in_process": ", in process",
 }
-# Of this project, in the order of the table. Those that are not FedAvg work as nobody else does.
-_OURS = {
-  FED_AVG: "FedAvg",
-  SUPERQUANTILE: "superquantile, exact",
-  "tree_64": "tree of 64 bins",
-  "tree_1024": "tree of 1024 bins",
-  "private_geometric": "private, geometric",
-  "private_tree_64": "private, tree of 64",
-  "private_distributed": "private, tree, distributed noise",
+_TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
+_PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="uniform")
+# This project's methods in the order of the table: title, and flags of a run that make the method
+# what it is. Nobody else does the work of those that are not FedAvg.
+METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+  FED_AVG: ("FedAvg", dict(algorithm="fed_avg")),
+  SUPERQUANTILE: ("superquantile, exact", {}),
+  "tree_64": ("tree of 64 bins", dict(_TREE, num_bins=64)),
+  "tree_1024": ("tree of 1024 bins", dict(_TREE, num_bins=1024)),
+  "private_geometric": (
+    "private, geometric",
+    dict(_PRIVATE, threshold="geometric", threshold_noise_multiplier=10.0),
+  ),
+  "private_tree_64": ("private, tree of 64", dict(_PRIVATE, **_TREE, num_bins=64)),
+  "private_distributed": (
+    "private, tree, distributed noise",
+    dict(_PRIVATE, **_TREE, num_bins=64, update_sum="distributed"),
+  ),
 }
 
 
@@ -31,11 +40,11 @@ class Entry:
   """A contender of a run.
 
   Attributes:
-    name: What it is called on the command line.
-    title: What it is called in tables.
+    name: Its name on the command line.
+    title: Its name in tables.
     module: The module of `benchmarks.contenders` that is its process.
-    options: What the module is told.
-    work: What it computes; entries of the same work must get the same weights.
+    options: The options of the module.
+    work: Its method; entries of the same work must get the same weights.
     peer: The environment that it needs, see `peers.environments`; None for the project's own.
   """
 
@@ -71,12 +80,12 @@ DEFAULT = (
   f"{FED_AVG}@native",
   SUPERQUANTILE,
   f"{SUPERQUANTILE}@native",
-  *list(_OURS)[2:],
+  *list(METHODS)[2:],
 )
 
 
 def find(name: str, theta: float) -> Entry:
-  """The entry of a name.
+  """Finds the entry of a name.
 
   Args:
     name: One of `DEFAULT` or `PEERS`, or one of this project's methods with the engine that
@@ -93,17 +102,17 @@ def find(name: str, theta: float) -> Entry:
     if entry.name == name:
       return entry
   method, _, engine = name.partition("@")
-  if method not in _OURS or (engine or "auto") not in _ENGINES:
-    known = [*(entry.name for entry in _OTHERS), *_OURS]
-    known += [f"{one}@{engine}" for one in _OURS for engine in _ENGINES]
+  if method not in METHODS or (engine or "auto") not in _ENGINES:
+    known = [*(entry.name for entry in _OTHERS), *METHODS]
+    known += [f"{one}@{engine}" for one in METHODS for engine in _ENGINES]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
   options = {"method": method, "engine": engine or "auto", "theta": theta}
-  return Entry(name, _OURS[method] + _ENGINES[engine or "auto"], "ours", options, work=method)
+  return Entry(name, METHODS[method][0] + _ENGINES[engine or "auto"], "ours", options, work=method)
 
 
 def choose(names: Sequence[str], with_peers: bool, theta: float) -> list[Entry]:
-  """The entries of a run.
+  """Chooses the entries of a run.
 
   Args:
     names: Their names; none for all but the peers.

@@ -25,13 +25,13 @@ _SEED = 0
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What to write.
+  """Says which workload to write, and where.
 
   Attributes:
     directory: Where to; exists and is empty.
     task: A name of the package `tasks`.
     clients_per_round: The size of a cohort.
-    num_rounds: How many rounds.
+    num_rounds: Number of rounds.
     data_dir: Handwriting in a form that the task reads; "" for what is found or generated.
     shared_dir: A folder that may hold the real handwriting; "" for none.
     cache_dir: Where the tasks keep what they convert or generate.
@@ -67,7 +67,7 @@ def _generated_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
-  """The training clients, and what they are."""
+  """Returns the training clients, and words for them."""
   from tasks import task as task_lib
   from tff_superquantile.simulation import client_files
 
@@ -97,7 +97,7 @@ def _model_kind(weights: Sequence[np.ndarray]) -> str:
 
 
 def _draw_cohorts(num_clients: int, options: Options) -> np.ndarray:
-  """int32 [rounds, places]: nobody twice in a round before everybody was there once."""
+  """Draws int32 [rounds, places]: no client is twice in a round before all were there once."""
   rng = np.random.default_rng(_SEED)
   repeats = math.ceil(options.clients_per_round / num_clients)
   return np.stack(
@@ -113,7 +113,7 @@ def _draw_cohorts(num_clients: int, options: Options) -> np.ndarray:
 def _draw_orders(
   cohorts: np.ndarray, client_ids: Sequence[str], num_examples: np.ndarray, shuffle: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-  """Seeds [rounds, places, 2], and the orders that client files draw from them."""
+  """Returns seeds [rounds, places, 2], and the orders that client files draw from them."""
   import tensorflow as tf
 
   from tff_superquantile.simulation import seeds
@@ -136,7 +136,7 @@ def make(options: Options) -> workload_lib.Workload:
   """Makes and writes a workload.
 
   Args:
-    options: What to write.
+    options: The workload to write.
 
   Returns:
     The workload.

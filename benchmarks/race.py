@@ -1,24 +1,24 @@
-"""Contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
+"""Lets contenders take turns: a process each, a few rounds a turn, in an order that rotates."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
-import select
-import signal
-import subprocess
 import sys
 import time
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
+
+import tqdm
 
 from benchmarks import contender
 from benchmarks import lineup
-from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import child
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_PATIENCE_SECONDS = 1800.0  # For any one answer.
+_PATIENCE_SECONDS = 1800.0  # Any one answer may take as long.
 
 
 class ContenderError(Exception):
@@ -27,19 +27,19 @@ class ContenderError(Exception):
 
 @dataclasses.dataclass
 class Record:
-  """What was measured of a contender.
+  """Keeps the measurements of a contender.
 
   Attributes:
-    entry: Who it is.
-    start_seconds: From the start of its process until it was ready.
-    details: What it says of itself.
-    seconds: Of each round, the first one and the warm-up included.
+    entry: The contender.
+    start_seconds: Seconds from the start of its process until it was ready.
+    details: The contender's own description.
+    seconds: Seconds of each round, the first one and the warm-up included.
     resident: Resident memory after each round, of itself and its children, in bytes.
     own_peak: The most memory that it had at once, in bytes.
     children_peak: The same of its children, added up.
     first_weights: The file of its weights after the first round.
     last_weights: The file of its weights after the last one.
-    error: Why it failed, or None.
+    error: The reason why it failed, or None.
   """
 
   entry: lineup.Entry
@@ -69,7 +69,7 @@ class ContenderProcess:
     """Starts the process and waits until it is ready.
 
     Args:
-      entry: Who it is; a module without a dot is one of `benchmarks.contenders`.
+      entry: The contender; a module without a dot is one of `benchmarks.contenders`.
       python: The Python that runs it.
       workload_dir: The folder of the workload.
       output_dir: An empty folder of its own: its weights and its log.
@@ -79,62 +79,42 @@ class ContenderProcess:
       ContenderError: If it fails.
     """
     self._patience = patience
-    self._buffer = b""
-    self._log = pathlib.Path(output_dir, "log.txt")
     module = entry.module if "." in entry.module else f"benchmarks.contenders.{entry.module}"
     paths = [str(_ROOT)]
     if entry.peer is None and os.environ.get("PYTHONPATH"):  # Not for another environment.
       paths.append(os.environ["PYTHONPATH"])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     start = time.perf_counter()
-    with open(self._log, "wb") as log:
-      self._process = dependent_process.DependentProcess(
-        [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        cwd=output_dir,
-        env=environment,
-      )
-    assert self._process.stdin is not None and self._process.stdout is not None  # Pipes.
-    self._input, self._output = self._process.stdin, self._process.stdout
-    try:
-      self.details = self._answer()["ready"]
-    except BaseException:
-      self.close()
-      raise
+    self._child = child.Child(
+      [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
+      log=os.path.join(output_dir, "log.txt"),
+      cwd=output_dir,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    self.details = self._checked(self._child.answer)["ready"]
     self.start_seconds = time.perf_counter() - start
 
-  def _fail(self, message: str) -> NoReturn:
-    self.close()
-    raise ContenderError(message)
-
-  def _last_words(self) -> str:
-    lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"its last words were {said[:300]!r}" if said else "it said nothing"
-
-  def _answer(self) -> dict[str, Any]:
-    """The next message, which must come in time."""
-    end = time.monotonic() + self._patience
-    while b"\n" not in self._buffer:
-      left = end - time.monotonic()
-      if left <= 0 or not select.select([self._output], [], [], left)[0]:
-        self._fail(f"It did not answer for {self._patience:g} seconds.")
-      chunk = os.read(self._output.fileno(), 1 << 16)
-      if not chunk:
-        code = self._process.wait()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        self._fail(f"Its process ended {how}; {self._last_words()}.")
-      self._buffer += chunk
-    line, _, self._buffer = self._buffer.partition(b"\n")
-    try:
-      message = json.loads(line)
-    except ValueError:
-      self._fail(f"It answered {line[:200]!r}, which is not JSON.")
-    if "error" in message:
-      self._fail(message["error"])
+  def _checked(self, answer: Callable[[float], bytes]) -> dict[str, Any]:
+    """Returns the message that `answer` waits for; ends the process if there is none."""
+    with contextlib.ExitStack() as stack:
+      stack.callback(self.close)
+      try:
+        line = answer(self._patience)
+        message = json.loads(line)
+      except child.NoAnswer as error:
+        raise ContenderError(self._explain(error)) from None
+      except ValueError:
+        raise ContenderError(f"It answered {line[:200]!r}, which is not JSON.") from None
+      if "error" in message:
+        raise ContenderError(message["error"])
+      stack.pop_all()
     return message
+
+  def _explain(self, error: child.NoAnswer) -> str:
+    if error.code is None:
+      return f"It did not answer for {self._patience:g} seconds."
+    how = f"by {error.signal_name}" if error.signal_name else f"with exit code {error.code}"
+    words = f"its last words were {error.last_words[:300]!r}"
+    return f"Its process ended {how}; {words if error.last_words else 'it said nothing'}."
 
   def ask(self, command: str) -> dict[str, Any]:
     """Sends a command and waits for its answer.
@@ -148,62 +128,11 @@ class ContenderProcess:
     Raises:
       ContenderError: If the contender fails or takes too long.
     """
-    try:
-      self._input.write(f"{command}\n".encode())
-      self._input.flush()
-    except OSError:
-      pass  # It has ended; why, the answer tells.
-    return self._answer()
+    return self._checked(functools.partial(self._child.ask, command))
 
   def close(self) -> None:
     """Ends the process and what it started."""
-    try:
-      # The session is its own, so this is nobody else's process group.
-      os.killpg(self._process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-      pass
-    self._process.wait()
-    for stream in (self._input, self._output):
-      try:
-        stream.close()
-      except OSError:
-        pass  # A command that could not be sent.
-
-
-class Progress:
-  """Tells on standard error what runs now and how long it may take."""
-
-  def __init__(self, title: str, num_rounds: int):
-    self._title = title
-    self._num_rounds = num_rounds
-    self._is_terminal = sys.stderr.isatty()
-    self._last_line = -float("inf")
-
-  def show(self, what: str, seconds_left: Optional[float], *, now: bool = False) -> None:
-    """Shows what runs now; off a terminal every 20 seconds, or `now`."""
-    text = f"{self._title}: {what}"
-    if seconds_left is not None:
-      text += (
-        f", about {seconds_left / 60:.0f} min left"
-        if seconds_left >= 90
-        else (f", about {seconds_left:.0f} s left")
-      )
-    if self._is_terminal:
-      print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
-    elif now or time.monotonic() - self._last_line >= 20:
-      print(text, file=sys.stderr, flush=True)
-      self._last_line = time.monotonic()
-
-  def close(self) -> None:
-    """Clears the line."""
-    if self._is_terminal:
-      print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _seconds_left(records: Sequence[Record], num_rounds: int) -> Optional[float]:
-  if not all(record.seconds for record in records):
-    return None
-  return sum(record.seconds[-1] * (num_rounds - len(record.seconds)) for record in records)
+    self._child.end(with_group=True)
 
 
 def run(
@@ -223,19 +152,24 @@ def run(
     python_of: The Python of an entry.
     workload_dir: The folder of the workload.
     output_dir: A folder for the contenders' own folders.
-    num_rounds: How many rounds, warm-up included.
-    rounds_per_turn: How many of them a contender runs before it is the next one's turn.
-    title: What is run, for people.
+    num_rounds: Number of rounds, warm-up included.
+    rounds_per_turn: Number of rounds that a contender runs before it is the next one's turn.
+    title: Words for the run, for people.
 
   Returns:
     A record of each contender.
   """
   records = [Record(entry) for entry in entries]
   processes: dict[str, ContenderProcess] = {}
-  progress = Progress(title, num_rounds)
-
-  def alive():
-    return [record for record in records if record.entry.name in processes]
+  terminal = sys.stderr.isatty()
+  progress = tqdm.tqdm(
+    desc=title,
+    total=len(records) * num_rounds,
+    unit="round",
+    leave=False,
+    mininterval=0.2 if terminal else 20,
+    dynamic_ncols=terminal,
+  )
 
   def attempt(record: Record, action: Callable[[], None]) -> None:
     try:
@@ -268,7 +202,7 @@ def run(
   try:
     # One after the other: they would slow down one another's start.
     for record in records:
-      progress.show(f"starting {record.entry.title}", None)
+      progress.set_postfix_str(f"starting {record.entry.title}")
       attempt(record, functools.partial(start, record))
     for turn, first in enumerate(range(0, num_rounds, rounds_per_turn)):
       for place in range(len(records)):
@@ -276,11 +210,12 @@ def run(
         for round_num in range(first, min(first + rounds_per_turn, num_rounds)):
           if record.entry.name not in processes:
             break
-          what = f"round {round_num + 1} of {num_rounds}, {record.entry.title}"
-          progress.show(what, _seconds_left(alive(), num_rounds))
+          progress.set_postfix_str(record.entry.title, refresh=False)
           attempt(record, functools.partial(run_round, record, round_num))
-    for record in alive():
-      attempt(record, functools.partial(finish, record))
+          progress.update()
+    for record in records:
+      if record.entry.name in processes:
+        attempt(record, functools.partial(finish, record))
   finally:
     progress.close()
     for process in processes.values():

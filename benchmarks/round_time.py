@@ -1,15 +1,15 @@
-"""Seconds a round, side by side: this project, TFF's own FedAvg, a bare loop, other libraries.
+"""Times rounds side by side: this project, TFF's own FedAvg, a bare loop, other libraries.
 
     python benchmarks/round_time.py [--tasks=synthetic] [--clients_per_round=10,100,1000] [--peers]
 
 Every contender is a process of its own. All of them compute the same rounds, on the same cohorts,
 batches and initial weights, and take turns, a few rounds each, in an order that rotates, so that
-they share what the machine's speed does meanwhile. Who gets other weights than TFF's FedAvg did
-other work, and its row is void.
+they share what the machine's speed does meanwhile. A contender that ends with other weights than
+TFF's FedAvg did other work: its row is void.
 
-The clock runs while a round is computed. What a contender takes as its user's arrays in memory is
-laid out in the order of the round's batches before that; those that take ids of clients, and read
-the clients' files themselves, do so, and shuffle, while it runs.
+The clock runs while a round is computed. Arrays that a contender takes from its user's memory are
+laid out in the order of the round's batches before that; contenders that take ids of clients read
+the clients' files, and shuffle, while it runs.
 
 Handwriting comes from --data_dir, or from ../shared/data if that is there; else images are
 generated, of the same shapes. The synthetic task makes its own data, Sent140 is its stand-in.
@@ -35,6 +35,7 @@ from benchmarks import lineup  # noqa: E402
 from benchmarks import make_workload  # noqa: E402
 from benchmarks import race  # noqa: E402
 from benchmarks import report  # noqa: E402
+from benchmarks import results  # noqa: E402
 from benchmarks import workload as workload_lib  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
@@ -111,7 +112,7 @@ def _run(
   pythons: Mapping[Optional[str], str],
   task: str,
   clients_per_round: int,
-) -> report.Table:
+) -> results.Table:
   with tempfile.TemporaryDirectory() as temporary:
     workload_dir = os.path.join(temporary, "workload")
     os.mkdir(workload_dir)
@@ -128,14 +129,14 @@ def _run(
       title=title,
     )
     model = workload.settings["model"]
-    rows = report.judge(
+    rows = results.judge(
       records,
       initial_weights=workload.initial_weights,
       model=model,
       warm_up=_WARM_UP.value,
     )
     data = workload.settings["data"]
-  return report.Table(task, model, data, clients_per_round, _WARM_UP.value, rows)
+  return results.Table(task, model, data, clients_per_round, _WARM_UP.value, rows)
 
 
 def _check_flags() -> list[int]:

@@ -1,4 +1,4 @@
-"""What a run takes beside its rounds: its start, its evaluations, and its neighbours in a sweep.
+"""Times a run beside its rounds: its start, its evaluations, and its neighbours in a sweep.
 
     python benchmarks/run_costs.py [--measure=start,length] [--data_dir=emnist_all.sqlite]
 
@@ -29,7 +29,7 @@ sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the proj
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
 
-# Of these it uses data_dir and cache_dir.
+# This command uses data_dir and cache_dir of these.
 flags.adopt_module_key_flags(train_flags)
 
 _KINDS = ("start", "evaluation", "length", "sweep")
@@ -79,7 +79,7 @@ def _new_folder(temporary: str) -> str:
 
 
 def _in_turns(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
-  """Seconds that each action takes, measured in turns."""
+  """Returns the seconds of each action, measured in turns."""
   seconds: dict[str, list[float]] = {name: [] for name in actions}
   for _ in range(repeats):
     for name, action in actions.items():

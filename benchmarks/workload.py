@@ -1,4 +1,4 @@
-"""What is to be computed, in files that every contender can read. Needs numpy and nothing else.
+"""Writes and reads the work of a race, for every contender. Needs numpy and nothing else.
 
 A workload is a folder: `workload.json` and the arrays of `_ARRAYS`. It says everything that a
 contender could otherwise choose for itself: who takes part in which round, in which order each
@@ -34,7 +34,7 @@ class Workload:
       the client's examples.
     order_offsets: int64 [rounds * places + 1], where they begin and end.
     initial_weights: The model's trainable weights, in the layout of the project's tasks.
-    settings: What is left: "task"; "model" (linear, convnet or lstm); "num_outputs" of the model,
+    settings: All the rest: "task"; "model" (linear, convnet or lstm); "num_outputs" of the model,
       1 for the binary logistic loss; "batch_size", 0 for all of a client's examples;
       "client_learning_rate"; "client_weighting" (num_examples or uniform); "x_scale", what a
       stored x is multiplied by; "client_files" and "client_ids", the same clients as files; "data",
@@ -53,31 +53,31 @@ class Workload:
 
   @property
   def num_rounds(self) -> int:
-    """The number of rounds."""
+    """Returns the number of rounds."""
     return len(self.cohorts)
 
   @property
   def num_places(self) -> int:
-    """The number of clients in a round."""
+    """Returns the number of clients in a round."""
     return self.cohorts.shape[1]
 
   def order(self, round_num: int, place: int) -> np.ndarray:
-    """The order in which the examples of the client in that place are visited, int32 [n]."""
+    """Returns the order of the examples of the client in that place, int32 [n]."""
     i = round_num * self.num_places + place
     return self.orders[self.order_offsets[i] : self.order_offsets[i + 1]]
 
   def num_examples(self, round_num: int) -> np.ndarray:
-    """The number of examples of each client of a round, int64 [places]."""
+    """Returns the number of examples of each client of a round, int64 [places]."""
     return np.diff(self.offsets)[self.cohorts[round_num]]
 
   def client_weights(self, round_num: int) -> np.ndarray:
-    """What each client of a round counts in the average, float64 [places]."""
+    """Returns the weight of each client of a round in the average, float64 [places]."""
     if self.settings["client_weighting"] == "uniform":
       return np.ones(self.num_places)
     return self.num_examples(round_num).astype(np.float64)
 
   def client(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """A client's examples as the model reads them, as stored: x float32 [n, ...], y int32 [n]."""
+    """Returns a client's examples for the model, as stored: x float32 [n, ...], y int32 [n]."""
     rows = slice(self.offsets[index], self.offsets[index + 1])
     x = self.x[rows].astype(np.float32)
     scale = np.float32(self.settings["x_scale"])
@@ -91,7 +91,7 @@ class Workload:
       yield x[order], y[order]
 
   def batch_size(self, num_examples: int) -> int:
-    """The size of a client's batches (but the last)."""
+    """Returns the size of a client's batches (but the last)."""
     return self.settings["batch_size"] or num_examples
 
 

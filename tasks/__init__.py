@@ -1,4 +1,4 @@
-"""Tasks: client data, a model and an experiment's defaults under one name.
+"""Finds tasks: client data, a model and an experiment's defaults under one name.
 
 A task is one file of this package; `task` says how to add one. This package finds them by itself.
 """
@@ -11,7 +11,7 @@ from tasks import task as _task
 
 
 def _find_tasks() -> dict[str, _task.Task]:
-  """Every task of every module of this package that defines `TASKS`, by name."""
+  """Returns every task of every module of this package that defines `TASKS`, by name."""
   found = {}
   for module_info in pkgutil.iter_modules(__path__):
     module = importlib.import_module(f"{__name__}.{module_info.name}")
@@ -25,7 +25,7 @@ def _find_tasks() -> dict[str, _task.Task]:
 
 
 def task_names() -> tuple[str, ...]:
-  """The names of all tasks, sorted."""
+  """Returns the names of all tasks, sorted."""
   return tuple(sorted(_find_tasks()))
 
 

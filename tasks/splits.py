@@ -63,7 +63,7 @@ def take(
     pool: The clients, in the order in which they are taken.
     count: Number of clients that the user asked for; 0 for the task's own number.
     own_number: The task's own number; 0 for all, which are taken also if there are fewer.
-    kind: What these clients are for, such as "training", for the error.
+    kind: The purpose of these clients, such as "training", for the error.
 
   Returns:
     The clients taken.

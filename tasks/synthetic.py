@@ -20,7 +20,7 @@ from tasks import splits
 from tasks import task
 from tff_superquantile.simulation import client_files
 
-_VERSION = "v1"  # Of the recipe below: whoever changes what it draws changes this too.
+_VERSION = "v1"  # A change of the recipe below changes this too.
 _NUM_CLASSES = 10
 _NUM_FEATURES = 20
 _EXAMPLES_PER_CLIENT = 100
@@ -30,7 +30,7 @@ _INPUT_SPEC = (tf.TensorSpec([None, _NUM_FEATURES], tf.float32), tf.TensorSpec([
 
 
 def make_pool() -> tuple[np.ndarray, np.ndarray]:
-  """The pool that all splits are dealt from, with the paper's arguments.
+  """Makes the pool that all splits are dealt from, with the paper's arguments.
 
   Returns:
     x float32 [500000, 20], raw features, and y int32 [500000].

@@ -24,6 +24,7 @@ from typing import Any, Optional, Union
 
 import tensorflow_federated as tff
 
+from tasks import data_set as data_set_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
@@ -53,12 +54,12 @@ class Request:
 
   Attributes:
     cache_dir: Where converted files are kept for the next run.
-    seed: Of the choice of clients and of whatever else the split draws; not negative.
+    seed: Seed of the choice of clients and of all else that the split draws; not negative.
     data_dir: Where the user's files are; "" to download, or if the task makes its own.
     glove: File of word vectors, for text; "" for one that lies where the data is.
     min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
-    num_train_clients: How many to train on; 0 for the task's own number.
-    num_test_clients: How many to test on; 0 for the task's own number.
+    num_train_clients: The number of clients to train on; 0 for the task's own number.
+    num_test_clients: The number of clients to test on; 0 for the task's own number.
     validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
     standin: Whether to take generated data with the shapes of the real one.
   """
@@ -101,7 +102,7 @@ class Task:
   """A learning task over clients.
 
   Attributes:
-    name: What users call it.
+    name: The name of `--task`.
     build_model: Takes a seed, returns a `tff.learning.models.FunctionalModel` whose initial weights
       follow from that seed alone. See also `model_takes_input_spec`.
     open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
@@ -111,6 +112,8 @@ class Task:
       if the task has none.
     split: Takes the pools and the request's seed, returns the clients to train on, to test on and,
       if the task has its own, to validate on, each in the order in which a run takes them.
+    data_set: The files of users that `open_clients` reads, for those who look for them; None if it
+      reads none.
     reads: Which of the request's `data_dir` and `glove` `open_clients` reads. The other is refused
       where it is given.
     min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
@@ -128,6 +131,7 @@ class Task:
   defaults: Mapping[str, Union[int, float, str]]
   open_standin: Optional[Callable[[Request], splits.Pools]] = None
   split: Callable[[splits.Pools, int], splits.Pools] = splits.shuffle_and_halve
+  data_set: Optional[data_set_lib.DataSet] = None
   reads: Sequence[str] = ()
   min_examples: int = 0
   clients_per_split: int = 0
@@ -224,7 +228,7 @@ class Task:
 
     Args:
       files: Any of the splits.
-      seed: Of the initial weights.
+      seed: Seed of the initial weights.
 
     Returns:
       A `tff.learning.models.FunctionalModel`.

@@ -1,46 +1,22 @@
-"""What tasks share that read files which their users have: finding, reading and caching them.
+"""Reads and identifies the files of users; tasks that read such files share this.
 
 LEAF (Caldas et al. 2018) leaves all its data sets in one form: a directory with train/*.json and
 test/*.json, each file {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y":
 [...]}}}. Tasks differ in what an x and a y are, and in the other files that hold the same data.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-import dataclasses
-import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import hashlib
-import itertools
 import json
 import os
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from absl import logging
 import numpy as np
 
-from tff_superquantile.simulation import client_files
+from tasks import data_set
 
 _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-  """What errors about one of LEAF's data sets say.
-
-  Attributes:
-    command: The command that makes its files.
-    client: What a client is, such as "writer".
-    examples: What its examples are, such as "images".
-    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-  """
-
-  command: str
-  client: str
-  examples: str
-  min_examples: int
-
-  @property
-  def wanted(self) -> str:
-    return f"train/*.json and test/*.json as LEAF's {self.command} leaves them"
 
 
 def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
@@ -60,57 +36,7 @@ def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def find_source(
-  data_dir: str, names: Sequence[str], leaf: Leaf
-) -> Union[str, Mapping[str, list[str]]]:
-  """Finds the data where the user said that it is.
-
-  Args:
-    data_dir: A directory that holds LEAF's files or one of those named, or such a file itself.
-    names: Names of files that hold all of the data, the preferred one first.
-    leaf: LEAF's files.
-
-  Returns:
-    The path of the file that holds all, or LEAF's {"train": paths, "test": paths}.
-
-  Raises:
-    ValueError: If neither or both are there.
-  """
-  wanted = f"{', '.join(names)}, or {leaf.wanted}"
-  if os.path.isfile(data_dir):
-    if data_dir.endswith(".json"):
-      raise ValueError(f"{data_dir} is a single JSON file; name the directory that holds {wanted}.")
-    return data_dir
-  if not os.path.isdir(data_dir):
-    raise ValueError(
-      f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."
-    )
-  of_split = {
-    split: sorted(glob.glob(os.path.join(glob.escape(data_dir), split, "*.json")))
-    for split in ("train", "test")
-  }
-  paths = [os.path.join(data_dir, name) for name in names]
-  paths = [path for path in paths if os.path.isfile(path)]
-  if paths and any(of_split.values()):
-    raise ValueError(
-      f"{data_dir} holds both {os.path.basename(paths[0])} and LEAF's JSON; name that file itself"
-      " to use it, or move it away."
-    )
-  if paths:
-    return paths[0]
-  for path in itertools.chain.from_iterable(of_split.values()):
-    if not os.path.isfile(path):
-      raise ValueError(
-        f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
-        " JSON: move it away."
-      )
-  empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
-  if empty:
-    raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
-  return of_split
-
-
-def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: Leaf) -> None:
+def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_set.DataSet) -> None:
   """Raises a `ValueError` unless a user has as many x as y as there should be, and some."""
   where = f"{path}: {leaf.client} {user!r}"
   if not (isinstance(data, dict) and "x" in data and isinstance(data.get("y"), list)):
@@ -126,13 +52,13 @@ def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: Leaf) -
 
 
 def iterate_leaf(
-  paths: Iterable[str], leaf: Leaf, object_hook: Optional[Callable[[dict], Any]] = None
+  paths: Iterable[str], leaf: data_set.DataSet, object_hook: Optional[Callable[[dict], Any]] = None
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
   """Yields the users of a split's LEAF files.
 
   Args:
     paths: The files.
-    leaf: What errors say.
+    leaf: Their data set, for errors.
     object_hook: As in `json.load`: is called with each JSON object as soon as it is read.
 
   Yields:
@@ -175,22 +101,3 @@ def iterate_leaf(
       of_user = user_data.pop(user)
       _check_user(path, user, num_samples, of_user, leaf)
       yield path, user, of_user
-
-
-def check_split_by_user(
-  files: Mapping[str, client_files.ClientFiles], paths: Mapping[str, list[str]], leaf: Leaf
-) -> None:
-  """Raises a `ValueError` if a client of LEAF's test split is one of its training split, too.
-
-  Args:
-    files: The clients of "train" and "test".
-    paths: The files that they come from.
-    leaf: What the error says.
-  """
-  both = set(files["train"].client_ids) & set(files["test"].client_ids)
-  if both:
-    raise ValueError(
-      f"{os.path.dirname(paths['test'][0])} has {len(both)} {leaf.client}s that are in"
-      f" {os.path.dirname(paths['train'][0])} too, first {min(both)!r}, as LEAF's split by sample"
-      f" (-t sample) leaves them; split by user: run LEAF's {leaf.command} again."
-    )

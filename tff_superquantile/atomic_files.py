@@ -1,8 +1,8 @@
 """Writes files that are there whole or not at all, whatever ends the program.
 
-What is not whole yet has a temporary name beside the final one. A program that is killed leaves it,
-for a later one to remove: `remove_temporaries` where a lock keeps others out, `temporary_folder`
-where it does not.
+A file that is not whole yet has a temporary name beside the final one. A program that is killed
+leaves it, for a later one to remove: `remove_temporaries` where a lock keeps others out,
+`temporary_folder` where it does not.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _remove_abandoned(parent: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: str | os.PathLike) -> Iterator[None]:
-  """Holds the lock of a folder; an `OSError` if somebody else does."""
+  """Holds the lock of a folder; an `OSError` if another program does."""
   descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

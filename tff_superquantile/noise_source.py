@@ -1,7 +1,7 @@
-"""Where noise comes from: seeds of 128 bits, from a secret key or from the operating system.
+"""Draws the seeds of noise: 128 bits, from a secret key or from the operating system.
 
-Whoever can try all seeds can subtract the noise. So nothing on a seed's way may be narrower than
-128 bits. TensorFlow offers three traps:
+An attacker that can try all seeds can subtract the noise. So nothing on a seed's way may be
+narrower than 128 bits. TensorFlow offers three traps:
 - `stateless_fold_in(seed, index)` with a Python int gives a seed of two int32, one of them the
   index: 2^32 seeds. With an int64 it is 2^64. `tf.random.split` gives two int64.
 - All of TensorFlow's own entropy (`NonDeterministicInts`, and every random op without a seed) comes

@@ -17,7 +17,7 @@ from benchmarks import workload as workload_lib
 
 
 def _logits(settings: Mapping[str, Any], weights: Sequence[Any], x: Any) -> Any:
-  """The task's model; weights and layouts are as in `tasks.models`."""
+  """Computes the task's model; weights and layouts are as in `tasks.models`."""
   import jax
   import jax.numpy as jnp
 
@@ -52,7 +52,7 @@ def _logits(settings: Mapping[str, Any], weights: Sequence[Any], x: Any) -> Any:
 
 
 def _losses(settings: Mapping[str, Any], batch: Mapping[str, Any], logits: Any) -> Any:
-  """The loss of each example."""
+  """Returns the loss of each example."""
   import jax.numpy as jnp
   import optax
 
@@ -62,7 +62,7 @@ def _losses(settings: Mapping[str, Any], batch: Mapping[str, Any], logits: Any) 
 
 
 class _OrderedDataset:
-  """What `fed_avg` asks of a client's data set, in the workload's order."""
+  """Gives `fed_avg` a client's data set in the workload's order."""
 
   def __init__(self, x: np.ndarray, y: np.ndarray, order: np.ndarray, batch_size: int):
     self._examples = {"x": x, "y": y}

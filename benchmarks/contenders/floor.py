@@ -13,7 +13,7 @@ from benchmarks import workload as workload_lib
 
 
 def _build_train(model: Any, learning_rate: float) -> Any:
-  """From the weights and a client's examples to its weights after training."""
+  """Builds a function of weights and a client's examples to its weights after training."""
   import tensorflow as tf
 
   x_spec, y_spec = model.input_spec

@@ -6,24 +6,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contender
+from benchmarks import lineup
 from benchmarks import workload as workload_lib
-
-_TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
-_PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="uniform")
-# Flags of a run that make the methods what they are.
-METHODS: Mapping[str, Mapping[str, Any]] = {
-  "fed_avg": dict(algorithm="fed_avg"),
-  "superquantile": dict(),
-  "tree_64": dict(_TREE, num_bins=64),
-  "tree_1024": dict(_TREE, num_bins=1024),
-  "private_geometric": dict(_PRIVATE, threshold="geometric", threshold_noise_multiplier=10.0),
-  "private_tree_64": dict(_PRIVATE, **_TREE, num_bins=64),
-  "private_distributed": dict(_PRIVATE, **_TREE, num_bins=64, update_sum="distributed"),
-}
 
 
 def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]) -> Any:
-  """The resolved `RunConfig` of a contender."""
+  """Returns the resolved `RunConfig` of a contender."""
   from tff_superquantile.experiments.run import run_config
 
   values = {
@@ -38,7 +26,7 @@ def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, An
       l2=0.0,  # The others have none.
       learning_rate_decay=1.0,
     ),
-    **METHODS[options["method"]],
+    **lineup.METHODS[options["method"]][1],
   }
   return run_config.RunConfig(**values)
 
@@ -83,11 +71,11 @@ class _Ours(contender.Contender):
 
 
 def handles(files: Any, workload: workload_lib.Workload, round_num: int) -> list[Any]:
-  """What the clients of a round are handed: which file is their own, and their seed.
+  """Returns each client's handle in a round: the name of its file, and its seed.
 
   Args:
     files: The clients' files, a `client_files.ClientFiles`.
-    workload: What is to be computed.
+    workload: The rounds to compute.
     round_num: The round.
 
   Returns:

@@ -16,19 +16,20 @@ import numpy as np
 
 from benchmarks import contender
 from benchmarks import workload as workload_lib
+from tff_superquantile.simulation import dependent_process
 
 # pfl and torch are not in the project's environment: only this process imports them.
 
 
 def _build_module(workload: workload_lib.Workload) -> Any:
-  """The task's model, with the workload's initial weights."""
+  """Builds the task's model, with the workload's initial weights."""
   import torch
   from torch import nn
 
   settings, initial = workload.settings, [torch.tensor(w) for w in workload.initial_weights]
 
   class Module(nn.Module):
-    """What the three models share."""
+    """Holds the parts that the three models share."""
 
     def loss(self, x, y, is_training=True):
       del is_training
@@ -225,9 +226,9 @@ def _start_followers(num_processes: int) -> list[subprocess.Popen]:
   os.environ["PFL_WORKER_ADDRESSES"] = ",".join([f"localhost:{port}"] * num_processes)
   os.environ["PFL_WORKER_RANK"] = "0"
   module = __spec__.name  # type: ignore[name-defined]  # mypy does not know this global.
-  command = [sys.executable, "-m", module, *sys.argv[1:], str(os.getpid())]
+  command = [sys.executable, "-m", module, *sys.argv[1:]]
   return [
-    subprocess.Popen(
+    dependent_process.DependentProcess(
       command,
       stdin=subprocess.PIPE,
       stdout=2,
@@ -238,14 +239,8 @@ def _start_followers(num_processes: int) -> list[subprocess.Popen]:
   ]
 
 
-def _follow() -> None:
-  """Is the main function of the other processes: trains when the first one does."""
-  contender.end_with_parent(int(sys.argv.pop()))
-  contender.follow(_PflResearch)
-
-
 if __name__ == "__main__":
   if "PFL_WORKER_RANK" in os.environ:
-    _follow()
+    contender.follow(_PflResearch)
   else:
     contender.serve(_PflResearch)

@@ -24,7 +24,7 @@ def _weighting(workload: workload_lib.Workload) -> Any:
 
 
 class _Stock(contender.Contender):
-  """What the two ways share."""
+  """Holds the parts that the two ways share."""
 
   def __init__(self, workload: workload_lib.Workload):
     self._workload = workload
@@ -41,7 +41,7 @@ class _Stock(contender.Contender):
 
 
 class _ClientIds(_Stock):
-  """At its best."""
+  """Runs TFF at its best."""
 
   def __init__(self, workload):
     import tensorflow_federated as tff
@@ -74,7 +74,7 @@ class _ClientIds(_Stock):
 
 
 def _keras_layers(workload: workload_lib.Workload) -> list[Any]:
-  """The layers of the task's model, with its weights in the same order."""
+  """Returns the layers of the task's model, with its weights in the same order."""
   import tensorflow as tf
 
   layers, outputs = tf.keras.layers, workload.settings["num_outputs"]
@@ -90,7 +90,7 @@ def _keras_layers(workload: workload_lib.Workload) -> list[Any]:
 
 
 class _Tutorial(_Stock):
-  """As in the tutorials."""
+  """Runs TFF as its tutorials do."""
 
   def __init__(self, workload):
     import tensorflow as tf

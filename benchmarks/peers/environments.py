@@ -1,4 +1,4 @@
-"""The virtual environments of other libraries, made on first use, outside of the repository."""
+"""Makes the virtual environments of other libraries on first use, outside of the repository."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import sys
 import uuid
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
-_PYTHON = "python3.11"  # What the pinned versions are for.
+_PYTHON = "python3.11"  # The pinned versions are for it.
 
 
 def _run(command: list[str], what: str, log: pathlib.Path) -> None:
@@ -24,7 +24,7 @@ def _run(command: list[str], what: str, log: pathlib.Path) -> None:
 
 
 def python_of(peer: str, peers_dir: str) -> str:
-  """The Python of a library's environment, which is made if it is not there.
+  """Returns the Python of a library's environment, which is made if it is not there.
 
   The environment appears by a rename when it is complete; one that a second process made meanwhile
   is as good. Its name has a hash of the requirements: when they change, it is made anew.

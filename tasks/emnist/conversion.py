@@ -1,27 +1,34 @@
 """Opens EMNIST, or generated handwriting in its place, as client files that are written once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
+import lzma
 import os
+import shutil
+import socket
 
 from absl import logging
 import numpy as np
+import tensorflow_federated as tff
 
 from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
 from tasks.emnist import standin
+from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
-_CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
+_CACHE_VERSION = 1  # A change of the conversion changes this too.
 _LEVELS = 255
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
+_CHUNK_BYTES = 1 << 20
+_DOWNLOAD_TIMEOUT_SECONDS = 60.0  # Without data; a firewall that drops packets would hang for long.
 
 
 class _NotEightBitError(Exception):
-  """Pixels that aren't multiples of 1 / 255; conversion goes on in float32."""
+  """Pixels aren't multiples of 1 / 255; conversion goes on in float32."""
 
 
 def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -36,7 +43,7 @@ def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]
 def _open_or_convert(
   cache_dir: str, name: str, paths: list[str], iterate: Callable[[], Iterable]
 ) -> client_files.ClientFiles:
-  """The client files of some source files, converted on first use.
+  """Opens the client files of some source files, after converting them on first use.
 
   Args:
     cache_dir: Where the client files are kept.
@@ -58,11 +65,60 @@ def _open_or_convert(
     return client_files.open_or_write_client_files(directory, iterate)
 
 
+def decompress(path: str, target: str) -> None:
+  """Writes the decompressed contents of an lzma file to `target`, all or nothing.
+
+  Raises:
+    ValueError: If the file is cut short or isn't lzma.
+  """
+  logging.info("Decompressing %s to %s, once.", path, target)
+  with atomic_files.temporary_folder(target) as temporary:
+    made = os.path.join(temporary, readers.DATABASE_NAME)
+    try:
+      with atomic_files.naming(made), open(made, "wb") as out, lzma.open(path) as compressed:
+        shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
+    except (EOFError, lzma.LZMAError) as e:
+      raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
+    os.replace(made, target)
+
+
+def download(cache_dir: str) -> str:
+  """Returns the path of TFF's EMNIST database, downloaded to `cache_dir` if it isn't there yet.
+
+  A copy that TensorFlow Federated itself has downloaded (~/.tff) is used.
+
+  Raises:
+    ValueError: If it can't be downloaded; names both ways to get the data.
+  """
+  downloaded = readers.find_downloaded(cache_dir)
+  if downloaded is not None:
+    return downloaded
+  target = os.path.join(cache_dir, readers.DATABASE_NAME)
+  timeout = socket.getdefaulttimeout()
+  socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)
+  try:
+    # Not straight into place: TFF would take what an interrupted download leaves for the whole.
+    with atomic_files.temporary_folder(target) as temporary:
+      tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=temporary)
+      os.replace(os.path.join(temporary, readers.DATABASE_NAME), target)
+  except Exception as e:  # Whatever goes wrong, the user needs the data.
+    reason = " ".join(str(e).split()) or type(e).__name__
+    raise ValueError(
+      f"EMNIST could not be downloaded ({reason}); get TensorFlow Federated's"
+      f" {readers.COMPRESSED_NAME} (tff.simulation.datasets.emnist.load_data fetches it) or make"
+      f" LEAF's FEMNIST with {readers.DATA_SET.command}, and name its directory with --data_dir"
+      " (generated data to try things out: --data=standin)."
+    ) from e
+  finally:
+    socket.setdefaulttimeout(timeout)
+  return target
+
+
 def _iterate_compressed(path: str, decompressed: str) -> Iterator:
   """Yields the writers of a compressed database, by way of a file that is removed at the end."""
   # There already if an earlier conversion was killed.
   if not os.path.exists(decompressed):
-    readers.decompress(path, decompressed)
+    decompress(path, decompressed)
   try:
     yield from readers.iterate_sqlite(decompressed)
   finally:
@@ -71,24 +127,12 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
 
 
 def _open_database(cache_dir: str, path: str) -> client_files.ClientFiles:
-  """The writers of TFF's database, compressed or not."""
+  """Opens the writers of TFF's database, compressed or not."""
   if not path.endswith((".lzma", ".xz")):
     return _open_or_convert(cache_dir, "all", [path], lambda: readers.iterate_sqlite(path))
   fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
   decompressed = os.path.join(cache_dir, f"emnist_{fingerprint}.sqlite")
   return _open_or_convert(cache_dir, "all", [path], lambda: _iterate_compressed(path, decompressed))
-
-
-def _open_leaf(cache_dir: str, paths: Mapping[str, list[str]]) -> list[client_files.ClientFiles]:
-  """The writers of LEAF's training and test files, [train, test]."""
-  pools = {
-    split: _open_or_convert(
-      cache_dir, split, paths[split], functools.partial(readers.iterate_leaf, paths[split])
-    )
-    for split in ("train", "test")
-  }
-  user_files.check_split_by_user(pools, paths, readers.LEAF)
-  return [pools["train"], pools["test"]]
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
@@ -106,12 +150,15 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     ValueError: If the data is missing or not what it should be.
   """
   if not request.data_dir:
-    return [_open_database(request.cache_dir, readers.download(request.cache_dir))]
-  names = (readers.DATABASE_NAME, readers.COMPRESSED_NAME)
-  source = user_files.find_source(request.data_dir, names, readers.LEAF)
-  if isinstance(source, str):
-    return [_open_database(request.cache_dir, source)]
-  return _open_leaf(request.cache_dir, source)
+    return [_open_database(request.cache_dir, download(request.cache_dir))]
+
+  def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    if name == "all":
+      return _open_database(request.cache_dir, *paths)
+    iterate = functools.partial(readers.iterate_leaf, paths)
+    return _open_or_convert(request.cache_dir, name, paths, iterate)
+
+  return readers.DATA_SET.open(request.data_dir, open_files)
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:

@@ -1,9 +1,8 @@
-"""Reads handwriting by writer from the files that EMNIST users have, and says what is wrong in it.
+"""Reads handwriting by writer from the files that EMNIST users have, and names their faults.
 
 Two formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`) and the SQLite database that
-TensorFlow Federated downloads (`iterate_sqlite`), which may be compressed (`decompress`) and may
-have to be downloaded first (`download`). Both readers yield (writer, x float32 [n, 28, 28] with
-paper = 1.0 and ink = 0.0, y int32 [n] in 0..61), one writer at a time.
+TensorFlow Federated downloads (`iterate_sqlite`). Both readers yield (writer, x float32 [n, 28, 28]
+with paper = 1.0 and ink = 0.0, y int32 [n] in 0..61), one writer at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,36 +10,85 @@ import contextlib
 import lzma
 import os
 import pathlib
-import shutil
-import socket
 import sqlite3
+import time
 from typing import Any, Optional
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from tasks import data_set
 from tasks import user_files
-from tff_superquantile import atomic_files
 
 NUM_CLASSES = 62
 SIDE = 28
-LEAF = user_files.Leaf(
-  command="preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5",
-  client="writer",
-  examples="images",
-  min_examples=100,
-)
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
+_COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
+_MIN_EXAMPLES = 100
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_SECONDS_TO_COUNT = 2.0
 _NUM_PIXELS = SIDE * SIDE
 _DATABASE_SPLITS = ("all_train", "all_test")
-_CHUNK_BYTES = 1 << 20
-_DOWNLOAD_TIMEOUT_SECONDS = 60.0  # Without data; a firewall that drops packets would hang for long.
 
 _Writer = tuple[str, np.ndarray, np.ndarray]
+
+
+def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
+  """Opens the user's database, which is never made or changed."""
+  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"
+  return contextlib.closing(sqlite3.connect(uri, uri=True))
+
+
+def _describe_database(path: str) -> str:
+  """Says how many writers TFF's database has, if that can be told soon."""
+  is_compressed = path.endswith((".lzma", ".xz"))
+  with lzma.open(path) if is_compressed else open(path, "rb") as file:
+    if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+      raise ValueError(f"{path} is no SQLite database")
+  if is_compressed:
+    return f"{os.path.getsize(path) / 1e9:.2f} GB, compressed"
+  end = time.monotonic() + _SECONDS_TO_COUNT
+  query = (
+    "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
+    " WHERE split_name IN (?, ?) GROUP BY client_id)"
+  )
+  with _connect(path) as connection:
+    connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
+    with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
+      writers, enough = connection.execute(query, [_MIN_EXAMPLES, *_DATABASE_SPLITS]).fetchone()
+      return (
+        f"{writers} writers, of whom {enough:.0f} have {_MIN_EXAMPLES} images or more"
+        " (--min_examples_per_client)"
+      )
+  return f"{os.path.getsize(path) / 1e9:.2f} GB"
+
+
+def find_downloaded(cache_dir: str) -> Optional[str]:
+  """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
+  for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
+    path = os.path.join(folder, DATABASE_NAME)
+    if os.path.exists(path):
+      return path
+  return None
+
+
+DATA_SET = data_set.DataSet(
+  name="EMNIST",
+  file_names=(DATABASE_NAME, COMPRESSED_NAME),
+  command=_COMMAND,
+  client="writer",
+  examples="images",
+  min_examples=_MIN_EXAMPLES,
+  has_texts=False,
+  describe_file=_describe_database,
+  remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
+  f"{COMPRESSED_NAME}, or what LEAF's {_COMMAND} leaves.\n{data_set.STANDIN}",
+  find_downloaded=find_downloaded,
+)
 
 
 def _check_writer(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> _Writer:
@@ -70,7 +118,7 @@ def _check_writer(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> _Writ
 
 
 def _compact(data: dict) -> dict:
-  """While JSON is parsed: makes a writer's images an array, if they are alike and numbers.
+  """Makes a writer's images an array while JSON is parsed, if they are alike and numbers.
 
   Before the next writer is parsed, so that at most one writer's pixels are Python's numbers: a
   quarter of the memory and half the time of doing it afterwards.
@@ -82,7 +130,7 @@ def _compact(data: dict) -> dict:
 
 
 def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
-  """One user of a LEAF file, checked."""
+  """Checks and returns one user of a LEAF file."""
   x, y = data["x"], data["y"]
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
     raise ValueError(
@@ -103,7 +151,7 @@ def iterate_leaf(paths: Iterable[str]) -> Iterator[_Writer]:
   Raises:
     ValueError: If a file isn't complete JSON of this form, or a writer is in two files.
   """
-  for path, writer, data in user_files.iterate_leaf(paths, LEAF, _compact):
+  for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
     yield _leaf_writer(path, writer, data)
 
 
@@ -115,7 +163,7 @@ def _not_a_database(path: str, reason: str) -> ValueError:
 
 
 def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list[list[int]]]:
-  """Row numbers of each writer's examples, [train rows, test rows], in the database's order."""
+  """Returns row numbers of each writer's examples, [train, test], in the database's order."""
   columns = {row[1] for row in connection.execute("PRAGMA table_info(examples)")}
   missing = {"split_name", "client_id", "serialized_example_proto"} - columns
   if missing:
@@ -134,7 +182,7 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
 
 
 def _parse_examples(path: str, writer: str, protos: list[bytes]) -> _Writer:
-  """A writer's serialized `tf.train.Example`s as arrays, checked."""
+  """Returns a writer's serialized `tf.train.Example`s as arrays, checked."""
   spec = {
     "pixels": tf.io.FixedLenFeature([_NUM_PIXELS], tf.float32),
     "label": tf.io.FixedLenFeature([], tf.int64),
@@ -162,9 +210,8 @@ def iterate_sqlite(path: str) -> Iterator[_Writer]:
     ValueError: If the file isn't such a database.
   """
   logging.info("Reading %s.", path)
-  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"  # Never make or change the user's file.
   try:
-    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+    with _connect(path) as connection:
       for writer, parts in _rows_by_writer(path, connection).items():
         protos = []
         for part in parts:
@@ -174,61 +221,3 @@ def iterate_sqlite(path: str) -> Iterator[_Writer]:
         yield _parse_examples(path, str(writer), protos)
   except sqlite3.Error as e:
     raise _not_a_database(path, f"is not a readable SQLite database ({e})") from e
-
-
-def decompress(path: str, target: str) -> None:
-  """Writes the decompressed contents of an lzma file to `target`, all or nothing.
-
-  Raises:
-    ValueError: If the file is cut short or isn't lzma.
-  """
-  logging.info("Decompressing %s to %s, once.", path, target)
-  with atomic_files.temporary_folder(target) as temporary:
-    made = os.path.join(temporary, DATABASE_NAME)
-    try:
-      with atomic_files.naming(made), open(made, "wb") as out, lzma.open(path) as compressed:
-        shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
-    except (EOFError, lzma.LZMAError) as e:
-      raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
-    os.replace(made, target)
-
-
-def find_downloaded(cache_dir: str) -> Optional[str]:
-  """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
-  for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
-    path = os.path.join(folder, DATABASE_NAME)
-    if os.path.exists(path):
-      return path
-  return None
-
-
-def download(cache_dir: str) -> str:
-  """Returns the path of TFF's EMNIST database, downloaded to `cache_dir` if it isn't there yet.
-
-  A copy that TensorFlow Federated itself has downloaded (~/.tff) is used.
-
-  Raises:
-    ValueError: If it can't be downloaded; names both ways to get the data.
-  """
-  downloaded = find_downloaded(cache_dir)
-  if downloaded is not None:
-    return downloaded
-  target = os.path.join(cache_dir, DATABASE_NAME)
-  timeout = socket.getdefaulttimeout()
-  socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)
-  try:
-    # Not straight into place: TFF would take what an interrupted download leaves for the whole.
-    with atomic_files.temporary_folder(target) as temporary:
-      tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=temporary)
-      os.replace(os.path.join(temporary, DATABASE_NAME), target)
-  except Exception as e:  # Whatever goes wrong, the user needs the data.
-    reason = " ".join(str(e).split()) or type(e).__name__
-    raise ValueError(
-      f"EMNIST could not be downloaded ({reason}); get TensorFlow Federated's {COMPRESSED_NAME}"
-      f" (tff.simulation.datasets.emnist.load_data fetches it) or make LEAF's FEMNIST with"
-      f" {LEAF.command}, and name its directory with --data_dir (generated data to try things"
-      " out: --data=standin)."
-    ) from e
-  finally:
-    socket.setdefaulttimeout(timeout)
-  return target

@@ -1,4 +1,4 @@
-"""Generated handwriting with the shapes of EMNIST: writers, classes and pixels, all invented.
+"""Generates handwriting with the shapes of EMNIST: writers, classes and pixels, all invented.
 
 For trying the EMNIST tasks where EMNIST can't be had. It is drawn, not learnt from any data: a
 class is a few curved strokes, and the classes of lower case letters vary those of upper case ones,
@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.emnist import readers
 
-VERSION = "v1"  # Of what is drawn: whoever changes that changes this too.
+VERSION = "v1"  # A change of the drawing changes this too.
 NUM_WRITERS = 400
 
 _SIDE = readers.SIDE
@@ -23,12 +23,12 @@ _SMALLEST, _LARGEST = 100, 400  # Images of a writer.
 _STROKES = 2
 _POINTS_PER_STROKE = 48
 _NUM_DIGITS, _NUM_LETTERS = 10, 26
-_CASE_DIFFERENCE = 0.13  # Of a lower case letter's control points, as a fraction of the image.
+_CASE_DIFFERENCE = 0.13  # A lower case letter's control points differ so, in images.
 _LEVELS = 255
 
 
 def _draw_classes(rng: np.random.Generator) -> np.ndarray:
-  """Control points of cubic Bezier curves in [0, 1]^2, [62, strokes, 4, 2]."""
+  """Draws control points of cubic Bezier curves in [0, 1]^2, [62, strokes, 4, 2]."""
   shape = (_STROKES, 4, 2)
   distinct = rng.uniform(0.05, 0.95, (_NUM_DIGITS + _NUM_LETTERS, *shape))
   lower = distinct[_NUM_DIGITS:] + _CASE_DIFFERENCE * rng.standard_normal((_NUM_LETTERS, *shape))
@@ -37,7 +37,7 @@ def _draw_classes(rng: np.random.Generator) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _bernstein() -> np.ndarray:
-  """From the control points of a cubic Bezier curve to points along it, [points, 4]."""
+  """Returns the map from a cubic Bezier curve's control points to its points, [points, 4]."""
   t = np.linspace(0.0, 1.0, _POINTS_PER_STROKE)
   return np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
 
@@ -72,7 +72,7 @@ def _render(points: np.ndarray, thickness: float) -> np.ndarray:
 def _write(
   rng: np.random.Generator, classes: np.ndarray, y: np.ndarray, irregularity: float
 ) -> np.ndarray:
-  """The images uint8 [n, 28, 28] that one writer makes of the labels y [n].
+  """Returns the images uint8 [n, 28, 28] that one writer makes of the labels y [n].
 
   Args:
     rng: The generator to draw from.

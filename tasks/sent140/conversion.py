@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
-import functools
 import os
 
 from absl import logging
@@ -16,13 +15,13 @@ from tasks.sent140 import readers
 from tasks.sent140 import standin
 from tff_superquantile.simulation import client_files
 
-_CACHE_VERSION = 1  # Of what conversion does: whoever changes that changes this too.
+_CACHE_VERSION = 1  # A change of the conversion changes this too.
 
-_Represent = Callable[[np.ndarray], np.ndarray]
+Represent = Callable[[np.ndarray], np.ndarray]
 
 
 def _convert(
-  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: _Represent
+  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields users with their tweets as arrays.
 
@@ -64,7 +63,7 @@ def _open_or_convert(
   users: readers.Users,
   *,
   glove_path: str,
-  represent: _Represent,
+  represent: Represent,
 ) -> client_files.ClientFiles:
   """Opens the client files of some source files, after converting them on first use.
 
@@ -95,7 +94,7 @@ def _open_or_convert(
   return dataclasses.replace(opened, remark=remark)
 
 
-def open_clients(request: task.Request, represent: _Represent) -> list[client_files.ClientFiles]:
+def open_clients(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
   """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
 
   Args:
@@ -114,31 +113,23 @@ def open_clients(request: task.Request, represent: _Represent) -> list[client_fi
   if not request.data_dir:
     raise ValueError(
       f"Sent140 has to be named with --data_dir; make LEAF's with its data/sent140"
-      f" {readers.LEAF.command} or unpack {readers.CSV_NAME} of"
+      f" {readers.DATA_SET.command} or unpack {readers.CSV_NAME} of"
       f" {readers.CSV_SOURCE}, and get word vectors, {glove.FILE_NAME} of"
       f" {glove.SOURCE}, too (generated data to try things out: --data=standin)."
     )
-  source = user_files.find_source(request.data_dir, [readers.CSV_NAME], readers.LEAF)
-  open_or_convert = functools.partial(
-    _open_or_convert,
-    request,
-    glove_path=glove.find_file(request.glove, request.data_dir),
-    represent=represent,
-  )
-  if isinstance(source, str):
-    users = readers.iterate_csv(source, request.min_examples_per_client)
-    return [open_or_convert("all", [source], users)]
-  pools = {
-    split: open_or_convert(
-      split, paths, readers.iterate_leaf(paths, request.min_examples_per_client)
-    )
-    for split, paths in source.items()
-  }
-  user_files.check_split_by_user(pools, source, readers.LEAF)
-  return [pools["train"], pools["test"]]
+  readers.DATA_SET.find(request.data_dir)  # Its error comes first.
+  glove_path = glove.find_file(request.glove, request.data_dir)
+  least = request.min_examples_per_client
+
+  def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    is_csv = name == "all"
+    users = readers.iterate_csv(paths[0], least) if is_csv else readers.iterate_leaf(paths, least)
+    return _open_or_convert(request, name, paths, users, glove_path=glove_path, represent=represent)
+
+  return readers.DATA_SET.open(request.data_dir, open_files)
 
 
-def open_standin(request: task.Request, represent: _Represent) -> list[client_files.ClientFiles]:
+def open_standin(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
   """Opens generated tweets, always of the same 400 users; see `standin`.
 
   They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the

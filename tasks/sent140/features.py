@@ -11,12 +11,12 @@ _WORDS = re.compile(r"[\w']+|[.,!?;]")
 
 
 def split_words(text: str) -> list[str]:
-  """The words and punctuation marks of a tweet, in lower case."""
+  """Returns the words and punctuation marks of a tweet, in lower case."""
   return _WORDS.findall(html.unescape(text).lower())
 
 
 def represent_mean(vectors: np.ndarray) -> np.ndarray:
-  """A tweet for the linear model.
+  """Represents a tweet for the linear model.
 
   Args:
     vectors: float32 [words, d], the tweet's words.
@@ -28,7 +28,7 @@ def represent_mean(vectors: np.ndarray) -> np.ndarray:
 
 
 def represent_sequence(vectors: np.ndarray) -> np.ndarray:
-  """A tweet for the RNN.
+  """Represents a tweet for the RNN.
 
   Args:
     vectors: float32 [words, d], the tweet's words.

@@ -16,7 +16,7 @@ def find_file(path: str, data_path: str) -> str:
   """Returns the file of word vectors that the user named, or the paper's beside the data.
 
   Args:
-    path: What the user named; "" to look for `FILE_NAME`.
+    path: The file that the user named; "" to look for `FILE_NAME`.
     data_path: The directory or file of the data, with which it may lie.
 
   Raises:
@@ -34,6 +34,13 @@ def find_file(path: str, data_path: str) -> str:
   return path
 
 
+def peek_dimension(path: str) -> int:
+  """Returns how many numbers the first line has after its word; 0 if they are no numbers."""
+  with open(path, "rb") as file:
+    texts = file.readline(1 << 16).split()[1:]
+  return len(texts) if all(map(_is_number, texts)) else 0
+
+
 def _is_number(text: bytes) -> bool:
   try:
     float(text)
@@ -43,7 +50,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _parse_line(line: bytes, dimension: int) -> list[float]:
-  """The numbers of a line `word v_1 ... v_d`.
+  """Returns the numbers of a line `word v_1 ... v_d`.
 
   Args:
     line: The line, without its end.

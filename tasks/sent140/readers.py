@@ -1,4 +1,4 @@
-"""Reads tweets by user from the files that Sent140's users have, and says what is wrong in them.
+"""Reads tweets by user from the files that Sent140's users have, and names their faults.
 
 Two formats hold the same tweets: LEAF's Sent140 JSON (`iterate_leaf`) and the CSV of Stanford's
 Sentiment140 (`iterate_csv`), from which LEAF makes its own. Both give `Users`, which yield (user,
@@ -10,22 +10,20 @@ the first one counts.
 import collections
 from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
+import dataclasses
 import itertools
+import os
 from typing import Any, NamedTuple, Optional
 
 from absl import logging
 import numpy as np
 
+from tasks import data_set
 from tasks import user_files
 
 CSV_NAME = "training.1600000.processed.noemoticon.csv"
 CSV_SOURCE = "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip"
-LEAF = user_files.Leaf(
-  command="preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5",
-  client="user",
-  examples="tweets",
-  min_examples=50,
-)
+_COMMAND = "preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5"  # LEAF's.
 
 # LEAF writes 1 and Stanford 4 for positive; 2 is Stanford's neutral, which its test file has.
 _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
@@ -35,6 +33,28 @@ _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
 _User = tuple[str, list[str], np.ndarray]
+
+
+def _describe_csv(path: str) -> str:
+  with open(path, encoding="latin-1", newline="") as file:
+    columns = len(next(csv.reader(file), []))
+  if columns != len(_COLUMNS):
+    raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
+  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
+
+
+DATA_SET = data_set.DataSet(
+  name="Sent140",
+  file_names=(CSV_NAME,),
+  command=_COMMAND,
+  client="user",
+  examples="tweets",
+  min_examples=50,
+  has_texts=True,
+  describe_file=_describe_csv,
+  remedy=f"Unpack {CSV_SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with"
+  f" --data_dir.\n{data_set.STANDIN}",
+)
 
 
 class _Tweet(NamedTuple):
@@ -47,7 +67,7 @@ _Tweeters = Iterable[tuple[str, list[_Tweet]]]
 
 
 def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
-  """The tweets without those that have the id of an earlier one."""
+  """Returns the tweets without those that have the id of an earlier one."""
   seen, kept = set(), []
   for tweet in tweets:
     if tweet.tweet_id is None or tweet.tweet_id not in seen:
@@ -56,67 +76,61 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
   return kept
 
 
+@dataclasses.dataclass
 class Users:
   """The users with enough tweets, read while they are iterated over.
 
   Attributes:
+    read: Returns all users with their tweets.
+    min_examples: Users with fewer different tweets are dropped.
+    source: The place that they come from, for the error.
     num_dropped: Number of users with too few tweets; None until all have been read.
   """
 
-  num_dropped: Optional[int]
-
-  def __init__(self, read: Callable[[], _Tweeters], min_examples: int, source: str):
-    """Prepares the reading.
-
-    Args:
-      read: Returns all users with their tweets.
-      min_examples: Users with fewer different tweets are dropped.
-      source: Where they come from, for the error.
-    """
-    self.num_dropped = None
-    self._read = read
-    self._min_examples = min_examples
-    self._source = source
+  read: Callable[[], _Tweeters]
+  min_examples: int
+  source: str
+  num_dropped: Optional[int] = None
 
   def __iter__(self) -> Iterator[_User]:
     """Yields (user, texts, y int32 [n]); raises a `ValueError` if nobody has enough tweets."""
     num_users = num_kept = num_repeated = 0
-    for user, tweets in self._read():
+    for user, tweets in self.read():
       kept = _without_repeated(tweets)
       num_repeated += len(tweets) - len(kept)
       num_users += 1
-      if len(kept) >= self._min_examples:
+      if len(kept) >= self.min_examples:
         num_kept += 1
         labels = np.array([tweet.label for tweet in kept], np.int32)
         yield user, [tweet.text for tweet in kept], labels
     if not num_kept:
       raise ValueError(
-        f"{self._source} has no user with {self._min_examples} tweets among {num_users}; lower"
+        f"{self.source} has no user with {self.min_examples} tweets among {num_users}; lower"
         " --min_examples_per_client, or get more of Sent140."
       )
     if num_repeated:
       logging.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
     logging.info(
       "Kept the %d of %d users who have at least %d tweets.",
-      *(num_kept, num_users, self._min_examples),
+      *(num_kept, num_users, self.min_examples),
     )
     self.num_dropped = num_users - num_kept
 
 
 def _label(value: Any) -> Optional[int]:
-  """0 or 1, or None if the value is no label; True and 1.0 are none, though they equal 1."""
+  """Returns 0 or 1, or None if the value is no label; True and 1.0 are none, though equal to 1."""
   return _LABELS.get(value) if type(value) in (int, str) else None
 
 
 def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
-  """One entry of a LEAF file, checked."""
+  """Checks and returns one entry of a LEAF file."""
   tweet_id, text = None, x
   if isinstance(x, list) and len(x) > _LEAF_TEXT:
     tweet_id, text = str(x[_LEAF_ID]), x[_LEAF_TEXT]
   if not isinstance(text, str):
     raise ValueError(
       f"{path}: user {user!r} has a tweet that is neither a text nor a list with the text as its"
-      f" fifth; expected [id, date, query, user, text, ...] as LEAF's {LEAF.command} leaves it."
+      f" fifth; expected [id, date, query, user, text, ...] as LEAF's {_COMMAND} leaves it."
     )
   label = _label(y)
   if label is None:
@@ -140,7 +154,7 @@ def iterate_leaf(paths: list[str], min_examples: int) -> Users:
   """
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
-    for path, user, data in user_files.iterate_leaf(paths, LEAF):
+    for path, user, data in user_files.iterate_leaf(paths, DATA_SET):
       yield user, [_leaf_tweet(path, user, x, y) for x, y in zip(data["x"], data["y"])]
 
   return Users(read, min_examples, ", ".join(paths))
@@ -199,7 +213,7 @@ def iterate_csv(path: str, min_examples: int) -> Users:
   def read() -> _Tweeters:
     logging.info("Reading %s.", path)
     counts = collections.Counter(user for user, _ in _iterate_rows(path))
-    # Those who are far from enough come along without their texts, to be counted.
+    # Users with too few tweets come along without their texts, to be counted.
     tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
     for user, tweet in _iterate_rows(path):
       if counts[user] >= min_examples:

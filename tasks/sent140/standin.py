@@ -1,4 +1,4 @@
-"""Generated tweets with the shapes of Sent140: users, words and word vectors, all invented.
+"""Generates tweets with the shapes of Sent140: users, words and word vectors, all invented.
 
 For trying the Sent140 tasks where Sent140 can't be had. No words are written: a tweet is a sequence
 of vectors from an invented vocabulary, of the size that GloVe's vectors have. Some words are
@@ -14,7 +14,7 @@ import dataclasses
 from absl import logging
 import numpy as np
 
-VERSION = "v1"  # Of what is drawn: whoever changes that changes this too.
+VERSION = "v1"  # A change of the drawing changes this too.
 NUM_USERS = 400
 
 _SEED = 140
@@ -24,7 +24,7 @@ _WORDS_PER_KIND = 40  # Words of each topic that are positive, negative, and nei
 _NEUTRAL, _POSITIVE, _NEGATIVE = 0, 1, 2
 _TURNED_AROUND = np.array([_NEUTRAL, _NEGATIVE, _POSITIVE])
 _MEAN_WORDS = 13
-_NEGATED_FRACTION = 0.2  # Of the tweets that have a polar word.
+_NEGATED_FRACTION = 0.2  # A fraction of the tweets that have a polar word.
 _SCALE = 0.6  # Standard deviation of a coordinate of GloVe's vectors.
 
 
@@ -42,7 +42,7 @@ class _Vocabulary:
 
 
 def _draw_vocabulary(rng: np.random.Generator, dimension: int) -> _Vocabulary:
-  """Words around their topics; the polar ones are apart along two directions."""
+  """Draws words around their topics; the polar ones are apart along two directions."""
 
   def draw(*shape: int) -> np.ndarray:
     return _SCALE * rng.standard_normal((*shape, dimension))
@@ -64,7 +64,7 @@ def _write_tweet(
   plainness: float,
   sincerity: float,
 ) -> np.ndarray:
-  """One tweet, float32 [words, d].
+  """Writes one tweet, float32 [words, d].
 
   Args:
     rng: The generator to draw from.

@@ -17,6 +17,7 @@ from benchmarks import lineup
 from benchmarks import make_workload
 from benchmarks import race
 from benchmarks import report
+from benchmarks import results
 from benchmarks import workload as workload_lib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -101,11 +102,11 @@ def run_race(entries, workload_dir, tmp_path, num_rounds=2):
 
 def judge(records):
   initial = make_workload_by_hand().initial_weights
-  return report.judge(records, initial_weights=initial, model="linear", warm_up=1)
+  return results.judge(records, initial_weights=initial, model="linear", warm_up=1)
 
 
 def as_table(rows):
-  return report.Table("synthetic", "linear", "by hand", 3, 1, rows)
+  return results.Table("synthetic", "linear", "by hand", 3, 1, rows)
 
 
 def has_ended(pid):
@@ -253,17 +254,17 @@ def test_no_process_outlives_the_driver(workload_dir, fake, tmp_path, signum):
 
 def test_distance_is_relative_to_the_way_that_was_gone():
   initial, reference = [np.ones(4)], [np.full(4, 3.0)]
-  assert report.distance([np.full(4, 3.5)], reference, initial) == pytest.approx(0.25)
-  assert report.distance([np.full(4, np.nan)], reference, initial) == float("inf")
-  assert report.distance([np.ones((2, 2))], reference, initial) == float("inf")
-  assert report.distance(initial, initial, initial) == 0.0
+  assert results.distance([np.full(4, 3.5)], reference, initial) == pytest.approx(0.25)
+  assert results.distance([np.full(4, np.nan)], reference, initial) == float("inf")
+  assert results.distance([np.ones((2, 2))], reference, initial) == float("inf")
+  assert results.distance(initial, initial, initial) == 0.0
 
 
 def as_row(name, seconds, **changes):
   entry = lineup.find(name, 0.5)
   seconds = [9.0, *seconds]
   record = race.Record(entry, seconds=seconds, resident=[100] * len(seconds))
-  return report.Row(record, np.array(seconds[1:]), **changes)
+  return results.Row(record, np.array(seconds[1:]), **changes)
 
 
 def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
@@ -273,18 +274,18 @@ def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
     as_row("pfl_research", [3.0, 3.0, 3.0]),
     as_row("fedjax", [1.0, 1.0, 1.0], is_void=True),
   ]
-  assert report.ratio(rows[1], rows[0]) == 0.5
-  table = report.Table("emnist_linear", "linear", "by hand", 100, 1, rows)
+  assert results.ratio(rows[1], rows[0]) == 0.5
+  table = results.Table("emnist_linear", "linear", "by hand", 100, 1, rows)
   assert table.fastest_peer() is rows[2]
-  targets = report.format_targets([table])
-  assert "at most 0.143  found 0.500  NOT reached" in targets
-  assert "at most 0.600  found 0.500  reached" in targets
-  assert "at most 1.000            not measured" in targets
+  said = report.format_targets([table])
+  assert "at most 0.143  found 0.500  NOT reached" in said
+  assert "at most 0.600  found 0.500  reached" in said
+  assert "at most 1.000            not measured" in said
 
 
 def test_cost_of_a_client_is_compared_between_sizes():
   rows = {10: [as_row("fed_avg", [1.0])], 1000: [as_row("fed_avg", [110.0])]}
-  tables = [report.Table("synthetic", "linear", "", size, 1, rows[size]) for size in rows]
+  tables = [results.Table("synthetic", "linear", "", size, 1, rows[size]) for size in rows]
   assert "found 1.100  reached" in report.format_targets(tables)
 
 

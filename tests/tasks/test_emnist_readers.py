@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks.emnist import conversion
 from tasks.emnist import readers
 
 
@@ -253,7 +254,7 @@ def test_a_database_cut_short(tmp_path):
 def test_decompress(tmp_path, container):
   contents = np.random.default_rng(0).bytes((1 << 20) + 1)
   (tmp_path / "a.lzma").write_bytes(lzma.compress(contents, format=container))
-  readers.decompress(str(tmp_path / "a.lzma"), str(tmp_path / "new" / "a"))
+  conversion.decompress(str(tmp_path / "a.lzma"), str(tmp_path / "new" / "a"))
   assert (tmp_path / "new" / "a").read_bytes() == contents
   assert os.listdir(tmp_path / "new") == ["a"]
 
@@ -314,4 +315,4 @@ def test_what_tff_has_downloaded_is_used(tmp_path, home):
   path = emnist_fixtures.write_sqlite(
     home / ".tff" / "emnist_all.sqlite", emnist_fixtures.make_writers([100, 100])
   )
-  assert readers.download(str(tmp_path / "cache")) == str(path)
+  assert conversion.download(str(tmp_path / "cache")) == str(path)

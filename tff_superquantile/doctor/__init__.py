@@ -1,1 +1,1 @@
-"""Checks a machine, and says what to do about what is wrong with it."""
+"""Checks a machine, and says how to mend its faults."""

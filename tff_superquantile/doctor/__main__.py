@@ -1,4 +1,4 @@
-"""python -m tff_superquantile.doctor."""
+"""Runs the doctor: python -m tff_superquantile.doctor."""
 
 import sys
 

@@ -1,11 +1,11 @@
-"""Checks this machine, and says what to do about what is wrong with it.
+"""Checks this machine, and says how to mend its faults.
 
     python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE] [--json]
 
 Python, platform, C library, processor, memory and disk; every package against requirements.lock;
 that TensorFlow and TFF import, that TFF's worker and the engine compute, that a secure sum is
-right, that no process is left behind; and which data sets are there. What needs something that
-failed is skipped. Runs with nothing installed but Python, so with argparse and not absl.
+right, that no process is left behind; and which data sets are there. A check that needs a failed
+one is skipped. Runs with nothing installed but Python, so with argparse and not absl.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.
 """
@@ -29,23 +29,23 @@ from tff_superquantile.doctor import packages
 from tff_superquantile.doctor import report
 from tff_superquantile.doctor import runtime
 
-# As in `cli`, which needs absl.
+# The same as in `cli`, which needs absl.
 _FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 
-# Of patience: from a cold disk on a network, TensorFlow takes a minute to import.
+# The limits are patient: from a cold disk on a network, TensorFlow takes a minute to import.
 _SECONDS_TO_IMPORT = 180.0
 _SECONDS_TO_COMPUTE = 60.0
 
-# As `typing` has it, for old versions of Python.
+# `typing` has it also in old versions of Python.
 _Run = Callable[[], report.Finding]
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """A check.
+  """A check of the machine.
 
   Attributes:
-    name: What it is called.
+    name: Its name.
     run: Carries it out.
     needs: Names of earlier checks without which it makes no sense.
   """
@@ -66,11 +66,11 @@ def _check_processes(trials: runtime.Trials) -> report.Finding:
 
 
 def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Check]:
-  """All checks, in order.
+  """Lists all checks, in order.
 
   Args:
     options: The flags.
-    trials: Runs what may crash.
+    trials: Runs the checks that may crash.
 
   Returns:
     The checks.
@@ -122,7 +122,7 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
 
 
 def carry_out(checks: Sequence[Check]) -> Iterator[report.Finding]:
-  """Yields what each check finds, as soon as it has."""
+  """Yields the finding of each check, as soon as there is one."""
   usable: dict[str, bool] = {}
   for check in checks:
     start = time.monotonic()

@@ -1,6 +1,6 @@
-"""The doctor's checks of the machine: Python, platform, processor, memory and disk.
+"""Checks the machine: Python, platform, processor, memory and disk.
 
-Nothing but the standard library: these run where nothing is installed, and on any Python 3.
+Needs the standard library alone: these checks run where nothing is installed, on any Python 3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_GLIBC = (2, 31)
 
 _ROOT = pathlib.Path("/")  # Where /proc and /sys are.
 _GB = 10**9
-# What a run holds with cohorts of 100, TFF's worker included: docs/performance.md.
+# A run holds as much with cohorts of 100, TFF's worker included: docs/performance.md.
 _RUN_BYTES = _GB
 # A run leaves less than a MB, but the clients' files of the largest task take 0.6 GB.
 _LEAST_DISK_BYTES = _GB // 10
@@ -30,7 +30,7 @@ _TRIED_BYTES = 1 << 16
 
 
 def _read(path: pathlib.Path) -> str:
-  """The text of a file of the kernel's; "" if it cannot be read."""
+  """Returns the text of a file of the kernel's; "" if it cannot be read."""
   try:
     return path.read_text(errors="replace")
   except OSError:
@@ -38,7 +38,7 @@ def _read(path: pathlib.Path) -> str:
 
 
 def check_python() -> report.Finding:
-  """Whether this is a Python that TFF has a wheel for."""
+  """Checks whether this is a Python that TFF has a wheel for."""
   implementation = platform.python_implementation()
   found = f"{implementation} {platform.python_version()}, {sys.executable}"
   if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
@@ -51,7 +51,7 @@ def check_python() -> report.Finding:
 
 
 def check_platform() -> report.Finding:
-  """Whether this is a platform that TFF has a wheel for."""
+  """Checks whether this is a platform that TFF has a wheel for."""
   found = f"{platform.system()} {platform.machine()}"
   if found == "Linux x86_64":
     return report.ok(found)
@@ -62,7 +62,7 @@ def check_platform() -> report.Finding:
 
 
 def check_network() -> report.Finding:
-  """Whether TFF's worker is out of reach of others."""
+  """Checks whether TFF's worker is out of reach of others."""
   # Not at the top: versions of Python that it is not for never get here.
   from tff_superquantile.simulation import private_network
 
@@ -77,7 +77,7 @@ def check_network() -> report.Finding:
 
 
 def check_c_library() -> report.Finding:
-  """Whether the C library is glibc, and new enough."""
+  """Checks whether the C library is glibc, and new enough."""
   wanted = f"expected glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer"
   remedy = "Use a newer Linux, such as Debian 11 or Ubuntu 20.04, or a container of one."
   try:
@@ -98,7 +98,7 @@ def check_c_library() -> report.Finding:
 
 
 def check_processor() -> report.Finding:
-  """Whether the processor has the instructions that TensorFlow's wheels use."""
+  """Checks whether the processor has the instructions that TensorFlow's wheels use."""
   cpuinfo = _read(_ROOT / "proc/cpuinfo")
   model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
   flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
@@ -118,7 +118,7 @@ def check_processor() -> report.Finding:
 
 
 def _cgroup_folders(controller: str) -> list[pathlib.Path]:
-  """The folders whose limits hold for this process: of its cgroup, and of those around it."""
+  """Returns the folders whose limits hold for this process: its cgroup's, and those around it."""
   folders = []
   for line in _read(_ROOT / "proc/self/cgroup").splitlines():
     _, controllers, path = line.split(":", 2)
@@ -134,13 +134,13 @@ def _cgroup_folders(controller: str) -> list[pathlib.Path]:
 
 
 def _number(*paths: pathlib.Path) -> int | None:
-  """The number in the first of the files that is there; None for a word, and if none is there."""
+  """Returns the number in the first file that is there; None for a word, or without a file."""
   texts = [text for text in (_read(path).strip() for path in paths) if text]
   return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
 
 
 def _cpu_quota() -> float | None:
-  """How many cores the quotas of containers allow; None for all."""
+  """Returns how many cores the quotas of containers allow; None for all."""
   quotas = []
   for folder in _cgroup_folders("cpu"):
     texts = _read(folder / "cpu.max").split()  # Version 2: quota or "max", and period.
@@ -152,12 +152,12 @@ def _cpu_quota() -> float | None:
 
 
 def _num_cores() -> int:
-  """As `simulation.context.num_cores`, without TensorFlow, and on any platform."""
+  """Counts as `simulation.context.num_cores`, without TensorFlow, and on any platform."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_cores() -> report.Finding:
-  """How many cores may be used; a note if a quota allows less."""
+  """Counts the cores that may be used; a note if a quota allows less."""
   cores, quota = _num_cores(), _cpu_quota()
   if quota is not None and quota < cores:
     return report.note(
@@ -168,7 +168,7 @@ def check_cores() -> report.Finding:
 
 
 def _available_bytes() -> int | None:
-  """Memory that can be had without swapping: the machine's, or the container's if it has less."""
+  """Returns the memory without swapping: the machine's, or the container's if it has less."""
   match = re.search(r"^MemAvailable:\s*(\d+) kB", _read(_ROOT / "proc/meminfo"), re.MULTILINE)
   available = [int(match[1]) * 1024] if match else []
   for folder in _cgroup_folders("memory"):
@@ -183,7 +183,7 @@ def _available_bytes() -> int | None:
 
 
 def check_memory() -> report.Finding:
-  """Whether a run has the memory that it needs, and each core its run."""
+  """Checks whether a run has the memory that it needs, and each core its run."""
   available = _available_bytes()
   if available is None:
     return report.note("Found no MemAvailable in /proc/meminfo; it cannot be told.")
@@ -203,11 +203,11 @@ def check_memory() -> report.Finding:
 
 
 def check_folder(path: str, other: str) -> report.Finding:
-  """Whether files can be written into a folder, which may still have to be made.
+  """Checks whether files can be written into a folder, which may still have to be made.
 
   Args:
     path: The folder. Nothing is left in it.
-    other: How to name another.
+    other: The flag that names another.
 
   Returns:
     The finding.

@@ -1,6 +1,6 @@
-"""The doctor's checks of the installed packages: whether they are those of requirements.lock.
+"""Checks whether the installed packages are those of requirements.lock.
 
-Nothing but the standard library, `packaging` included: it may be the one that is missing.
+Needs nothing but the standard library: `packaging` may be among those that are missing.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 from importlib import metadata
 from importlib import util as importlib_util
-import operator
 import pathlib
-import re
 import shlex
 import sys
 
@@ -21,17 +19,6 @@ _EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCK = _ROOT / "requirements.lock"
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*==\s*([\w.!+-]+)\s*(?:;\s*(.*))?")
-_FOR_PYTHON = re.compile(r"""python_version\s*([<>=!]=|[<>])\s*["'](\d+)\.(\d+)["']""")
-_FOR_EXTRA = re.compile(rf"""extra\s*==\s*["']{_EXTRA}["']""")
-_COMPARE = {
-  "<": operator.lt,
-  "<=": operator.le,
-  "==": operator.eq,
-  "!=": operator.ne,
-  ">=": operator.ge,
-  ">": operator.gt,
-}
 # More than these are said in a few words, and installed from the lock.
 _MOST_NAMED = 8
 
@@ -51,38 +38,23 @@ class Lock:
   path: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """How the installed packages differ from the lock.
-
-  Attributes:
-    lock: The lock.
-    missing: Names of packages that are not there.
-    different: Of those with another version, (name, the version that is there).
-  """
-
-  lock: Lock
-  missing: list[str]
-  different: list[tuple[str, str]]
-
-
 def _parse(lines: list[str]) -> dict[str, str]:
-  """The versions of those requirements that are exact and for this Python."""
-  versions = {}
-  for line in lines:
-    match = _REQUIREMENT.fullmatch(line.strip())
-    if match:
-      name, version, marker = match.groups()
-      conditions = _FOR_PYTHON.findall(marker or "")
-      if all(_COMPARE[c](sys.version_info[:2], (int(x), int(y))) for c, x, y in conditions):
-        versions[name] = version
-  return versions
+  """Returns the versions of those requirements that are exact, and for this Python."""
+  exact = [line for line in lines if "==" in line.partition(";")[0] and not line.startswith("#")]
+  try:
+    from packaging import requirements
+  except ImportError:  # It is missing itself; those for some Pythons can wait until it is there.
+    plain = [line.partition(";")[0].split("==") for line in exact if "python_version" not in line]
+    return {name.strip(): version.strip() for name, version in plain}
+  parsed = map(requirements.Requirement, exact)
+  wanted = [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": _EXTRA})]
+  return {r.name: str(r.specifier).lstrip("=") for r in wanted}
 
 
 def read_lock() -> Lock:
-  """The lock: of the checkout, or else of the metadata of what is installed.
+  """Reads the lock: the checkout's, or else that of the installed metadata.
 
-  The checkout first: what it left in the metadata when it was installed in place may be old.
+  The checkout comes first: the metadata of an installation in place may be old.
 
   Raises:
     LookupError: If there is none.
@@ -93,7 +65,7 @@ def read_lock() -> Lock:
     requirements = metadata.requires(_PROJECT) or []
   except metadata.PackageNotFoundError:
     raise LookupError(f"no {_LOCK} and no metadata of {_PROJECT}") from None
-  versions = _parse([line for line in requirements if _FOR_EXTRA.search(line)])
+  versions = _parse(requirements)
   if not versions:
     raise LookupError(f"no {_LOCK} and no extra {_EXTRA!r} in the metadata of {_PROJECT}")
   return Lock(f"the metadata of {_PROJECT}", versions)
@@ -106,25 +78,24 @@ def _installed_version(name: str) -> str | None:
     return None
 
 
-def compare() -> Comparison:
+def _compare(lock: Lock) -> tuple[list[str], dict[str, str]]:
   """Compares what is installed with the lock; packages that it does not name do not matter.
 
-  Raises:
-    LookupError: If there is no lock.
+  Returns:
+    Names of packages that are not there, and the versions of those that differ, by name.
   """
-  lock = read_lock()
-  missing, different = [], []
+  missing, different = [], {}
   for name, version in lock.versions.items():
     found = _installed_version(name)
     if found is None:
       missing.append(name)
-    elif found.partition("+")[0] != version:  # After the + is who built it.
-      different.append((name, found))
-  return Comparison(lock, missing, different)
+    elif found.partition("+")[0] != version:  # The builder's name follows the +.
+      different[name] = found
+  return missing, different
 
 
 def pip_command(lock: Lock, names: list[str], *options: str) -> str:
-  """The command that installs packages of the lock, without their dependencies."""
+  """Returns the command that installs packages of the lock, without their dependencies."""
   command = [sys.executable, "-m", "pip", "install", "--no-deps", *options]
   if len(names) > _MOST_NAMED and lock.path:
     return shlex.join([*command, "-r", lock.path])
@@ -137,44 +108,41 @@ def _listed(items: list[str]) -> str:
   return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _fix(comparison: Comparison) -> str:
-  """What puts everything right, at once."""
-  wrong = sorted([*comparison.missing, *(name for name, _ in comparison.different)])
-  return f"Run: {pip_command(comparison.lock, wrong)}"
+def _finding(lock: Lock, found: str, expected: str) -> report.Finding:
+  """Returns a failure whose remedy puts everything right, at once."""
+  missing, different = _compare(lock)
+  fix = f"Run: {pip_command(lock, sorted([*missing, *different]))}"
+  return report.fail(f"Found {found}; expected {expected} {lock.source}.", fix)
 
 
 def check_packages() -> report.Finding:
-  """Whether every package of the lock is installed, in whatever version."""
+  """Checks whether every package of the lock is installed, in whatever version."""
   try:
-    comparison = compare()
+    lock = read_lock()
   except LookupError as error:
     return report.fail(
       f"Found {error.args[0]}; expected one of them, to know the versions.",
       f"Run: {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-deps', '-e'])} PATH"
       " of a checkout of the project.",
     )
-  missing, source = comparison.missing, comparison.lock.source
+  missing, _ = _compare(lock)
   if missing:
-    return report.fail(
-      f"Found no {_listed(missing)}; expected them, as in {source}.", _fix(comparison)
-    )
-  return report.ok(f"all {len(comparison.lock.versions)} of {source}")
+    return _finding(lock, f"no {_listed(missing)}", "them, as in")
+  return report.ok(f"all {len(lock.versions)} of {lock.source}")
 
 
 def check_versions() -> report.Finding:
-  """Whether what is installed has the versions of the lock."""
-  comparison = compare()
-  lock, different = comparison.lock, comparison.different
+  """Checks whether the installed packages have the versions of the lock."""
+  lock = read_lock()
+  _, different = _compare(lock)
   if different:
-    found = _listed(
-      [f"{name} {version} (not {lock.versions[name]})" for name, version in different]
-    )
-    return report.fail(f"Found {found}; expected those of {lock.source}.", _fix(comparison))
+    named = [f"{name} {found} (not {lock.versions[name]})" for name, found in different.items()]
+    return _finding(lock, _listed(named), "those of")
   return report.ok(f"as in {lock.source}")
 
 
 def check_own_packages() -> report.Finding:
-  """Whether `privacy` and `tasks` are this project's, and not other folders of that name."""
+  """Checks whether `privacy` and `tasks` are this project's, and not other folders of that name."""
   for name in ("privacy", "tasks"):
     spec = importlib_util.find_spec(name)
     found = pathlib.Path(spec.origin).parent if spec is not None and spec.origin else None
@@ -188,7 +156,7 @@ def check_own_packages() -> report.Finding:
 
 
 def reinstall_command() -> str:
-  """What to do where TensorFlow or TFF is there in the right version, but broken."""
+  """Returns the remedy for a TensorFlow or TFF of the right version that is broken."""
   lock = read_lock()
   names = [n for n in ("tensorflow", "tensorflow-federated") if n in lock.versions]
   return f"Run: {pip_command(lock, names, '--force-reinstall')}"

@@ -1,4 +1,4 @@
-"""What the doctor's checks find, and how it is shown: lines for people, JSON for programs."""
+"""Shows the findings of the doctor's checks: lines for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NO_COLOUR = "\33[0m"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """What one check found.
+  """The finding of one check.
 
   Attributes:
     status: `OK`; `NOTE`, worth knowing, but nothing fails for it; `FAIL`; or `SKIP`, not checked.
-    found: What there is, in a few words; a sentence if it is a problem.
-    remedy: What to do about it, a line each; "" if there is nothing to do.
-    name: Of the check. Who runs it fills this in, and the next.
-    seconds: How long it took.
+    found: The state of things, in a few words; a sentence if it is a problem.
+    remedy: The steps to mend it, a line each; "" if there is nothing to do.
+    name: The name of the check; `carry_out` fills this in, and the next.
+    seconds: The time that it took.
   """
 
   status: str
@@ -33,40 +33,40 @@ class Finding:
 
   @property
   def usable(self) -> bool:
-    """Whether what needs this can go on."""
+    """Tells whether checks that need this can go on."""
     return self.status in (OK, NOTE)
 
 
 def ok(found: str) -> Finding:
-  """It works."""
+  """Returns a finding that all is well."""
   return Finding(OK, found)
 
 
 def note(found: str, remedy: str = "") -> Finding:
-  """Worth knowing; nothing fails for it."""
+  """Returns a finding that is worth knowing, and for which nothing fails."""
   return Finding(NOTE, found, remedy)
 
 
 def fail(found: str, remedy: str) -> Finding:
-  """Something that runs need does not work; the remedy says what to do."""
+  """Returns a finding that something does not work; the remedy says how to mend it."""
   return Finding(FAIL, found, remedy)
 
 
 class Layout:
-  """Findings as lines, in columns: status, name, what was found, and what to do below it."""
+  """Lays out findings as lines, in columns: status, name, state, and the remedy below it."""
 
   def __init__(self, names: Sequence[str], *, colour: bool):
     """Initializes the layout.
 
     Args:
-      names: Of all checks, whose longest one sets the width of its column.
+      names: The names of all checks; the longest one sets the width of its column.
       colour: Whether to colour the status, for a terminal.
     """
     self._name_width = max(map(len, names))
     self._colour = colour
 
   def lines(self, finding: Finding) -> str:
-    """The line of a finding, and those of its remedy."""
+    """Returns the line of a finding, and those of its remedy."""
     status = finding.status.ljust(_STATUS_WIDTH)
     if self._colour:
       status = f"{_COLOURS[finding.status]}{status}{_NO_COLOUR}"
@@ -77,7 +77,7 @@ class Layout:
 
 
 def _printable(text: str) -> str:
-  """Without what could move a terminal's cursor, as the names of files may."""
+  """Removes characters that could move a terminal's cursor, as the names of files may."""
   return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -86,7 +86,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-  """One sentence on all findings."""
+  """Sums all findings up in one sentence."""
   numbers = {s: sum(f.status == s for f in findings) for s in (OK, NOTE, FAIL, SKIP)}
   checks = _count(len(findings), "check")
   if numbers[FAIL]:
@@ -97,11 +97,11 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:
-  """Whether anything is wrong."""
+  """Tells whether anything is wrong."""
   return any(finding.status == FAIL for finding in findings)
 
 
 def to_json(findings: Sequence[Finding]) -> str:
-  """All findings: {"ok": bool, "findings": [{name, status, found, remedy, seconds}, ...]}."""
+  """Returns {"ok": bool, "findings": [{name, status, found, remedy, seconds}, ...]}."""
   content = [dict(dataclasses.asdict(f), seconds=round(f.seconds, 3)) for f in findings]
   return json.dumps({"ok": not has_failed(findings), "findings": content}, indent=2)

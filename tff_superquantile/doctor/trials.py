@@ -1,4 +1,4 @@
-"""What the doctor tries in a process of its own: TensorFlow, the engines, a secure sum, data sets.
+"""Tries TensorFlow, the engines, a secure sum and data sets, in a process of its own.
 
 Reads {"trial": name, "arguments": {...}} from standard input, a line each, and answers each with a
 line on standard output, the fields of a `report.Finding`. Whatever else is printed goes to
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import json
-import os
 import secrets
 import sys
 import time
 
 from tff_superquantile.doctor import report
+from tff_superquantile.simulation import child
 
 _NUM_CLIENTS = 100
 _NUM_BINS = 64
@@ -25,7 +26,7 @@ _STDDEVS = 6.0
 
 
 def _values() -> list[float]:
-  """A number for each client, evenly from 0 to `_MAX_VALUE`."""
+  """Returns a number for each client, evenly from 0 to `_MAX_VALUE`."""
   return [_MAX_VALUE * (i + 0.5) / _NUM_CLIENTS for i in range(_NUM_CLIENTS)]
 
 
@@ -132,25 +133,11 @@ def secure_sum() -> report.Finding:
   )
 
 
-def data_dir(data_dir: str) -> report.Finding:
-  """See `data.check_data_dir`."""
+def _of_data(name: str, **arguments: str) -> report.Finding:
+  """Carries out a check of `data`."""
   from tff_superquantile.doctor import data
 
-  return data.check_data_dir(data_dir)
-
-
-def data_set(data_set: str, data_dir: str, cache_dir: str) -> report.Finding:
-  """See `data.check_data_set`."""
-  from tff_superquantile.doctor import data
-
-  return data.check_data_set(data_set, data_dir, cache_dir)
-
-
-def word_vectors(glove: str, data_dir: str) -> report.Finding:
-  """See `data.check_word_vectors`."""
-  from tff_superquantile.doctor import data
-
-  return data.check_word_vectors(glove, data_dir)
+  return getattr(data, name)(**arguments)
 
 
 _TRIALS: dict[str, Callable[..., report.Finding]] = {
@@ -158,9 +145,9 @@ _TRIALS: dict[str, Callable[..., report.Finding]] = {
   "federated": federated,
   "engine": engine,
   "secure_sum": secure_sum,
-  "data_dir": data_dir,
-  "data_set": data_set,
-  "word_vectors": word_vectors,
+  "data_dir": functools.partial(_of_data, "check_data_dir"),
+  "data_set": functools.partial(_of_data, "check_data_set"),
+  "word_vectors": functools.partial(_of_data, "check_word_vectors"),
 }
 
 
@@ -174,8 +161,7 @@ def _answer(request: dict) -> report.Finding:
 
 def main() -> None:
   """Answers trial after trial."""
-  answers = os.fdopen(os.dup(1), "w", buffering=1)
-  os.dup2(2, 1)
+  answers = child.take_output()
   for line in sys.stdin:
     answers.write(json.dumps(dataclasses.asdict(_answer(json.loads(line)))) + "\n")
 

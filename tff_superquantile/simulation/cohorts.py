@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Draws the cohort of each round."""
 
 from collections.abc import Sequence
 from typing import Callable, Optional
@@ -7,13 +7,13 @@ import numpy as np
 
 from tff_superquantile.simulation import seeds
 
-# Of the diurnal sampler, unless told otherwise; the hour of a round is its number modulo this.
+# The diurnal sampler's, unless told otherwise; the hour of a round is its number modulo this.
 ROUNDS_PER_DAY = 24
 # Home time zones of the diurnal sampler's clients, in hours behind the first, and their shares:
 # Eastern, Central, Mountain and Pacific by population (US census 2020, rounded).
 _ZONE_HOURS = (0.0, 1.0, 2.0, 3.0)
 _ZONE_SHARES = (0.47, 0.29, 0.07, 0.17)
-# How far clients' habits are from their neighbours', in hours.
+# The distance of clients' habits from their neighbours', in hours.
 _HABIT_STDDEV_HOURS = 1.5
 
 
@@ -121,7 +121,7 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
   In a simulation, the coin that each contacted client tosses in secret.
 
   Args:
-    probability: Of adding data.
+    probability: The probability of adding data.
     seed: The run's seed, or its key.
 
   Returns:
@@ -163,7 +163,7 @@ def build_diurnal_sampler(
     client_ids: All clients.
     clients_per_round: The expected size of a cohort, over a day.
     seed: The run's seed.
-    rounds_per_day: How many rounds take place in a day.
+    rounds_per_day: Number of rounds in a day.
     amplitude: How much likelier than on average a client is to take part at its best time, in
       [0, 1]; 0 for the cohorts of `build_poisson_sampler`.
 

@@ -1,4 +1,4 @@
-"""TFF's C++ runtime with simulated secure aggregation, and without processes left behind.
+"""Sets up TFF's C++ runtime with simulated secure sums, and leaves no process behind.
 
 TFF executes computations in a child process, `worker_binary`. Left alone, it outlives a Python that
 dies by a signal, holds the terminal's output open, and dies too early on Ctrl-C, before Python can
@@ -23,7 +23,7 @@ _ENGINES = ("auto", "in_process", "native")
 
 
 def num_cores() -> int:
-  """The number of processor cores that this process may use."""
+  """Returns the number of processor cores that this process may use."""
   return len(os.sched_getaffinity(0))
 
 

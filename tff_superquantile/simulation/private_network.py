@@ -62,7 +62,7 @@ def _enter() -> None:
 
 
 def is_allowed() -> bool:
-  """Whether the kernel lets this process make a network namespace and use it.
+  """Tells whether the kernel lets this process make a network namespace and use it.
 
   A process of its own tries: there is no way back out of one that cannot be used.
   """

@@ -1,4 +1,4 @@
-"""A progress bar of a run: time left, and of what a round released, the values that matter."""
+"""Shows the progress of a run: time left, and the values of a round that matter."""
 
 from collections.abc import Mapping
 import sys
@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import tqdm
 
-# What is shown of a round, by the name under which it is released.
+# The values of a round that are shown, by the name under which they are released.
 _SHOWN = {
   "train_loss": ("loss", "{:.3f}"),  # Of those who trained; the cohort's, if known, instead.
   "cohort_loss_mean": ("loss", "{:.3f}"),
@@ -30,7 +30,7 @@ class ProgressBar:
     """Prepares the bar.
 
     Args:
-      name: What is being run.
+      name: The name of the run.
       num_rounds: Rounds in total; None if not known.
       position: The line of the terminal, for several bars; None for a bar of its own.
     """

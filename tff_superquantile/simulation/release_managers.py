@@ -1,4 +1,4 @@
-"""What a round releases, on disk: a row of a CSV file, and scalars for TensorBoard.
+"""Keeps the releases of a round on disk: a row of a CSV file, and scalars for TensorBoard.
 
 TFF's own managers do the same at a price that a user waits for: `tff.program.CSVFileReleaseManager`
 reads the whole file in each round, which makes a run's time grow with the square of its rounds, and

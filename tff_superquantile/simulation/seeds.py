@@ -1,4 +1,4 @@
-"""All randomness of a run derives from (seed, purpose, round), so that a resumed run repeats it.
+"""Derives all randomness of a run from (seed, purpose, round): a resumed run repeats it.
 
 Of a private run, what must stay secret derives in the same way from a key of 16 random bytes in
 place of the seed: its cohorts, and all its noise.
@@ -19,7 +19,7 @@ def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generat
 
   Args:
     seed: The run's seed, not negative, or its key.
-    purpose: What is drawn, for example "cohort"; different purposes are independent.
+    purpose: The purpose of the draw, for example "cohort"; different purposes are independent.
     round_num: The round, not negative.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Rounds, one after the other: resumable, released as they happen, watched by a person.
+"""Runs rounds one after the other: resumable, released as they happen, watched by a person.
 
 State is kept by TFF's `tff.program.FileProgramStateManager`, results are given to
 `tff.program.ReleaseManager`s. All that a round needs besides the state follows from its number, so
@@ -32,7 +32,7 @@ class DivergedError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """What a training run consists of.
+  """The parts of a training run.
 
   Attributes:
     process: The learning process.
@@ -69,7 +69,7 @@ def run(loop: Loop) -> Any:
   that of the last round that was released.
 
   Args:
-    loop: What to run.
+    loop: The run.
 
   Returns:
     The state after the last round.

@@ -28,7 +28,7 @@ OPEN_PORT = (
 )
 
 workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
-# Of workers in a network of their own, by the address that TFF would connect to.
+# The sockets of workers in a network of their own, by the address that TFF would connect to.
 _sockets: dict[str, str] = {}
 
 
@@ -39,7 +39,7 @@ class Worker(dependent_process.DependentProcess):
   """A worker, silent, to which only this user can connect where the kernel allows that.
 
   Attributes:
-    alone: Whether it is so.
+    alone: Whether nobody else can connect.
   """
 
   def __init__(self, args: Sequence[str], **kwargs: Any):
@@ -53,7 +53,7 @@ class Worker(dependent_process.DependentProcess):
       RuntimeError: If it does not start.
     """
     (port,) = (arg[len(_PORT_FLAG) :] for arg in args if arg.startswith(_PORT_FLAG))
-    folder = tempfile.mkdtemp(prefix="tff_worker_")  # For its owner alone.
+    folder = tempfile.mkdtemp(prefix="tff_worker_")  # Its owner alone may enter.
     path = os.path.join(folder, "socket")
     kwargs.update(dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
     reader, status = os.pipe()
@@ -77,7 +77,7 @@ class Worker(dependent_process.DependentProcess):
 
 
 def address(target: str) -> str:
-  """Where the worker is found that TFF takes to be at `target`, such as localhost:1234."""
+  """Returns the place of the worker that TFF takes to be at `target`, such as localhost:1234."""
   return _sockets.get(target, target)
 
 

@@ -1,0 +1,171 @@
+"""Judges the measured rounds: equal work or not, and how the times compare."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+from benchmarks import contender
+from benchmarks import lineup
+from benchmarks import race
+
+# Weights may be so far apart after the first round, and after the last one, relative to the way
+# that they have gone: |a - b| / |b - initial|, Euclidean. Two libraries round differently. For
+# linear models that stays what it is; training the others amplifies it, step by step and round by
+# round, so that the first round has to decide. Measured for 100 clients, linear and ConvNet:
+# initial weights that differ by 1e-8 make 5e-6 and 4e-3 of it, one client of the hundred left out
+# 1e-2 and 2e-2, one visited backwards 2e-2 and 2e-2, all last batches left out 2e-1 and 1e-1.
+_TOLERANCES = {"linear": (1e-4, 1e-4), "convnet": (1e-2, None), "lstm": (1e-3, None)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """The record of a contender, judged.
+
+  Attributes:
+    record: The measurements.
+    seconds: Seconds of the timed rounds.
+    first_distance: Distance of its weights from the reference's after the first round; None for
+      the reference itself, and if nobody else did the same work.
+    last_distance: The same after the last round.
+    is_reference: Whether the others of its work are compared with it.
+    is_void: Whether it did not do the work that it should have done.
+  """
+
+  record: race.Record
+  seconds: np.ndarray
+  first_distance: Optional[float] = None
+  last_distance: Optional[float] = None
+  is_reference: bool = False
+  is_void: bool = False
+
+  @property
+  def counts(self) -> bool:
+    """Tells whether its times mean something."""
+    return self.record.error is None and not self.is_void
+
+  @property
+  def median(self) -> float:
+    """The median seconds of a timed round."""
+    return float(np.median(self.seconds))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """The rows of a task and a size of cohorts.
+
+  Attributes:
+    task: The task.
+    model: Its model: linear, convnet or lstm.
+    data: Words for the data.
+    clients_per_round: The size of a cohort.
+    warm_up: Rounds at the beginning that are not counted.
+    rows: One of each contender.
+  """
+
+  task: str
+  model: str
+  data: str
+  clients_per_round: int
+  warm_up: int
+  rows: Sequence[Row]
+
+  def row(self, name: str) -> Optional[Row]:
+    """Returns the row of that name, if it is there and counts."""
+    found = [row for row in self.rows if row.record.entry.name == name and row.counts]
+    return found[0] if found else None
+
+  def fastest_peer(self) -> Optional[Row]:
+    """Returns the peer whose median is the smallest, of those that count."""
+    peers = [row for row in self.rows if row.record.entry.peer and row.counts]
+    return min(peers, key=lambda row: row.median) if peers else None
+
+
+def _flat(weights: Sequence[np.ndarray]) -> np.ndarray:
+  return np.concatenate([np.asarray(w, np.float64).ravel() for w in weights])
+
+
+def distance(
+  weights: Sequence[np.ndarray], reference: Sequence[np.ndarray], initial: Sequence[np.ndarray]
+) -> float:
+  """Returns the distance of weights from the reference, relative to the reference's own way.
+
+  Args:
+    weights: A contender's weights.
+    reference: The reference's.
+    initial: The weights that both began with.
+
+  Returns:
+    |weights - reference| / |reference - initial|, or infinity if that isn't a number or shapes
+    differ.
+  """
+  if [np.shape(w) for w in weights] != [np.shape(w) for w in reference]:
+    return float("inf")
+  apart = np.linalg.norm(_flat(weights) - _flat(reference))
+  moved = np.linalg.norm(_flat(reference) - _flat(initial))
+  if not apart:
+    return 0.0
+  ratio = float(apart / moved) if moved else float("inf")
+  return ratio if np.isfinite(ratio) else float("inf")
+
+
+def judge(
+  records: Sequence[race.Record],
+  *,
+  initial_weights: Sequence[np.ndarray],
+  model: str,
+  warm_up: int,
+) -> list[Row]:
+  """Compares the weights of those that did the same work.
+
+  FedAvg is compared with TFF's own where that takes part; other work with the first of the table
+  that did it.
+
+  Args:
+    records: The measurements.
+    initial_weights: The weights that all began with.
+    model: linear, convnet or lstm.
+    warm_up: Rounds at the beginning that are not counted.
+
+  Returns:
+    A row of each record.
+  """
+  first_tolerance, last_tolerance = _TOLERANCES[model]
+  preferred = (lineup.BEST_STOCK, "tff_tutorial")
+  same_work: dict[str, list[race.Record]] = {}
+  for record in records:
+    if record.error is None:
+      same_work.setdefault(record.entry.work, []).append(record)
+  rows = []
+  for record in records:
+    row = Row(record, np.array(record.seconds[warm_up:]))
+    rows.append(row)
+    if record.error is not None:
+      continue
+    mates = same_work[record.entry.work]
+    reference = min(
+      mates, key=lambda r: (r.entry.name not in preferred, "@native" not in r.entry.name)
+    )
+    if record is reference:
+      rows[-1] = dataclasses.replace(row, is_reference=len(mates) > 1)
+      continue
+    first, last = (
+      distance(contender.load_weights(found), contender.load_weights(wanted), initial_weights)
+      for found, wanted in (
+        (record.first_weights, reference.first_weights),
+        (record.last_weights, reference.last_weights),
+      )
+    )
+    is_void = first > first_tolerance or not np.isfinite(last)
+    # A loss beside the threshold may be on either side of it, by its last digit; from then on
+    # weights differ by what a client of the tail moves them.
+    is_averaging_all = record.entry.work == lineup.FED_AVG
+    is_void |= is_averaging_all and last_tolerance is not None and last > last_tolerance
+    rows[-1] = dataclasses.replace(row, first_distance=first, last_distance=last, is_void=is_void)
+  return rows
+
+
+def ratio(row: Row, to: Row) -> float:
+  """Returns the median, over rounds, of a row's seconds divided by another's in the same round."""
+  return float(np.median(row.seconds / to.seconds))

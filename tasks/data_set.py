@@ -1,0 +1,189 @@
+"""Finds the data sets of users, and describes them without reading all."""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import csv
+import dataclasses
+import glob
+import itertools
+import json
+import lzma
+import os
+import re
+import sqlite3
+from typing import Optional, Union
+
+from tff_superquantile.simulation import client_files
+
+STANDIN = "To try things out there are generated data: --data=standin"
+
+_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
+_SNIPPET_BYTES = 200
+_ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """A data set, in LEAF's files or in one file that holds all of it.
+
+  Attributes:
+    name: Its common name.
+    file_names: Names of the files that hold all of it, the preferred one first.
+    command: The command that makes LEAF's files.
+    client: The word for a client, such as "writer".
+    examples: The word for examples, such as "images".
+    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
+    has_texts: Whether LEAF's examples are texts, rather than numbers.
+    describe_file: Takes the path of a file that holds all; says what is in it, or raises a
+      ValueError.
+    remedy: The steps to get it, a line each.
+    find_downloaded: Takes the folder of converted data; returns the path of what was downloaded, or
+      None.
+  """
+
+  name: str
+  file_names: Sequence[str]
+  command: str
+  client: str
+  examples: str
+  min_examples: int
+  has_texts: bool
+  describe_file: Callable[[str], str]
+  remedy: str
+  find_downloaded: Callable[[str], Optional[str]] = lambda cache_dir: None
+
+  def find(self, data_dir: str) -> Union[str, Mapping[str, list[str]]]:
+    """Finds the data where the user said that it is.
+
+    Args:
+      data_dir: A directory that holds LEAF's files or one of `file_names`, or such a file itself.
+
+    Returns:
+      The path of the file that holds all, or LEAF's {"train": paths, "test": paths}.
+
+    Raises:
+      ValueError: If neither or both are there.
+    """
+    wanted = (
+      f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
+      f" {self.command} leaves them"
+    )
+    if os.path.isfile(data_dir):
+      if data_dir.endswith(".json"):
+        raise ValueError(
+          f"{data_dir} is a single JSON file; name the directory that holds {wanted}."
+        )
+      return data_dir
+    if not os.path.isdir(data_dir):
+      raise ValueError(
+        f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."
+      )
+    of_split = {
+      split: sorted(glob.glob(os.path.join(glob.escape(data_dir), split, "*.json")))
+      for split in ("train", "test")
+    }
+    paths = [os.path.join(data_dir, name) for name in self.file_names]
+    paths = [path for path in paths if os.path.isfile(path)]
+    if paths and any(of_split.values()):
+      raise ValueError(
+        f"{data_dir} holds both {os.path.basename(paths[0])} and LEAF's JSON; name that file itself"
+        " to use it, or move it away."
+      )
+    if paths:
+      return paths[0]
+    for path in itertools.chain.from_iterable(of_split.values()):
+      if not os.path.isfile(path):
+        raise ValueError(
+          f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
+          " JSON: move it away."
+        )
+    empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
+    if empty:
+      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
+    return of_split
+
+  def open(
+    self, data_dir: str, open_files: Callable[[str, list[str]], client_files.ClientFiles]
+  ) -> list[client_files.ClientFiles]:
+    """Opens the clients where the user said that they are.
+
+    Args:
+      data_dir: As in `find`.
+      open_files: Takes a name, "all", "train" or "test", and the paths of source files; returns the
+        clients that are in these.
+
+    Returns:
+      [all] of a file that holds all, or LEAF's [train, test].
+
+    Raises:
+      ValueError: As `find`, or if a client of LEAF's test split is one of its training split, too.
+    """
+    source = self.find(data_dir)
+    if isinstance(source, str):
+      return [open_files("all", [source])]
+    train, test = (open_files(split, paths) for split, paths in source.items())
+    both = set(train.client_ids) & set(test.client_ids)
+    if both:
+      raise ValueError(
+        f"{os.path.dirname(source['test'][0])} has {len(both)} {self.client}s that are in"
+        f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}, as LEAF's split by"
+        f" sample (-t sample) leaves them; split by user: run LEAF's {self.command} again."
+      )
+    return [train, test]
+
+  def describe(self, data_dir: str) -> str:
+    """Says what of the data set is where the user said, and where that is.
+
+    Args:
+      data_dir: As in `find`.
+
+    Returns:
+      A few words.
+
+    Raises:
+      ValueError: If it is not there, or is another data set.
+    """
+    source = self.find(data_dir)
+    try:
+      if isinstance(source, str):
+        return f"{self.describe_file(source)}, {source}"
+      return f"{self._describe_leaf(source)}, LEAF's JSON in {data_dir}"
+    except _ERRORS as error:
+      raise ValueError(f"{source if isinstance(source, str) else data_dir}: {error}") from error
+
+  def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
+    """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
+    counts, enough = [], []
+    for split in ("train", "test"):
+      peeks = [_peek(path) for path in paths[split]]
+      wrong = [p for p, (_, texts) in zip(paths[split], peeks) if texts != self.has_texts]
+      if wrong:
+        expected = "texts" if self.has_texts else "numbers"
+        raise ValueError(f"{wrong[0]} has no examples that are {expected}")
+      known = [num_samples for num_samples, _ in peeks if num_samples is not None]
+      if len(known) < len(peeks):
+        return f"{self.client}s to train and to test on"
+      counts.append(sum(map(len, known)))
+      enough.append(sum(n >= self.min_examples for num_samples in known for n in num_samples))
+    return (
+      f"{counts[0]} training and {counts[1]} test {self.client}s, of whom {enough[0]} and"
+      f" {enough[1]} have {self.min_examples} {self.examples} or more (--min_examples_per_client)"
+    )
+
+
+def _peek(path: str) -> tuple[Optional[list[int]], Optional[bool]]:
+  """Reads the head of one of LEAF's files: (examples of each user, whether these are texts).
+
+  None stands for what cannot be told.
+  """
+  with open(path, encoding="utf-8", errors="replace") as file:
+    head = file.read(_HEAD_BYTES)
+  num_samples = None
+  found = re.search(r'"num_samples"\s*:\s*(?=\[)', head)
+  if found:
+    with contextlib.suppress(ValueError):  # Longer than the head.
+      num_samples = json.JSONDecoder().raw_decode(head, found.end())[0]
+  examples = re.search(r'"x"\s*:\s*\[', head)
+  if examples is None:
+    return num_samples, None
+  return num_samples, '"' in head[examples.end() : examples.end() + _SNIPPET_BYTES]

@@ -1,0 +1,191 @@
+"""Builds classifiers with softmax or logistic loss, of any function that scores."""
+
+import collections
+from collections.abc import Callable, Sequence
+import math
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+@tf.function(autograph=False)
+def _initialize_metrics() -> collections.OrderedDict:
+  return collections.OrderedDict(
+    loss_sum=tf.constant(0.0, tf.float32), num_examples=tf.constant(0, tf.int64)
+  )
+
+
+@tf.function(autograph=False)
+def _update_metrics(
+  state: collections.OrderedDict,
+  labels: tf.Tensor,
+  batch_output: tff.learning.models.BatchOutput,
+  sample_weight: Optional[tf.Tensor] = None,
+) -> collections.OrderedDict:
+  del labels, sample_weight  # The batch's mean loss and its size say it all.
+  count = tf.convert_to_tensor(batch_output.num_examples)
+  return collections.OrderedDict(
+    loss_sum=state["loss_sum"] + batch_output.loss * tf.cast(count, tf.float32),
+    num_examples=state["num_examples"] + tf.cast(count, tf.int64),
+  )
+
+
+@tf.function(autograph=False)
+def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict:
+  # Sums over clients are finalized just as one client's are.
+  return collections.OrderedDict(
+    loss=tf.math.divide_no_nan(state["loss_sum"], tf.cast(state["num_examples"], tf.float32)),
+    num_examples=state["num_examples"],
+  )
+
+
+def _mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
+  """Returns the mean of losses [n], weighted if there are weights [n]."""
+  if sample_weight is None:
+    return tf.reduce_mean(losses)
+  weights = tf.cast(sample_weight, losses.dtype)
+  return tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
+
+
+def _mean_cross_entropy(
+  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+) -> tf.Tensor:
+  """Returns the multinomial logistic loss, mean over a batch: logits [n, classes], labels [n]."""
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
+  return _mean(losses, sample_weight)
+
+
+def _mean_binary_cross_entropy(
+  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+) -> tf.Tensor:
+  """Returns the binary logistic loss, mean over a batch: logits [n], labels [n] of 0 and 1."""
+  labels = tf.cast(label, output.dtype)
+  return _mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
+
+
+def _build_model(
+  initial_weights: Sequence[np.ndarray],
+  output_fn: Callable[[Sequence[Any], Any], tf.Tensor],
+  loss_fn: Callable[..., tf.Tensor],
+  input_spec: tuple[Any, tf.TensorSpec],
+) -> tff.learning.models.FunctionalModel:
+  """Builds a model without non-trainable weights; its metrics are mean loss and examples."""
+
+  @tf.function(autograph=False)
+  def predict_on_batch(model_weights: tuple, x: Any, training: bool = True) -> tf.Tensor:
+    del training  # The same in training and evaluation.
+    trainable, _ = model_weights
+    return output_fn(trainable, x)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(tuple(initial_weights), ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=loss_fn,
+    metrics_fns=(_initialize_metrics, _update_metrics, _finalize_metrics),
+    input_spec=input_spec,
+  )
+
+
+def build_classifier(
+  initial_weights: Sequence[np.ndarray],
+  logits_fn: Callable[[Sequence[Any], Any], tf.Tensor],
+  input_spec: tuple[Any, tf.TensorSpec],
+) -> tff.learning.models.FunctionalModel:
+  """Builds a classifier with mean softmax cross entropy as its loss.
+
+  Its metrics are the mean loss and the number of examples.
+
+  Args:
+    initial_weights: The trainable weights, numpy arrays; there are no others.
+    logits_fn: Takes (weights, x), returns logits [n, classes]; a pure function of TensorFlow.
+    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
+
+  Returns:
+    A `tff.learning.models.FunctionalModel`.
+  """
+  return _build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec)
+
+
+def build_binary_classifier(
+  initial_weights: Sequence[np.ndarray],
+  logit_fn: Callable[[Sequence[Any], Any], tf.Tensor],
+  input_spec: tuple[Any, tf.TensorSpec],
+) -> tff.learning.models.FunctionalModel:
+  """Builds a classifier of two classes with the mean binary logistic loss.
+
+  Its metrics are the mean loss and the number of examples.
+
+  Args:
+    initial_weights: The trainable weights, numpy arrays; there are no others.
+    logit_fn: Takes (weights, x), returns one logit an example, [n], positive for class 1; a pure
+      function of TensorFlow.
+    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None], 0 or 1.
+
+  Returns:
+    A `tff.learning.models.FunctionalModel`.
+  """
+  return _build_model(initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec)
+
+
+def count_features(x_spec: tf.TensorSpec) -> int:
+  """Returns the size of an example of x [None, ...]; a `ValueError` if that is not known."""
+  if x_spec.shape.rank is None or not x_spec.shape[1:].is_fully_defined():
+    raise ValueError(
+      f"Found an input of shape {x_spec.shape}; expected all but the first dimension to be known."
+    )
+  return math.prod(x_spec.shape[1:])
+
+
+def build_linear_classifier(
+  input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int, *, intercept: bool
+) -> tff.learning.models.FunctionalModel:
+  """Builds softmax regression on the flattened x, from zero weights.
+
+  The paper's EMNIST model (W in R^{62 x 784}, no intercept) and its synthetic one (with intercept).
+
+  Args:
+    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None].
+    num_classes: Number of labels.
+    intercept: Whether the logits are x W + b or x W.
+
+  Returns:
+    A model with weights W [features, classes] and, with an intercept, b [classes].
+  """
+  num_features = count_features(input_spec[0])
+  initial_weights = [np.zeros((num_features, num_classes), np.float32)]
+  if intercept:
+    initial_weights.append(np.zeros(num_classes, np.float32))
+
+  def logits(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    products = tf.matmul(tf.reshape(x, [-1, num_features]), weights[0])
+    return products + weights[1] if intercept else products
+
+  return build_classifier(initial_weights, logits, input_spec)
+
+
+def build_logistic_regression(
+  input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, intercept: bool
+) -> tff.learning.models.FunctionalModel:
+  """Builds binary logistic regression on the flattened x, from zero weights.
+
+  The paper's linear Sent140 model (w in R^50, no intercept).
+
+  Args:
+    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None], 0 or 1.
+    intercept: Whether the logit is <x, w> + b or <x, w>.
+
+  Returns:
+    A model with weights w [features] and, with an intercept, b [].
+  """
+  num_features = count_features(input_spec[0])
+  initial_weights = [np.zeros(num_features, np.float32)]
+  if intercept:
+    initial_weights.append(np.zeros([], np.float32))
+
+  def logit(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    products = tf.linalg.matvec(tf.reshape(x, [-1, num_features]), weights[0])
+    return products + weights[1] if intercept else products
+
+  return build_binary_classifier(initial_weights, logit, input_spec)

@@ -1,0 +1,30 @@
+"""One small file per client, read inside the graph that a round runs on that client.
+
+A simulated round is handed client ids, not data: the client's own graph reads its examples from the
+client's file (one read, two decodes), so nothing is embedded in a graph or sent between processes.
+The file is the client's `x` followed by its `y`, raw and little-endian; what the bytes mean is the
+same for all clients of a directory and stands in its `index.json`, with a checksum of each file and
+one of the index itself.
+
+`write_client_files` makes such a directory, `open_client_files` opens it, and two builders turn it
+into what TFF takes: `build_examples_fn` (tensors, the fast way) and
+`build_dataset_computation` (a `tf.data.Dataset`, for TFF's own processes).
+"""
+
+from tff_superquantile.simulation.client_files.files import HANDLE_TYPE
+from tff_superquantile.simulation.client_files.files import ClientFiles
+from tff_superquantile.simulation.client_files.reading import build_dataset_computation
+from tff_superquantile.simulation.client_files.reading import build_examples_fn
+from tff_superquantile.simulation.client_files.reading import open_client_files
+from tff_superquantile.simulation.client_files.writing import open_or_write_client_files
+from tff_superquantile.simulation.client_files.writing import write_client_files
+
+__all__ = (
+  "ClientFiles",
+  "HANDLE_TYPE",
+  "build_dataset_computation",
+  "build_examples_fn",
+  "open_client_files",
+  "open_or_write_client_files",
+  "write_client_files",
+)

@@ -1,0 +1,181 @@
+"""Describes the clients' files, and reads them into memory."""
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+import os
+from typing import Any, Optional, Union
+import urllib.parse
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# The suffix keeps the ids "index.json", "." and ".." from being files of their own meaning.
+SUFFIX = ".bin"
+Y_BYTES = 4  # int32
+# It stands in place of a client's index.
+WITHOUT_EXAMPLES = -1
+
+# The handle of a client in a round: the name of its file, the seed of all that it draws, and its
+# index among `client_ids`.
+HANDLE_TYPE = tff.to_type(
+  collections.OrderedDict(client_id=np.str_, seed=tff.TensorType(np.int64, (2,)), index=np.int32)
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientFiles:
+  """The examples of some clients, on disk.
+
+  Attributes:
+    directory: Absolute path of the directory that holds the files.
+    client_ids: The clients, in the order in which they were written or chosen.
+    num_examples: int64 [clients], examples of each client, aligned with `client_ids`.
+    x_shape: Shape of one example, without the batch dimension.
+    x_dtype: The type of a stored x, "uint8" or "float32".
+    x_scale: Factor from a stored x to the model's input (1 / 255 for pixels).
+    num_classes: One more than the largest label in the directory.
+    num_dropped: Number of clients that were left out because they have too few examples; None if
+      nobody has counted them.
+    remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
+      that have fewer than 100 examples".
+  """
+
+  directory: str
+  client_ids: tuple[str, ...]
+  num_examples: np.ndarray
+  x_shape: tuple[int, ...]
+  x_dtype: str
+  x_scale: float
+  num_classes: int
+  num_dropped: Optional[int] = None
+  remark: str = ""
+
+  @property
+  def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    """Returns the type of what a model reads: (x float32 [None, ...], y int32 [None])."""
+    return (
+      tf.TensorSpec((None,) + self.x_shape, tf.float32),
+      tf.TensorSpec((None,), tf.int32),
+    )
+
+  @functools.cached_property
+  def _positions(self) -> dict[str, int]:
+    return {client_id: i for i, client_id in enumerate(self.client_ids)}
+
+  @property
+  def x_bytes(self) -> int:
+    """Returns the bytes of one example's x."""
+    return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
+
+  def _indices(self, client_ids: Sequence[str]) -> list[int]:
+    unknown = [client_id for client_id in client_ids if client_id not in self._positions]
+    if unknown:
+      raise ValueError(
+        f"Found {len(unknown)} client ids that {self.directory} does not hold among these clients,"
+        f" first {unknown[0]!r}; use ids of `client_ids`."
+      )
+    return [self._positions[client_id] for client_id in client_ids]
+
+  def subset(self, client_ids: Sequence[str]) -> "ClientFiles":
+    """Returns the same files, seen as these clients only, in this order.
+
+    Raises:
+      ValueError: If an id is unknown or given twice.
+    """
+    indices = self._indices(client_ids)
+    if len(set(indices)) != len(indices):
+      raise ValueError(f"Found a client id given twice for a subset of {self.directory}.")
+    return dataclasses.replace(
+      self, client_ids=tuple(client_ids), num_examples=self.num_examples[indices]
+    )
+
+  def handle(
+    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+  ) -> collections.OrderedDict[str, Any]:
+    """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
+
+    Args:
+      client_id: One of `client_ids`.
+      seed: Two integers, the seed of what the client draws, such as its shuffle.
+
+    Returns:
+      An `OrderedDict` of the client's file name (without its suffix), the seed, int64 [2], and the
+      client's index among `client_ids`, int32.
+
+    Raises:
+      ValueError: If the client is unknown or the seed isn't two integers.
+    """
+    (index,) = self._indices([client_id])
+    array = np.asarray(seed)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
+      raise ValueError(
+        f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
+      )
+    return collections.OrderedDict(
+      client_id=file_stem(client_id), seed=array.astype(np.int64), index=np.int32(index)
+    )
+
+  def handle_without_examples(
+    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+  ) -> collections.OrderedDict[str, Any]:
+    """Returns the handle of a client without examples in this round; it may send noise alone.
+
+    For graphs built by `build_examples_fn(..., may_lack_examples=True)`.
+    """
+    handle = self.handle(client_id, seed)
+    handle["index"] = np.int32(WITHOUT_EXAMPLES)
+    return handle
+
+  def decode(self, x: Union[np.ndarray, tf.Tensor]) -> tf.Tensor:
+    """Decodes stored x (as `load` returns it) to the model's float32 x; nothing else scales it."""
+    x = tf.convert_to_tensor(x)
+    if x.dtype.name != self.x_dtype:
+      raise ValueError(
+        f"Found x of type {x.dtype.name}; expected {self.x_dtype}, as it is stored in"
+        f" {self.directory}."
+      )
+    x = tf.cast(x, tf.float32)
+    return x if self.x_scale == 1.0 else x * tf.constant(self.x_scale, tf.float32)
+
+  def load(
+    self, client_ids: Optional[Sequence[str]] = None
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reads clients into memory, as they are stored.
+
+    Args:
+      client_ids: Which clients; all of them if `None`.
+
+    Returns:
+      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y int32 [n], and offsets
+      int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
+
+    Raises:
+      ValueError: If a client is unknown.
+    """
+    client_ids = self.client_ids if client_ids is None else client_ids
+    counts = self.num_examples[self._indices(client_ids)]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    x = np.empty((offsets[-1],) + self.x_shape, self.x_dtype)
+    y = np.empty(offsets[-1], np.int32)
+    stored_x_dtype = np.dtype(self.x_dtype).newbyteorder("<")
+    for i, client_id in enumerate(client_ids):
+      rows = slice(offsets[i], offsets[i + 1])
+      raw = np.fromfile(client_path(self.directory, client_id), np.uint8)
+      cut = int(counts[i]) * self.x_bytes
+      x[rows] = raw[:cut].view(stored_x_dtype).reshape((-1,) + self.x_shape)
+      y[rows] = raw[cut:].view("<i4")
+    return x, y, offsets
+
+
+def file_stem(client_id: str) -> str:
+  """Returns the name of a client's file, without its suffix."""
+  return urllib.parse.quote(client_id, safe="")
+
+
+def client_path(directory: str, client_id: str) -> str:
+  """Returns the path of a client's file."""
+  return os.path.join(directory, file_stem(client_id) + SUFFIX)

@@ -1,0 +1,183 @@
+"""Opens a directory of client files, and reads a client's file inside the graph of a round."""
+
+import collections
+from collections.abc import Mapping
+import json
+import os
+from typing import Any, Optional, Union
+import zlib
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation.client_files import files
+
+FORMAT_VERSION = 2
+INDEX_NAME = "index.json"
+# Reading a damaged index raises one of these.
+_INDEX_ERRORS = (ValueError, KeyError, TypeError, RecursionError, OSError)
+
+
+def index_checksum(index: Mapping[str, Any]) -> int:
+  """Returns the checksum of an index, of all that is in it but for the checksum itself."""
+  rest = {name: value for name, value in index.items() if name != "checksum"}
+  return zlib.crc32(json.dumps(rest).encode())
+
+
+def is_outdated(directory: str) -> bool:
+  """Tells whether an earlier version of this module made the directory."""
+  try:
+    with open(os.path.join(directory, INDEX_NAME), encoding="utf-8") as f:
+      return json.load(f)["format_version"] < FORMAT_VERSION
+  except _INDEX_ERRORS:
+    return False  # Not there, or damaged, which is for `open_client_files` to say.
+
+
+def open_client_files(directory: Union[str, os.PathLike]) -> files.ClientFiles:
+  """Opens what `write_client_files` wrote, after checking that all is as it was written.
+
+  Raises:
+    ValueError: If the directory or its index is missing, of another format, or damaged, or a
+      client's file is missing or damaged.
+  """
+  directory = os.path.abspath(directory)
+  path = os.path.join(directory, INDEX_NAME)
+  remedy = f"delete the directory {directory} to have it made anew"
+  index = _read_index(path, remedy)
+  opened = files.ClientFiles(
+    directory=directory,
+    client_ids=tuple(index["client_ids"]),
+    num_examples=np.asarray(index["num_examples"], np.int64),
+    x_shape=tuple(index["x_shape"]),
+    x_dtype=index["x_dtype"],
+    x_scale=index["x_scale"],
+    num_classes=index["num_classes"],
+    num_dropped=index.get("num_dropped"),  # An earlier version did not keep it.
+  )
+  record = opened.x_bytes + files.Y_BYTES
+  expected = zip(opened.client_ids, opened.num_examples, index["checksums"])
+  for client_id, n, checksum in expected:
+    path = files.client_path(directory, client_id)
+    try:
+      with open(path, "rb") as f:
+        content = f.read()
+    except FileNotFoundError:
+      raise ValueError(
+        f"The file {path} is missing, expected {n * record} bytes ({n} examples); {remedy}."
+      ) from None
+    if len(content) != n * record:
+      raise ValueError(
+        f"The file {path} has {len(content)} bytes, expected {n * record} bytes ({n} examples);"
+        f" {remedy}."
+      )
+    if zlib.crc32(content) != checksum:
+      raise ValueError(
+        f"The file {path} has other bytes than were written (its checksum differs); {remedy}."
+      )
+  return opened
+
+
+def _read_index(path: str, remedy: str) -> dict[str, Any]:
+  """Reads the index as it was written; errors end with the `remedy`."""
+  try:
+    with open(path, encoding="utf-8") as f:
+      index = json.load(f)
+    version = index["format_version"]
+    if version != FORMAT_VERSION:
+      raise ValueError(f"format version {version}, expected {FORMAT_VERSION}")
+    # Whatever it is that was changed: a scale, say, may be as good as another to look at.
+    if index["checksum"] != index_checksum(index):
+      raise ValueError("its checksum is that of other contents")
+    return index
+  except FileNotFoundError:
+    raise ValueError(
+      f"Found no {INDEX_NAME} in {os.path.dirname(path)}; expected a directory of client files:"
+      f" write one, or {remedy}."
+    ) from None
+  except _INDEX_ERRORS as e:
+    raise ValueError(f"Found a damaged index {path} ({e!r}); {remedy}.") from e
+
+
+def _read_examples(
+  client_files: files.ClientFiles, handle: Mapping[str, tf.Tensor], shuffle: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Reads, in a graph, x float32 [n, ...] and y int32 [n] of the client that `handle` names."""
+  x_bytes = client_files.x_bytes
+  path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
+  raw = tf.io.read_file(path)
+  # The size tells it, not the index: an index in the graph would grow with the number of clients.
+  n = tf.strings.length(raw) // (x_bytes + files.Y_BYTES)
+  x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
+  x = tf.reshape(x, tf.concat([[n], np.asarray(client_files.x_shape, np.int32)], axis=0))
+  y = tf.io.decode_raw(tf.strings.substr(raw, n * x_bytes, n * files.Y_BYTES), tf.int32)
+  if shuffle:
+    # `index_shuffle` takes three times as long (measured: 0.9 ms against 0.3 for 117 examples).
+    order = tf.random.experimental.stateless_shuffle(tf.range(n), handle["seed"])
+    # Gathered as stored: a quarter of the bytes if x is uint8.
+    x, y = tf.gather(x, order), tf.gather(y, order)
+  x_spec, y_spec = client_files.input_spec
+  return tf.ensure_shape(client_files.decode(x), x_spec.shape), tf.ensure_shape(y, y_spec.shape)
+
+
+def build_examples_fn(
+  client_files: files.ClientFiles, *, shuffle: bool, may_lack_examples: bool = False
+) -> tf.types.experimental.GenericFunction:
+  """Builds the TensorFlow function that reads a client's examples as tensors.
+
+  Args:
+    client_files: Where the examples are; `client_files.handle` makes the parameter.
+    shuffle: Whether the examples come in an order drawn from the seed, or as stored.
+    may_lack_examples: Whether handles may be of `client_files.handle_without_examples`.
+
+  Returns:
+    A `tf.function` of one argument of `HANDLE_TYPE` that returns all the client's examples, n of
+    them: (x float32 [n, ...], y int32 [n]).
+  """
+  handle_spec = collections.OrderedDict(
+    client_id=tf.TensorSpec([], tf.string),
+    seed=tf.TensorSpec([2], tf.int64),
+    index=tf.TensorSpec([], tf.int32),
+  )
+
+  @tf.function(input_signature=[handle_spec], autograph=False)
+  def read_examples(handle: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    x, y = _read_examples(client_files, handle, shuffle)
+    if may_lack_examples:
+      end = tf.where(tf.equal(handle["index"], files.WITHOUT_EXAMPLES), 0, tf.shape(y)[0])
+      x, y = x[:end], y[:end]
+    return x, y
+
+  return read_examples
+
+
+def build_dataset_computation(
+  client_files: files.ClientFiles, *, batch_size: Optional[int], shuffle: bool
+) -> tff.Computation:
+  """Builds the computation that reads a client's examples as a `tf.data.Dataset` of batches.
+
+  Its type is (<client_id=str, seed=int64[2], index=int32> -> <float32[?, ...], int32[?]>*), for
+  `tff.simulation.compose_dataset_computation_with_learning_process`.
+
+  Args:
+    client_files: Where the examples are; `client_files.handle` makes the parameter.
+    batch_size: Examples a batch, the last one may be smaller; `None` or 0 for one batch of all.
+    shuffle: Whether the examples come in an order drawn from the seed, or as stored.
+
+  Returns:
+    A `tff.tensorflow.computation`.
+
+  Raises:
+    ValueError: If `batch_size` is negative.
+  """
+  if batch_size is not None and batch_size < 0:
+    raise ValueError(f"Found batch_size = {batch_size}; expected a positive number, or 0 for all.")
+
+  @tff.tensorflow.computation(files.HANDLE_TYPE)
+  def read_dataset(handle: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
+    examples = _read_examples(client_files, handle, shuffle)
+    if not batch_size:
+      return tf.data.Dataset.from_tensors(examples)
+    return tf.data.Dataset.from_tensor_slices(examples).batch(batch_size)
+
+  return read_dataset

@@ -1,0 +1,191 @@
+"""Writes client files, all or nothing."""
+
+from collections.abc import Callable, Iterable
+import contextlib
+import json
+import os
+from typing import Optional, Union
+import zlib
+
+import numpy as np
+
+from privacy import checks
+from tff_superquantile import atomic_files
+from tff_superquantile.simulation.client_files import files
+from tff_superquantile.simulation.client_files import reading
+
+_MAX_NAME_BYTES = 250  # File systems allow 255.
+_X_DTYPES = ("uint8", "float32")
+
+# The shape and the type of x, without the number of examples.
+_XSpec = tuple[tuple[int, ...], str]
+
+
+def _check_client(
+  directory: str, client_id: str, x: np.ndarray, y: np.ndarray, x_spec: Optional[_XSpec]
+) -> None:
+  """Raises a `ValueError` unless this client can be stored; `x_spec` is the first's shape, type."""
+  where = f"Client {client_id!r}, on its way to {directory},"
+  if any("\ud800" <= character <= "\udfff" for character in client_id):
+    raise ValueError(f"{where} has half of a character (a lone surrogate) in its id; rename it.")
+  if not client_id or len(files.file_stem(client_id)) + len(files.SUFFIX) > _MAX_NAME_BYTES:
+    raise ValueError(f"{where} has an id that is empty or too long to name a file; shorten it.")
+  if x.dtype.name not in _X_DTYPES or y.dtype != np.int32:
+    raise ValueError(
+      f"{where} has x of type {x.dtype} and y of type {y.dtype}; expected uint8 or float32, and"
+      " int32."
+    )
+  if x.ndim < 1 or y.shape != x.shape[:1] or not len(y):
+    raise ValueError(
+      f"{where} has x of shape {x.shape} and y of shape {y.shape}; expected at least one example"
+      " and one label for each."
+    )
+  if y.min() < 0:
+    raise ValueError(f"{where} has the label {y.min()}; expected classes, numbered from 0.")
+  if x_spec is not None and (x.shape[1:], x.dtype.name) != x_spec:
+    raise ValueError(
+      f"{where} has examples of shape {x.shape[1:]} and type {x.dtype}, the clients before it of"
+      f" shape {x_spec[0]} and type {x_spec[1]}; all must be alike."
+    )
+  if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+    raise ValueError(f"{where} has values of x that are not finite; mend or drop those examples.")
+
+
+def _write_into(
+  directory: str,
+  target: str,
+  clients: Iterable,
+  x_scale: float,
+  count_dropped: Callable[[], Optional[int]],
+) -> None:
+  """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
+  client_ids, num_examples, checksums = [], [], []
+  num_classes = 0
+  x_spec: Optional[_XSpec] = None
+  for client_id, x, y in clients:
+    x, y = np.asarray(x), np.asarray(y)
+    _check_client(target, client_id, x, y, x_spec)
+    x_spec = (x.shape[1:], x.dtype.name)
+    path = files.client_path(directory, client_id)
+    content = x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes()
+    content += y.astype("<i4", copy=False).tobytes()
+    try:
+      # "x" refuses ids given twice, also those that a file system takes for the same name.
+      with atomic_files.naming(path), open(path, "xb") as f:
+        f.write(content)
+    except FileExistsError:
+      raise ValueError(
+        f"Found client id {client_id!r} twice on its way to {target}; a client's examples must come"
+        " all at once, under an id of its own."
+      ) from None
+    client_ids.append(client_id)
+    num_examples.append(len(y))
+    checksums.append(zlib.crc32(content))
+    num_classes = max(num_classes, int(y.max()) + 1)
+  if x_spec is None:
+    raise ValueError(f"Found no clients to write to {target}; expected at least one.")
+  index = {
+    "format_version": reading.FORMAT_VERSION,
+    "x_shape": list(x_spec[0]),
+    "x_dtype": x_spec[1],
+    "x_scale": x_scale,
+    "num_classes": num_classes,
+    "num_dropped": count_dropped(),
+    "client_ids": client_ids,
+    "num_examples": num_examples,
+    "checksums": checksums,
+  }
+  index["checksum"] = reading.index_checksum(index)
+  # The index last, when all that it names would survive a loss of power. One call for all files:
+  # an fsync takes 0.3 to 4 ms each.
+  os.sync()
+  atomic_files.write(os.path.join(directory, reading.INDEX_NAME), json.dumps(index))
+
+
+def _write_and_open(
+  directory: str,
+  clients: Iterable,
+  x_scale: float,
+  count_dropped: Callable[[], Optional[int]] = lambda: None,
+) -> files.ClientFiles:
+  x_scale = checks.positive("x_scale", x_scale)
+  with contextlib.ExitStack() as stack:
+    try:
+      temporary = stack.enter_context(atomic_files.temporary_folder(directory))
+    except OSError as e:
+      raise ValueError(
+        f"Cannot make a cache in {os.path.dirname(directory)} ({e.strerror}); name a cache"
+        " directory that can be written to."
+      ) from e
+    made = os.path.join(temporary, "made")
+    os.mkdir(made)
+    _write_into(made, directory, clients, x_scale, count_dropped)
+    if reading.is_outdated(directory):
+      os.rename(directory, os.path.join(temporary, "outdated"))
+    try:
+      os.rename(made, directory)
+    except OSError:
+      # Another process converted the same clients meanwhile: its directory is as good as ours.
+      if not os.path.exists(os.path.join(directory, reading.INDEX_NAME)):
+        raise
+  return reading.open_client_files(directory)
+
+
+def write_client_files(
+  directory: Union[str, os.PathLike],
+  clients: Iterable[tuple[str, np.ndarray, np.ndarray]],
+  *,
+  x_scale: float = 1.0,
+) -> files.ClientFiles:
+  """Writes one file per client and an index, all or nothing.
+
+  The files appear under `directory` at once, by a rename, when the last client is written; if a
+  second process made the directory meanwhile, its files are used and these are dropped.
+
+  Args:
+    directory: The directory to make.
+    clients: (client id, x [n, ...] uint8 or float32, y [n] int32) of each client, with the same
+      type and trailing shape for all; taken one at a time, so that a generator needs no memory.
+    x_scale: Factor from a stored x to the model's input.
+
+  Returns:
+    The opened files.
+
+  Raises:
+    ValueError: If the directory exists already, there are no clients, or a client has no examples,
+      an id that was there before, an x unlike the others', or values that are not finite.
+  """
+  directory = os.path.abspath(directory)
+  if os.path.exists(directory):
+    raise ValueError(f"Found {directory} already there; open it, or delete it to write it anew.")
+  return _write_and_open(directory, clients, x_scale)
+
+
+def open_or_write_client_files(
+  directory: Union[str, os.PathLike],
+  make_clients: Callable[[], Iterable[tuple[str, np.ndarray, np.ndarray]]],
+  *,
+  x_scale: float = 1.0,
+  count_dropped: Callable[[], Optional[int]] = lambda: None,
+) -> files.ClientFiles:
+  """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
+
+  A directory of an earlier format is written anew.
+
+  Args:
+    directory: The directory to open or make.
+    make_clients: No arguments; returns what `write_client_files` takes as `clients`.
+    x_scale: As in `write_client_files`; a directory that is there keeps its own.
+    count_dropped: Returns `num_dropped`, which is kept with the files; called when all clients are
+      written.
+
+  Returns:
+    The opened files.
+
+  Raises:
+    ValueError: As `open_client_files` and `write_client_files` do.
+  """
+  directory = os.path.abspath(directory)
+  if os.path.exists(directory) and not reading.is_outdated(directory):
+    return reading.open_client_files(directory)
+  return _write_and_open(directory, make_clients(), x_scale, count_dropped)
