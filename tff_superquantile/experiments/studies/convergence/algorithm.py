@@ -19,8 +19,6 @@ from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
 
 LOCAL_STEPS = 4
-# Rates are fitted to this many numbers of rounds, the largest.
-_NUM_FITTED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,37 +91,6 @@ def theorem_setting(
     drift = 1.0 - 1.0 / local_steps
     rates.append(forget * max(1.0, math.log(c * num_rounds**2 / (kappa**2 * drift))) ** 2)
   return Setting(theta, num_rounds, min(rates) / local_steps, smoothing)
-
-
-def smoothed_weights(losses: np.ndarray, thetas: np.ndarray, smoothings: np.ndarray) -> np.ndarray:
-  """`superquantile.smoothed_dual_weights` of many cohorts at once, clients weighted equally.
-
-  Args:
-    losses: [..., m].
-    thetas: [...], the tail fraction of each cohort.
-    smoothings: [...], nu > 0 of each cohort.
-
-  Returns:
-    [..., m] weights; those of a cohort sum to one.
-  """
-  size = losses.shape[-1]
-  order = np.argsort(-losses, axis=-1)
-  descending = np.take_along_axis(losses, order, -1)
-  scores = (descending - descending[..., :1]) / smoothings[..., None]
-  log_cap = -np.log(np.maximum(thetas * size, 1.0))[..., None]
-  # Mass left from the k-th on if the k before it are at the cap 1 / (theta m).
-  with np.errstate(divide="ignore"):
-    free = np.log(np.maximum(1.0 - np.arange(size) * np.exp(log_cap), 0.0))
-  log_sum = np.logaddexp.accumulate(scores[..., ::-1], axis=-1)[..., ::-1]
-  feasible = scores + free - log_sum <= log_cap + superquantile.TAIL_MASS_TOLERANCE
-  feasible[..., -1] = True
-  first = np.argmax(feasible, axis=-1)[..., None]
-  log_weights = scores + np.take_along_axis(free - log_sum, first, -1)
-  capped = np.minimum(log_weights, log_cap)
-  capped = np.where(np.arange(size) < first, log_cap, capped)
-  weights = np.empty_like(losses)
-  np.put_along_axis(weights, order, np.exp(capped), -1)
-  return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def local_maps(
@@ -202,13 +169,13 @@ def simulate(
     if cohort_size < n:
       # The m smallest of n random numbers are a uniform draw without replacement.
       cohorts = np.argpartition(rng.random(losses.shape), cohort_size - 1, -1)[..., :cohort_size]
-      of_cohort = smoothed_weights(
+      of_cohort = superquantile.smoothed_dual_weights(
         np.take_along_axis(losses, cohorts, -1), thetas[:active], smoothings[:active]
       )
       weights = np.zeros_like(losses)
       np.put_along_axis(weights, cohorts, of_cohort, -1)
     else:
-      weights = smoothed_weights(losses, thetas[:active], smoothings[:active])
+      weights = superquantile.smoothed_dual_weights(losses, thetas[:active], smoothings[:active])
     mixed = weights @ maps[:active]
     matrices = mixed[..., : d * d].reshape(*here.shape, d)
     points[:active] = np.einsum("rsij,rsj->rsi", matrices, here) + mixed[..., d * d :]
@@ -277,9 +244,3 @@ def measure(
   points = pd.DataFrame(settings)
   points.insert(1, "cohort_size", cohort_size)
   return points.join(pd.DataFrame(errors, columns=["num_seeds", "error", "sd", "last_error"]))
-
-
-def rate(points: pd.DataFrame) -> float:
-  """The slope of log error against log T over the largest T of one setting: -1 is 1 / T."""
-  largest = points.sort_values("num_rounds").tail(_NUM_FITTED)
-  return float(np.polyfit(np.log(largest["num_rounds"]), np.log(largest["error"]), 1)[0])
