@@ -182,12 +182,12 @@ def smoothed_dual_weights(
   log_sum = np.logaddexp.accumulate((log_alpha + scores)[..., ::-1], axis=-1)[..., ::-1]
   # log of exp((F_k - mu) / nu) for the largest uncapped client k, against log(1 / theta).
   top = scores + free - log_sum
-  feasible = top <= -np.log(theta) + TAIL_MASS_TOLERANCE
+  log_cap = -np.log(theta)
+  feasible = top <= log_cap + TAIL_MASS_TOLERANCE
   feasible[..., -1] = True
   k = np.argmax(feasible, axis=-1)[..., np.newaxis]
   log_ratio = scores + np.take_along_axis(free - log_sum, k, -1)
-  at_cap = (np.arange(losses.shape[-1]) < k) | (log_ratio > -np.log(theta))
-  log_ratio = np.where(at_cap, -np.log(theta), log_ratio)
+  log_ratio = np.where(np.arange(losses.shape[-1]) < k, log_cap, np.minimum(log_ratio, log_cap))
   pi = np.empty_like(losses)
   np.put_along_axis(pi, order, alpha * np.exp(log_ratio), -1)
   return pi / np.sum(pi, axis=-1, keepdims=True)
