@@ -165,11 +165,8 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile)
-    exec "$VENV/bin/python" -m tff_superquantile.experiments.study private_quantile "$@"
-    ;;
-  convergence)
-    exec "$VENV/bin/python" -m tff_superquantile.experiments.convergence "$@"
+  private_quantile | convergence)
+    exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
     ;;
 esac
 exec "$VENV/bin/python" -m tff_superquantile.experiments.sweep "--experiment=$experiment" "$@"

@@ -207,7 +207,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   "name,module",
   [
     ("private_quantile", "experiments.study private_quantile"),
-    ("convergence", "experiments.convergence"),
+    ("convergence", "experiments.study convergence"),
     ("doctor", "doctor"),
   ],
 )

@@ -149,6 +149,42 @@ def test_smoothing_meets_both_limits_and_stays_finite():
   )
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smoothed_weights_of_many_cohorts_are_those_of_each(weighted):
+  rng = np.random.default_rng(5)
+  losses = np.round(rng.normal(size=[3, 4, 15]), 1)  # Some tie.
+  thetas = rng.choice([0.01, 0.1, 0.333, 0.5, 0.9, 1.0], size=[3, 4])
+  smoothings = rng.choice([1.0, 0.1, 0.01], size=[3, 4])
+  weights = rng.uniform(0.1, 2.0, size=losses.shape) if weighted else None
+  many = superquantile.smoothed_dual_weights(losses, thetas, smoothings, weights)
+  alike = superquantile.smoothed_dual_weights(losses, 0.3, 0.2, weights)
+  for index in np.ndindex(3, 4):
+    of_one = None if weights is None else weights[index]
+    one = superquantile.smoothed_dual_weights(
+      losses[index], thetas[index], smoothings[index], of_one
+    )
+    np.testing.assert_allclose(many[index], one, rtol=0.0, atol=1e-15)
+    one = superquantile.smoothed_dual_weights(losses[index], 0.3, 0.2, of_one)
+    np.testing.assert_allclose(alike[index], one, rtol=0.0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+  "theta,smoothing,weights,message",
+  [
+    ([0.5, 1.5], 1.0, None, "theta = 1.5"),
+    ([0.0, 0.5], 1.0, None, "theta = 0.0"),
+    ([0.5, float("nan")], 1.0, None, "theta = nan"),
+    (0.5, [1.0, 0.0], None, "smoothing"),
+    (0.5, 1.0, [1.0, 1.0, 1.0], "weights of shape"),
+    (0.5, 1.0, [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], "not all zero"),
+  ],
+)
+def test_one_bad_cohort_among_many_is_refused(theta, smoothing, weights, message):
+  losses = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]
+  with pytest.raises(ValueError, match=message):
+    superquantile.smoothed_dual_weights(losses, theta, smoothing, weights)
+
+
 def test_limits_in_theta():
   losses = np.random.default_rng(3).normal(size=17)
   assert superquantile.superquantile(losses, 1.0) == pytest.approx(losses.mean())

@@ -6,8 +6,9 @@ The superquantile (conditional value at risk, CVaR) of n client losses at tail f
 
 the paper's equation (dual form of the superquantile), for clients of weight alpha_i (1 / n each
 when unweighted). `dual_weights` is an argmax, `smoothed_dual_weights` the argmax with the entropic
-term of F_theta^nu, and `tail_weights` the paper's threshold rule, which equals the argmax whenever
-theta * n is an integer and no losses tie.
+term of F_theta^nu, of many cohorts at once where losses have leading dimensions, and `tail_weights`
+the paper's threshold rule, which equals the argmax whenever theta * n is an integer and no losses
+tie.
 
 theta is the tail fraction in (0, 1] everywhere: theta = 1 is the mean, theta -> 0 the maximum.
 """
@@ -37,11 +38,11 @@ def check_theta(theta: float) -> float:
 
 
 def _check(
-  losses: npt.ArrayLike, weights: Optional[npt.ArrayLike]
+  losses: npt.ArrayLike, weights: Optional[npt.ArrayLike], may_lead: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns float64 losses [n] and weights [n] that sum to one."""
+  """Returns float64 losses and weights that sum to one over the last dimension; None gives [n]."""
   losses = np.asarray(losses, np.float64)
-  if losses.ndim != 1 or losses.size == 0:
+  if losses.ndim < 1 or (losses.ndim > 1 and not may_lead) or losses.size == 0:
     raise ValueError(
       f"Found losses of shape {losses.shape}; expected one loss a client, shape [n]."
     )
@@ -49,12 +50,15 @@ def _check(
     raise ValueError(
       f"Found {np.sum(~np.isfinite(losses))} losses that are not finite; leave those clients out."
     )
-  weights = np.ones_like(losses) if weights is None else np.asarray(weights, np.float64)
-  if weights.shape != losses.shape:
-    raise ValueError(f"Found weights of shape {weights.shape} for losses of shape {losses.shape}.")
-  if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.sum(weights) > 0):
+  if weights is not None and np.shape(weights) != losses.shape:
+    raise ValueError(
+      f"Found weights of shape {np.shape(weights)} for losses of shape {losses.shape}."
+    )
+  weights = np.ones(losses.shape[-1]) if weights is None else np.asarray(weights, np.float64)
+  total = np.sum(weights, axis=-1, keepdims=True)
+  if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and np.all(total > 0)):
     raise ValueError("Client weights must be finite, not negative and not all zero.")
-  return losses, weights / np.sum(weights)
+  return losses, weights / total
 
 
 def quantile(losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None) -> float:
@@ -137,8 +141,8 @@ def dual_weights(
 
 def smoothed_dual_weights(
   losses: npt.ArrayLike,
-  theta: float,
-  smoothing: float,
+  theta: npt.ArrayLike,
+  smoothing: npt.ArrayLike,
   weights: Optional[npt.ArrayLike] = None,
 ) -> np.ndarray:
   """argmax of sum_i pi_i losses[i] - nu * KL(pi || alpha) over the capped simplex (F_theta^nu).
@@ -149,38 +153,44 @@ def smoothed_dual_weights(
   computed from differences to the largest loss in log space, so any nu > 0 is stable.
 
   Args:
-    losses: [n] finite client losses.
-    theta: The tail fraction, in (0, 1].
-    smoothing: nu > 0, in units of the loss. nu -> 0 gives `dual_weights`, nu -> infinity `weights`.
-    weights: [n] client weights alpha, or None for equal ones.
+    losses: [..., n] finite losses of the n clients of each of some cohorts.
+    theta: The tail fraction, in (0, 1]: one, or [...], one a cohort.
+    smoothing: nu > 0, in units of the loss: one, or [...], one a cohort. nu -> 0 gives
+      `dual_weights`, nu -> infinity `weights`.
+    weights: [..., n] client weights alpha, or None for equal ones.
 
   Returns:
-    [n] weights that sum to one.
+    [..., n] weights; those of a cohort sum to one.
 
   Raises:
     ValueError: As `quantile`, or if smoothing is not positive and finite.
   """
-  theta = check_theta(theta)
-  if not (smoothing > 0 and np.isfinite(smoothing)):
-    raise ValueError(f"Found smoothing = {smoothing}; it must be positive and finite.")
-  losses, weights = _check(losses, weights)
-  order = np.argsort(-losses, kind="stable")
-  alpha = weights[order]
-  scores = (losses[order] - losses[order[0]]) / smoothing  # <= 0, descending.
+  check_theta(np.min(theta))
+  check_theta(np.max(theta))
+  if not (np.all(np.greater(smoothing, 0)) and np.all(np.isfinite(smoothing))):
+    raise ValueError(f"Found smoothing = {smoothing!r}; it must be positive and finite.")
+  theta, smoothing = (np.asarray(x, np.float64)[..., np.newaxis] for x in (theta, smoothing))
+  losses, alpha = _check(losses, weights, may_lead=True)
+  order = np.argsort(-losses, axis=-1, kind="stable")
+  alpha = alpha if weights is None else np.take_along_axis(alpha, order, -1)
+  descending = np.take_along_axis(losses, order, -1)
+  scores = (descending - descending[..., :1]) / smoothing  # <= 0.
   with np.errstate(divide="ignore"):
     log_alpha = np.log(alpha)
     # Mass left to the clients from k on when the k before them are at the cap.
-    free = np.log(np.maximum(1.0 - (np.cumsum(alpha) - alpha) / theta, 0.0))
-  log_sum = np.logaddexp.accumulate((log_alpha + scores)[::-1])[::-1]
+    free = np.log(np.maximum(1.0 - (np.cumsum(alpha, axis=-1) - alpha) / theta, 0.0))
+  log_sum = np.logaddexp.accumulate((log_alpha + scores)[..., ::-1], axis=-1)[..., ::-1]
   # log of exp((F_k - mu) / nu) for the largest uncapped client k, against log(1 / theta).
   top = scores + free - log_sum
-  feasible = np.flatnonzero(top <= -np.log(theta) + TAIL_MASS_TOLERANCE)
-  k = feasible[0] if feasible.size else losses.size - 1
-  log_ratio = np.minimum(scores + (free - log_sum)[k], -np.log(theta))
-  log_ratio[:k] = -np.log(theta)
+  log_cap = -np.log(theta)
+  feasible = top <= log_cap + TAIL_MASS_TOLERANCE
+  feasible[..., -1] = True
+  k = np.argmax(feasible, axis=-1)[..., np.newaxis]
+  log_ratio = scores + np.take_along_axis(free - log_sum, k, -1)
+  log_ratio = np.where(np.arange(losses.shape[-1]) < k, log_cap, np.minimum(log_ratio, log_cap))
   pi = np.empty_like(losses)
-  pi[order] = alpha * np.exp(log_ratio)
-  return pi / np.sum(pi)
+  np.put_along_axis(pi, order, alpha * np.exp(log_ratio), -1)
+  return pi / np.sum(pi, axis=-1, keepdims=True)
 
 
 def superquantile(

@@ -25,7 +25,7 @@ _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 # The modules, and their first arguments, of experiments that are no sweeps.
 _COMMAND_OF = {
   "private_quantile": ("tff_superquantile.experiments.study", "private_quantile"),
-  "convergence": ("tff_superquantile.experiments.convergence",),
+  "convergence": ("tff_superquantile.experiments.study", "convergence"),
   "doctor": ("tff_superquantile.doctor",),
 }
 _SWEEP = "tff_superquantile.experiments.sweep"

@@ -7,38 +7,117 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import optimize
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments import convergence_algorithm
-from tff_superquantile.experiments import convergence_checks
-from tff_superquantile.experiments import convergence_optimum
-from tff_superquantile.experiments import convergence_problem
-from tff_superquantile.experiments import convergence_study
+from tff_superquantile.experiments.studies import convergence
+from tff_superquantile.experiments.studies.convergence import algorithm
+from tff_superquantile.experiments.studies.convergence import optimum
+from tff_superquantile.experiments.studies.convergence import regression
 
 _THETAS = (1.0, 0.5, 0.1, 0.01)
+_CHECKED_THETAS = (0.9, 0.5, 0.333, 0.1, 0.01)
 
 
 @pytest.fixture(scope="module")
 def problem():
-  return convergence_problem.build_problem()
+  return regression.build_problem()
 
 
 def _ranks(problem, theta, cohort_size=None):
-  return convergence_optimum.rank_weights(problem.num_clients, theta, cohort_size)
+  return regression.rank_weights(problem.num_clients, theta, cohort_size)
 
 
-def test_formulas_pass_their_checks(problem):
-  checks = convergence_checks.run(problem, num_points=5)
-  assert len(checks) == 7
-  for check in checks:
-    assert check.passed, check
+def _gradients(problem, point):
+  """The gradients of the F_i at a point [d], without the regulariser: [n, d]."""
+  residuals = problem.features @ point - problem.labels
+  return np.einsum("ie,ied->id", residuals, problem.features) / problem.labels.shape[1]
+
+
+def _linear_program(losses, theta):
+  """max of sum_i pi_i losses_i over P_theta, by a general solver."""
+  n = losses.size
+  solution = optimize.linprog(
+    -losses, A_eq=np.ones([1, n]), b_eq=[1.0], bounds=(0.0, 1.0 / (theta * n)), method="highs"
+  )
+  return -solution.fun
+
+
+def _central_differences(function, point, step=1e-6):
+  """The gradient [d] of a function at a point [d]."""
+  steps = step * np.eye(point.size)
+  return np.array([function(point + s) - function(point - s) for s in steps]) / (2.0 * step)
+
+
+def _smoothed_objective(problem, point, theta, smoothing):
+  """F_theta^nu = max over P_theta of sum_i pi_i F_i - nu KL(pi || uniform), + lambda / 2 |w|^2."""
+  losses = problem.losses(point)
+  weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+  kept = weights[weights > 0]
+  entropy = np.sum(kept * np.log(kept * losses.size))
+  return weights @ losses - smoothing * entropy + 0.5 * problem.l2 * point @ point
+
+
+@pytest.fixture(scope="module")
+def points(problem):
+  return np.random.default_rng(0).normal(size=[5, problem.dimension])
+
+
+@pytest.mark.parametrize("theta", _CHECKED_THETAS)
+def test_objective_is_a_linear_program_and_has_the_subgradient(problem, points, theta):
+  def objective(w):
+    return superquantile.superquantile(problem.losses(w), theta) + 0.5 * problem.l2 * w @ w
+
+  for point in points:
+    losses = problem.losses(point)
+    value = superquantile.superquantile(losses, theta)
+    assert value == pytest.approx(_linear_program(losses, theta), abs=1e-9)
+    of_ranks = problem.objective(point, _ranks(problem, theta))
+    assert objective(point) == pytest.approx(of_ranks, abs=1e-9)
+    weights = superquantile.dual_weights(losses, theta)
+    expected = weights @ _gradients(problem, point) + problem.l2 * point
+    np.testing.assert_allclose(_central_differences(objective, point), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("theta", _CHECKED_THETAS)
+@pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.01])
+def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, smoothing):
+  def smoothed(w):
+    return _smoothed_objective(problem, w, theta, smoothing)
+
+  for point in points:
+    losses = problem.losses(point)
+    weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+    expected = weights @ _gradients(problem, point) + problem.l2 * point
+    np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
+    distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)
+    # The proof has 2 nu log n; the entropy of P_theta is within [0, log(1 / theta)].
+    assert -1e-12 <= distance <= 2.0 * smoothing * np.log(problem.num_clients)
+
+
+def test_theta_1_is_federated_averaging_as_one_writes_it_down(problem):
+  start = regression.build_start(problem, regression.build_constants(problem))
+  setting = algorithm.Setting(1.0, 200, 0.02, 0.1)
+  _, last = algorithm.simulate(
+    problem, start, [setting], cohort_size=problem.num_clients, local_steps=4
+  )
+  point = start
+  for _ in range(200):
+    models = np.tile(point, [problem.num_clients, 1])
+    for _ in range(4):
+      residuals = np.einsum("ied,id->ie", problem.features, models) - problem.labels
+      gradients = np.einsum("ied,ie->id", problem.features, residuals) / problem.labels.shape[1]
+      models = models - 0.02 * (gradients + problem.l2 * models)
+    point = models.mean(axis=0)
+  np.testing.assert_allclose(last[0, 0], point, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("theta, size", [(1, 100), (0.5, 100), (0.1, 100), (0.01, 100), (0.1, 25)])
 def test_optimum_is_certified(problem, theta, size):
   ranks = _ranks(problem, theta, size)
-  best = convergence_optimum.minimise(problem, ranks)
+  best = optimum.minimise(problem, ranks)
   # Everything anew: pi is majorised by omega, so in the hull of its permutations, attains the
   # maximum, and makes the subgradient vanish.
   partial = np.cumsum(-np.sort(-best.weights))
@@ -46,35 +125,35 @@ def test_optimum_is_certified(problem, theta, size):
   assert partial[-1] == pytest.approx(1.0, abs=1e-12)
   losses = problem.losses(best.point)
   assert best.weights @ losses == pytest.approx(-np.sort(-losses) @ ranks, abs=1e-12)
-  slope = best.weights @ problem.gradients(best.point) + problem.l2 * best.point
+  slope = best.weights @ _gradients(problem, best.point) + problem.l2 * best.point
   assert np.linalg.norm(slope) < 1e-11
   assert 0 <= best.gap < 1e-11
   # No point nearby is better.
   nearby = best.point + 1e-4 * np.random.default_rng(0).normal(size=[200, problem.dimension])
-  assert np.all(convergence_optimum.objective(problem, nearby, ranks) > best.value)
+  assert np.all(problem.objective(nearby, ranks) > best.value)
 
 
 def test_the_problem_is_not_trivial(problem):
-  fed_avg = convergence_optimum.minimise(problem, _ranks(problem, 1.0))
+  fed_avg = optimum.minimise(problem, _ranks(problem, 1.0))
   for theta in (0.5, 0.1, 0.01):
-    best = convergence_optimum.minimise(problem, _ranks(problem, theta))
+    best = optimum.minimise(problem, _ranks(problem, theta))
     assert best.num_tied >= 2  # F_theta has a kink at its minimum.
-    of_fed_avg = convergence_optimum.objective(problem, fed_avg.point, _ranks(problem, theta))
+    of_fed_avg = problem.objective(fed_avg.point, _ranks(problem, theta))
     assert of_fed_avg > best.value + 0.005
 
 
 def test_constants_hold_on_the_ball_and_are_attained(problem):
-  constants = convergence_problem.build_constants(problem)
+  constants = regression.build_constants(problem)
   points = np.random.default_rng(0).normal(size=[20000, problem.dimension])
   points *= constants.radius / np.linalg.norm(points, axis=1, keepdims=True)
   assert 0.95 * constants.max_loss < problem.losses(points).max() <= constants.max_loss
-  steepest = max(np.linalg.norm(problem.gradients(w), axis=1).max() for w in points[:4000])
+  steepest = max(np.linalg.norm(_gradients(problem, w), axis=1).max() for w in points[:4000])
   assert 0.95 * constants.lipschitz < steepest <= constants.lipschitz
   assert constants.smoothness == pytest.approx(1.0)
   assert constants.condition_number == pytest.approx(3.0)
   # Long local training, of any client alone, stays in the ball.
   for learning_rate in (0.01, 0.3, 2 / 3):
-    matrices, offsets = convergence_algorithm.local_maps(problem, learning_rate, 1)
+    matrices, offsets = algorithm.local_maps(problem, learning_rate, 1)
     models = points[: problem.num_clients]
     for _ in range(50):
       models = np.einsum("ijk,ik->ij", matrices, models) + offsets
@@ -90,17 +169,17 @@ def test_rank_weights_are_the_mean_over_all_cohorts(theta, size):
     superquantile.superquantile(losses[list(cohort)], theta)
     for cohort in itertools.combinations(range(12), size)
   ]
-  ranks = convergence_optimum.rank_weights(12, theta, size)
+  ranks = regression.rank_weights(12, theta, size)
   assert -np.sort(-losses) @ ranks == pytest.approx(np.mean(values), abs=1e-12)
   assert np.all(np.diff(ranks) <= 1e-15)
   with pytest.raises(ValueError, match="cohort_size = 13"):
-    convergence_optimum.rank_weights(12, theta, 13)
+    regression.rank_weights(12, theta, 13)
 
 
 def test_theorem_setting_by_hand():
-  constants = convergence_problem.Constants(1.0, 5.0, 2.0, 1.0, 0.5)
+  constants = regression.Constants(1.0, 5.0, 2.0, 1.0, 0.5)
   arguments = dict(theta=0.5, cohort_size=20, local_steps=4)
-  setting = functools.partial(convergence_algorithm.theorem_setting, constants, 4.0, **arguments)
+  setting = functools.partial(algorithm.theorem_setting, constants, 4.0, **arguments)
   # G^2 = 4, kappa = 3, C = 0.25, T = 10000: log(C T / log m) = 6.7267, the smallest of the deltas.
   delta = np.log(2500 / np.log(20)) / 10000
   late = setting(num_rounds=10000)
@@ -114,7 +193,7 @@ def test_theorem_setting_by_hand():
   # Before 16 kappa^(3/2) rounds, delta is capped.
   assert setting(num_rounds=20).smoothing == setting(num_rounds=30).smoothing
   with pytest.raises(ValueError, match="cohort_size = 1"):
-    convergence_algorithm.theorem_setting(
+    algorithm.theorem_setting(
       constants, 4.0, theta=1.0, cohort_size=1, num_rounds=10, local_steps=1
     )
 
@@ -123,61 +202,58 @@ def test_averaged_iterate_weighs_as_the_theorem_says(problem):
   start = np.ones(problem.dimension)
 
   def run(num_rounds):
-    setting = convergence_algorithm.Setting(0.3, num_rounds, 0.05, 0.1)
-    return convergence_algorithm.simulate(
+    setting = algorithm.Setting(0.3, num_rounds, 0.05, 0.1)
+    return algorithm.simulate(
       problem, start, [setting], cohort_size=problem.num_clients, local_steps=3
     )
 
-  iterates = np.array([start, *[run(t).last[0, 0] for t in range(1, 21)]])
+  iterates = np.array([start, *[run(t)[1][0, 0] for t in range(1, 21)]])
   beta = (1 - 0.05 * problem.l2 * 3 / 2) ** -(1.0 + np.arange(21))
   expected = beta @ iterates / beta.sum()
-  np.testing.assert_allclose(run(20).averaged[0, 0], expected, atol=1e-13)
+  np.testing.assert_allclose(run(20)[0][0, 0], expected, atol=1e-13)
 
 
 def test_settings_side_by_side_do_not_mix(problem):
   settings = [
-    convergence_algorithm.Setting(theta, num_rounds, rate, smoothing)
+    algorithm.Setting(theta, num_rounds, rate, smoothing)
     for theta, num_rounds, rate, smoothing in ((0.5, 7, 0.1, 0.2), (0.1, 30, 0.03, 0.05))
   ]
   arguments = dict(cohort_size=problem.num_clients, local_steps=2)
   start = np.ones(problem.dimension)
-  both = convergence_algorithm.simulate(problem, start, settings, **arguments)
+  both = algorithm.simulate(problem, start, settings, **arguments)
   for index, setting in enumerate(settings):
-    alone = convergence_algorithm.simulate(problem, start, [setting], **arguments)
-    np.testing.assert_allclose(both.last[index], alone.last[0], atol=1e-14)
-    np.testing.assert_allclose(both.averaged[index], alone.averaged[0], atol=1e-14)
+    alone = algorithm.simulate(problem, start, [setting], **arguments)
+    for together, apart in zip(both, alone):
+      np.testing.assert_allclose(together[index], apart[0], atol=1e-14)
 
 
 @pytest.fixture(scope="module")
 def everyone(problem):
   """Errors with all clients, by tail fraction."""
-  points = convergence_study.measure(
+  points = algorithm.measure(
     problem, 100, thetas=_THETAS, all_rounds=[2**k for k in range(9, 15)], num_seeds=1
   )
-  points = list(points)
-  return {theta: [p for p in points if p.theta == theta] for theta in _THETAS}
+  return dict(list(points.groupby("theta")))
 
 
 def test_rate_with_everyone_is_one_over_rounds(problem, everyone):
   # 1 / T, but for logarithms (above -1) and luck with the kinks (below); without kinks the error is
   # that of the local steps, kappa^2 G^2 / (lambda T^2).
-  assert convergence_study.rate(everyone[1.0]) < -1.7
+  assert convergence.rate(everyone[1.0]) < -1.7
   for theta in (0.5, 0.1):
-    assert -1.6 < convergence_study.rate(everyone[theta]) < -0.7
-  constants = convergence_problem.build_constants(problem)
+    assert -1.6 < convergence.rate(everyone[theta]) < -0.7
+  constants = regression.build_constants(problem)
   for theta, points in everyone.items():
-    errors = [point.error for point in points]
+    errors = points["error"].to_numpy()
     assert np.all(np.diff(errors) < 0) and errors[-1] > -1e-12
     # The theorem's own rate term, constants and logarithms left out.
-    bounds = [
-      constants.lipschitz**2 / (problem.l2 * p.num_rounds) * (1 / (theta * 100) + np.log(100))
-      for p in points
-    ]
-    assert np.all(np.array(errors) < 10 * np.array(bounds))
+    bounds = constants.lipschitz**2 / (problem.l2 * points["num_rounds"])
+    bounds *= 1 / (theta * 100) + np.log(100)
+    assert np.all(errors < 10 * bounds)
 
 
 def test_small_theta_approaches_the_worst_case(problem, everyone):
-  optima = [convergence_study.optimum(problem, theta) for theta in (1.0, 0.99, 0.5, 0.1, 0.01)]
+  optima = list(optimum.compare_optima(problem, (1.0, 0.99, 0.5, 0.1, 0.01)).itertuples())
   values = [best.value for best in optima]
   assert np.all(np.diff(values) > 0)
   assert optima[0].value == optima[0].mean and optima[-1].value == optima[-1].worst
@@ -187,7 +263,7 @@ def test_small_theta_approaches_the_worst_case(problem, everyone):
   assert optima[1].distance < 0.01 * optima[-1].distance
   # What the algorithm reaches at theta = 1 / n has the loss of the minimax point, almost, which
   # FedAvg's is far from.
-  error = everyone[0.01][-1].error
+  error = everyone[0.01]["error"].iloc[-1]
   of_fed_avg = optima[0].worst - optima[-1].value
   assert error < 0.05 * of_fed_avg
 
@@ -195,14 +271,13 @@ def test_small_theta_approaches_the_worst_case(problem, everyone):
 def test_errors_with_cohorts_level_off_at_the_floor(problem):
   points = {}
   for size in (10, 50):
-    points[size] = list(
-      convergence_study.measure(
-        problem, size, thetas=(1.0, 0.1), all_rounds=[2**13, 2**14], num_seeds=3
-      )
+    measured = algorithm.measure(
+      problem, size, thetas=(1.0, 0.1), all_rounds=[2**13, 2**14], num_seeds=3
     )
+    points[size] = list(measured.itertuples())
   for size in (10, 50):
     biased = [point for point in points[size] if point.theta == 0.1]
-    floor = convergence_study.sampling_bias(problem, 0.1, size)
+    (floor,) = optimum.sampling_biases(problem, [0.1], [size]).itertuples()
     assert 0.8 * floor.floor < biased[-1].error < 2.5 * floor.floor < floor.bound
     # Without reweighting there is no bias, and no floor.
     assert [p.error for p in points[size] if p.theta == 1.0][-1] < 1e-5
@@ -211,7 +286,7 @@ def test_errors_with_cohorts_level_off_at_the_floor(problem):
 
 @pytest.mark.parametrize("theta", [0.5, 0.1, 0.01])
 def test_bias_is_below_its_bound_and_falls_with_the_cohort(problem, theta):
-  biases = [convergence_study.sampling_bias(problem, theta, size) for size in (10, 25, 50, 100)]
+  biases = list(optimum.sampling_biases(problem, [theta], (10, 25, 50, 100)).itertuples())
   for bias in biases:
     assert bias.at_optimum <= bias.largest < bias.bound
     assert bias.floor < 2 * bias.bound
@@ -221,7 +296,7 @@ def test_bias_is_below_its_bound_and_falls_with_the_cohort(problem, theta):
 
 
 def test_no_bias_at_theta_1(problem):
-  bias = convergence_study.sampling_bias(problem, 1.0, 10)
+  (bias,) = optimum.sampling_biases(problem, [1.0], [10]).itertuples()
   assert bias.largest < 1e-12 and bias.floor < 1e-12
 
 
@@ -254,8 +329,8 @@ def test_simulation_is_the_librarys_learning_process(theta, smoothing):
   from tff_superquantile import algorithms
   from tff_superquantile import threshold as threshold_lib
 
-  problem = convergence_problem.build_problem(num_clients=20)
-  start = convergence_problem.build_start(problem, convergence_problem.build_constants(problem))
+  problem = regression.build_problem(num_clients=20)
+  start = regression.build_start(problem, regression.build_constants(problem))
   process = algorithms.build_superquantile_fed_avg(
     _model(problem, start),
     theta,
@@ -273,15 +348,15 @@ def test_simulation_is_the_librarys_learning_process(theta, smoothing):
   state = process.initialize()
   for num_rounds in range(1, 5):
     state = process.next(state, data).state
-    setting = convergence_algorithm.Setting(theta, num_rounds, 0.1, smoothing)
-    runs = convergence_algorithm.simulate(problem, start, [setting], cohort_size=20, local_steps=3)
+    setting = algorithm.Setting(theta, num_rounds, 0.1, smoothing)
+    _, last = algorithm.simulate(problem, start, [setting], cohort_size=20, local_steps=3)
     (weights,) = state.global_model_weights.trainable
-    np.testing.assert_allclose(weights, runs.last[0, 0], atol=3e-6)
+    np.testing.assert_allclose(weights, last[0, 0], atol=3e-6)
   assert np.linalg.norm(weights - start) > 0.5
 
 
 def _run(output_dir, *arguments):
-  command = [sys.executable, "-m", "tff_superquantile.experiments.convergence"]
+  command = [sys.executable, "-m", "tff_superquantile.experiments.study", "convergence"]
   return subprocess.run(
     [*command, f"--output_dir={output_dir}", *arguments],
     capture_output=True,
@@ -311,8 +386,24 @@ def test_command_leaves_tables_and_figures(tmp_path):
   assert all(float(row["error"]) > -1e-12 for row in rows)
   page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
   assert page.count("data:image/svg+xml") == 4 and "FAILED" not in page
-  for row in ("| 0.1, 25 ", "| 0.01 ", "passed"):
+  for row in ("| 0.1, 25 ", "| 0.01 ", "Checks: passed"):
     assert row in text
+  assert "FAILED" not in text
+
+
+def test_checks_fail_where_the_measured_does_not_hold(problem):
+  points = pd.DataFrame(dict(error=[0.1, 1e-7]))
+  biases = optimum.sampling_biases(problem, (1.0, 0.5), (10,))
+  optima = optimum.compare_optima(problem, [0.5])
+  assert all(convergence.check(points, biases, optima).values())
+  wrong = (
+    (points - 0.2, biases, optima),
+    (points, biases.assign(largest=2.0 * biases["bound"]), optima),
+    (points, biases.assign(floor=3.0 * biases["bound"]), optima),
+    (points, biases, optima.assign(gap=1e-9)),
+  )
+  for measured in wrong:
+    assert not all(convergence.check(*measured).values())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ STUDIES = {
   "model_family": "What does it gain that clients choose their model?",
   "availability": "What if θ adapts to the number of clients?",
   "private_quantile": "How far are private quantiles from the true ones?",
+  "convergence": "Does the algorithm converge as the theorem says?",
 }
 
 

@@ -2,7 +2,9 @@
 
 `theorem_setting` gives the learning rate and the smoothing that the theorem's full version
 (thm:a:sfl-cvx) prescribes for a number of rounds; `simulate` runs the algorithm in numpy for many
-settings and seeds at once.
+settings and seeds at once; `measure` compares what it reaches with the optimum. The theorem
+(thm:sfl-main:cvx) bounds E F_theta(w_T) - F_theta(w*), for the averaged iterate w_T, by about
+G^2 / (lambda T) + B / sqrt(theta m).
 """
 
 from collections.abc import Sequence
@@ -10,9 +12,13 @@ import dataclasses
 import math
 
 import numpy as np
+import pandas as pd
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments import convergence_problem
+from tff_superquantile.experiments.studies.convergence import optimum
+from tff_superquantile.experiments.studies.convergence import regression
+
+LOCAL_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Setting:
 
 
 def theorem_setting(
-  constants: convergence_problem.Constants,
+  constants: regression.Constants,
   squared_distance: float,
   *,
   theta: float,
@@ -87,39 +93,8 @@ def theorem_setting(
   return Setting(theta, num_rounds, min(rates) / local_steps, smoothing)
 
 
-def smoothed_weights(losses: np.ndarray, thetas: np.ndarray, smoothings: np.ndarray) -> np.ndarray:
-  """`superquantile.smoothed_dual_weights` of many cohorts at once, clients weighted equally.
-
-  Args:
-    losses: [..., m].
-    thetas: [...], the tail fraction of each cohort.
-    smoothings: [...], nu > 0 of each cohort.
-
-  Returns:
-    [..., m] weights; those of a cohort sum to one.
-  """
-  size = losses.shape[-1]
-  order = np.argsort(-losses, axis=-1)
-  descending = np.take_along_axis(losses, order, -1)
-  scores = (descending - descending[..., :1]) / smoothings[..., None]
-  log_cap = -np.log(np.maximum(thetas * size, 1.0))[..., None]
-  # Mass left from the k-th on if the k before it are at the cap 1 / (theta m).
-  with np.errstate(divide="ignore"):
-    free = np.log(np.maximum(1.0 - np.arange(size) * np.exp(log_cap), 0.0))
-  log_sum = np.logaddexp.accumulate(scores[..., ::-1], axis=-1)[..., ::-1]
-  feasible = scores + free - log_sum <= log_cap + superquantile.TAIL_MASS_TOLERANCE
-  feasible[..., -1] = True
-  first = np.argmax(feasible, axis=-1)[..., None]
-  log_weights = scores + np.take_along_axis(free - log_sum, first, -1)
-  capped = np.minimum(log_weights, log_cap)
-  capped = np.where(np.arange(size) < first, log_cap, capped)
-  weights = np.empty_like(losses)
-  np.put_along_axis(weights, order, np.exp(capped), -1)
-  return weights / weights.sum(axis=-1, keepdims=True)
-
-
 def local_maps(
-  problem: convergence_problem.Problem, learning_rate: float, local_steps: int
+  problem: regression.Problem, learning_rate: float, local_steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """What tau gradient steps on F_i + lambda / 2 |w|^2 do: w -> matrices_i w + offsets_i.
 
@@ -141,21 +116,8 @@ def local_maps(
   return matrices, offsets
 
 
-@dataclasses.dataclass(frozen=True)
-class Runs:
-  """What the runs of some settings reached, [setting, seed, d] each.
-
-  Attributes:
-    averaged: The weighted averages of w_0, ..., w_T.
-    last: w_T.
-  """
-
-  averaged: np.ndarray
-  last: np.ndarray
-
-
 def simulate(
-  problem: convergence_problem.Problem,
+  problem: regression.Problem,
   start: np.ndarray,
   settings: Sequence[Setting],
   *,
@@ -163,7 +125,7 @@ def simulate(
   local_steps: int,
   num_seeds: int = 1,
   seed: int = 0,
-) -> Runs:
+) -> tuple[np.ndarray, np.ndarray]:
   """Runs the algorithm with exact, smoothed reweighting, all settings side by side.
 
   A round draws m clients without replacement, weighs them by the smoothed dual weights pi of their
@@ -180,7 +142,7 @@ def simulate(
     seed: Of all of them.
 
   Returns:
-    What each run reached.
+    What each run reached, (the weighted average of w_0 to w_T, w_T): [setting, seed, d] each.
   """
   n, d = problem.num_clients, problem.dimension
   # Long runs first: those under way are always the first rows.
@@ -207,19 +169,78 @@ def simulate(
     if cohort_size < n:
       # The m smallest of n random numbers are a uniform draw without replacement.
       cohorts = np.argpartition(rng.random(losses.shape), cohort_size - 1, -1)[..., :cohort_size]
-      of_cohort = smoothed_weights(
+      of_cohort = superquantile.smoothed_dual_weights(
         np.take_along_axis(losses, cohorts, -1), thetas[:active], smoothings[:active]
       )
       weights = np.zeros_like(losses)
       np.put_along_axis(weights, cohorts, of_cohort, -1)
     else:
-      weights = smoothed_weights(losses, thetas[:active], smoothings[:active])
+      weights = superquantile.smoothed_dual_weights(losses, thetas[:active], smoothings[:active])
     mixed = weights @ maps[:active]
     matrices = mixed[..., : d * d].reshape(*here.shape, d)
     points[:active] = np.einsum("rsij,rsj->rsi", matrices, here) + mixed[..., d * d :]
     # beta_{t + 1} over the sum of beta_0 to beta_{t + 1}.
     share = (1.0 - decay[:active]) / (1.0 - decay[:active] ** (t + 2))
     averages[:active] += share[:, None, None] * (points[:active] - averages[:active])
-  runs = Runs(np.empty_like(averages), np.empty_like(points))
-  runs.averaged[order], runs.last[order] = averages, points
-  return runs
+  in_order = np.argsort(order)
+  return averages[in_order], points[in_order]
+
+
+def measure(
+  problem: regression.Problem,
+  cohort_size: int,
+  *,
+  thetas: Sequence[float],
+  all_rounds: Sequence[int],
+  num_seeds: int,
+) -> pd.DataFrame:
+  """Runs the algorithm for every tail fraction and number of rounds.
+
+  Args:
+    problem: The problem.
+    cohort_size: m.
+    thetas: Tail fractions.
+    all_rounds: Numbers of rounds T; learning rate and smoothing depend on T.
+    num_seeds: Runs of each, if m < n; with everyone nothing is random.
+
+  Returns:
+    A row for each, with the attributes of its `Setting`, "cohort_size" and "num_seeds"; "error",
+    the mean over seeds of F_theta at the averaged iterate, less its minimum; "sd", its standard
+    deviation over seeds, 0 for one; and "last_error", as "error" of the last iterate.
+  """
+  constants = regression.build_constants(problem)
+  start = regression.build_start(problem, constants)
+  num_seeds = num_seeds if cohort_size < problem.num_clients else 1
+  ranks = {theta: regression.rank_weights(problem.num_clients, theta) for theta in thetas}
+  optima = {theta: optimum.minimise(problem, ranks[theta]) for theta in thetas}
+  settings = [
+    theorem_setting(
+      constants,
+      float(np.sum((start - optima[theta].point) ** 2)),
+      theta=theta,
+      cohort_size=cohort_size,
+      num_rounds=num_rounds,
+      local_steps=LOCAL_STEPS,
+    )
+    for theta in thetas
+    for num_rounds in all_rounds
+  ]
+  runs = simulate(
+    problem,
+    start,
+    settings,
+    cohort_size=cohort_size,
+    local_steps=LOCAL_STEPS,
+    num_seeds=num_seeds,
+    seed=cohort_size,
+  )
+  errors = []
+  for setting, averaged, last in zip(settings, *runs):
+    minimum, of_theta = optima[setting.theta].value, ranks[setting.theta]
+    error = problem.objective(averaged, of_theta) - minimum
+    sd = error.std(ddof=1) if num_seeds > 1 else 0.0
+    last_error = problem.objective(last, of_theta).mean() - minimum
+    errors.append((num_seeds, error.mean(), sd, last_error))
+  points = pd.DataFrame(settings)
+  points.insert(1, "cohort_size", cohort_size)
+  return points.join(pd.DataFrame(errors, columns=["num_seeds", "error", "sd", "last_error"]))

@@ -1,28 +1,18 @@
-"""Optima of F_theta and of its mean over cohorts, certified.
+"""Optima of F_theta and of its mean over cohorts, certified, and what the cohorts cost.
 
-With pi the weights of the clients, every objective of the paper is
-
-    F(w) = max { sum_i pi_i F_i(w) : pi in P } + lambda / 2 |w|^2
-         = sum_k omega_k F_(k)(w) + lambda / 2 |w|^2,
-
-where F_(1) >= F_(2) >= ... are the losses in descending order, omega the weights of the ranks, and
-P the convex hull of the permutations of omega. In F_theta the first theta n ranks share the weight;
-in its mean over the cohorts of m clients, bar F_theta, which a cohort's reweighting descends, the
-hypergeometric distribution spreads it.
-
-Weak duality certifies an optimum, whoever found it: for every pi in P, the minimum over w of
-sum_i pi_i F_i(w) + lambda / 2 |w|^2, a linear system, is below the minimum of F.
+Weak duality certifies an optimum, whoever found it: for every pi in P of `regression`, the minimum
+over w of sum_i pi_i F_i(w) + lambda / 2 |w|^2, a linear system, is below the minimum of F.
 """
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Optional
 
 import numpy as np
+import pandas as pd
 from scipy import optimize
-from scipy import stats
 
-from tff_superquantile import superquantile
-from tff_superquantile.experiments import convergence_problem
+from tff_superquantile.experiments.studies.convergence import regression
 
 # The cutting surfaces stop here, absolute, in units of the loss; what is reached is reported.
 _GAP = 1e-13
@@ -30,55 +20,7 @@ _MAX_CUTS = 60
 # Surfaces with less weight than this in the solution take no part in it.
 _MIN_SHARE = 1e-9
 _TIE = 1e-9
-
-
-def rank_weights(num_clients: int, theta: float, cohort_size: Optional[int] = None) -> np.ndarray:
-  """omega: the weight of the k-th largest of n losses in F_theta, or in bar F_theta of cohorts.
-
-  The k-th largest of all is in the cohort with probability m / n, and then r of the k - 1 larger
-  ones with the hypergeometric probability; the r + 1-st of a cohort weighs at most 1 / (theta m).
-
-  Args:
-    num_clients: n.
-    theta: The tail fraction, in (0, 1].
-    cohort_size: m, of cohorts drawn without replacement; None for all clients.
-
-  Returns:
-    [n] weights that fall and sum to one.
-
-  Raises:
-    ValueError: If theta is outside (0, 1] or the cohort is not of 1 to n clients.
-  """
-  theta = superquantile.check_theta(theta)
-  size = num_clients if cohort_size is None else cohort_size
-  if not 1 <= size <= num_clients:
-    raise ValueError(f"Found cohort_size = {size}; expected it in 1..{num_clients}.")
-  tail = theta * size
-  of_cohort = np.clip(tail - np.arange(size), 0.0, 1.0) / min(tail, 1.0)
-  of_cohort /= of_cohort.sum()
-  if size == num_clients:
-    return of_cohort
-  larger = np.arange(num_clients)[:, None]
-  chances = stats.hypergeom.pmf(np.arange(size), num_clients - 1, larger, size - 1)
-  weights = size / num_clients * chances @ of_cohort
-  return weights / weights.sum()
-
-
-def attaining_weights(
-  problem: convergence_problem.Problem, point: np.ndarray, ranks: np.ndarray
-) -> np.ndarray:
-  """pi [n]: a permutation of omega that attains the maximum at a point [d]."""
-  weights = np.empty_like(ranks)
-  weights[np.argsort(-problem.losses(point), kind="stable")] = ranks
-  return weights
-
-
-def objective(
-  problem: convergence_problem.Problem, points: np.ndarray, ranks: np.ndarray
-) -> np.ndarray:
-  """F at points [..., d] for rank weights omega [n]: [...]."""
-  descending = -np.sort(-problem.losses(points), axis=-1)
-  return descending @ ranks + 0.5 * problem.l2 * np.sum(np.square(points), axis=-1)
+_NUM_BIAS_POINTS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +33,6 @@ class Optimum:
     weights: [n], pi in P.
     gap: F(w) less the minimum over w of sum_i pi_i F_i + lambda / 2 |w|^2: no point is better by
       more.
-    slope: The norm of sum_i pi_i grad F_i(w) + lambda w.
     num_tied: How many clients have the same loss as another: w lies on kinks of F.
   """
 
@@ -99,11 +40,10 @@ class Optimum:
   value: float
   weights: np.ndarray
   gap: float
-  slope: float
   num_tied: int
 
 
-def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum:
+def minimise(problem: regression.Problem, ranks: np.ndarray) -> Optimum:
   """Minimises F to about 1e-13 by cutting surfaces.
 
   Each permutation of omega gives a quadratic below F. Where the largest of those found so far is
@@ -111,7 +51,7 @@ def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum
 
   Args:
     problem: The problem.
-    ranks: [n], omega of `rank_weights`.
+    ranks: [n], omega of `regression.rank_weights`.
 
   Returns:
     The optimum, certified by its gap.
@@ -120,31 +60,32 @@ def minimise(problem: convergence_problem.Problem, ranks: np.ndarray) -> Optimum
     ValueError: If the gap stays too wide.
   """
   point = problem.minimiser(np.full(problem.num_clients, 1.0 / problem.num_clients))
-  cuts = attaining_weights(problem, point, ranks)[None]
+  cuts = np.empty([0, problem.num_clients])
+  shares = np.empty([0])
   gap = np.inf
   best: Optional[tuple[np.ndarray, float, np.ndarray]] = None
   for _ in range(_MAX_CUTS):
+    # Surfaces that carry nothing are below the others here, and come back if they are needed.
+    order = np.argsort(-problem.losses(point), kind="stable")
+    cuts = np.vstack([cuts[shares > _MIN_SHARE], ranks[np.argsort(order)]])
     point, shares = _lowest_of_largest(problem, cuts, point)
     weights = shares @ cuts
-    value = float(objective(problem, point, ranks))
+    value = float(problem.objective(point, ranks))
     found = value - problem.dual_value(weights)
     if found < gap:
       gap, best = found, (point, value, weights)
     if gap <= _GAP:
       break
-    # Surfaces that carry nothing are below the others here, and come back if they are needed.
-    cuts = np.vstack([cuts[shares > _MIN_SHARE], attaining_weights(problem, point, ranks)])
   if best is None or gap > 100 * _GAP:
     raise ValueError(f"Found a duality gap of {gap:.1e}; expected at most {100 * _GAP:.0e}.")
   point, value, weights = best
-  slope = np.linalg.norm(weights @ problem.gradients(point) + problem.l2 * point)
   between = np.diff(np.sort(problem.losses(point))) < _TIE
   num_tied = np.sum(np.append(between, False) | np.append(False, between))
-  return Optimum(point, value, weights, max(gap, 0.0), float(slope), int(num_tied))
+  return Optimum(point, value, weights, max(gap, 0.0), int(num_tied))
 
 
 def _lowest_of_largest(
-  problem: convergence_problem.Problem, cuts: np.ndarray, start: np.ndarray
+  problem: regression.Problem, cuts: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """The w [d] where max_k sum_i cuts[k, i] F_i(w) + lambda / 2 |w|^2 is lowest; shares [k] of it.
 
@@ -212,3 +153,64 @@ def _lowest_of_largest(
     elif np.linalg.norm(solution[:d]) < 1e-13:
       break
   return point, shares
+
+
+def compare_optima(problem: regression.Problem, thetas: Sequence[float]) -> pd.DataFrame:
+  """Minimises F_theta for tail fractions between FedAvg's, 1, and the worst case's, 1 / n.
+
+  Args:
+    problem: The problem.
+    thetas: Tail fractions.
+
+  Returns:
+    A row for each "theta": "value", min F_theta; "mean" and "worst", F_1 and F_(1 / n) there;
+    "distance", to the optimum of FedAvg; "num_tied" and "gap", as in `Optimum`.
+  """
+  everyone, worst_off = (
+    regression.rank_weights(problem.num_clients, t) for t in (1.0, 1 / problem.num_clients)
+  )
+  fed_avg = minimise(problem, everyone)
+  rows = []
+  for theta in thetas:
+    best = minimise(problem, regression.rank_weights(problem.num_clients, theta))
+    mean, worst = (problem.objective(best.point, ranks) for ranks in (everyone, worst_off))
+    distance = np.linalg.norm(best.point - fed_avg.point)
+    rows.append((theta, best.value, mean, worst, distance, best.num_tied, best.gap))
+  columns = ["theta", "value", "mean", "worst", "distance", "num_tied", "gap"]
+  return pd.DataFrame(rows, columns=columns)
+
+
+def sampling_biases(
+  problem: regression.Problem, thetas: Sequence[float], cohort_sizes: Sequence[int]
+) -> pd.DataFrame:
+  """Compares F_theta with bar F_theta, its mean over cohorts, without any noise.
+
+  Args:
+    problem: The problem.
+    thetas: Tail fractions.
+    cohort_sizes: m.
+
+  Returns:
+    A row for each "theta" and "cohort_size": "at_optimum", F_theta - bar F_theta at the minimiser
+    of F_theta; "largest", the largest of these differences at random points of the ball; "floor",
+    F_theta at the minimiser of bar F_theta, less its minimum, which is what is left after any
+    number of rounds; and "bound", B / sqrt(theta m).
+  """
+  constants = regression.build_constants(problem)
+  points = np.random.default_rng(0).normal(size=[_NUM_BIAS_POINTS, problem.dimension])
+  points *= constants.radius / np.linalg.norm(points, axis=1, keepdims=True)
+  points *= np.linspace(0.0, 1.0, _NUM_BIAS_POINTS)[:, None]
+  rows = []
+  for theta in thetas:
+    ranks = regression.rank_weights(problem.num_clients, theta)
+    best = minimise(problem, ranks)
+    for size in cohort_sizes:
+      of_cohorts = regression.rank_weights(problem.num_clients, theta, size)
+      reached = minimise(problem, of_cohorts).point
+      here = np.vstack([best.point, reached, points])
+      bias = problem.objective(here, ranks) - problem.objective(here, of_cohorts)
+      floor = float(problem.objective(reached, ranks)) - best.value
+      bound = constants.max_loss / np.sqrt(theta * size)
+      rows.append((theta, size, bias[0], np.abs(bias).max(), floor, bound))
+  columns = ["theta", "cohort_size", "at_optimum", "largest", "floor", "bound"]
+  return pd.DataFrame(rows, columns=columns)
