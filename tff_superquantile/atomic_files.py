@@ -147,3 +147,22 @@ def _to_builtin(value: Any) -> Any:
   if isinstance(value, (np.ndarray, np.generic)):
     return value.tolist()
   raise TypeError(f"Only plain values and NumPy arrays can be written. Found {type(value)}.")
+
+
+def make_folder(flag: str, path: pathlib.Path) -> None:
+  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
+
+  Args:
+    flag: The name of the flag that says where.
+    path: The folder.
+
+  Raises:
+    ValueError: If not.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    raise ValueError(
+      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
+    ) from error

@@ -11,6 +11,7 @@ import time
 
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -38,7 +39,7 @@ class _ActiveRun:
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self._log_path = self.folder.path / "log.txt"
-    run_folder.make("output_dir", self.folder.path)
+    atomic_files.make_folder("output_dir", self.folder.path)
     with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
       log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
     with log:

@@ -26,7 +26,6 @@ import functools
 import os
 import pathlib
 import shutil
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -245,25 +244,6 @@ def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
   for run in sorted(runs, key=lambda run: run.method.order):
     groups.setdefault(run.method, []).append(run)
   return groups
-
-
-def make(flag: str, path: pathlib.Path) -> None:
-  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
-
-  Args:
-    flag: The name of the flag that says where.
-    path: The folder.
-
-  Raises:
-    ValueError: If not.
-  """
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=path).close()
-  except OSError as error:
-    raise ValueError(
-      f"Found that {path} cannot be written ({error.strerror}); choose another --{flag}."
-    ) from error
 
 
 def remove_leftovers(folder: pathlib.Path) -> None:

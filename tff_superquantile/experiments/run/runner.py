@@ -114,7 +114,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   task = tasks.get_task(config.task)
   folder = names.run_path(config)
   config = build.resolve(config, task)
-  run_folder.make("output_dir", folder)
+  atomic_files.make_folder("output_dir", folder)
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, config.seed)
     if earlier.flags:

@@ -28,6 +28,7 @@ import pathlib
 from absl import flags
 import pandas as pd
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -286,7 +287,7 @@ def main() -> None:
       " --output_dir."
     )
   if figures_dir:
-    run_folder.make("figures_dir", pathlib.Path(figures_dir))
+    atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
   for task in tasks:
     content = report(output_dir, task)
     print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -26,10 +26,10 @@ import sys
 from absl import flags
 import tqdm
 
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import run_folder
 
 _CSV = "quantile_error.csv"
 _SHOWN = ("uniform", 64)
@@ -233,7 +233,7 @@ def define_flags() -> None:
 def main() -> None:
   plan = _plan()
   folder = pathlib.Path(flags.FLAGS.output_dir, "private_quantile")
-  run_folder.make("output_dir", folder)
+  atomic_files.make_folder("output_dir", folder)
   with cli.starting_tensorflow():
     from tff_superquantile.simulation import context
 

@@ -210,10 +210,10 @@ def define_flags() -> None:
 
 def main() -> None:
   folder = pathlib.Path(flags.FLAGS.output_dir, "convergence")
-  cli.make_folder("output_dir", folder)
+  atomic_files.make_folder("output_dir", folder)
   figures_dir = flags.FLAGS.figures_dir
   if figures_dir:
-    cli.make_folder("figures_dir", pathlib.Path(figures_dir))
+    atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
   num_seeds, log2_rounds = flags.FLAGS.num_seeds, _LOG2_ROUNDS
   if flags.FLAGS.quick:
     num_seeds, log2_rounds = min(num_seeds, _QUICK_SEEDS), _QUICK_LOG2_ROUNDS
