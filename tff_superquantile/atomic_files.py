@@ -16,6 +16,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from typing import Any
 
