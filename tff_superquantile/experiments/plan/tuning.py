@@ -44,12 +44,12 @@ class Search:
   """A grid of runs, of which the one with the smallest criterion is chosen.
 
   Attributes:
-    method: Folder name of the method without what is tuned.
+    method: The name of the method without what is tuned.
     criterion: A name in `run_folder.Run.numbers`.
     candidates: The runs.
   """
 
-  method: str
+  method: names.Name
   criterion: str
   candidates: Sequence[Candidate]
 
@@ -71,7 +71,7 @@ class Search:
     results = self.results()
     if not math.isfinite(min(results)):
       raise RuntimeError(
-        f"Found no run of {names.Name(self.method).label} with a finite {self.criterion}"
+        f"Found no run of {self.method.label} with a finite {self.criterion}"
         f" among {len(results)} that were to tune it; see the log.txt of these runs."
       )
     return self.candidates[results.index(min(results))].values
@@ -109,7 +109,8 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
   Returns:
     The search.
   """
-  method = names.folder(run_config.RunConfig(**settings))
+  fed_avg = run_config.RunConfig(**settings)
+  method = names.Name(names.folder(fed_avg), fed_avg)
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
@@ -138,7 +139,8 @@ def method_search(preset: presets.Preset, settings: Settings) -> Search:
     own = {**_settings_of_tuning(settings, preset), **values}
     candidates.append(Candidate(values, run_config.RunConfig(**own)))
   without = run_config.RunConfig(**{**settings, **dict.fromkeys(grids)})
-  return Search(names.folder(without), presets.VALIDATION_P90, candidates)
+  method = names.Name(names.folder(without), without)
+  return Search(method, presets.VALIDATION_P90, candidates)
 
 
 def with_defaults(settings: Settings) -> dict[str, Any]:

@@ -131,7 +131,9 @@ METHODS: dict[str, Method] = {
   "fed_avg": Method(
     "FedAvg",
     lambda run: tsq.build_fed_avg(**run.work),
-    build_private=lambda run: tsq.build_private_superquantile_fed_avg(theta=1.0, **run.work),
+    build_private=lambda run: tsq.build_private_superquantile_fed_avg(
+      theta=1.0, threshold=None, **run.work
+    ),
   ),
   "fed_avg_sub": Method(
     "FedAvg-Sub",
