@@ -132,7 +132,7 @@ def _answer_commands(
 
 
 def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
-  """Is the main function of a contender's process; its arguments are those of the command line.
+  """Runs a contender's process, with the arguments of its command line.
 
   Args:
     build: Takes the workload and the contender's options; returns the contender, ready to compute.
@@ -152,7 +152,7 @@ def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]
 
 
 def follow(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
-  """Is the main function of a process that computes its part of a contender's rounds.
+  """Runs a process that computes its part of a contender's rounds.
 
   It takes the same arguments and commands, and answers nothing.
 

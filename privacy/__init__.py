@@ -1,1 +1,1 @@
-"""What a run releases, what that costs, and the noise a budget asks for. No TensorFlow here."""
+"""The releases of a run, their cost, and the noise for a budget. No TensorFlow is needed."""

@@ -6,10 +6,10 @@
         --population=2500 --clients_per_round=100 --num_rounds=1000
     python privacy/account.py audit results/synthetic/superquantile_theta_0.5/seed_0
 
-`calibrate` answers which noise a budget asks for, `spend` what a run costs, `audit` whether the
-claim in a run's folder holds. Each answer says what it is about; `--json` is for programs. The exit
-code is 0, or 1 if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder.
-Needs no TensorFlow.
+`calibrate` finds the noise for a budget, `spend` the cost of a run, and `audit` checks the claim in
+a run's folder. Each answer explains its numbers; `--json` is for programs. The exit code is 0, or 1
+if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder. The module needs
+no TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 from typing import Any, Optional, Union
 
 if not __package__:
-  # As a script: find the package, wherever it is called from, and not its modules by themselves.
+  # As a script it finds the package from any directory, and not its modules by themselves.
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from privacy import accounting
@@ -47,7 +47,7 @@ USAGE_ERROR = 2
 _INTERRUPTED = 130
 
 _PLOT_POINTS = 40
-# Entries of an answer that are attributes of the release and of its tree.
+# Entries of an answer that are attributes of the release, and of its tree.
 _OF_RELEASE = (
   "population",
   "clients_per_round",
@@ -86,7 +86,7 @@ def _delta(args: argparse.Namespace) -> float:
 
 
 def _protection(args: argparse.Namespace) -> dict[str, Any]:
-  """The fields of a release on neighbours and on the makers of noise."""
+  """Returns the fields of a release on neighbours and on the sources of noise."""
   return dict(
     threshold_kind=args.threshold,
     relation=args.relation,
@@ -96,7 +96,7 @@ def _protection(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
-  """The release that `calibrate`'s flags ask for."""
+  """Returns the release that the flags of `calibrate` ask for."""
   target: dict[str, Any] = dict(
     population=args.population,
     clients_per_round=args.clients_per_round,
@@ -114,7 +114,7 @@ def _calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
 
 
 def _distributed(args: argparse.Namespace) -> dict[str, Any]:
-  """What `calibration.complete` takes for updates whose noise the clients make."""
+  """Returns the arguments of `calibration.complete` for updates with noise from the clients."""
   num_parameters = _optional_whole("num_parameters", args.num_parameters)
   distributed = args.update_sum == "distributed"
   if distributed != (num_parameters is not None):
@@ -130,7 +130,7 @@ def _distributed(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(args: argparse.Namespace, delta: float) -> releases.Release:
-  """The release with the noise of `spend`'s flags."""
+  """Returns the release with the noise of the flags of `spend`."""
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
   num_bins = _optional_whole("num_bins", args.num_bins)
   scale = _optional_whole("scale", args.scale)
@@ -164,7 +164,7 @@ def _given(args: argparse.Namespace, delta: float) -> releases.Release:
 
 
 def _budget_answer(args: argparse.Namespace) -> answers.BudgetAnswer:
-  """The answer of `calibrate` and `spend`."""
+  """Returns the answer of `calibrate` or `spend`."""
   if args.clip_norm is not None:
     checks.scale("--clip_norm", args.clip_norm)
   num_rounds = _whole("num_rounds", args.num_rounds)
@@ -202,14 +202,14 @@ def _budget_answer(args: argparse.Namespace) -> answers.BudgetAnswer:
 
 
 def _entries(source: Any, names: Sequence[str]) -> dict[str, Any]:
-  """The attributes of an object with these names."""
+  """Returns the attributes of an object with these names."""
   return {name: getattr(source, name) for name in names}
 
 
 def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-  """The epsilons of an answer."""
+  """Returns the epsilons of an answer."""
   participations = _optional_whole("participations", args.participations)
   is_paper = args.accounting == ledger.PAPER
   accountant = accounting.TIGHTEST if is_paper else args.accounting
@@ -238,7 +238,7 @@ def _costs(
 
 
 def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
-  """The entries on the noise that clients make, where they do."""
+  """Returns the entries on the noise of clients, if they make any."""
   found: dict[str, Any] = {}
   if release.num_shares is not None:
     found.update(noise_shares=release.protocol, num_shares=release.num_shares)
@@ -257,7 +257,7 @@ def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -
   """Draws epsilon against rounds."""
   if num_rounds < 1:
     raise ValueError(f"Found --num_rounds={num_rounds} with --plot; expected at least 1.")
-  import matplotlib  # Slow to import, and needed here only.
+  import matplotlib  # Its import is slow, and only this function needs it.
 
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt
@@ -320,7 +320,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   try:
     print(text, flush=True)
   except BrokenPipeError:
-    # Whoever read the answer has seen enough. Python would complain once more when it ends.
+    # The reader has closed the pipe. Without this, Python would complain again at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   return code
 

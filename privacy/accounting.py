@@ -7,7 +7,7 @@ privacy loss distributions (PLD, see `dominating_pairs`). The default takes the 
                                     num_rounds=1000, rho_ratio=0.5)
     Meter(release, 4e-4).epsilon(1000)  # at most 3
 
-Everything here needs NumPy, SciPy and dp_accounting only.
+The module needs NumPy, SciPy and dp_accounting only.
 """
 
 import contextlib
@@ -33,29 +33,29 @@ ACCOUNTANTS = (TIGHTEST, PLD, RDP)
 # Rounding each loss upwards to a grid of width h costs a run about h sqrt(T) / 2.
 _COARSEST_INTERVAL, _FINEST_INTERVAL = 1e-3, 1e-5
 _INTERVAL_OF_EPSILON = 0.02
-# More points than this in the losses of a run are not computed.
+# The losses of a run are computed at no more points than these.
 _MOST_POINTS = 5e6
-# e^epsilon is no number in double precision beyond this.
+# Beyond this, e^epsilon overflows double precision.
 _LARGEST_PLD_EPSILON = 700.0
-# Of a run with many rounds PLD is asked at these fractions of it; `Meter`.
+# `Meter` computes the PLD of a long run at this many fractions of it.
 _RUNGS = 10
 
 
 def default_delta(population: int) -> float:
-  """The delta to use when nobody chose one: 1e-5 or n^-1.1, whichever is smaller.
+  """Returns the default delta: 1e-5 or n^-1.1, whichever is smaller.
 
   Args:
     population: n, how many clients there are.
 
   Returns:
-    A delta below 1 / n, with which publishing a client chosen at random is not private.
+    A delta below 1 / n. A delta of 1 / n would allow to publish the data of a random client.
   """
   # A population of one would get a delta of 1.
   return min(1e-5, checks.whole("population", population, 1) ** -1.1)
 
 
 def delta_warning(delta: float, population: int) -> Optional[str]:
-  """What to say of a delta that is too large for a population.
+  """Returns a warning about a delta that is too large for a population.
 
   Args:
     delta: Of (epsilon, delta)-differential privacy.
@@ -78,13 +78,13 @@ def delta_warning(delta: float, population: int) -> Optional[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-  """What some rounds cost.
+  """The cost of some rounds.
 
   Attributes:
     epsilon: Of (epsilon, delta)-differential privacy.
-    delta: The whole of delta, with what is set aside for the noise's ends.
-    num_rounds: How many rounds.
-    accountant: "rdp" or "pld", whose bound it is.
+    delta: The whole delta, with the part for the ends of the noise.
+    num_rounds: The number of rounds.
+    accountant: "rdp" or "pld", the accountant of the bound.
     rdp_order: The order that gives the least epsilon by RDP; None for PLD and for no rounds.
     tail_probability: The share of delta for outputs beyond the end of the server's noise.
   """
@@ -99,7 +99,7 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True)
 class Meter:
-  """Accounts for the rounds of a run; quick, as a round is accounted for only once.
+  """A run's account, which accounts for each number of rounds once.
 
   Attributes:
     release: The releases of each round.
@@ -134,18 +134,18 @@ class Meter:
     return _spent(self.release, num_rounds, self.delta, self.accountant)
 
   def epsilon(self, num_rounds: int) -> float:
-    """The epsilon of `spent`."""
+    """Returns the epsilon of `spent`."""
     return self.spent(num_rounds).epsilon
 
   def epsilon_at_most(self, num_rounds: int, num_rounds_planned: int) -> float:
-    """A bound on `epsilon` for each round of a run; quick enough for every round.
+    """Returns a bound on `epsilon`, quickly enough for every round of a run.
 
-    By RDP, or by PLD for the next of ten stages of the run, whose rounds include these: whichever
-    is smaller. In the run's last round it is `epsilon`.
+    The bound is the smaller one of RDP's and of PLD's for the next of ten stages of the run, whose
+    rounds include these. In the run's last round it is `epsilon`.
 
     Args:
-      num_rounds: How many rounds are done.
-      num_rounds_planned: How many there will be.
+      num_rounds: The number of rounds that are done.
+      num_rounds_planned: The number of rounds of the whole run.
 
     Returns:
       An epsilon, not below that of fewer rounds.
@@ -182,7 +182,7 @@ def _spent(release: releases.Release, num_rounds: int, delta: float, accountant:
 
 
 def _rest_of_delta(release: releases.Release, num_rounds: int, delta: float) -> tuple[float, float]:
-  """delta without what is set aside for the noise's ends, and that."""
+  """Returns delta without the part for the ends of the noise, and that part."""
   tail = num_rounds * events.tail_probability(release)
   if tail >= delta:
     raise ValueError(
@@ -212,7 +212,7 @@ def _interval(epsilon: float, num_rounds: int) -> float:
 def spent_by_pld(
   release: releases.Release, num_rounds: int, delta: float, guess: Optional[float] = None
 ) -> Spent:
-  """The cost by PLD, where one knows roughly what it is; see `Meter.spent` and `pld_epsilon`."""
+  """Returns the cost by PLD from a rough guess of it; see `Meter.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
   found = pld_epsilon(cohorts.mixture(release), num_rounds, rest, slack, guess)
@@ -226,10 +226,10 @@ def pld_epsilon(
   slack: float = 0.0,
   guess: Optional[float] = None,
 ) -> float:
-  """What rounds of sampled Gaussian mechanisms cost, on a grid that is fine enough for epsilon.
+  """Returns the cost of sampled Gaussian mechanisms, on a grid that is fine enough for epsilon.
 
   Args:
-    mixture: Of which mechanisms a round is one.
+    mixture: The mechanisms of which a round is one.
     num_rounds: T, at least 1.
     delta: Of (epsilon, delta)-differential privacy.
     slack: The log of the ratio between the densities of all rounds and those accounted for.
@@ -263,7 +263,7 @@ def pld_epsilon(
         f"Found delta = {delta:g}, too small for accounting by 'pld' in double precision; expected"
         " 'rdp'."
       )
-    # A coarse grid says too much, so that what it says may ask for too coarse a grid.
+    # A coarse grid overestimates epsilon, and from that follows too coarse a grid: so once more.
     finer = _interval(found, num_rounds)
     if finer > 0.5 * interval:
       return found + 2.0 * slack
@@ -273,7 +273,7 @@ def pld_epsilon(
 def epsilon(
   release: releases.Release, num_rounds: int, delta: float, accountant: str = TIGHTEST
 ) -> Spent:
-  """What a run costs against whoever sees all that it releases: all models and all thresholds.
+  """Returns the cost of a run against an adversary that sees all its models and thresholds.
 
   Args:
     release: What each round releases.
@@ -293,7 +293,7 @@ def epsilon(
 def epsilon_or_none(
   release: releases.Release, num_rounds: int, delta: float, accountant: str
 ) -> Optional[float]:
-  """`epsilon` by one accountant, to stand beside another's; None where it cannot tell."""
+  """Returns `epsilon` by one accountant, beside another's; None where it has no answer."""
   try:
     return epsilon(release, num_rounds, delta, accountant).epsilon
   except ValueError:

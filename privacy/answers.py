@@ -22,13 +22,13 @@ ABSENT: Any = object()
 
 
 def _entry(label: str = "", note: str = "", without: str = "none") -> Any:
-  """A field with the label of its row, the note behind its value, and the text in place of None."""
+  """Returns a field with its row's label, the note behind the value, and the text for None."""
   metadata = dict(label=label, note=f"  ({note})" if note else "", without=without)
   return dataclasses.field(default=ABSENT, metadata=metadata)
 
 
 def _text(value: Optional[float], without: str = "none") -> str:
-  """A whole number with all its digits, any other number with five."""
+  """Formats a whole number with all its digits, any other number with five."""
   if value is None:
     return without
   return str(value) if isinstance(value, int) else f"{value:.5g}"
@@ -39,7 +39,7 @@ def _row(label: str, text: str) -> str:
 
 
 def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
-  """Sentences as a list below a title; nothing for none."""
+  """Lists sentences below a title; returns nothing for none."""
   if not sentences:
     return []
   found = ["", title]
@@ -49,7 +49,7 @@ def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
 
 
 def _explanations(guarantee: Sequence[str], server: str, not_covered: Sequence[str]) -> list[str]:
-  """The paragraphs on the meaning of the numbers."""
+  """Returns the paragraphs on the meaning of the numbers."""
   return [
     *_paragraphs("What epsilon is about:", guarantee),
     *_paragraphs("Against the server:", [server]),
@@ -58,7 +58,7 @@ def _explanations(guarantee: Sequence[str], server: str, not_covered: Sequence[s
 
 
 def _without_server(explanation: str) -> str:
-  """The text in place of an epsilon against the server."""
+  """Returns the text in place of an epsilon against the server."""
   return "none; it is trusted" if explanation.endswith("it is trusted.") else "none"
 
 
@@ -72,7 +72,7 @@ class _Answer:
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
   def _rows(self, *names: str, without: Optional[str] = None) -> list[str]:
-    """The rows of the fields with these names, but for absent ones."""
+    """Returns the rows of the fields with these names, but for absent ones."""
     fields = {field.name: field.metadata for field in dataclasses.fields(self)}
     found = []
     for name in names:
@@ -165,7 +165,7 @@ class BudgetAnswer(_Answer):
     return "\n".join(lines)
 
   def _epsilon_rows(self) -> list[str]:
-    """The rows of epsilon and of its bounds by other accountants."""
+    """Returns the rows of epsilon and of its bounds by other accountants."""
     by, beside = "by PLD", "epsilon_rdp"
     if not self.is_guarantee:
       by = "by the paper's formulas, NOT a guarantee"
@@ -215,7 +215,7 @@ class AuditAnswer(_Answer):
 
   @classmethod
   def of(cls, found: audit.Audit, folder: str) -> "AuditAnswer":
-    """Returns the answer for what an audit found in a folder."""
+    """Returns the answer for the findings of an audit in a folder."""
     entry, release = found.ledger, found.ledger.release
     return cls(
       command="audit",

@@ -1,11 +1,11 @@
-"""Recomputes what a finished or running experiment's folder has really spent.
+"""Recomputes the budget that a finished or running experiment has really spent.
 
-Read are `privacy.json` (see `ledger`), `rounds.csv` (one row a round, in its first column `round`
-its number, 0 for the initial model; a column `aborted` is optional), `flags.txt` (`--name=value` a
-line) and, where they are there, `manifest.json` (how many training clients there were) and
-`weights.npz` (how many numbers a model has). None of them is believed: the budget follows from the
-parameters and from the number of rounds, whichever file has more; what clients add noise to is
-derived anew from noise multipliers and numbers of clients; and the files must agree.
+The audit reads `privacy.json` (see `ledger`), `rounds.csv` (one row a round, with its number in the
+first column `round`, 0 for the initial model; a column `aborted` is optional), `flags.txt`
+(`--name=value` a line) and, if they exist, `manifest.json` (the number of training clients) and
+`weights.npz` (the numbers of a model). It believes none of them: the budget follows from the
+parameters and from the larger number of rounds in the files; the sums to which clients add noise
+are derived anew from noise multipliers and numbers of clients; and the files must agree.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
 
-# Recomputing gives the same number but for another version's rounding.
+# Recomputing gives the same number up to another version's rounding.
 _TOLERANCE = 1e-6
 # Numbers in flags.txt may have been written with fewer digits.
 _FLAG_TOLERANCE = 1e-5
@@ -37,12 +37,12 @@ _FALSE = (*_EMPTY, "0", "0.0", "False", "false")
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-  """What `rounds.csv` says.
+  """The content of `rounds.csv`.
 
   Attributes:
-    done: How many rounds there were: different numbers, or the largest if rows are missing.
-    repeated: How many rows are of a round that has another row.
-    aborted: How many rounds had no result; None without such a column.
+    done: The number of rounds: different numbers, or the largest if rows are missing.
+    repeated: The number of rows of rounds that have another row.
+    aborted: The number of rounds without a result; None without such a column.
   """
 
   done: int
@@ -52,18 +52,18 @@ class Rounds:
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-  """What an audit found.
+  """The findings of an audit.
 
   Attributes:
     ledger: The folder's ledger.
-    rounds: What `rounds.csv` says.
+    rounds: The content of `rounds.csv`.
     num_rounds: The number of rounds that is accounted for.
-    spent: What they cost.
-    epsilon_rdp: What they cost by RDP; None where that does not apply.
-    server: What they cost a client against the server.
-    epsilon_planned: What all planned rounds cost.
-    failures: Why the claim does not hold, in sentences; empty if it does.
-    notes: What else there is to know, in sentences.
+    spent: The cost of these rounds.
+    epsilon_rdp: Their cost by RDP; None where that does not apply.
+    server: Their cost for a client against the server.
+    epsilon_planned: The cost of all planned rounds.
+    failures: Sentences that contradict the claim; empty if it holds.
+    notes: Further remarks, in sentences.
   """
 
   ledger: ledger_lib.Ledger
@@ -99,7 +99,7 @@ def read_rounds(text: str) -> Rounds:
     text: Its content. A last line without an end is one that its writer has not finished.
 
   Returns:
-    How many rounds there were.
+    The content.
 
   Raises:
     ValueError: If its first column isn't `round`, or a round has no number.
@@ -144,7 +144,7 @@ def read_flags(text: str) -> dict[str, str]:
 
 
 def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
-  """Where the flags of a run and its ledger cannot both be true."""
+  """Returns the contradictions between the flags of a run and its ledger."""
   release = ledger.release
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
   flags = {name: value for name, value in flags.items() if value not in _EMPTY}
@@ -155,7 +155,7 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
   if flags.get("threshold") != releases.TREE:
-    flags.pop("num_bins", None)  # It has a default, which means nothing to other thresholds.
+    flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
   entries: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
     "delta": ledger.claim["delta"],
@@ -191,7 +191,7 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
       f"flags.txt has --num_rounds={rounds:g} and the ledger {ledger.num_rounds_planned} planned"
       " rounds."
     )
-  # More clients than there were would mean more rarely sampled ones.
+  # A larger population than the real one would mean a smaller sampling probability.
   clients = _to_number(flags.get("num_train_clients", ""))
   if clients and release.population > clients:
     found.append(
@@ -202,10 +202,10 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
 
 
 def _wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
-  """Where the noise of clients is not what follows from the ledger's own numbers."""
+  """Returns differences between the clients' noise and that of the ledger's own numbers."""
   release = ledger.release
   if ledger.accounting == ledger_lib.PAPER:
-    return []  # Of other sensitivities; its claim is held against the noise itself.
+    return []  # It has other sensitivities; its claim is compared with the noise itself.
   derived: list[tuple[str, Any, Any]] = []
   if release.tree is not None:
     tree = release.tree
@@ -234,7 +234,7 @@ def _wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
 def _wrong_numbers(
   release: releases.Release, num_clients: Optional[int], num_parameters: Optional[int]
 ) -> list[str]:
-  """Where the ledger's population and model are not those of the run."""
+  """Returns differences between the ledger's population and model and those of the run."""
   found = []
   if num_clients is not None and release.population != num_clients:
     found.append(
@@ -263,7 +263,7 @@ def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
     folder: The folder of the run, finished or not.
 
   Returns:
-    What was found.
+    The findings.
 
   Raises:
     ValueError: If it isn't the folder of a private run, or a file cannot be read.
@@ -283,7 +283,7 @@ def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
 
 
 def _num_clients(folder: pathlib.Path) -> Optional[int]:
-  """How many training clients the run's manifest has; None without one."""
+  """Returns the number of training clients in the run's manifest; None without one."""
   try:
     found = json.loads(_read(folder, "manifest.json")).get("num_clients", {}).get("train")
   except (ValueError, AttributeError):
@@ -292,7 +292,7 @@ def _num_clients(folder: pathlib.Path) -> Optional[int]:
 
 
 def _num_parameters(folder: pathlib.Path) -> Optional[int]:
-  """How many numbers the trained weights have; None before the run's end."""
+  """Returns the number of trained weights; None before the run's end."""
   try:
     with np.load(folder / "weights.npz") as arrays:
       return sum(arrays[name].size for name in arrays if name.startswith("trainable"))
@@ -303,7 +303,7 @@ def _num_parameters(folder: pathlib.Path) -> Optional[int]:
 def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, contradictions: Sequence[str]) -> Audit:
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
   num_rounds = max(rounds.done, ledger.rounds_done)
-  # The paper's accounting is none; its claim is held against what its noise is worth.
+  # The paper's accounting is no guarantee; its claim is compared with the cost of its noise.
   accountant = ledger.accounting
   if accountant == ledger_lib.PAPER:
     accountant = accounting.TIGHTEST

@@ -1,4 +1,4 @@
-"""Which noise a privacy budget asks for, and how it is divided between threshold and weights."""
+"""Finds the noise for a privacy budget, and divides the budget between threshold and weights."""
 
 import contextlib
 import dataclasses
@@ -18,9 +18,9 @@ from privacy import tree_mechanism
 
 # Effective noise multipliers among which `calibrate` searches.
 _LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0
-# Of the threshold's share of the budget when it is chosen here.
+# Limits of the threshold's share of the budget when it is chosen here.
 _LEAST_RATIO, _MOST_RATIO = 1e-3, 1.0
-# Of the logarithm of the noise multiplier.
+# Tolerance of the logarithm of the noise multiplier.
 _TOLERANCE = 1e-6
 _LARGE_EXCESS = 700.0
 
@@ -32,8 +32,8 @@ def split_noise(
 
   Args:
     effective_noise_multiplier: z_eff of both together.
-    rho_ratio: r, what the threshold costs over what the weights cost, in rho = 1 / (2 z^2). None or
-      0 for weights alone.
+    rho_ratio: r, the threshold's rho = 1 / (2 z^2) over that of the weights. None or 0 for weights
+      alone.
 
   Returns:
     (z_q, z_w), where z_q is None without a threshold: z sqrt((1 + r) / r) and z sqrt(1 + r).
@@ -51,7 +51,7 @@ def split_noise(
 def tree_for(
   release: releases.Release, num_bins: int, scale: Optional[int] = None
 ) -> tree_mechanism.TreeMechanism:
-  """The histogram that delivers a release's threshold noise.
+  """Builds the histogram that delivers a release's threshold noise.
 
   Args:
     release: What each round releases, with a tree threshold.
@@ -79,7 +79,7 @@ def tree_for(
 def sum_for(
   release: releases.Release, clip_norm: float, num_parameters: int
 ) -> sum_mechanism.SumMechanism:
-  """The sum of updates, with noise from the clients, that delivers a release's noise.
+  """Builds the sum of updates, with noise from the clients, that delivers a release's noise.
 
   Args:
     release: What each round releases.
@@ -107,7 +107,7 @@ def complete(
   clip_norm: float = 1.0,
   num_parameters: Optional[int] = None,
 ) -> releases.Release:
-  """A release with the parameters of what clients add noise to.
+  """Adds the parameters of the sums to which clients add noise to a release.
 
   Args:
     release: What each round releases, as if the server made all noise.
@@ -154,7 +154,7 @@ def calibrate(
   clip_norm: float = 1.0,
   num_parameters: Optional[int] = None,
 ) -> releases.Release:
-  """The least noise with which a run stays within a privacy budget.
+  """Finds the least noise with which a run stays within a privacy budget.
 
   Args:
     epsilon: The budget.
@@ -187,12 +187,12 @@ def calibrate(
   num_rounds = checks.whole("num_rounds", num_rounds, 1)
 
   def release_of(log_z: float) -> releases.Release:
-    threshold, update = split_noise(math.exp(log_z), rho_ratio)
+    z_q, z_w = split_noise(math.exp(log_z), rho_ratio)
     return releases.Release(
       population,
       clients_per_round,
-      threshold,
-      update,
+      z_q,
+      z_w,
       sampling,
       threshold_kind=threshold_kind,
       relation=relation,
@@ -216,27 +216,27 @@ def calibrate(
       num_parameters=num_parameters,
     )
 
-  completed(0.0)  # Whether there is such a release is known before the search.
+  completed(0.0)  # This raises an error before the search if there is no such release.
 
   def cost(log_z: float) -> float:
     return accounting.epsilon(completed(log_z), num_rounds, delta, accountant).epsilon
 
   def excess(log_z: float) -> float:
-    """log(cost / epsilon); beyond any where there is too little noise for an answer."""
+    """Returns log(cost / epsilon); a large number where too little noise has no answer."""
     found: Optional[float] = None
     if accountant != accounting.RDP:
-      # Where it matters epsilon is known, so that nothing need be guessed by RDP before.
+      # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):
         release = completed(log_z)
         found = accounting.spent_by_pld(release, num_rounds, delta, epsilon).epsilon
-    if found is None:  # Too far from epsilon, or only RDP can tell.
+    if found is None:  # The cost is too far from epsilon, or only RDP has an answer.
       try:
         found = cost(log_z)
       except ValueError:
         return _LARGE_EXCESS
     return math.log(max(found, 1e-300) / epsilon)
 
-  # From more noise to less, so that what is absurdly costly is not computed.
+  # The search goes from more noise to less, so that no absurd cost is computed.
   highest = math.log(_MOST_NOISE)
   if excess(highest) > 0.0:
     least = cost(highest)
@@ -262,7 +262,7 @@ def calibrate(
   step = _TOLERANCE
   while excess(found) > 0.0 or cost(found) > epsilon:
     found, step = found + step, 2.0 * step
-  # Less noise has no cost at all, such as noise that ends too early.
+  # Less noise has no finite cost, such as noise that ends too early.
   if cost(found) < 0.5 * epsilon and excess(found - 2.0 * step) == _LARGE_EXCESS:
     raise ValueError(too_large.format(math.exp(found)))
   return completed(found)
@@ -271,7 +271,7 @@ def calibrate(
 def default_rho_ratio(
   release: releases.Release, num_parameters: int, *, num_bins: int = 64, theta: float = 0.5
 ) -> float:
-  """The threshold's share of the budget that makes the modelled error of the update least.
+  """Returns the threshold's share of the budget with the least modelled error of the update.
 
   The model, in units of the squared clip norm C^2 of the sum over the tail. The weights' noise
   moves the sum by d z_w^2. A threshold whose rank is e clients off lets e clients in or out, at

@@ -1,4 +1,4 @@
-"""Checks of arguments, each of which returns the number as a Python number.
+"""Checks arguments; each check returns the number as a Python number.
 
 A value that means nothing is refused by a sentence, "Found X; expected Y", before it turns into
 something else in silence.
@@ -32,7 +32,7 @@ def of_type(name: str, value: Any, types: Any, expected: str) -> None:
 def number(name: str, value: Any) -> float:
   """Returns any kind of real scalar as a finite Python float, or raises a ValueError."""
   # dp_accounting silently drops mechanisms whose noise multiplier is an int, a NumPy scalar or a
-  # tensor when they are composed below a sampling event. So nothing but floats may get that far.
+  # tensor when they are composed below a sampling event. So only floats may get that far.
   try:
     found = float(value)
   except (TypeError, ValueError, OverflowError):

@@ -15,12 +15,12 @@ from privacy import dominating_pairs
 from privacy import releases
 from privacy import shares
 
-# The server's view tells no more cohort sizes apart than this.
+# The server's view tells at most so many cohort sizes apart.
 _MOST_SIZES = 200
 
 
 def limit(release: releases.Release) -> int:
-  """K, the most clients of a round, for as many of which each sum has noise.
+  """Returns K, the most clients of a round; each sum has the noise of K shares.
 
   Args:
     release: The releases of each round.
@@ -37,12 +37,12 @@ def limit(release: releases.Release) -> int:
 def gaussian(
   release: releases.Release, probability: float, growth: float = 1.0
 ) -> dominating_pairs.SampledGaussian:
-  """A round as a Gaussian mechanism on a Poisson sample.
+  """Describes a round as a Gaussian mechanism on a Poisson sample.
 
   Args:
     release: The releases of a round.
     probability: The probability with which a client's data count.
-    growth: By how much less noise there is than in the release: the ratio of variances.
+    growth: The ratio of the release's variance to that of the noise.
 
   Returns:
     The mechanism, with the release's neighbouring relation.
@@ -60,7 +60,7 @@ def gaussian(
 
 
 def mixture(release: releases.Release) -> dominating_pairs.Mixture:
-  """A round as Gaussian mechanisms on samples of clients, with their probabilities."""
+  """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
   found = gaussian(release, release.sampling_probability)
   if release.sampling == releases.FIXED_SIZE and found.probability < 1.0:
     return ((1.0, dataclasses.replace(found, is_replaced=True)),)
@@ -72,7 +72,7 @@ def mixture(release: releases.Release) -> dominating_pairs.Mixture:
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:
-  """The number of rounds in which a client reports; one client in a thousand has more.
+  """Returns the number of rounds in which a client reports; one in a thousand has more.
 
   Args:
     release: The releases of each round.
@@ -87,14 +87,14 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
 def mixture_of_sizes(
   release: releases.Release, failure: float
 ) -> tuple[dominating_pairs.Mixture, float]:
-  """A round in which a client reports, for a server that knows the number of reports.
+  """Describes a round in which a client reports, for a server that counts the reports.
 
   The server knows the number of reports k and sees k shares of noise, with "helpers" K. It does not
   know the coin of "private_coin". Sizes are independent of data: a mixture over them.
 
   Args:
     release: The releases of a round, as far as the server sees them.
-    failure: The largest probability of cohorts that are too small to be looked at.
+    failure: The largest probability of cohorts that are left out as too small.
 
   Returns:
     The mixture over the other cohorts, and the probability of those, at most `failure`.
@@ -104,7 +104,7 @@ def mixture_of_sizes(
     coin = release.clients_per_round / release.contacted
   if release.protocol == shares.HELPERS:
     return ((1.0, gaussian(release, coin)),), 0.0
-  # Without parameters of a histogram, those of the one that would be built.
+  # Without a histogram, K is that of the one that would be built.
   most = release.num_shares or limit(release)
   if release.sampling != releases.POISSON:
     growth = 1.0

@@ -41,9 +41,9 @@ from dp_accounting.pld import privacy_loss_distribution
 import numpy as np
 from scipy import special
 
-# A pair's losses are kept up to where a Gaussian has this many standard deviations.
+# A pair's losses are kept up to this many standard deviations of a Gaussian.
 _TAIL = 9.5
-# No more points than this in the losses of a round, of all mechanisms together.
+# The losses of a round have at most so many points, of all mechanisms together.
 _MOST_POINTS = 20_000_000
 
 
@@ -67,12 +67,12 @@ class SampledGaussian:
   replace_one: bool = False
 
 
-# Mechanisms of which a round is one, with these probabilities.
+# A round is one of these mechanisms, with these probabilities.
 Mixture = tuple[tuple[float, SampledGaussian], ...]
 
 
 def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
-  """G_mu(e^epsilon), elementwise."""
+  """Returns G_mu(e^epsilon), elementwise."""
   if mu <= 0.0:
     return np.zeros_like(epsilon)
   first = special.log_ndtr(mu / 2.0 - epsilon / mu)
@@ -81,7 +81,7 @@ def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
 
 
 def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
-  """H(nu_0 || (1 - q) nu_0 + q nu_x) at e^epsilon, exactly."""
+  """Returns H(nu_0 || (1 - q) nu_0 + q nu_x) at e^epsilon, exactly."""
   if q >= 1.0:
     return _gaussian(epsilon, mu)
   # The density ratio of nu_x to nu_0 must be below this for the loss to exceed epsilon.
@@ -94,7 +94,7 @@ def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
 
 
 def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds on the hockey-stick divergences of one round.
+  """Bounds the hockey-stick divergences of one round.
 
   Args:
     pair: The mechanism and its sample.
@@ -136,10 +136,10 @@ def _masses(curve: np.ndarray, interval: float) -> np.ndarray:
 
 
 def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
-  """The largest convex function of e^epsilon below a curve: still a bound, as H is convex."""
+  """Returns the largest convex function of e^epsilon below a curve: a bound, as H is convex."""
   largest = interval * (len(curve) - 1)
   if largest > 700.0:
-    return curve  # e^epsilon is no number; the bound is a little worse without.
+    return curve  # e^epsilon overflows; without the minorant the bound is a little worse.
   x = np.exp(interval * np.arange(len(curve)))
   slopes = np.diff(curve) / np.diff(x)
   # Rounding alone makes slopes of next to nothing jump about; `_masses` cuts that off.
@@ -156,7 +156,7 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
 
 
 def _largest_loss(pair: SampledGaussian) -> float:
-  """Up to where a round's losses are kept."""
+  """Returns the largest loss of a round that is kept."""
   mu = pair.replaced if pair.is_replaced or pair.replace_one else pair.removed
   largest = mu * mu / 2.0 + _TAIL * mu
   if largest > 600.0:
@@ -167,14 +167,14 @@ def _largest_loss(pair: SampledGaussian) -> float:
 def losses_of_round(
   mixture: Mixture, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-  """The privacy losses of one round, rounded upwards.
+  """Returns the privacy losses of one round, rounded upwards.
 
   Args:
     mixture: The mechanisms of which a round is one, with probabilities that sum to 1.
     interval: The distance between losses.
 
   Returns:
-    What dp_accounting composes and converts.
+    The distribution, which dp_accounting composes and converts.
 
   Raises:
     ValueError: If that would take more than a few million points.

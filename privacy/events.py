@@ -1,7 +1,8 @@
-"""Rounds as dp_accounting's events, their Renyi divergences, and what these leave out.
+"""Rounds as dp_accounting's events, their Renyi divergences, and the corrections to these.
 
-The accountants treat noise as continuous and unbounded. `round_slack` bounds how far the discrete
-noise of clients is from that, `tail_probability` what the end of the server's noise adds to delta.
+The accountants treat noise as continuous and unbounded. `round_slack` bounds the distance of the
+clients' discrete noise from that; `tail_probability` is the part of delta for the end of the
+server's noise.
 """
 
 import dataclasses
@@ -16,10 +17,10 @@ from scipy import stats
 from privacy import releases
 from privacy import shares
 
-# The server's Gaussian noise (`seeded_gaussian_query`) is never larger, in standard deviations.
+# The server's Gaussian noise (`seeded_gaussian_query`) ends at so many standard deviations.
 GAUSSIAN_SUPPORT = 11.35
 
-# dp_accounting's, which jump from 64 to 128, 256, 512 and 1024, and some between.
+# dp_accounting's orders, which jump from 64 to 128, 256, 512 and 1024, and some between.
 _ORDERS = tuple(
   [1 + x / 10 for x in range(1, 100)]
   + list(range(11, 65))
@@ -33,7 +34,7 @@ _FIXED_SIZE_ORDERS = tuple(
 
 
 def round_event(release: releases.Release) -> dp_accounting.DpEvent:
-  """A round as dp_accounting's event: a sample of clients, and on it all releases jointly.
+  """Builds dp_accounting's event of a round: a sample of clients, and on it all releases jointly.
 
   Args:
     release: The releases of a round. The event knows nothing of cut cohorts and discrete noise.
@@ -75,7 +76,7 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
 
 @functools.lru_cache(maxsize=128)
 def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.ndarray:
-  """The Renyi divergences of `round_event` at some orders, of a release without mechanisms."""
+  """Returns the Renyi divergences of `round_event` at some orders, without mechanisms."""
   fixed = release.sampling == releases.FIXED_SIZE
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
@@ -87,7 +88,7 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
 def _mixture_curve(
   orders: np.ndarray, curve: np.ndarray, weight: float, other: np.ndarray
 ) -> np.ndarray:
-  """Divergences of a round that is another mechanism with some probability, for all to see."""
+  """Mixes divergences: a round is the other mechanism with probability `weight`, publicly."""
   exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
   log_weights = np.log([[1.0 - weight], [weight]])
   return np.logaddexp.reduce(exponents + log_weights, axis=0) / (orders - 1.0)
@@ -95,7 +96,7 @@ def _mixture_curve(
 
 @functools.lru_cache(maxsize=128)
 def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
-  """Orders and Renyi divergences of one round, but for the slack of discrete noise.
+  """Returns orders and Renyi divergences of one round, but for the slack of discrete noise.
 
   Sampling without replacement and zero-out is accounted for as replacing a client, which includes
   it.
@@ -115,7 +116,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
     orders = _FIXED_SIZE_ORDERS if release.sampling == releases.FIXED_SIZE else _ORDERS
     return np.array(orders), _event_curve(release, orders)
   orders = _FIXED_SIZE_ORDERS
-  # Where the others fill the cohort, the client takes another's place: not worse than replacing it
+  # If the others fill the cohort, the client takes another's place: not worse than replacing it
   # in a sample of the same probability without replacement. The event knows whole numbers only.
   full = dataclasses.replace(
     release,
@@ -128,9 +129,9 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
   return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])
 
 
-@functools.lru_cache(maxsize=64)  # Asked for in every round of a run.
+@functools.lru_cache(maxsize=64)  # Every round of a run needs it.
 def round_slack(release: releases.Release) -> float:
-  """The log of the ratio between a round's law and one with a continuous Gaussian's noise.
+  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise.
 
   Args:
     release: The releases of a round.
@@ -153,11 +154,11 @@ def round_slack(release: releases.Release) -> float:
 
 @functools.lru_cache(maxsize=64)
 def tail_probability(release: releases.Release) -> float:
-  """The chance that a round's output is one that is impossible without a client.
+  """Returns the probability of an output of a round that is impossible without a client.
 
   The server's noise ends at `GAUSSIAN_SUPPORT` standard deviations; a client whose contribution is
-  in a single number moves that end by 1 / z of them. Added to delta: 1e-16 and less, unless there
-  is next to no noise.
+  in a single number moves that end by 1 / z of them. The probability is charged to delta; it is at
+  most 1e-16, unless there is next to no noise.
 
   Args:
     release: The releases of a round.

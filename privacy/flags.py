@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _as_sentence(message: str) -> str:
-  """argparse's message as "Found ...; expected ..."."""
+  """Turns argparse's message into "Found ...; expected ..."."""
   for pattern, sentence in _SENTENCES:
     match = re.fullmatch(pattern, message, re.DOTALL)
     if match:
@@ -43,7 +43,7 @@ def _as_sentence(message: str) -> str:
 
 
 def number(text: str) -> float:
-  """A flag's number; argparse names this function in its message."""
+  """Returns a flag's number; argparse names this function in its message."""
   return float(text)
 
 
@@ -51,8 +51,8 @@ def make_parser() -> argparse.ArgumentParser:
   """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
   parser = _Parser(
     prog="account.py",
-    description="Privacy budgets: the noise that one asks for, what a run costs, whether a claim"
-    " holds.",
+    description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
+    " claims.",
     epilog="`account.py COMMAND --help` lists a command's flags. Exit code: 0, or 1 if an audited"
     " claim does not hold, or 2 for a mistake in the flags or a bad folder.",
     allow_abbrev=False,
@@ -71,18 +71,18 @@ def make_parser() -> argparse.ArgumentParser:
 
   def run_flags(found: _Parser) -> None:
     group = found.add_argument_group("the run")
-    flag(group, "population", "n, how many clients there are", "N", required=True)
+    flag(group, "population", "n, the number of clients", "N", required=True)
     flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
-    flag(group, "num_rounds", "T, how many rounds", "T", required=True)
+    flag(group, "num_rounds", "T, the number of rounds", "T", required=True)
     flag(
       group,
       "delta",
-      "of (epsilon, delta)-differential privacy; by default 1e-5 or n^-1.1, whichever is smaller",
+      "delta of the budget; by default the smaller of 1e-5 and n^-1.1",
     )
     group.add_argument(
       "--sampling",
       choices=releases.SAMPLINGS,
-      help="poisson: everybody takes part with probability m / n; fixed_size: m clients without"
+      help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
       " replacement; none: as if all took part in all rounds. Default: poisson; with"
       " --accounting=paper calibrate, fixed_size",
     )
@@ -97,48 +97,49 @@ def make_parser() -> argparse.ArgumentParser:
       "--threshold",
       choices=tuple(releases.THRESHOLDS),
       default=releases.TREE,
-      help="how the threshold is found: by a histogram or a one-bit count (default: tree)",
+      help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
     )
     flag(group, "num_bins", "bins of the histogram, a power of two", "B")
     group.add_argument(
       "--update_sum",
       choices=("central", "distributed"),
       default="central",
-      help="who makes the noise of the updates: the server, or the clients (default: central)",
+      help="source of the updates' noise: the server, or the clients (default: central)",
     )
     flag(group, "num_parameters", "d, numbers in an update; for --update_sum=distributed", "D")
     group.add_argument(
       "--noise_shares",
       choices=shares.PROTOCOLS,
       default=shares.COMPLEMENT,
-      help="where clients make noise, who makes what a cohort lacks: the server (complement), other"
-      " clients (helpers), or more clients than add data, by a coin of their own (private_coin)"
-      " (default: complement)",
+      help="source of the noise that a cohort lacks, where clients make noise: the server"
+      " (complement), other clients (helpers), or more clients than add data, by a coin of their own"
+      " (private_coin) (default: complement)",
     )
     flag(
       group,
       "contacted_clients",
-      "for --noise_shares=private_coin: how many clients a round is expected to contact, of which M"
-      " add data",
+      "for --noise_shares=private_coin: the expected number of clients that a round contacts; M of"
+      " them add data",
       "K",
     )
-    flag(group, "clip_norm", "C, to which a client's update is clipped", "C")
+    flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
     flag(
       group,
       "participations",
-      "for epsilon against the server: in how many rounds a client takes part; by default so many"
-      " that one client in a thousand takes part in more",
+      "for epsilon against the server: the number of rounds in which a client takes part; by default"
+      " so many that one client in a thousand takes part in more",
       "K",
     )
     group.add_argument(
       "--accounting",
       choices=ledger.ACCOUNTINGS,
       default=accounting.TIGHTEST,
-      help="whose bound: the smaller of both (tightest), privacy loss distributions (pld), Renyi"
-      " divergences (rdp), or the paper's formulas, NOT a guarantee (paper) (default: tightest)",
+      help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp), the"
+      " smaller of both (tightest), or the paper's formulas, NOT a guarantee (paper) (default:"
+      " tightest)",
     )
 
-  calibrate = command("calibrate", "the noise that a privacy budget asks for")
+  calibrate = command("calibrate", "finds the noise for a privacy budget")
   run_flags(calibrate)
   budget = calibrate.add_argument_group("the budget")
   flag(budget, "epsilon", "of the whole run", required=True)
@@ -150,9 +151,9 @@ def make_parser() -> argparse.ArgumentParser:
     "R",
   )
 
-  spend = command("spend", "what a run costs")
+  spend = command("spend", "finds the cost of a run")
   run_flags(spend)
-  noise = spend.add_argument_group("the noise, of the weights, the threshold or both")
+  noise = spend.add_argument_group("the noise of the weights, the threshold or both")
   flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
   flag(noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z")
   flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
@@ -163,11 +164,11 @@ def make_parser() -> argparse.ArgumentParser:
     " of z_q; with --scale and --num_bins",
     "S",
   )
-  flag(noise, "scale", "c, with which the counts of the histogram are multiplied", "C")
+  flag(noise, "scale", "c, the factor of the histogram's counts", "C")
   spend.add_argument(
     "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
   )
 
-  claim = command("audit", "whether the claim of a finished or running experiment holds")
+  claim = command("audit", "checks the claim of a finished or running experiment")
   claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
   return parser

@@ -1,4 +1,4 @@
-"""The ledger of a private run, `privacy.json` in its folder: what it claims and what it has spent.
+"""The ledger of a private run, `privacy.json` in its folder: its claim and its spent budget.
 
 A run writes its ledger AHEAD: a round is entered before anything that it released is written, so
 that a folder never holds more rounds than its ledger. Rounds that a resumed run repeats from its
@@ -22,7 +22,7 @@ from privacy import sum_mechanism
 from privacy import tree_mechanism
 
 FILE_NAME = "privacy.json"
-# Of what a release's parameters mean. Ledgers without a number are those of version 0.1.0.
+# The version of the meaning of a release's parameters; ledgers without it are of version 0.1.0.
 VERSION = 2
 WITHOUT_GUARANTEE = (
   "Found a ledger of version 0.1.0, whose noise came from seeds of 32 bits and can be found by"
@@ -34,7 +34,7 @@ ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
 
 
 class Claim(TypedDict):
-  """What a run claims: `epsilon` of the whole run, None if it has no limit, and `delta`."""
+  """The claim of a run: `epsilon` of the whole run, None if it has no limit, and `delta`."""
 
   epsilon: Optional[float]
   delta: float
@@ -42,21 +42,21 @@ class Claim(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """What a run claims, releases and has spent.
+  """The claim, the releases and the spent budget of a run.
 
   Attributes:
-    version: Of the mechanisms, `VERSION`.
+    version: The version of the mechanisms, `VERSION`.
     accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
     claim: The budget of the whole run.
     release: What each round releases.
     clip_norm: C, of the updates as they are summed; None if no updates are released.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
-    epsilon_spent: What these cost at most against whoever sees all that they release.
-    epsilon_server: What all planned rounds cost a client against the server; None where no noise
+    epsilon_spent: A bound on their cost against an adversary that sees all their releases.
+    epsilon_server: The cost of all planned rounds against the server; None where no noise
       protects it.
-    guarantee: What `epsilon_spent` is about, in sentences.
-    not_covered: What it is not about, in sentences.
+    guarantee: The meaning of `epsilon_spent`, in sentences.
+    not_covered: The limits of the guarantee, in sentences.
   """
 
   version: int
@@ -72,7 +72,7 @@ class Ledger:
   not_covered: tuple[str, ...]
 
   def to_json(self) -> str:
-    """The ledger as the text of its file."""
+    """Returns the ledger as the text of its file."""
     return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
   @classmethod
@@ -184,7 +184,7 @@ def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[f
 
 
 def spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> float:
-  """The epsilon of some rounds by any of `ACCOUNTINGS`."""
+  """Returns the epsilon of some rounds by any of `ACCOUNTINGS`."""
   if accountant == PAPER:
     return _paper_epsilon(release, num_rounds, delta)
   return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
@@ -199,7 +199,7 @@ def _paper_epsilon(release: releases.Release, num_rounds: int, delta: float) -> 
 def sentences(
   release: releases.Release, num_rounds: int, delta: float, accountant: str
 ) -> tuple[str, ...]:
-  """What the epsilon of a ledger with these numbers is about."""
+  """Returns the sentences on the epsilon of a ledger with these numbers."""
   if accountant != PAPER:
     return tuple(statements.guarantee(release))
   caveat = statements.paper_caveat(release, max(1, num_rounds), delta)
@@ -217,7 +217,7 @@ def build_ledger(
   accountant: str = accounting.TIGHTEST,
   meter: Optional[accounting.Meter] = None,
 ) -> Ledger:
-  """Makes the ledger of a run as it is after some rounds; quick enough for every round.
+  """Builds the ledger of a run after some rounds, quickly enough for every round.
 
   Args:
     release: What each round releases.

@@ -1,12 +1,12 @@
 """The paper's privacy accounting, to reproduce its experiments. NOT a guarantee.
 
-What is computed: zero-concentrated differential privacy of a round, rho = rho_q + rho_w, amplified
-by the generic bound of Zhu and Wang (2019) for Poisson sampling (their Theorem 6, with the factor 3
-for orders above 2), read as the Renyi curve l -> rho l at integer orders, composed over the rounds
-and converted by Canonne, Kamath and Steinke (2020). That reading gives the noise of the paper's
-experiments.
+The module computes zero-concentrated differential privacy of a round, rho = rho_q + rho_w, read as
+the Renyi curve l -> rho l at integer orders. The curve is amplified by the generic bound of Zhu and
+Wang (2019) for Poisson sampling (their Theorem 6, with the factor 3 for orders above 2), composed
+over the rounds and converted by Canonne, Kamath and Steinke (2020). That reading gives the noise of
+the paper's experiments.
 
-Why it is not a guarantee: cohorts of fixed size are accounted for as if they were Poisson samples,
+It is no guarantee, because cohorts of fixed size are accounted for as if they were Poisson samples,
 the number of tail clients is taken for public although it depends on who they are, and the noise on
 the average ignores that. The statement that the weights satisfy sigma_w^2 / (2 C^2)-concentrated
 differential privacy, as typeset, is upside down: `update_rho` has both. In the other direction, the
@@ -39,28 +39,28 @@ _ORDERS = np.arange(2, 257)
 
 
 def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> float:
-  """Concentrated differential privacy of the noisy weights.
+  """Returns the concentrated differential privacy of the noisy weights.
 
   Args:
-    update_noise_multiplier: z_w = sigma_w / C.
-    as_typeset: sigma_w^2 / (2 C^2), as the paper has it, which grows with the noise.
+    update_noise_multiplier: z_w; the paper's sigma_w is z_w C.
+    as_typeset: Whether to return z_w^2 / 2, as the paper has it, which grows with the noise.
 
   Returns:
-    C^2 / (2 sigma_w^2), what it means.
+    rho_w = 1 / (2 z_w^2), the intended formula.
   """
   z = checks.positive("update_noise_multiplier", update_noise_multiplier)
   return 0.5 * z**2 if as_typeset else 0.5 / z**2
 
 
 def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: int) -> float:
-  """Concentrated differential privacy of the noisy histogram, as the paper's theorem has it.
+  """Returns the concentrated differential privacy of the noisy histogram by the paper's theorem.
 
-      1/2 min{ s^2 + psi b, (s + psi sqrt(2 b))^2 },    s = c log2 b / (sqrt(m) sigma_q)
+      1/2 min{ s^2 + psi b, (s + psi sqrt(2 b))^2 },    s = c log2 b / (sqrt(m) sigma_local)
 
   Args:
     scale: c.
     num_bins: b, a power of two.
-    local_stddev: sigma_q, of the noise of one client.
+    local_stddev: sigma_local, of the noise of one client.
     num_clients: m, how many clients make noise.
 
   Returns:
@@ -74,10 +74,10 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
 
 
 def round_rho(release: releases.Release) -> float:
-  """Concentrated differential privacy of a round before subsampling, by the paper.
+  """Returns the concentrated differential privacy of a round before subsampling, by the paper.
 
   Args:
-    release: What a round releases. With a tree its histogram is taken at its c, sigma_q and
+    release: What a round releases. With a tree its histogram is taken at its c, sigma_local and
       smallest cohort, with the paper's sensitivity; without one z_q is taken as it is.
 
   Returns:
@@ -95,7 +95,7 @@ def round_rho(release: releases.Release) -> float:
 
 
 def subsampled_rdp(rho: float, sampling_probability: float) -> np.ndarray:
-  """The bound of Zhu and Wang (2019) for a rho-concentrated mechanism on a Poisson sample.
+  """Returns the bound of Zhu and Wang (2019) for a rho-concentrated mechanism, Poisson sampled.
 
       1/(a-1) log( (1-q)^(a-1) (a q - q + 1) + C(a,2) q^2 (1-q)^(a-2) e^(2 rho)
                    + 3 sum_(l=3)^a C(a,l) q^l (1-q)^(a-l) e^((l-1) l rho) )
@@ -124,10 +124,10 @@ def subsampled_rdp(rho: float, sampling_probability: float) -> np.ndarray:
 
 
 def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, delta: float) -> float:
-  """The epsilon that the paper would state.
+  """Returns the epsilon that the paper would state.
 
   Args:
-    rho: Of a round before subsampling.
+    rho: That of a round before subsampling.
     sampling_probability: q = m / n, of a cohort whose size is really fixed.
     num_rounds: T; 0 costs nothing.
     delta: Of (epsilon, delta)-differential privacy.
@@ -142,7 +142,7 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
 
 
 def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
-  """`epsilon_of_rho` of a release.
+  """Returns `epsilon_of_rho` of a release.
 
   Args:
     release: What each round releases.
@@ -164,7 +164,7 @@ def calibrate_noise(
   clients_per_round: float,
   num_rounds: int,
 ) -> float:
-  """The noise for which the paper would state an epsilon, for all releases of a round together.
+  """Finds the noise for which the paper would state an epsilon, for a whole round.
 
   Args:
     epsilon: The target.
@@ -174,7 +174,7 @@ def calibrate_noise(
     num_rounds: T.
 
   Returns:
-    z with rho = 1 / (2 z^2); DP-FedAvg's sigma_w / C.
+    z_eff with rho = 1 / (2 z_eff^2); without a threshold it is z_w.
 
   Raises:
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
@@ -209,7 +209,7 @@ def calibrate(
   num_bins: Optional[int] = None,
   sampling: str = releases.FIXED_SIZE,
 ) -> releases.Release:
-  """The noise that the paper would use for an epsilon, in terms of true sensitivities.
+  """Finds the noise that the paper would use for an epsilon, in terms of true sensitivities.
 
   Args:
     epsilon: The epsilon that the paper would state.
@@ -228,46 +228,46 @@ def calibrate(
   Raises:
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
   """
-  z = calibrate_noise(
+  z_eff = calibrate_noise(
     epsilon,
     delta,
     population=population,
     clients_per_round=clients_per_round,
     num_rounds=num_rounds,
   )
-  threshold, update = calibration.split_noise(z, rho_ratio)
-  if threshold is None:
-    return releases.Release(population, clients_per_round, None, update, sampling)
+  z_q, z_w = calibration.split_noise(z_eff, rho_ratio)
+  if z_q is None:
+    return releases.Release(population, clients_per_round, None, z_w, sampling)
   if num_bins is None:
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-  cohort = releases.Release(population, clients_per_round, None, update, sampling)
+  cohort = releases.Release(population, clients_per_round, None, z_w, sampling)
   num_shares = cohorts.limit(cohort)
   tree = tree_mechanism.build_tree_mechanism(
-    threshold,
+    z_q,
     num_bins,
     min(max(round(clients_per_round), 1), num_shares),
     num_shares=num_shares,
     sensitivity="paper",
   )
-  # The noise is s = z c log2 b; the true sensitivity c sqrt(log2 b).
-  threshold = shares.delivered_noise_multiplier(
+  # The tree's noise is z_q c log2 b; the true sensitivity c sqrt(log2 b).
+  z_q = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
   )
-  return releases.Release(population, clients_per_round, threshold, update, sampling, tree)
+  return releases.Release(population, clients_per_round, z_q, z_w, sampling, tree)
 
 
 @dataclasses.dataclass(frozen=True)
 class RealCost:
-  """What noise that was chosen by the paper's accounting really costs.
+  """The real cost of noise that the paper's accounting chose.
 
   Attributes:
     poisson: Epsilon with Poisson cohorts and removal of a client's data, if nothing else about the
       cohort is released.
     fixed_size: Likewise with the paper's cohorts of fixed size and replacement of a client; None if
       the cohort's size isn't whole.
-    fixed_size_at_least: What data exist for which fixed cohorts cost no less; None where that takes
-      long to compute.
+    fixed_size_at_least: A cost that fixed cohorts reach for some data; None where it takes long to
+      compute.
   """
 
   poisson: float
@@ -276,7 +276,7 @@ class RealCost:
 
 
 def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealCost:
-  """Accounts properly for what the paper's accounting is used on.
+  """Accounts properly for a release that the paper's accounting is used on.
 
   Args:
     release: What each round releases. Its sampling does not matter.
@@ -302,7 +302,7 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
       release, sampling=releases.FIXED_SIZE, relation=releases.REPLACE_ONE
     )
     fixed_cost = accounting.epsilon(fixed, num_rounds, delta).epsilon
-    # Where all the others are alike and the client is as different as can be, replacing it by one
+    # If all the others are alike and the client is as different as can be, replacing it by one
     # like them is adding a client at twice the distance to a Poisson sample.
     factors = release.replace_one_factors
     apart = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What a round of a private run releases, on which cohort and with which noise.
+"""The releases of a round of a private run, with their cohort and their noise.
 
 A round releases a threshold (a noisy histogram of losses or a noisy one-bit count) and the noisy
 sum of clipped updates. Both are computed on the SAME cohort, so that a round is one subsampled
@@ -31,10 +31,10 @@ GEOMETRIC = "geometric"
 
 @dataclasses.dataclass(frozen=True)
 class ThresholdKind:
-  """How the release of a kind of private threshold is accounted for.
+  """The accounting of a kind of private threshold's release.
 
   Attributes:
-    released: What a round releases, in words.
+    released: The release of a round, in words.
     replace_one_factor: The release's sensitivity to replacing a client over that to removing its
       data.
     noise_by_server: Whether the server adds the noise, so that it sees the release without.
@@ -54,7 +54,7 @@ _GAIN = 0.12
 # The kinds of private thresholds; the library and `tff_superquantile.experiments.run.thresholds`
 # build them.
 THRESHOLDS: dict[str, ThresholdKind] = {
-  # A client is in L nodes of the tree before it is replaced and in L others after.
+  # A client is in L nodes of the tree before it is replaced, and in L others after that.
   TREE: ThresholdKind("a histogram of losses", math.sqrt(2.0), noise_by_server=False),
   # A bit of +-1/2 changes its sign. A step leaves g / (2 - g) of the variance z_q^2 / 4.
   GEOMETRIC: ThresholdKind(
@@ -84,7 +84,7 @@ class Release:
   Numbers may be given as any real scalar; they are kept as Python's own.
 
   Attributes:
-    population: n, how many clients there are.
+    population: n, the number of clients.
     clients_per_round: m, the (expected) number of clients whose data count in a round.
     threshold_noise_multiplier: z_q, noise of the threshold's release over its sensitivity to
       removing one client's data; None if no private threshold is released.

@@ -1,9 +1,9 @@
-"""What a run costs a client against the server that aggregates.
+"""The cost of a run for a client against the server that aggregates.
 
 The server knows every cohort, so that sampling amplifies nothing against it, unless clients decide
 by a coin of their own whether their data count. It follows the protocol of the secure sums: it sees
-the sum of the shares of those who report, and what it adds itself to complete them is no secret to
-it. It is trusted with every sum to which it adds the noise itself.
+the sum of the shares of the clients that report, and it knows the noise that it adds to complete
+them. It is trusted with every sum to which it adds the noise itself.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from privacy import cohorts
 from privacy import events
 from privacy import releases
 
-# The share of delta for cohorts that are so small that they are not looked at.
+# The share of delta for cohorts that are left out as too small.
 _SMALL_COHORTS_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerSpent:
-  """What a run costs a client against the server that aggregates.
+  """The cost of a run for a client against the server that aggregates.
 
   Attributes:
     epsilon: Of (epsilon, delta)-differential privacy; None where the server sees what no noise
@@ -30,7 +30,7 @@ class ServerSpent:
     delta: Of (epsilon, delta)-differential privacy.
     participations: The number of rounds for which it holds, of those in which a client takes part
       (with a private coin: is contacted).
-    explanation: What the number is about, or why there is none.
+    explanation: The meaning of the number, or the reason why there is none.
   """
 
   epsilon: Optional[float]
@@ -43,7 +43,7 @@ class ServerSpent:
 def server_epsilon(
   release: releases.Release, num_rounds: int, delta: float, participations: Optional[int] = None
 ) -> ServerSpent:
-  """What a run costs a client against the server.
+  """Returns the cost of a run for a client against the server.
 
   Args:
     release: What each round releases.

@@ -1,4 +1,4 @@
-"""Noise that clients make in shares: how many shares a round has, and what their sum is worth.
+"""Noise that clients make in shares: the number of shares of a round, and their sum's worth.
 
 Each of the k clients of a round adds to every integer that it sends a share xi_i ~ N_Z(0, sigma^2),
 a discrete Gaussian; a secure sum releases the total modulo M. The number of shares is the same in
@@ -57,15 +57,15 @@ PROTOCOLS = (COMPLEMENT, HELPERS, PRIVATE_COIN)
 
 # Below this standard deviation of a share, a sum of discrete Gaussians is not close enough to one.
 MIN_STDDEV = 2.0
-# The variance by which a discrete Gaussian is wider than the continuous one that it is made of.
+# A discrete Gaussian's variance exceeds that of its continuous one by this.
 ROUNDING_VARIANCE = 2.0
 _ROUNDING_SLACK = 5.0 * math.exp(-2.0 * math.pi**2 * ROUNDING_VARIANCE)
-# How many standard deviations of a Poisson cohort's size there is room for above its mean.
+# A round has room for so many standard deviations of a Poisson cohort's size above its mean.
 _ROOM = 4.0
 
 
 def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -> float:
-  """sigma = sqrt(((z Delta)^2 + 2) / K), of one share.
+  """Returns sigma = sqrt(((z Delta)^2 + 2) / K), of one share.
 
   Args:
     noise_multiplier: z, of the continuous Gaussian mechanism that the sum is worth.
@@ -79,48 +79,52 @@ def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -
   return total / math.sqrt(num_shares)
 
 
-def delivered_noise_multiplier(stddev: float, sensitivity: float, num_shares: int) -> float:
-  """z of K shares, the inverse of `share_stddev`; 0 where the noise is too little for any."""
-  # Not stddev**2, which raises an error where a product is infinite.
-  return math.sqrt(max(num_shares * stddev * stddev - ROUNDING_VARIANCE, 0.0)) / sensitivity
+def delivered_noise_multiplier(local_stddev: float, sensitivity: float, num_shares: int) -> float:
+  """Returns z of K shares, the inverse of `share_stddev`; 0 where the noise is too little."""
+  # local_stddev**2 would raise an error where a product is infinite.
+  return (
+    math.sqrt(max(num_shares * local_stddev * local_stddev - ROUNDING_VARIANCE, 0.0)) / sensitivity
+  )
 
 
-def sum_slack(stddev: float, num_shares: int) -> float:
-  """How far the sum of K shares is from the discrete Gaussian of K times their variance.
+def sum_slack(local_stddev: float, num_shares: int) -> float:
+  """Bounds the distance of the sum of K shares from the discrete Gaussian of its variance.
 
       10 sum_(j = 1)^(K - 1) exp(-2 pi^2 sigma^2 j / (j + 1))
 
   Args:
-    stddev: sigma.
+    local_stddev: sigma, of one share.
     num_shares: K.
 
   Returns:
     A bound on the absolute log-ratio of their probabilities, not negative.
   """
   shares = np.arange(1, num_shares)
-  return float(10.0 * np.exp(-2.0 * np.pi**2 * stddev * stddev * shares / (shares + 1)).sum())
+  return float(
+    10.0 * np.exp(-2.0 * np.pi**2 * local_stddev * local_stddev * shares / (shares + 1)).sum()
+  )
 
 
-def slack(stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
-  """tau of the theorem above, for one integer of one round.
+def slack(local_stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
+  """Returns tau of the theorem above, for one integer of one round.
 
   Args:
-    stddev: sigma.
+    local_stddev: sigma, of one share.
     num_shares: K.
     protocol: One of `PROTOCOLS`.
 
   Returns:
     tau, not negative: 1.8e-16 at sigma = 2.
   """
-  tau = sum_slack(stddev, num_shares) + _ROUNDING_SLACK
+  tau = sum_slack(local_stddev, num_shares) + _ROUNDING_SLACK
   if protocol != HELPERS and num_shares > 1:
-    apart = stddev * stddev * (num_shares - 1) / num_shares
+    apart = local_stddev * local_stddev * (num_shares - 1) / num_shares
     tau += 10.0 * math.exp(-2.0 * math.pi**2 * apart)
   return tau
 
 
 def cohort_limit(population: int, clients_per_round: float) -> int:
-  """K of a Poisson cohort: m + 4 sqrt(m), at most n.
+  """Returns K of a Poisson cohort: m + 4 sqrt(m), at most n.
 
   Larger cohorts lose clients at random. A lower limit would cost privacy (at K = m an epsilon of
   2.7 is 7.9), a higher one costs the server's view of the sum more.
@@ -136,7 +140,7 @@ def cohort_limit(population: int, clients_per_round: float) -> int:
 
 
 def overflow_probability(population: int, probability: float, limit: int) -> float:
-  """The chance that the other clients of a Poisson cohort alone fill it.
+  """Returns the probability that the other clients of a Poisson cohort alone fill it.
 
   Args:
     population: n.
@@ -144,7 +148,7 @@ def overflow_probability(population: int, probability: float, limit: int) -> flo
     limit: K, the most clients of a round.
 
   Returns:
-    P[Binomial(n - 1, q) >= K]: where that is so, a client takes another one's place.
+    P[Binomial(n - 1, q) >= K]; in that case a client takes another one's place.
   """
   if limit >= population:
     return 0.0
@@ -154,7 +158,7 @@ def overflow_probability(population: int, probability: float, limit: int) -> flo
 def reports_of_a_member(
   population: int, probability: float, limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """How many clients report in the rounds in which a given client does.
+  """Returns the law of the number of reports in the rounds in which a given client reports.
 
   Args:
     population: n.
@@ -174,7 +178,7 @@ def reports_of_a_member(
 
 
 def loss_ratio(num_reports: Any, num_shares: int) -> Any:
-  """How much more a sum of k shares loses than one of K: the ratio of squared noise multipliers.
+  """Returns the ratio of squared noise multipliers of K shares and of k shares.
 
   The noise of k shares is worth a continuous Gaussian of variance k sigma^2 - 2. The ratio to that
   of K falls with sigma, so that sigma = 2 bounds it: (4 K - 2) / (4 k - 2).

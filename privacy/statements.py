@@ -1,4 +1,4 @@
-"""What a privacy guarantee is about, in sentences: every number comes with them."""
+"""States a privacy guarantee in sentences: every number comes with them."""
 
 from typing import Optional
 
@@ -20,7 +20,7 @@ NOT_COVERED = (
 
 
 def mechanism(release: releases.Release) -> str:
-  """What a round releases and with which noise."""
+  """States the releases of a round and their noise."""
   parts = []
   z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
   if z_q is not None:
@@ -42,12 +42,12 @@ def mechanism(release: releases.Release) -> str:
 
 
 def neighboring(release: releases.Release) -> str:
-  """Which change of the data the guarantee hides."""
+  """States the change of the data that the guarantee hides."""
   return f"Neighbouring data sets: {release.neighboring_relation}."
 
 
 def sampling(release: releases.Release) -> str:
-  """How the cohorts must come about for the guarantee to hold."""
+  """States the sampling of cohorts that the guarantee presumes."""
   m, n = release.clients_per_round, release.population
   if release.contacted is not None:
     return (
@@ -70,7 +70,7 @@ def sampling(release: releases.Release) -> str:
 
 
 def noise_shares(release: releases.Release) -> Optional[str]:
-  """Who makes the noise where clients do; None where the server makes all of it."""
+  """States the sources of noise if clients make any; None if the server makes all of it."""
   if release.num_shares is None:
     return None
   who = (
@@ -88,7 +88,7 @@ def noise_shares(release: releases.Release) -> Optional[str]:
 
 
 def adversary(release: releases.Release) -> str:
-  """Against whom the main number holds."""
+  """States the adversary of the main number."""
   seen = [
     name
     for name, multiplier in (
@@ -102,7 +102,7 @@ def adversary(release: releases.Release) -> str:
 
 
 def guarantee(release: releases.Release) -> list[str]:
-  """All of the above, in the order of reading."""
+  """Returns all of the above, in the order of reading."""
   sentences = [
     mechanism(release),
     neighboring(release),
@@ -114,8 +114,8 @@ def guarantee(release: releases.Release) -> list[str]:
 
 
 def paper_caveat(release: releases.Release, num_rounds: int, delta: float) -> list[str]:
-  """That the paper's accounting is not a guarantee, and what the same noise costs."""
-  # Imported here, because it depends on more than the sentences of the default accounting do.
+  """States that the paper's accounting is no guarantee, and the real cost of the noise."""
+  # The import is here, because `paper` depends on more than the other sentences do.
   from privacy import paper
 
   cost = paper.real_cost(release, num_rounds, delta)

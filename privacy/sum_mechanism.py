@@ -19,7 +19,7 @@ from privacy import checks
 from privacy import shares
 from privacy import tree_mechanism
 
-# Rounding then adds at most one part in a hundred to the sensitivity.
+# With so many steps, rounding adds at most one part in a hundred to the sensitivity.
 _STEPS_PER_ROOT_OF_ENTRIES = 50.0
 
 
@@ -64,7 +64,7 @@ class SumMechanism:
 def build_sum_mechanism(
   noise_multiplier: float, clip_norm: float, num_entries: int, num_shares: int
 ) -> SumMechanism:
-  """Derives all parameters of the private sum from what one wants of it.
+  """Derives all parameters of the private sum from its noise, norm, size and shares.
 
   Args:
     noise_multiplier: z_w.

@@ -1,4 +1,4 @@
-"""The parameters of the private histogram: from a noise multiplier to what goes over the wire.
+"""The parameters of the private histogram: from a noise multiplier to the bits on the wire.
 
 The mechanism. Each client i holds x_i in {0, 1}^d, the binary hierarchical histogram of its loss
 with b bins: L = log2 b ones among d = 2 b - 2 nodes. It sends (c x_i + xi_i) mod M with independent
@@ -23,7 +23,7 @@ import numpy as np
 from privacy import checks
 from privacy import shares
 
-# Sums are computed in 64 bits, of which reports that are not reduced take some more.
+# Sums are computed in 64 bits, and reports that are not reduced need some more than the modulus.
 _MAX_MODULUS = 2**53
 # A client sends two numbers a bin: a megabyte.
 _MAX_BINS = 2**16
@@ -41,7 +41,7 @@ class TreeMechanism:
   Attributes:
     noise_multiplier: z_q, the noise's standard deviation over the sensitivity.
     num_bins: b, a power of two.
-    expected_clients: How many clients are expected to report.
+    expected_clients: The expected number of reports.
     num_shares: K, shares of noise in the sum; with more reports there is no result.
     scale: c, the integer with which counts are multiplied.
     local_stddev: sigma_local, of the noise of one client on one scaled node.
@@ -86,7 +86,7 @@ class TreeMechanism:
     return self.local_stddev * math.sqrt(self.num_shares) / self.scale
 
   def describe(self) -> str:
-    """One sentence for the user, with the cost of communication."""
+    """Describes the histogram in a sentence for the user, with the cost of communication."""
     return (
       f"A histogram of {self.num_bins} bins with noise multiplier {self.noise_multiplier:.4g}:"
       f" counts times {self.scale}, noise of {self.local_stddev:.3g} a client, modulo"
@@ -105,7 +105,7 @@ def check_num_bins(num_bins: int) -> int:
 
 
 def least_sensitivity(noise_multiplier: float, num_shares: int) -> float:
-  """The least sensitivity, in integers, with which a share of noise is `shares.MIN_STDDEV`."""
+  """Returns the least sensitivity, in integers, with shares of noise `shares.MIN_STDDEV`."""
   variance = num_shares * shares.MIN_STDDEV**2 - shares.ROUNDING_VARIANCE
   return math.sqrt(variance) / noise_multiplier
 
@@ -120,7 +120,7 @@ def check_modulus(modulus: int, noise_multiplier: float) -> None:
 
 
 def cumulative_variances(num_bins: int) -> np.ndarray:
-  """Variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1 on each node.
+  """Returns variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1.
 
   Given the estimate of a node, that of its left child is half of it plus an independent half
   difference of its children. So the count of the first k bins below a node of n bins is
@@ -130,7 +130,7 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
   Returns:
     float64 [b - 1].
   """
-  own = np.zeros(2)  # Of the first 0 or 1 bins, given the estimate of the single bin.
+  own = np.zeros(2)  # Variances for the first 0 or 1 bins, given the estimate of the single bin.
   height_of_bin = 1
   num_below = 1
   while num_below < num_bins:
@@ -147,7 +147,7 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
 
 
 def wrap_margin(stddev: float, num_entries: int) -> int:
-  """t: all noise of a release is in [-t, t] but with probability `_WRAP_PROBABILITY`."""
+  """Returns t: all noise of a release is in [-t, t] but with `_WRAP_PROBABILITY`."""
   return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
@@ -212,7 +212,7 @@ def build_tree_mechanism(
   else:
     local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
   if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
-    local_stddev = shares.MIN_STDDEV  # Below it by rounding alone.
+    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
   if local_stddev < shares.MIN_STDDEV and not is_paper:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"

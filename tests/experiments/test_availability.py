@@ -258,7 +258,7 @@ def test_evaluations_at_the_same_hours_are_told(tmp_path):
 
 def test_what_cannot_be_compared_is_told(tmp_path):
   _write_run(tmp_path, "superquantile_theta_0.5", 0)
-  assert "No method has a θ that follows who turns up (--wanted_updates)" in _describe(tmp_path)
+  assert "No method has an adaptive θ (--wanted_updates)" in _describe(tmp_path)
   _write_run(tmp_path, _ADAPTIVE, 1)
   text = _describe(tmp_path)
   assert "shares no seed with Superquantile θ = 0.5, so that they cannot be compared." in text

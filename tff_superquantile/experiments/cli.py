@@ -1,4 +1,4 @@
-"""How commands end: one sentence for a mistake, an exit code that means something."""
+"""Ends commands: one sentence for a mistake, an exit code that means something."""
 
 import atexit
 from collections.abc import Iterator, Sequence
@@ -23,15 +23,15 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @contextlib.contextmanager
 def starting_tensorflow() -> Iterator[None]:
-  """Where modules that need TensorFlow are imported, which takes seconds.
+  """Encloses the imports of modules that need TensorFlow, which take seconds.
 
-  Without the garbage collector, which would look at all that they make several times, a second in
-  all. None of it is garbage before Python ends: until then it is left out of what the collector
-  looks at.
+  The garbage collector is off meanwhile: it would look at every new object several times, a second
+  in all. None of these objects is garbage before Python ends, so the collector ignores them later,
+  too.
 
-  And without the call by which TensorFlow counts its GPUs where absl has begun already: it comes
-  before TensorFlow is eager, and from then on Keras takes itself to be in TensorFlow 1 within
-  functions.
+  If absl has begun already, TensorFlow would also count its GPUs here. That call comes before
+  TensorFlow is eager, and afterwards Keras takes itself to be in TensorFlow 1 within functions. So
+  the call is left out.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
@@ -50,7 +50,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def _drop_unwritable_output() -> None:
-  """Python would try to write it once more when it ends, and complain."""
+  """Drops buffered output, which Python would else write again at its end, with a complaint."""
   try:
     sys.stdout.flush()
   except OSError:
@@ -83,12 +83,12 @@ def run(main: Callable[[], None]) -> None:
     main: The command. A `ValueError` that this project raises is the user's mistake: its message is
       shown, not a traceback. `failures` has what is said of other errors.
   """
-  # Before anything imports TensorFlow, here or in a child process.
+  # This comes before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
   def terminate(signum: int, frame: Optional[types.FrameType]) -> NoReturn:
     del frame
-    sys.exit(128 + signum)  # Unwinds, so that what was computed is saved.
+    sys.exit(128 + signum)  # The stack unwinds, so that computed rounds are saved.
 
   def guarded(argv: Sequence[str]) -> None:
     if len(argv) > 1:
@@ -96,7 +96,7 @@ def run(main: Callable[[], None]) -> None:
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGTERM, terminate)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup wants it.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it: it stays so.
       signal.signal(signal.SIGHUP, terminate)
     failure = _carry_out(main)
     if failure is not None:
@@ -108,13 +108,13 @@ def run(main: Callable[[], None]) -> None:
     except flags.Error as error:
       fail(f"{' '.join(str(error).split())} (--help lists the flags)", USAGE_ERROR)
     except SystemExit:
-      sys.exit(0)  # After --help, which absl ends as a failure.
+      sys.exit(0)  # absl ends --help as a failure.
 
   app.run(guarded, flags_parser=parse)
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:
-  """The values of a list flag as numbers.
+  """Returns the values of a list flag as numbers.
 
   Args:
     flag: Its name.

@@ -1,4 +1,4 @@
-"""What a command says of the error that ends it.
+"""Describes the error that ends a command, in a sentence and with an exit code.
 
 A `ValueError` of this project's is a sentence for its user already. What the system says of a file,
 such as that the disk is full, becomes one. Any other error comes from a user's own task or model,
@@ -19,7 +19,7 @@ FAILED = 1
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OUR_PACKAGES = ("tff_superquantile", "privacy", "benchmarks")
-# Files and folders of `tasks`; the others there are users'.
+# Files and folders of `tasks` that are the project's; the others there are users'.
 _OUR_TASKS = (
   *("__init__", "data_set", "emnist", "models", "sent140", "splits", "synthetic", "task"),
   "user_files",
@@ -27,7 +27,7 @@ _OUR_TASKS = (
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # AutoGraph runs a copy of a function; its messages say where the original is.
 _FRAME_IN_MESSAGE = re.compile(r'File "(.+)", line (\d+), in (\w+)(?:  \*)?')
-_MOST_CHARACTERS = 500  # Of an error's own message; TensorFlow's may have thousands.
+_MOST_CHARACTERS = 500  # TensorFlow's messages may have thousands; so much of them is shown.
 
 _REMEDIES = {
   errno.ENOSPC: "make room",
@@ -35,7 +35,7 @@ _REMEDIES = {
   errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
 _ERRNOS = {os.strerror(number): number for number in errno.errorcode}
-# In TensorFlow's errors, at the begin of a line or after what it was doing:
+# The words of TensorFlow's errors, at the beginning of a line or after the failed action:
 # "{{node SaveV2}} PATH; No space left on device", "Failed to run: PATH; No such file or directory".
 _TENSORFLOWS_WORDS = re.compile(
   rf"(?:^|: |\}}\}} )((?:(?!: |\}}\}} ).)+?); ({'|'.join(map(re.escape, _ERRNOS))})", re.MULTILINE
@@ -57,7 +57,7 @@ class Failure(NamedTuple):
 
 
 def describe(error: Exception) -> Failure:
-  """How a command fails that this error ends."""
+  """Returns the failure of a command that this error ends."""
   if _is_sentence(error):
     return Failure(str(error), USAGE_ERROR)
   said = _system_error(error)
@@ -72,7 +72,7 @@ def describe(error: Exception) -> Failure:
 
 
 def _is_ours(path: str) -> bool:
-  """Whether a source file is this project's."""
+  """Returns whether a source file is this project's."""
   file = pathlib.Path(path).resolve()
   if _ROOT / "tasks" in file.parents:
     return pathlib.Path(file.relative_to(_ROOT / "tasks").parts[0]).stem in _OUR_TASKS
@@ -80,20 +80,20 @@ def _is_ours(path: str) -> bool:
 
 
 def _is_users(path: str) -> bool:
-  """Whether a source file is neither this project's nor a library's."""
+  """Returns whether a source file is neither this project's nor a library's."""
   if _ROOT / "tasks" in pathlib.Path(path).resolve().parents:
     return not _is_ours(path)
   return not _is_ours(path) and os.path.exists(path) and not path.startswith(_LIBRARIES)
 
 
 def _is_sentence(error: Exception) -> bool:
-  """Whether an error's message is written for users: this project's own `ValueError`s are."""
+  """Returns whether an error's message is for users: this project's own `ValueError`s are."""
   last = traceback.extract_tb(error.__traceback__)[-1]
   return isinstance(error, ValueError) and _is_ours(last.filename)
 
 
 def _say_where(error: Exception) -> str:
-  """A sentence on an error that comes from a user's file, or from where nobody expects any."""
+  """Describes an error of a user's file, or one that nobody expects, with its place."""
   frames: list[tuple[Any, ...]] = []
   frames += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
   message = str(error)
@@ -110,9 +110,9 @@ def _say_where(error: Exception) -> str:
 
 
 def _system_error(error: Exception) -> Optional[OSError]:
-  """What the system said of a file, as Python has it; None for an error of another kind.
+  """Returns the system's error about a file as Python's own; None for an error of another kind.
 
-  TensorFlow and TFF have several classes for it, and the same words.
+  TensorFlow and TFF have several classes for such errors, and the same words.
   """
   if isinstance(error, OSError):
     return error

@@ -26,7 +26,7 @@ def run(name: str) -> None:
   """
   study = studies.load(name)
   study.define_flags()
-  # What --help shows, whichever module is the main one.
+  # --help shows the docstring of the main module, whichever that is.
   sys.modules["__main__"].__doc__ = study.__doc__
   for flag in flags.FLAGS.get_key_flags_for_module(study):
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)

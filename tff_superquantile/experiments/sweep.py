@@ -2,8 +2,8 @@
 
     python -m tff_superquantile.experiments.sweep --experiment=default [flags of train]
 
-Runs are processes, several at once when there are cores for them. What is finished is skipped, what
-was interrupted continues. A failed run does not stop the others.
+Runs are processes, several at once when there are cores for them. Finished runs are skipped,
+interrupted ones continue. A failed run does not stop the others.
 
 For a cluster, `--print_commands` prints the runs that can go now, one command a line, in place of
 carrying them out: those of the next grid search, or, when all is tuned, those of the comparison.
@@ -37,7 +37,7 @@ from tff_superquantile.experiments.run import run_folder
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_string(
-  "experiment", "default", "What to run; see run_experiments.sh --help."
+  "experiment", "default", "The experiment to run; see run_experiments.sh --help."
 )
 _QUICK = flags.DEFINE_bool("quick", False, "Few rounds and one seed, to see that all works.")
 _SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.")
@@ -51,18 +51,18 @@ _TUNE = flags.DEFINE_enum(
   "tune",
   None,
   ["none", "methods", "all"],
-  "What to tune by grid search before the comparison: the methods' own parameters (methods), or"
-  " also the learning rate and l2 that they share (all); none takes what the experiment states."
-  " None for methods, or with --quick none.",
+  "Parameters to tune by grid search before the comparison: the methods' own (methods), or also the"
+  " learning rate and l2 that they share (all); none takes the experiment's stated values. None for"
+  " methods, or with --quick for none.",
 )
 _PRINT_COMMANDS = flags.DEFINE_bool(
-  "print_commands", False, "Prints the runs that can go now as commands, and runs nothing."
+  "print_commands", False, "Prints the runs that can start now as commands, and runs nothing."
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-  "num_workers", None, "Runs at once; None for the number of cores.", lower_bound=1
+  "num_workers", None, "Number of runs at once; None for the number of cores.", lower_bound=1
 )
 
-# What tells the runs of an experiment apart is the experiment's to say.
+# The experiment decides these: they tell its runs apart.
 _NOT_OF_A_SWEEP = {
   "theta": "--thetas",
   "epsilon": "--epsilons",
@@ -89,7 +89,7 @@ def _preset() -> presets.Preset:
 
 
 def _parse_names(flag: str, values: Sequence[str]) -> list[float]:
-  """`cli.parse_list` of numbers that name the folders of their runs."""
+  """Returns the values of a list flag whose numbers name the folders of runs."""
   numbers = cli.parse_list(flag, values, float)
   if len({f"{number:g}" for number in numbers}) < len(numbers):
     raise ValueError(
@@ -119,7 +119,7 @@ def plan() -> list[tuning.Settings]:
     if not all(0.0 < epsilon < math.inf for epsilon in epsilons):
       raise ValueError(f"Found --epsilons={','.join(_EPSILONS.value)}; expected positive numbers.")
   elif _QUICK.value:
-    epsilons = preset.epsilons[::2][:2]  # Enough for a curve.
+    epsilons = preset.epsilons[::2][:2]  # Two are enough for a curve.
   methods = preset.methods(thetas, epsilons)
   seeds = preset.seeds
   if _SEEDS.value is not None:
@@ -138,12 +138,12 @@ def plan() -> list[tuning.Settings]:
 
 
 def _distinct(configs: Sequence[run_config.RunConfig]) -> list[run_config.RunConfig]:
-  """The runs without those that come twice, as when tuning chooses what runs anyway."""
+  """Returns the runs, each once, also if tuning chooses one that runs anyway."""
   return list({names.run_path(config): config for config in configs}.values())
 
 
 def _is_left(config: run_config.RunConfig) -> bool:
-  """Whether there is something to do for a run: it has not finished, nor diverged."""
+  """Returns whether a run has neither finished nor diverged."""
   run = run_folder.of_config(config)
   if run.diverged:
     return False
@@ -152,10 +152,10 @@ def _is_left(config: run_config.RunConfig) -> bool:
 
 
 class _Stages:
-  """The steps of an experiment, each a set of runs, of which the later follow from the earlier.
+  """The steps of an experiment, each a set of runs; later steps follow from earlier ones.
 
   Attributes:
-    searches: The grid searches that were made.
+    searches: The grid searches so far.
   """
 
   def __init__(self, num_workers: int, print_commands: bool):
@@ -167,7 +167,7 @@ class _Stages:
     """Carries out runs; with --print_commands prints those that are left, if any, and ends.
 
     Args:
-      what: What they are for.
+      what: Their purpose, in words.
       configs: The runs.
 
     Returns:
@@ -186,9 +186,9 @@ class _Stages:
     return []
 
   def search(self, what: str, searches: Sequence[tuning.Search]) -> list[Mapping[str, float]]:
-    """Carries out grid searches side by side; returns what each has chosen."""
+    """Carries out grid searches side by side; returns the values that each has chosen."""
     configs = [candidate.config for search in searches for candidate in search.candidates]
-    self.carry_out(what, configs)  # A candidate may well fail: it is not chosen then.
+    self.carry_out(what, configs)  # A candidate may well fail: then it is not chosen.
     self.searches += searches
     return [search.choose() for search in searches]
 
@@ -196,7 +196,7 @@ class _Stages:
 def _tune(
   stages: _Stages, preset: presets.Preset, plan: Sequence[tuning.Settings], tune: str
 ) -> list[tuning.Settings]:
-  """Returns the runs of the comparison with what grid searches have chosen, or their defaults."""
+  """Returns the runs of the comparison with the values of grid searches, or their defaults."""
   if tune == "none":
     return [tuning.with_defaults(settings) for settings in plan]
   first_seed = plan[0]["seed"]
@@ -220,7 +220,7 @@ def _tune(
 
 
 def _key(settings: tuning.Settings) -> str:
-  """What the runs of a method have in common, before its parameters are chosen."""
+  """Returns the settings that the runs of a method share before its parameters are chosen."""
   return repr([(name, value) for name, value in settings.items() if name != "seed"])
 
 
@@ -246,7 +246,7 @@ def main() -> None:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return
 
-  from tff_superquantile.experiments.report import page  # Draws: not before it is needed.
+  from tff_superquantile.experiments.report import page  # It imports matplotlib, which is slow.
 
   if any(run.finished for run in run_folder.find_runs(output_dir) if run.task == task):
     for name in filter(None, ("comparison", preset.evaluation)):

@@ -16,7 +16,7 @@ flags.adopt_module_key_flags(train_flags)
 
 def main() -> None:
   config = train_flags.config()
-  with cli.starting_tensorflow():  # Not for --help.
+  with cli.starting_tensorflow():  # --help does not get here.
     from tff_superquantile.experiments import run
     from tff_superquantile.simulation import training_loop
 

@@ -25,7 +25,7 @@ _define()
 
 
 def given() -> dict[str, Any]:
-  """The values of the flags of a run that are on the command line, by name."""
+  """Returns the values of a run's flags that are on the command line, by name."""
   return {name: flags.FLAGS[name].value for name in run_config.names() if flags.FLAGS[name].present}
 
 

@@ -1,1 +1,1 @@
-"""Experiments of several runs: what they are, how they are tuned, and who carries them out."""
+"""Experiments of several runs: their presets, their tuning, and the pool that carries them out."""

@@ -19,7 +19,7 @@ from tff_superquantile.simulation import dependent_process
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-# As absl logs it: severity, date, time, process, file and line.
+# absl begins a line with severity, date, time, process, file and line.
 _WARNING = re.compile(r"W\d{4} \S+ +\d+ training_loop\.py:\d+\] (.+)")
 
 
@@ -40,8 +40,8 @@ class _ActiveRun:
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self._log_path = self.folder.path / "log.txt"
     atomic_files.make_folder("output_dir", self.folder.path)
-    with run_folder.lock(self.folder.path):  # Else the log of a run at work would be lost.
-      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it.
+    with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
+      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it open.
     with log:
       self.process = dependent_process.DependentProcess(
         command(config),
@@ -56,14 +56,14 @@ class _ActiveRun:
     try:
       with open(self.folder.path / "rounds.csv", "rb") as file:
         header = file.readline()
-        # Only the end, as this is looked at twice a second.
+        # The end is enough, as this is read twice a second.
         file.seek(max(0, os.path.getsize(file.name) - 4096))
-        last_line = file.read().split(b"\n")[-2]  # What follows it is still being written.
+        last_line = file.read().split(b"\n")[-2]  # The rest is still being written.
       columns, values = csv.reader([header.decode(), last_line.decode()])
       row = {name: float(value) for name, value in zip(columns, values) if value}
       return int(row.pop("round")), row
     except (OSError, ValueError, LookupError):
-      return 0, {}  # Not there yet.
+      return 0, {}  # The file is not there yet.
 
   def show_progress(self) -> int:
     """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
@@ -73,15 +73,15 @@ class _ActiveRun:
     return done
 
   def _lines(self) -> list[str]:
-    """The lines that the run printed."""
+    """Returns the lines that the run printed."""
     return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
 
   def warnings(self) -> list[str]:
-    """The warnings of its training that the run logged."""
+    """Returns the warnings that the run logged of its training."""
     return [match[1] for match in map(_WARNING.search, self._lines()) if match]
 
   def complaint(self) -> str:
-    """The last line that the run printed."""
+    """Returns the last line that the run printed."""
     lines = self._lines()
     nothing = "it said nothing, as where the disk is full"
     return next((line for line in reversed(lines) if line.strip()), nothing)
@@ -111,7 +111,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[s
   """
   cores = sorted(os.sched_getaffinity(0))
   num_workers = min(num_workers, len(configs), len(cores))
-  # Cores, and a line of the terminal.
+  # A slot is a share of the cores and a line of the terminal.
   free: list[tuple[Sequence[int], int]]
   free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
   waiting = list(configs)

@@ -75,7 +75,7 @@ class Preset:
   def methods(
     self, thetas: Optional[Sequence[float]] = None, epsilons: Optional[Sequence[float]] = None
   ) -> list[dict[str, Any]]:
-    """The flags that tell the methods apart: FedAvg, the baselines, and each tail fraction.
+    """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
 
     Args:
       thetas: Tail fractions; None for the preset's own.
@@ -102,7 +102,7 @@ class Preset:
 
 _FIVE_SEEDS = (0, 1, 2, 3, 4)
 _THETAS_OF_THE_PAPER = (0.8, 0.5, 0.1)
-# The paper's grids. AFL is q-FFL with q = 10 there; agnostic FedAvg is what it stands for.
+# The paper's grids. The paper runs q-FFL with q = 10 for AFL; agnostic FedAvg is the real one.
 _BASELINES = (
   *(dict(algorithm="fed_avg_sub", theta=theta) for theta in _THETAS_OF_THE_PAPER),
   dict(algorithm="fed_prox", proximal_weight=Grid((1.0, 0.1, 0.01, 0.001), default=0.01)),
@@ -206,7 +206,7 @@ PRESETS: Mapping[str, Preset] = {
     task="synthetic",
     thetas=(0.5, 0.25),
     seeds=_FIVE_SEEDS,
-    # Few clients and a step that is not small: where the noise of a small tail shows, at night.
+    # Few clients and a step that is not small: so the noise of a small tail shows at night.
     # Evaluations every 5 rounds see every hour of the day in turn.
     flags=dict(
       sampling="diurnal", clients_per_round=20, client_learning_rate=0.2, rounds_per_evaluation=5
@@ -219,7 +219,7 @@ PRESETS: Mapping[str, Preset] = {
     task="synthetic",
     thetas=(0.5, 0.25),
     seeds=_FIVE_SEEDS,
-    # The paper's delta, and norms of gradients. What it tuned at epsilon 5, for all epsilons.
+    # The paper's delta and norms of gradients, tuned there at epsilon 5, for all epsilons.
     flags=dict(delta=1 / 2500, clip_unit="gradient"),
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
     epsilons=(3.0, 5.0, 10.0, 15.0, 20.0),

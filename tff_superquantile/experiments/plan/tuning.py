@@ -1,4 +1,4 @@
-"""Tuning by grid search, as the paper does: what to run, and what was best.
+"""Tunes by grid search, as the paper does: plans the runs and chooses the best values.
 
 First, one after the other, what all methods share is tuned with FedAvg (learning rate, then l2);
 then each method's own parameter. Runs hold out a part of the training clients and the criteria look
@@ -26,8 +26,8 @@ FILE_NAME = "tuning.json"
 _FOLDER = "tuning"
 
 
-# What a run is asked for before it is tuned: values of fields of `RunConfig`, and a `presets.Grid`
-# for each that is to be tuned.
+# A run before it is tuned: values of fields of `RunConfig`, and a `presets.Grid` for each field
+# that is to be tuned.
 Settings = Mapping[str, Any]
 
 
@@ -54,7 +54,7 @@ class Search:
   candidates: Sequence[Candidate]
 
   def results(self) -> list[float]:
-    """The criterion of each candidate; infinite where its run failed or diverged."""
+    """Returns the criterion of each candidate; infinite where its run failed or diverged."""
     results = []
     for candidate in self.candidates:
       run = run_folder.of_config(candidate.config)
@@ -63,7 +63,7 @@ class Search:
     return results
 
   def choose(self) -> Mapping[str, float]:
-    """The values of the best candidate; the first of equals.
+    """Returns the values of the best candidate; the first of equals.
 
     Raises:
       RuntimeError: If none has a result.
@@ -77,7 +77,7 @@ class Search:
     return self.candidates[results.index(min(results))].values
 
   def describe(self) -> dict[str, Any]:
-    """What was tried, for people and for tuning.json."""
+    """Returns the tried and the chosen values, for people and for tuning.json."""
     return {
       "method": self.method,
       "criterion": self.criterion,
@@ -90,7 +90,7 @@ class Search:
 
 
 def _settings_of_tuning(settings: Settings, preset: presets.Preset) -> dict[str, Any]:
-  """The settings of a run that is only to tune: apart from the others, with clients held out."""
+  """Returns the settings of a tuning run: in a folder apart, with clients held out."""
   return {
     **settings,
     "output_dir": os.path.join(settings["output_dir"], _FOLDER),
@@ -99,7 +99,7 @@ def _settings_of_tuning(settings: Settings, preset: presets.Preset) -> dict[str,
 
 
 def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Settings) -> Search:
-  """The search for values that all methods share.
+  """Builds the search for values that all methods share.
 
   Args:
     grid: What to try.
@@ -114,7 +114,7 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
-    # What is tuned for all is no part of a method's name, so these runs are told apart here.
+    # Shared values are no part of a method's name, so the run's name tells these runs apart.
     suffix = "_".join(f"{flag}_{value:g}" for flag, value in values.items())
     own = {**_settings_of_tuning(settings, preset), **values}
     own["run_name"] = f"{method}_{suffix}"
@@ -123,7 +123,7 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
 
 
 def method_search(preset: presets.Preset, settings: Settings) -> Search:
-  """The search for the parameters of one method.
+  """Builds the search for the parameters of one method.
 
   Args:
     preset: The experiment.
@@ -152,7 +152,7 @@ def with_defaults(settings: Settings) -> dict[str, Any]:
 
 
 def is_tuned(settings: Settings) -> bool:
-  """Whether a parameter of the method is to be tuned."""
+  """Returns whether a parameter of the method is to be tuned."""
   return any(isinstance(value, presets.Grid) for value in settings.values())
 
 

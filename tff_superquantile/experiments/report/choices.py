@@ -1,4 +1,4 @@
-"""Figures of a model family: which models clients pick, and what that gains."""
+"""Figures of a model family: the models that clients pick, and the gain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shares(
     svg = style.to_svg(figure)
   return style.Figure(
     "choice-shares",
-    "Who picks which model",
+    "Share of each model",
     "Share of the test clients that pick each model by its error on their held-in examples; mean"
     " over seeds, the bar is a standard deviation over seeds, dots are seeds. Equal shares say that"
     " no model suits all, or that clients cannot tell the models apart: the next figure shows"
@@ -51,7 +51,7 @@ def shares(
 
 
 def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, str]) -> style.Figure:
-  """Draws what the family gains over every other way to give clients a model.
+  """Draws the gain of the family over every other way to give clients a model.
 
   Args:
     results: As `tables.of_values` returns them, metrics "gain.mean" and "gain.p90".
@@ -77,12 +77,12 @@ def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, st
     svg = style.to_svg(figure)
   return style.Figure(
     "choice-gains",
-    "What the choice gains",
-    "How much lower the error is where each client picks its own model than where clients get"
-    " theirs as named on the left, in percentage points, seed by seed (dots), with mean and"
-    " standard deviation. To the right of the line, choice gains. “Choices dealt at random” keeps"
-    " the shares of the models but not who has which: a gain on it is what clients know of"
-    " themselves. The rows “in hindsight” look at the examples that measure, which flatters them.",
+    "Gain of the choice",
+    "Decrease of the error if each client picks its own model instead of getting one as named on"
+    " the left, in percentage points, seed by seed (dots), with mean and standard deviation. To the"
+    " right of the line, choice gains. “Choices dealt at random” keeps the shares of the models but"
+    " deals them to other clients: a gain on it shows how well clients know themselves. The rows"
+    " “in hindsight” look at the examples that measure, which flatters them.",
     svg,
   )
 

@@ -1,4 +1,4 @@
-"""Figures of the clients: how loss and error are distributed, and which clients they hit."""
+"""Figures of the clients: the distributions of loss and error, and the clients that they hit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def error_histogram(groups: run_folder.Groups) -> style.Figure:
   """Draws the distribution of the test clients' error."""
   return style.Figure(
     "error-histogram",
-    "Who is served badly",
+    "Badly served clients",
     "Share of the test clients at each error, the clients of all seeds together. Above, a dot"
     " marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the"
     " right end: a method that serves the worst-off clients has less there, and pays for it, if"

@@ -45,7 +45,7 @@ def draw(days: pd.DataFrame, num_days: int) -> style.Figure:
     grid = figure.subplots(1, len(panels), squeeze=False)
     for axes, (quantity, title, factor) in zip(grid[0], panels):
       if quantity == "tail_size":
-        # The same seed has the same cohorts with every method.
+        # A seed draws the same cohorts with every method.
         turned_up = over_seeds.loc[(methods[0], "cohort_size"), "mean"]
         axes.fill_between(turned_up.index, turned_up, color=style.INK, alpha=0.13, linewidth=0)
       for method in methods:
@@ -69,9 +69,9 @@ def draw(days: pd.DataFrame, num_days: int) -> style.Figure:
     f"By the hour, which is the round modulo {_HOURS}, mean over seeds. First the clients that"
     f" turned up for a round and those that trained, mean over the last {num_days} days; then the"
     " tail fraction, over the same days; then the 90th percentile of the test clients’ errors, of"
-    " the last evaluations at that hour (two where there are enough, the table has the last one);"
-    " the band is one standard deviation over seeds on either side. Look at the error after the"
-    " hours in which few turn up: where it rises then, and falls when clients come back, it is the"
-    " noise of a small tail.",
+    " the last evaluations at that hour (two if there are enough, the table has the last one). The"
+    " band is one standard deviation over seeds on either side. Look at the error after the hours"
+    " with few clients: if it rises then, and falls when clients come back, it is the noise of a"
+    " small tail.",
     svg,
   )

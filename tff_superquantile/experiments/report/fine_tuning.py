@@ -41,7 +41,7 @@ def arrows(results: pd.DataFrame, methods: Sequence[Name]) -> style.Figure:
         before, after = (
           100 * aggregates.loc[(method, f"{when}.error.{statistic}")] for when in WHEN
         )
-        # Not on one line, so that bars and arrow do not hide each other.
+        # Bars and arrow lie apart, so that they do not hide each other.
         ends = ((after["mean"], row + 0.16), (before["mean"], row - 0.16))
         arrow = dict(arrowstyle="-|>", color=color, lw=1.2, shrinkA=5, shrinkB=5, alpha=0.7)
         axes.annotate("", *ends, arrowprops=arrow)
@@ -118,9 +118,9 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
     svg = style.to_svg(figure)
   return style.Figure(
     "distribution",
-    "Who gains by it",
+    "Clients that gain",
     "Share of the test clients at each error, the clients of all seeds together: the line before,"
-    " the area after fine-tuning; dotted and solid verticals are the 90th percentiles of each. Look"
-    " at the right end: clients there are served badly even by a model of their own.",
+    " the area after fine-tuning; dotted and solid verticals are the 90th percentiles of the two."
+    " Look at the right end: even a model of their own serves the clients there badly.",
     svg,
   )

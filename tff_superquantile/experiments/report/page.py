@@ -22,14 +22,14 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """A paragraph that every form of the report has."""
+  """A paragraph; every form of the report has it."""
 
   text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Details:
-  """Blocks that only a browser shows, folded away unless `is_open`."""
+  """Blocks for browsers alone, folded away unless `is_open`."""
 
   title: str
   blocks: Sequence[Block]

@@ -15,7 +15,7 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-# Flags that say where and for which seed, not how: they differ without a difference.
+# Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
 _CRITERIA = {
   presets.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
@@ -33,7 +33,7 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
 
 
 def notes(finished: Sequence[run_folder.Run], unfinished: Sequence[run_folder.Run]) -> list[str]:
-  """Returns what a reader of a comparison must know about its runs."""
+  """Returns caveats on the runs of a comparison."""
   groups = run_folder.group_by_method(finished)
   sentences = different_seeds(groups)
   diverged = [
@@ -75,8 +75,8 @@ def searches(folder: pathlib.Path) -> list[tables.Table]:
       cells.append(tables.Cell(f"{values}: {outcome}", best=candidate == search["chosen"]))
     rows.append(tables.Row(_title(search["method"]), cells))
   note = (
-    "Grid searches with one seed, before the runs above, give each value its result; no test client"
-    " was looked at. The chosen value is bold."
+    "Results of grid searches with one seed, before the runs above; they looked at no test client."
+    " The chosen value is bold."
   )
   return [tables.Table("What was tuned", [], rows, note, "words")] if rows else []
 
@@ -88,7 +88,7 @@ def _title(algorithm: str) -> str:
 
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
-  """Says from flags and manifests what the runs share and what they don't.
+  """Lists the flags and versions that the runs share, and those in which they differ.
 
   Args:
     groups: Finished runs by method.

@@ -53,7 +53,7 @@ def draw(points: Sequence[Any], titles: Mapping[str, str], through_tff: str) -> 
       for axes, num_bins in zip(row, all_bins):
         here = [p for p in points if (p.distribution, p.num_bins) == (distribution, num_bins)]
         for recipe, color in colors.items():
-          # Ours does not depend on the bits as long as they are enough.
+          # Our error does not depend on the bits, as long as they are enough.
           for index, bits in enumerate(all_bits if recipe == "paper" else all_bits[-1:]):
             curve = sorted(
               (p.epsilon, p.error) for p in here if (p.recipe, p.bits) == (recipe, bits)

@@ -1,4 +1,4 @@
-"""Figures of what the runs released in each round."""
+"""Figures of the rounds: error, loss, threshold and tail against rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Panel(NamedTuple):
   column: str
   title: str
   factor: float = 1.0
-  is_smooth: bool = False  # Whether moving means are drawn.
+  is_smooth: bool = False  # True draws moving means.
 
 
 def error_by_round(groups: run_folder.Groups) -> style.Figure:
@@ -55,7 +55,7 @@ def selection_by_round(groups: run_folder.Groups) -> style.Figure:
   return style.Figure(
     "selection-by-round",
     "Selected clients and threshold",
-    "How many clients of the cohort were at or above the threshold and trained, and the threshold"
+    "The number of clients at or above the threshold, which therefore trained, and the threshold"
     " itself; moving means over a fiftieth of the rounds, band as above. Look for a number of"
     " clients near θ times the cohort (dotted, where θ is known) and a threshold that settles; a"
     " private threshold is noisier.",

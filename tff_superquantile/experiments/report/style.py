@@ -1,4 +1,4 @@
-"""How figures look: one colour a method, drawn once in light colours and recoloured for dark."""
+"""The look of figures: one colour a method, drawn once in light colours and recoloured for dark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GREY = "#4a4a4a"  # FedAvg.
 # The colours of Okabe and Ito, which stay apart for colour-blind readers.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#c05f98", "#c88a00", "#56b4e9")
 PALE, INK, FAINT = "#a9afb6", "#22262b", "#d9dce0"
-# What each colour becomes on a dark background.
+# The colour on a dark background in place of each light one.
 _DARK = {
   GREY: "#c9c9c9",
   **dict(zip(COLORS, ("#56a8e8", "#ff8a3d", "#2fc79a", "#e79ac6", "#f0b93a", "#a6dcfa"))),
@@ -33,8 +33,8 @@ _DARK = {
   INK: "#e4e7ea",
   FAINT: "#3a4048",
 }
-Dash = Union[str, tuple[int, tuple[float, ...]]]  # As matplotlib has it.
-# From the seventh method on colours repeat, with another dash.
+Dash = Union[str, tuple[int, tuple[float, ...]]]  # matplotlib names colours like this.
+# From the seventh method on, colours repeat with another dash.
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
@@ -83,7 +83,7 @@ class Figure:
   Attributes:
     name: Identifier, fit for an HTML id or a file name.
     title: Heading.
-    caption: What is drawn and what to look for, plain text.
+    caption: A description and a hint on reading it, plain text.
     light: The SVG for a light background, transparent.
   """
 
@@ -100,21 +100,21 @@ class Figure:
 
 
 def at_epsilon(figure: Figure, epsilon: float | None) -> Figure:
-  """Returns the figure with a title that says the privacy budget, if there is one."""
+  """Returns the figure with the privacy budget in its title, if there is one."""
   title = figure.title if epsilon is None else f"{figure.title}, ε = {epsilon:g}"
   return dataclasses.replace(figure, title=title)
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """How a method is drawn."""
+  """The look of a method."""
 
   color: str
   dash: Dash
 
 
 def dark(color: str) -> str:
-  """Returns what a colour of the figures becomes on a dark background; others stay."""
+  """Returns the colour on a dark background in place of one of the figures'; others stay."""
   return _DARK.get(color, color)
 
 
@@ -175,7 +175,7 @@ def add_legend(
     for method in methods
   ]
   labels = [label(method.label) for method in methods]
-  # As many columns as fit: about 125 letters, and eight for each line and gap.
+  # As many columns as fit into about 125 letters, with eight for each line and gap.
   columns = 125 // (max(map(len, labels)) + 8)
   figure.legend(
     lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
@@ -184,7 +184,7 @@ def add_legend(
 
 @contextlib.contextmanager
 def theme() -> Iterator[None]:
-  """Context in which figures get the project's style."""
+  """Gives figures the project's style, as a context."""
   with matplotlib.rc_context({**sns.axes_style("whitegrid"), **_STYLE}):
     yield
 

@@ -1,4 +1,4 @@
-"""Figures of the numbers of the tables: method beside method, and against the privacy budget."""
+"""Figures of the tables' numbers: method beside method, and against the privacy budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
-# The paper's measure of the tail, by which methods are compared.
+# Methods are compared by the paper's measure of the tail.
 P90 = "test.error.p90"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
@@ -107,7 +107,7 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
       for index, method in enumerate(methods):
         curve = results[(results["family"] == method) & (results["metric"] == metric)]
         axes.errorbar(
-          # Side by side, so that the bars of methods do not hide each other.
+          # Points lie side by side, so that the bars of methods do not hide each other.
           curve["epsilon"] * (1.0 + 0.012 * index),
           100 * curve["mean"],
           yerr=100 * curve["sd"].fillna(0.0),

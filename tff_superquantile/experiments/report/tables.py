@@ -14,7 +14,7 @@ from tff_superquantile.experiments.run import run_folder
 
 _MINUS = "\N{MINUS SIGN}"
 ONE_SEED = "This is one seed, which cannot tell an effect from chance."
-# What the entries of a table are; words and code may have rows of any length.
+# The kind of a table's entries; words and code may have rows of any length.
 Kind = Literal["numbers", "words", "code"]
 
 
@@ -186,7 +186,7 @@ def of_seeds(
     rivals = rivals[np.isfinite(rivals)]
     best = ""
     if column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty:
-      # What reads the same as the best is as good, so the text decides and not the 15th digit.
+      # Entries that read the same are equally good: the text decides and not the 15th digit.
       best = number(rivals.min(), decimals)
     for method, row in cells.items():
       if method not in means:
@@ -227,5 +227,5 @@ def points(changes: pd.Series, sign: bool = True) -> str:
 
 
 def is_unsure(changes: pd.Series) -> bool:
-  """Whether a mean over several seeds is no larger than its standard deviation."""
+  """Returns whether a mean over several seeds is no larger than its standard deviation."""
   return len(changes) > 1 and bool(abs(changes.mean()) <= changes.std())

@@ -1,4 +1,4 @@
-"""One run: what it is asked for, and what it leaves.
+"""One run: its config, its training, and the folder that it leaves.
 
     from tff_superquantile.experiments import run
 
@@ -11,7 +11,7 @@ import os
 
 from tff_superquantile import lazy
 
-# A run shows its progress; TensorFlow's own log is for those who ask for it.
+# A run shows its progress; TensorFlow's own log stays silent unless a user asks for it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __all__, __getattr__, __dir__ = lazy.attach(

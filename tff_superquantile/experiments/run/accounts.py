@@ -1,4 +1,4 @@
-"""The account of a private run: its ledger, and what it tells its user before it starts."""
+"""The account of a private run: its ledger, and the text for its user before it starts."""
 
 import math
 import pathlib
@@ -25,7 +25,7 @@ class SecretStateManager(tff.program.FileProgramStateManager):
     self._folder.chmod(0o700)
 
   async def save(self, program_state: Any, version: int) -> None:
-    # Until they are closed to others, nobody else gets into the folder.
+    # The folder is closed to others, so nobody reads the files before they are closed, too.
     await super().save(program_state, version)
     for path in self._folder.rglob("*"):
       path.chmod(0o700 if path.is_dir() else 0o600)
@@ -58,7 +58,7 @@ class Account:
       )
 
   def describe(self) -> str:
-    """What the run will cost and with which noise, for the user, before it starts."""
+    """Describes the cost and the noise of the run, for the user, before it starts."""
     config, release = self._config, self._release
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
@@ -94,7 +94,7 @@ class Account:
     return "\n".join(lines + ([] if warning is None else [f"Warning: {warning}"]))
 
   def epsilon(self, round_num: int) -> float:
-    """What the rounds up to this one cost at most."""
+    """Returns a bound on the cost of the rounds up to this one."""
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:

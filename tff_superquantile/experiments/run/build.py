@@ -1,4 +1,4 @@
-"""From a run's config to its learning process and its cohorts."""
+"""Builds the learning process and the cohorts of a run from its config."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -24,10 +24,10 @@ from tff_superquantile.simulation import seeds
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
-  """Fills what was not given with the task's defaults and checks the rest.
+  """Fills in the task's defaults where a value is None, and checks the rest.
 
   Args:
-    config: What the run is asked for; None where the task decides.
+    config: The config that was asked for; None where the task decides.
     task: The task.
 
   Returns:
@@ -48,7 +48,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     own["threshold"] = config.threshold or "exact"
   for name in ("data_dir", "glove"):
     if getattr(config, name):
-      own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds anywhere.
+      own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
   resolved = dataclasses.replace(config, **own)
   if resolved.is_private:
     private.check_resolved(resolved)
@@ -66,19 +66,19 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
 def _check_threshold(config: run_config.RunConfig) -> None:
   """Checks the threshold of a run that is not private."""
   methods.theta_of(config)
-  threshold, noise_multiplier = config.threshold, config.threshold_noise_multiplier
+  threshold, threshold_noise_multiplier = config.threshold, config.threshold_noise_multiplier
   if config.smoothing and threshold != "reweighting":
     raise ValueError(
       f"Found --smoothing={config.smoothing} with --threshold={threshold}; only reweighting is"
       " smoothed."
     )
   is_noisy = threshold in thresholds.private()
-  if is_noisy and noise_multiplier is None:
+  if is_noisy and threshold_noise_multiplier is None:
     raise ValueError(
       f"Found --threshold={threshold} without --threshold_noise_multiplier; give the noise's"
       " standard deviation over the sensitivity, for example 1.0."
     )
-  if not is_noisy and noise_multiplier is not None:
+  if not is_noisy and threshold_noise_multiplier is not None:
     raise ValueError(
       f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
       f" one of {', '.join(thresholds.private())}."
@@ -88,7 +88,7 @@ def _check_threshold(config: run_config.RunConfig) -> None:
       f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
       " fewest clients of a round follow from one. Use --sampling=fixed_size."
     )
-  _build_threshold(config, None, None)  # Checks what remains.
+  _build_threshold(config, None, None)  # The builder checks the rest.
 
 
 def _build_threshold(
@@ -98,14 +98,14 @@ def _build_threshold(
   if config.threshold is None:
     return None
   if key is None:
-    # No budget and no claim: noise may be as public as the seed.
+    # Without a budget there is no claim: noise may be as public as the seed.
     key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
   build = thresholds.THRESHOLDS[config.threshold].build
   return build(config, key, None if release is None else release.tree)
 
 
 def _learning_rate_fn(config: run_config.RunConfig) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-  """gamma_t = gamma_0 c^floor(t / t_0), the paper's step decay; None for a constant rate."""
+  """Returns gamma_t = gamma_0 c^floor(t / t_0), the paper's decay; None for a constant rate."""
   if config.learning_rate_decay == 1.0:
     return None
 
@@ -191,7 +191,7 @@ def build_selection(
     files: The training clients.
     config: From `resolve`.
     release: What a round releases, for private runs.
-    key: From which their cohorts and clients' noise follow.
+    key: The key from which their cohorts and clients' noise follow.
 
   Returns:
     A function of the round's number that returns handles of `files`.
@@ -220,7 +220,7 @@ def build_selection(
 def _build_private_selection(
   files: client_files.ClientFiles, release: releases.Release, key: bytes
 ) -> Callable[[int], list[Any]]:
-  """`build_selection` of a private run: of what the accounting says, by a secret key."""
+  """Builds the cohorts of a private run, as the accounting describes them, by a secret key."""
   contacted = release.contacted or release.clients_per_round
   if release.sampling == releases.POISSON:
     sample = cohorts.build_poisson_sampler(

@@ -1,4 +1,4 @@
-"""The methods that runs compare. `METHODS` is the only place that knows a method's parameters.
+"""The methods of runs. `METHODS` is the only place that knows a method's parameters.
 
 A row makes the value of `--algorithm`, the flags of the method's parameters, the folder and the
 title of its runs, its place in tables, the checks of its flags, and its learning process.
@@ -24,7 +24,7 @@ class Parameter:
 
   Attributes:
     name: The name of the field and of the flag.
-    help: What `--help` says of it.
+    help: Its text in `--help`.
     short: Its name in the names of folders; empty for a parameter that they leave out.
     symbol: Its name for people.
     kind: Its type.
@@ -45,13 +45,13 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Ingredients:
-  """What a run gives to the function that builds its learning process.
+  """The values from which a method builds its learning process.
 
   Attributes:
     config: The resolved config.
     work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
       private run also the noise of the updates.
-    threshold: What `build_superquantile_fed_avg` takes for a threshold; None in a run without.
+    threshold: The threshold for `build_superquantile_fed_avg`; None in a run without.
     num_clients: The number of training clients.
     seed_fn: Reads a client's seed.
     index_fn: Reads a client's number.
@@ -73,7 +73,7 @@ class Method:
   """A row of `METHODS`.
 
   Attributes:
-    title: What people call the method.
+    title: The method's name for people.
     build: Builds its `tff.learning.templates.LearningProcess`.
     parameters: Its parameters. The first belongs to the method's name; the others follow it.
     build_private: Builds the process of a private run; None for a method that has none.
@@ -119,8 +119,8 @@ def _check_fed_avg_sub(config: run_config.RunConfig) -> None:
 
 _THETA = Parameter(
   "theta",
-  "Tail fraction in (0, 1], for superquantile: 1 averages everybody. For fed_avg_sub: the fraction"
-  " of each cohort that trains, drawn at random.",
+  "Tail fraction in (0, 1], for superquantile; 1 averages all clients. For fed_avg_sub: the"
+  " fraction of each cohort that trains, drawn at random.",
   short="theta",
   symbol="θ",
   default=0.5,
@@ -185,7 +185,7 @@ METHODS: dict[str, Method] = {
       ),
       Parameter(
         "moving_average_rate",
-        "Of tilted_erm: normalises by a moving average over rounds, as its authors do; None for"
+        "tilted_erm normalises by a moving average over rounds, as its authors do; None for"
         " each round by itself, which is stable.",
         short="average",
         symbol="moving average",
@@ -219,8 +219,8 @@ METHODS: dict[str, Method] = {
       _THETA,
       Parameter(
         "wanted_updates",
-        "For superquantile, in place of --theta: how many clients are to train in a round, whoever"
-        " turns up; theta follows within --min_theta and --max_theta.",
+        "For superquantile, in place of --theta: the number of clients that should train in a"
+        " round; theta adapts to the cohort's size within --min_theta and --max_theta.",
         short="updates",
         symbol="updates",
         kind=int,
@@ -246,10 +246,10 @@ def check(config: run_config.RunConfig) -> None:
   """Checks that a method has its own parameters, and none of another's.
 
   Args:
-    config: What a run is asked for; None where the task decides.
+    config: The config that was asked for; None where the task decides.
 
   Raises:
-    ValueError: If not.
+    ValueError: If a parameter is missing, or belongs to another method.
   """
   algorithm = config.algorithm
   method = METHODS[algorithm]
@@ -264,7 +264,7 @@ def check(config: run_config.RunConfig) -> None:
         f"Found --{name}={value} with --algorithm={algorithm}; it belongs to {owner}."
       )
   method.check(config)
-  if not method.has_threshold and not config.is_private:  # A private run says so itself.
+  if not method.has_threshold and not config.is_private:  # `private.resolve` checks the others.
     for name in ("threshold", "smoothing", "threshold_noise_multiplier"):
       if getattr(config, name):
         raise ValueError(

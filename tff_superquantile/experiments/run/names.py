@@ -1,4 +1,4 @@
-"""Names of runs: the folders that they are written to, and what people read in tables and figures.
+"""Names of runs: those of their folders, and those for people in tables and figures.
 
 A folder's name is the algorithm and what sets it apart, words and numbers joined by `_`:
 `superquantile_theta_0.5_tree_epsilon_5`. All names are made from a run's config; no name of a
@@ -25,14 +25,14 @@ _NUMBERS = {
   "update_noise_multiplier": ("update_z", "update z"),
 }
 # Fields whose values are words of a run's name: the value that is left out, and the words for
-# people that are not those of the folder.
+# people where they differ from those of the folder.
 _WORDS = {
   "update_sum": ("central", {"distributed": "distributed noise"}),
   "noise_shares": ("complement", {"private_coin": "private coin"}),
   "relation": ("zero_out", {"replace_one": "replace one"}),
 }
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
-# field and its value, and what a title says.
+# field and its value, and the words of a title.
 _APART = {
   "_standin": ("data", "standin", "stand-in: generated data"),
   "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
@@ -45,8 +45,8 @@ class _Part(NamedTuple):
   """A part of a run's name.
 
   Attributes:
-    folder: As the names of folders have it.
-    title: As people read it.
+    folder: Its text in names of folders.
+    title: Its text for people.
     number: Its number, by which methods of one budget are sorted; None for others.
   """
 
@@ -69,14 +69,14 @@ def _own_parts(config: run_config.RunConfig) -> list[_Part]:
   """Returns the parameters of a run's method."""
   parts = []
   for one in methods.METHODS[config.algorithm].parameters:
-    # The number of updates decides theta.
+    # With `wanted_updates`, the number of updates decides theta.
     if one.short and (one.name != "theta" or config.wanted_updates is None):
       parts += _number(config, one.name, one.short, one.symbol)
   return parts
 
 
 def _parts(config: run_config.RunConfig) -> list[_Part]:
-  """Returns what sets a run apart from others of its algorithm, in the order of its name."""
+  """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
   parts = _own_parts(config)
   threshold = config.threshold if methods.METHODS[config.algorithm].has_threshold else None
   if threshold is not None and threshold != "exact":
@@ -87,7 +87,7 @@ def _parts(config: run_config.RunConfig) -> list[_Part]:
     value = getattr(config, field)
     if value != usual:
       parts.append(_Part(value, titles.get(value, value)))
-  if config.epsilon is not None:  # The noise follows from it.
+  if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(config, "epsilon", *_NUMBERS["epsilon"])
     return [*parts, epsilon._replace(number=None)]
   for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
@@ -99,7 +99,7 @@ def folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's method.
 
   Args:
-    config: What the run is asked for.
+    config: The config that was asked for.
 
   Raises:
     ValueError: If --run_name does not name a folder, or would not be found again.
@@ -156,7 +156,7 @@ def label(config: run_config.RunConfig) -> str:
   method = methods.METHODS[config.algorithm]
   name = method.title
   words = [part.title for part in _parts(config)]
-  # The algorithm's first parameter belongs to its name, the rest is said after commas.
+  # The algorithm's first parameter belongs to its name; the rest follows after commas.
   if _own_parts(config):
     name = f"{name} {words.pop(0)}"
   if is_afl(config):
@@ -172,7 +172,7 @@ def is_afl(config: run_config.RunConfig) -> bool:
 class Name(str):
   """The name of the folder of a run's method, with its name for people and its place in tables.
 
-  It is a text because it is what tables, CSV files and figures tell methods apart by.
+  It is a text because tables, CSV files and figures tell methods apart by it.
 
   Attributes:
     config: The config of one of the method's runs; None for a folder whose flags cannot be read.

@@ -1,4 +1,4 @@
-"""Private runs: checks what they are asked for, and finds their noise from a budget."""
+"""Checks the config of private runs, and finds their noise from a budget."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -17,7 +17,7 @@ from tff_superquantile.experiments.run import thresholds
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
 _MULTIPLIERS = CALIBRATED[:2]
-# Of a private run alone, and what other runs have there.
+# Flags of private runs alone, with their values in other runs.
 DEFAULTS = dict(
   delta=None,
   rho_ratio=None,
@@ -36,7 +36,7 @@ def check_not_private(config: run_config.RunConfig) -> None:
   """Checks that a run that is not private has no flag of a private one.
 
   Raises:
-    ValueError: If it has.
+    ValueError: If it has one.
   """
   for name, default in DEFAULTS.items():
     if getattr(config, name) != default:
@@ -47,13 +47,13 @@ def check_not_private(config: run_config.RunConfig) -> None:
 
 
 def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in what a private run has by default and checks what can be checked without data.
+  """Fills in the defaults of a private run, and checks all that needs no data.
 
   Args:
-    config: What a private run is asked for.
+    config: The config that was asked for, of a private run.
 
   Returns:
-    The config, with `sampling`, `threshold` and `client_weighting`.
+    The config, with `sampling`, `threshold` and `client_weighting` filled in.
 
   Raises:
     ValueError: If flags contradict each other.
@@ -118,7 +118,7 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
 
 
 def _check_noise_shares(config: run_config.RunConfig) -> None:
-  """Checks who makes the noise, given the threshold and the sampling."""
+  """Checks the source of the noise, given the threshold and the sampling."""
   protocol, contacted = config.noise_shares, config.contacted_clients
   if (protocol == shares.PRIVATE_COIN) != (contacted is not None):
     raise ValueError(
@@ -140,7 +140,7 @@ def _check_noise_shares(config: run_config.RunConfig) -> None:
 
 
 def check_resolved(config: run_config.RunConfig) -> None:
-  """Checks what depends on the task's defaults, before any data is read.
+  """Checks the values that depend on the task's defaults, before any data is read.
 
   Raises:
     ValueError: If a value is out of its range.
@@ -202,7 +202,7 @@ def calibrate(
 
 
 def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
-  """What `calibration.complete` takes."""
+  """Returns the keyword arguments of `calibration.complete`."""
   return dict(
     num_bins=config.num_bins if config.threshold == releases.TREE else None,
     distributed_updates=config.update_sum == "distributed",
@@ -212,7 +212,7 @@ def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[
 
 
 def update_clip_norm(config: run_config.RunConfig) -> float:
-  """C on the update, whatever --clip_unit says.
+  """Returns C in units of the update, whatever --clip_unit is.
 
   Raises:
     ValueError: If the learning rate that turns gradients into updates is not one number.
@@ -230,7 +230,7 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
 def build_release(
   config: run_config.RunConfig, population: int, num_parameters: int
 ) -> releases.Release:
-  """What a round of the run releases.
+  """Returns the releases of a round of the run.
 
   Args:
     config: From `calibrate`.
@@ -238,7 +238,7 @@ def build_release(
     num_parameters: How many numbers an update has.
 
   Returns:
-    The release, with the parameters of what clients add noise to.
+    The release, with the parameters of the sums to which clients add noise.
 
   Raises:
     ValueError: If a number is out of its range.

@@ -1,4 +1,4 @@
-"""A run as a value: `RunConfig` holds what a run is asked for, in its flags or `flags.txt`."""
+"""A run as a value: `RunConfig` holds the values of a run's flags, or of its `flags.txt`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import thresholds
 
 _TASK_DEFAULT = "None for the task's own"
-# Not a part of what a run computes: a run continues under other values of these.
+# These do not change the results: a run continues under other values of them.
 INCIDENTAL = (
   "output_dir",
   "cache_dir",
@@ -27,7 +27,7 @@ INCIDENTAL = (
 def _flag(
   default: Any, description: str, *, choices: tuple[str, ...] = (), least: Optional[float] = None
 ) -> Any:
-  """A field that is a flag, too; a value is one of `choices` if there are any, and >= `least`."""
+  """Returns a field that is a flag, too; values are among `choices`, if any, and >= `least`."""
   metadata = {"help": description, "choices": choices, "least": least}
   return dataclasses.field(default=default, metadata=metadata)
 
@@ -56,18 +56,18 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(_ParametersOfMethods):
-  """What a run is asked for.
+  """The values of a run's flags.
 
       RunConfig(task="synthetic", theta=0.25, num_rounds=100, output_dir="results")
 
   Each field is a flag of `experiments.train`, whose `--help` describes it. A field whose default is
-  None may be None: the task decides its value, or it does not apply. `methods.resolve` fills in
-  what the task decides, which is why those fields have no `Optional` type.
+  None may be None: the task decides its value, or it does not apply. `build.resolve` fills in the
+  task's values, so those fields have no `Optional` type.
   """
 
   task: str = _flag(
     "synthetic",
-    "What to learn: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm.",
+    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm.",
   )
   data: str = _flag(
     "files",
@@ -76,15 +76,15 @@ class RunConfig(_ParametersOfMethods):
   )
   algorithm: str = _flag(
     "superquantile",
-    "How to learn it.",
+    "The method.",
     choices=tuple(methods.METHODS),
   )
   threshold: Optional[str] = _flag(
     None,
-    "How superquantile weighs the clients: by the exact quantile of the cohort's losses; by the"
-    " paper's exact reweighting; by the quantile of a private histogram (tree), or by one that is"
-    " tracked by a private bit a client (geometric). None for exact, or in a private run"
-    " geometric.",
+    "How superquantile weighs the clients: exact, by the quantile of the cohort's losses;"
+    " reweighting, by the paper's exact reweighting; tree, by the quantile of a private histogram;"
+    " geometric, by a quantile tracked with one private bit a client. None for exact, or in a"
+    " private run for geometric.",
     choices=tuple(thresholds.THRESHOLDS),
   )
   threshold_noise_multiplier: Optional[float] = _flag(
@@ -94,73 +94,74 @@ class RunConfig(_ParametersOfMethods):
   epsilon: Optional[float] = _flag(
     None,
     "Budget of the whole run, (epsilon, delta)-differential privacy of all that the server"
-    " releases: makes a private run, with the noise that this asks for.",
+    " releases. It makes the run private; the noise follows from it.",
   )
   delta: Optional[float] = _flag(
     None,
-    "See --epsilon; None for min(1e-5, n^-1.1) with n clients.",
+    "delta of --epsilon; None for min(1e-5, n^-1.1) with n clients.",
   )
   update_noise_multiplier: Optional[float] = _flag(
     None,
-    "Noise on the sum of updates, its standard deviation over --clip_norm: makes a private run in"
-    " place of --epsilon.",
+    "Noise on the sum of updates: its standard deviation over --clip_norm. It makes the run private"
+    " in place of --epsilon.",
   )
   rho_ratio: Optional[float] = _flag(
     None,
-    "Of the budget, what the threshold spends over what the updates spend; None for the ratio with"
-    " the least modelled error.",
+    "The threshold's part of the budget over that of the updates; None for the ratio with the least"
+    " modelled error.",
   )
   accounting: str = _flag(
     "tightest",
-    "Whose bound on --epsilon: privacy loss distributions', Renyi divergences', or the smaller"
-    " one.",
+    "The bound on --epsilon: that of privacy loss distributions (pld), that of Renyi divergences"
+    " (rdp), or the smaller one (tightest).",
     choices=("tightest", "pld", "rdp"),
   )
   relation: str = _flag(
     "zero_out",
-    "Which data a private run hides: one client's, removed or replaced by any other.",
+    "The change that a private run hides: one client's data are removed (zero_out), or replaced by"
+    " any others (replace_one).",
     choices=("zero_out", "replace_one"),
   )
   noise_key_file: str = _flag(
     "",
-    "Of a private run that is to be repeated: a file with 32 hexadecimal digits, from which cohorts"
-    " and noise follow, to be kept secret and used for one run only; empty to draw a key, which is"
-    " kept in checkpoints/noise_key.",
+    "To repeat a private run: a file with 32 hexadecimal digits, from which cohorts and noise"
+    " follow. Keep it secret and use it for one run only. Empty to draw a key, which is kept in"
+    " checkpoints/noise_key.",
   )
   clip_norm: Optional[float] = _flag(
     None,
-    "C, to which the l2 norm of a client's update is clipped in a private run.",
+    "C of a private run: the l2 norm of a client's update is clipped to it.",
   )
   clip_unit: str = _flag(
     "update",
-    "Whether --clip_norm is of the update, or of the update over the learning rate, as the"
-    " paper's.",
+    "Unit of --clip_norm: that of the update, or that of the update over the learning rate, as in"
+    " the paper (gradient).",
     choices=("update", "gradient"),
   )
   update_sum: str = _flag(
     "central",
-    "Who adds the noise to the updates of a private run: the server, or the clients, with a secure"
-    " sum.",
+    "Source of the noise on the updates of a private run: the server (central), or the clients with"
+    " a secure sum (distributed).",
     choices=("central", "distributed"),
   )
   noise_shares: str = _flag(
     "complement",
-    "Where clients make the noise, who makes what a cohort lacks: the server; other clients, who"
-    " send no data; or more clients than add data (--contacted_clients), each by a coin of its"
-    " own, which protects from the server, too.",
+    "Source of the noise that a cohort lacks, where clients make noise: the server (complement);"
+    " other clients, which send no data (helpers); or --contacted_clients, of which each adds its"
+    " data by a coin of its own, which protects from the server, too (private_coin).",
     choices=("complement", "helpers", "private_coin"),
   )
   contacted_clients: Optional[int] = _flag(
     None,
-    "Of --noise_shares=private_coin: how many clients a round is expected to contact, of whom"
-    " --clients_per_round add data.",
+    "With --noise_shares=private_coin: the expected number of clients that a round contacts;"
+    " --clients_per_round of them add data.",
     least=1,
   )
   sampling: str = _flag(
     None,
-    "Cohorts of exactly --clients_per_round; of each client by itself with the same chance; or"
-    " with a chance that follows the hour where it lives. None for fixed_size, or in a private run"
-    " poisson.",
+    "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
+    " with the same probability (poisson), or with one that follows its local hour (diurnal). None"
+    " for fixed_size, or in a private run for poisson.",
     choices=("fixed_size", "poisson", "diurnal"),
   )
   num_bins: int = _flag(
@@ -169,12 +170,12 @@ class RunConfig(_ParametersOfMethods):
   )
   max_loss: float = _flag(
     None,
-    "B, above which --threshold=tree does not tell losses apart, and with which geometric starts;"
+    "B: --threshold=tree does not tell losses above it apart, and geometric starts from it;"
     f" {_TASK_DEFAULT}.",
   )
   secure_sum: str = _flag(
     "modular",
-    "How --threshold=tree sums: modulo M, or integers that never wrap.",
+    "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
     choices=("modular", "integer"),
   )
   smoothing: float = _flag(
@@ -183,7 +184,7 @@ class RunConfig(_ParametersOfMethods):
   )
   num_rounds: int = _flag(
     None,
-    f"Rounds; {_TASK_DEFAULT}.",
+    f"Number of rounds; {_TASK_DEFAULT}.",
     least=1,
   )
   clients_per_round: int = _flag(
@@ -193,15 +194,15 @@ class RunConfig(_ParametersOfMethods):
   )
   client_learning_rate: float = _flag(
     None,
-    f"Of the local SGD; {_TASK_DEFAULT}.",
+    f"Learning rate of the local SGD; {_TASK_DEFAULT}.",
   )
   learning_rate_decay: float = _flag(
     None,
-    f"Factor on the learning rate every --rounds_per_decay; {_TASK_DEFAULT}.",
+    f"Factor on the learning rate after every --rounds_per_decay; {_TASK_DEFAULT}.",
   )
   rounds_per_decay: int = _flag(
     None,
-    f"See there; {_TASK_DEFAULT}.",
+    f"Rounds between two decays of the learning rate; {_TASK_DEFAULT}.",
     least=1,
   )
   local_epochs: int = _flag(
@@ -226,8 +227,8 @@ class RunConfig(_ParametersOfMethods):
   )
   seed: int = _flag(
     0,
-    "Of clients, cohorts, batches and initial weights. No secret: cohorts and noise of a private"
-    " run come from a key.",
+    "Seed of clients, cohorts, batches and initial weights. It is no secret: cohorts and noise of a"
+    " private run come from a key.",
     least=0,
   )
   data_dir: str = _flag(
@@ -241,17 +242,17 @@ class RunConfig(_ParametersOfMethods):
   )
   min_examples_per_client: int = _flag(
     0,
-    "Clients with fewer examples are dropped; 0 for the task's own number.",
+    "Least number of examples; clients with fewer are dropped. 0 for the task's own.",
     least=0,
   )
   num_train_clients: int = _flag(
     0,
-    "Training clients; 0 for the task's own.",
+    "Number of training clients; 0 for the task's own.",
     least=0,
   )
   num_test_clients: int = _flag(
     0,
-    "Test clients; 0 for the task's own.",
+    "Number of test clients; 0 for the task's own.",
     least=0,
   )
   validation_fraction: float = _flag(
@@ -266,21 +267,21 @@ class RunConfig(_ParametersOfMethods):
   )
   engine: str = _flag(
     "auto",
-    "What computes a round: in this process the whole cohort at once, or TFF's C++ runtime; auto"
-    " takes the first wherever it can.",
+    "Runtime of a round: this process, with the whole cohort at once (in_process), or TFF's C++"
+    " runtime (native); auto takes this process wherever it can.",
     choices=("auto", "in_process", "native"),
   )
   run_name: str = _flag(
     "",
-    "Folder of the method; empty to name it by its flags.",
+    "Name of the method's folder; empty to name it by its flags.",
   )
   output_dir: str = _flag(
     "results",
-    "Where OUTPUT_DIR/TASK/METHOD/seed_S/ is written.",
+    "Directory to write TASK/METHOD/seed_S/ to.",
   )
   cache_dir: str = _flag(
     user_cache.default_dir(),
-    "Where converted data is kept for the next run.",
+    "Directory that keeps converted data for the next run.",
   )
   seconds_per_checkpoint: float = _flag(
     30.0,
@@ -320,23 +321,23 @@ class RunConfig(_ParametersOfMethods):
     return self.epsilon is not None or self.update_noise_multiplier is not None
 
   def to_flags(self) -> dict[str, str]:
-    """The values as texts by name, without those that are None; `from_flags` reads them."""
+    """Returns the values as texts by name, without those that are None, for `from_flags`."""
     values = dataclasses.asdict(self)
     return {name: str(value) for name, value in values.items() if value is not None}
 
   def to_arguments(self) -> list[str]:
-    """Command-line arguments that give these values, and the lines of `flags.txt`."""
+    """Returns command-line arguments with these values, which are the lines of `flags.txt`."""
     return [f"--{name}={text}" for name, text in self.to_flags().items()]
 
 
 def names() -> tuple[str, ...]:
-  """The names of the fields, in their order."""
+  """Returns the names of the fields, in their order."""
   return tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
 @functools.cache
 def types() -> Mapping[str, type]:
-  """int, float or str for each field; where its default is None, the value may be, too."""
+  """Returns int, float or str for each field; where its default is None, the value may be, too."""
   found = {}
   for name, hint in typing.get_type_hints(RunConfig).items():
     is_optional = typing.get_origin(hint) is Union

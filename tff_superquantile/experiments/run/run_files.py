@@ -19,7 +19,7 @@ import numpy as np
 
 from tff_superquantile import atomic_files
 
-# What spreadsheets take for a formula, and what `escape` has made of it.
+# The beginning of a formula for spreadsheets, also after `escape`.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
@@ -42,17 +42,17 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-  """Marks as text, by an apostrophe before it, what a spreadsheet would compute."""
+  """Puts an apostrophe before a text that a spreadsheet would compute."""
   return f"'{text}" if _FORMULA.match(text) else text
 
 
 def unescape(text: str) -> str:
-  """What `escape` was given."""
+  """Returns the text that `escape` was given."""
   return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-  """A CSV file's content, whose strings are escaped.
+  """Returns a CSV file's content, with its strings escaped.
 
   Args:
     names: The names of the columns.
@@ -64,7 +64,7 @@ def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
   lines = []
   for row in (names, *rows):
     line = io.StringIO(newline="")
-    # With its usual end of lines a writer quotes both of the characters that end lines.
+    # With its usual line end, a writer quotes both of the characters that end lines.
     csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
     lines.append(line.getvalue().removesuffix("\r\n") + "\n")
   return "".join(lines)
@@ -114,7 +114,7 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
 
   Args:
     path: The .npz file to write.
-    weights: What has `trainable` and `non_trainable`, structures of arrays without names.
+    weights: An object with `trainable` and `non_trainable`, structures of arrays without names.
   """
   arrays = {
     f"{kind}_{index}": np.asarray(array)
@@ -127,7 +127,7 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
 
 
 def read_weights(path: pathlib.Path) -> Weights | None:
-  """Reads what `write_weights` wrote; None where there is no file."""
+  """Reads the file of `write_weights`; returns None where there is no file."""
   try:
     with np.load(path) as arrays:
       return Weights(

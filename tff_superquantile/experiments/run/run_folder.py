@@ -1,4 +1,4 @@
-"""Reads the folders that runs leave.
+"""Reads the folders of runs.
 
 A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
 
@@ -87,10 +87,10 @@ class Run:
 
   @functools.cached_property
   def config(self) -> run_config.RunConfig | None:
-    """What the run was asked for, with what the task decided; None if its flags cannot be read."""
+    """The config of the run, with the task's defaults; None if its flags cannot be read."""
     try:
       return run_config.from_flags(self.flags) if self.flags else None
-    except ValueError:  # A method that is not here, such as one of another version.
+    except ValueError:  # The method may be one of another version.
       return None
 
   @property
@@ -166,7 +166,7 @@ class Run:
       Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
       (nats) and `error` (fraction of the client's examples); empty if there is no such file.
     """
-    read = self.__dict__.setdefault("_clients", {})  # As cached properties do.
+    read = self.__dict__.setdefault("_clients", {})  # Cached properties are kept there, too.
     if split not in read:
       read[split] = self.read_columns(f"{split}_clients.csv")
     return read[split]
@@ -247,16 +247,16 @@ def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
 
 
 def remove_leftovers(folder: pathlib.Path) -> None:
-  """Removes what runs that were killed had not finished writing; the lock keeps others out."""
+  """Removes half-written files of killed runs; the lock keeps other processes out."""
   checkpoints = folder / "checkpoints"
   for path in (folder, checkpoints):
     atomic_files.remove_temporaries(path)
-  for path in checkpoints.glob("program_state_*_temp*"):  # TFF's, of a checkpoint in the making.
+  for path in checkpoints.glob("program_state_*_temp*"):  # TFF writes a checkpoint there first.
     shutil.rmtree(path)
 
 
 def remove_if_empty(folder: pathlib.Path) -> None:
-  """Removes the folder of a run that was refused, if there is nothing but its lock in it."""
+  """Removes the folder of a refused run if it holds nothing but its lock."""
   if [path.name for path in folder.iterdir()] == ["lock"]:
     (folder / "lock").unlink()
     for empty in (folder, folder.parent):

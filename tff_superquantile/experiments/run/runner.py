@@ -1,4 +1,4 @@
-"""One run: from resolved flags to a folder with everything that it leaves."""
+"""Carries out one run: from its config to a folder with all its results."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -26,14 +26,14 @@ from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
 
-# Names in rounds.csv of what a threshold measures, where they differ.
+# Names of a threshold's measurements in rounds.csv, where they differ.
 _COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
-# What the rows of rounds.csv hold of the test clients, for plots against rounds.
+# Statistics of the test clients in the rows of rounds.csv, for plots against rounds.
 _RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
 
 class _ShowOnBar(tff.program.ReleaseManager):
-  """Shows on a bar what is released, and nothing else."""
+  """Shows the released values on a bar, and nothing else."""
 
   def __init__(self, bar: progress.ProgressBar):
     self._bar = bar
@@ -43,8 +43,8 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 
 def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """The flat names of rounds.csv from the metrics of a round."""
-  client_work = metrics["client_work"] or {}  # Empty where nothing is measured.
+  """Returns the values of a row of rounds.csv by name, from the metrics of a round."""
+  client_work = metrics["client_work"] or {}  # It is empty where nothing is measured.
   threshold = client_work.get("threshold", {})
   named = {
     "threshold": threshold.get("threshold"),
@@ -77,12 +77,12 @@ def _check_same_flags(
 ) -> None:
   """Refuses to continue a run that had other flags."""
   wanted = config.to_flags()
-  # What followed from the budget and the clients, and is not known yet now.
+  # These follow from the budget and the clients, and are not known yet.
   followed = private.CALIBRATED if config.epsilon is not None else ()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   incidental = set(run_config.INCIDENTAL)
   if config.is_private:
-    incidental.discard("num_rounds")  # The noise is for so many rounds.
+    incidental.discard("num_rounds")  # The noise is calibrated for that many rounds.
   different = [
     f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
     for name in sorted(set(found) | set(wanted))
@@ -96,19 +96,19 @@ def _check_same_flags(
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
-  """Carries out a run, or what is left of it.
+  """Carries out a run, or the rest of it.
 
       run = train(RunConfig(theta=0.25, num_rounds=100, output_dir="results"))
       run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
-    config: What the run is asked for.
+    config: The config that was asked for.
 
   Returns:
     The finished run.
 
   Raises:
-    ValueError: If something was asked for that cannot be done; nothing has been computed then.
+    ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
   task = tasks.get_task(config.task)
@@ -136,7 +136,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
     except Exception:
-      if not (folder / "flags.txt").exists():  # It would be taken for an unfinished run.
+      if not (folder / "flags.txt").exists():  # Else the folder would pass for an unfinished run.
         noise_key.remove(folder)
         run_folder.remove_if_empty(folder)
       raise
@@ -180,7 +180,7 @@ def _train(
   folder: pathlib.Path,
   earlier: run_folder.Run,
 ) -> None:
-  """The rounds and the final evaluation."""
+  """Carries out the rounds and the final evaluation."""
   model, splits = load_task(task, config)
   _check_cohort(config, splits["train"])
   account = release = key = None
@@ -200,7 +200,7 @@ def _train(
   evaluated = [split for split in splits if account is None or split != "train"]
   evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
 
-  # Only now, as nothing above has failed: from here on the folder is this run's.
+  # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config.seed)
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
@@ -261,10 +261,10 @@ def _train(
     metrics[split] = _describe(of_clients, weighted=split == "train")
   described["finished"] = manifest.now()
   if account is None:
-    seconds = dataclasses.replace(earlier).rounds["seconds"]  # Read anew.
+    seconds = dataclasses.replace(earlier).rounds["seconds"]  # The copy reads the file anew.
     described["seconds_per_round"] = float(np.nanmedian(seconds))
   atomic_files.write_json(folder / "manifest.json", described)
   run_files.write_weights(folder / "weights.npz", weights)
-  # Last, as its presence says that the run is finished.
+  # This file comes last, as its presence says that the run is finished.
   atomic_files.write_json(folder / "metrics.json", metrics)
   print(f"Finished: {folder}")

@@ -23,9 +23,9 @@ class Threshold:
   """A row of `THRESHOLDS`.
 
   Attributes:
-    build: Returns what `build_superquantile_fed_avg` takes for a threshold, from a run's config,
+    build: Returns the threshold for `build_superquantile_fed_avg`, from a run's config,
       the key of its noise, 16 bytes, and the tree that its private release accounts for, if any.
-    is_private: Whether its noise hides the losses from the server, or from who reads its releases.
+    is_private: Whether its noise hides the losses from the server, or from readers of its releases.
   """
 
   build: Callable[[run_config.RunConfig, bytes, tree_mechanism.TreeMechanism | None], Any]
@@ -35,7 +35,7 @@ class Threshold:
 def _build_tree(
   config: run_config.RunConfig, key: bytes, tree: tree_mechanism.TreeMechanism | None
 ) -> Any:
-  if tree is None:  # No budget.
+  if tree is None:  # A run without a budget has no release.
     from privacy import tree_mechanism  # --help needs no accountant.
 
     assert config.threshold_noise_multiplier is not None  # `build.resolve` sees to it.

@@ -2,7 +2,7 @@
 
 A study is a module of this package with
 
-    report(output_dir, task, ...) -> page.Page    measures what is missing, and makes the page
+    report(output_dir, task, ...) -> page.Page    takes the missing measurements, makes the page
     define_flags() -> None                        defines the flags of its command
     main() -> None                                carries the command out
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 import importlib
 import types
 
-# The name of each study, which is that of its module, and the question that it answers.
+# The name of each study, which is also its module's, and the question that it answers.
 STUDIES = {
   "comparison": "How well does each method serve the worst-off clients?",
-  "personalization": "What does a model of one’s own change?",
-  "model_family": "What does it gain that clients choose their model?",
+  "personalization": "What does a client’s own model change?",
+  "model_family": "What do clients gain by choosing their model?",
   "availability": "What if θ adapts to the number of clients?",
   "private_quantile": "How far are private quantiles from the true ones?",
   "convergence": "Does the algorithm converge as the theorem says?",

@@ -2,10 +2,10 @@
 
     python -m tff_superquantile.experiments.study availability --output_dir=DIR --task=TASK
 
-Reads the rounds.csv of a task's finished runs, all of --sampling=diurnal, and trains nothing. After
-the hours in which few clients turn up a model is at its worst, which the last round of training
-need not show. So a method is judged by its last 24 evaluations, which see every hour once where
---rounds_per_evaluation is coprime to 24: by their mean, and by the worst of them. Writes
+Reads the rounds.csv of a task's finished runs, all of --sampling=diurnal, and trains nothing. A
+model is at its worst after hours with few clients, and the last round of training need not show
+this. So a method is judged by its last 24 evaluations: by their mean, and by the worst of them.
+They see every hour once if --rounds_per_evaluation is coprime to 24. Writes
 
     DIR/TASK/availability.{html,md,csv}    methods compared, over seeds
 
@@ -37,11 +37,11 @@ from tff_superquantile.simulation import cohorts
 
 _NAME = "availability"
 _HOURS = cohorts.ROUNDS_PER_DAY
-# By which a method is judged: one for each hour of the day.
+# A method is judged by so many evaluations: one for each hour of the day.
 _NUM_EVALUATIONS = _HOURS
-# The figure averages more of them, where there are more.
+# The figure averages more evaluations, where there are more.
 _EVALUATIONS_PER_HOUR = 2
-_NUM_DAYS = 10  # Over which rounds are counted, the last ones.
+_NUM_DAYS = 10  # Clients are counted over the last days.
 _NUM_ROUNDS = _NUM_DAYS * _HOURS
 _STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
 _MEAN_ERROR = "error.mean.average"
@@ -71,9 +71,8 @@ _ERROR_NOTE = (
 )
 _CLIENT_NOTE = (
   f"Over the rounds of the last {_NUM_DAYS} days: clients whose updates were averaged, mean, least"
-  " and most of a round, and clients that turned up. A smaller learning rate is the rival remedy"
-  " against the noise of rounds with few updates, as are larger cohorts: try it before a θ that"
-  " follows who turns up."
+  " and most of a round, and clients that turned up. A smaller learning rate and larger cohorts are"
+  " rival remedies against the noise of rounds with few updates: try them before an adaptive θ."
 )
 
 
@@ -266,7 +265,7 @@ def _summarize(
   """Says whether adapting theta helps, against each fixed tail fraction, seed by seed."""
   adaptive, fixed = _methods(groups, _is_adaptive), _methods(groups, _is_fixed)
   if not adaptive or not fixed:
-    lacking = "a fixed θ" if adaptive else "a θ that follows who turns up (--wanted_updates)"
+    lacking = "a fixed θ" if adaptive else "an adaptive θ (--wanted_updates)"
     return f"No method has {lacking}, so there is nothing to compare."
   texts, nums_seeds = [], set()
   for method in adaptive:
@@ -278,12 +277,12 @@ def _summarize(
   if 1 in nums_seeds:
     text += " One seed cannot tell an effect from chance."
   if any(run.starts_early for run in measured):
-    text += " The runs are too short to judge by: these errors are of the start of training, too."
+    text += " The runs are too short to judge by: errors of early training are among these."
   return text
 
 
 def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tuple[str, int]:
-  """Returns what a method changes against another, and over how many seeds."""
+  """Returns the changes of a method against another in words, and the number of seeds."""
   name = rival.label
   worst, mean, updates = (
     tables.change(results, metric, rival, method) for metric in (_WORST_P90, _MEAN_ERROR, _UPDATES)
@@ -309,7 +308,7 @@ def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tup
 
 
 def _notes(measured: Sequence[_Measured]) -> list[str]:
-  """Returns what a reader must know of the runs' evaluations."""
+  """Returns caveats on the runs' evaluations."""
   notes = []
   fewest = min(run.rounds.size for run in measured)
   hours = min(run.num_hours for run in measured)

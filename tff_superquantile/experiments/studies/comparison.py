@@ -14,7 +14,7 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
         num_seeds      the number n of runs that have the metric
 
 Unfinished runs are listed and otherwise left out. `--figures_dir=DIR` writes the figures as files
-too. Needs no TensorFlow.
+too. The command needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _COLUMNS = (
   tables.Column("test.error.superquantile_90", "worst 10 %"),
   tables.Column("test.error.best_10", "best 10 %"),
   tables.Column("train.loss.mean", "train loss", factor=1.0, decimals=3),
-  # Time depends on the machine and its other work, so nobody wins.
+  # Time depends on the machine and its other work, so no entry is marked.
   tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False),
 )
 _NOTE = (
@@ -247,12 +247,12 @@ def summarize(groups: run_folder.Groups) -> str:
 
 
 def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
-  """Returns what a method does to FedAvg's error as a clause, and its changes of the tail."""
+  """Returns the change of FedAvg's error by a method as a clause, and its changes of the tail."""
   changes = tables.change(results, summary.P90, names.FED_AVG, method)
 
   def level(name: str, metric: str) -> float:
     values = tables.of_seed(results, name, metric)
-    # Where they share no seed, all that there are.
+    # Methods that share no seed are compared over all of theirs.
     return values[changes.index].mean() if len(changes) else values.mean()
 
   def shift(metric: str) -> float:
@@ -273,7 +273,7 @@ def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
 
 def define_flags() -> None:
   flags.DEFINE_string("output_dir", "results", "Directory with the runs, TASK/METHOD/seed_S/.")
-  flags.DEFINE_string("figures_dir", "", "Where to write the figures as SVG files; empty for not.")
+  flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
 
 
 def main() -> None:

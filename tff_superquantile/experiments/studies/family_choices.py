@@ -1,4 +1,4 @@
-"""The members of a model family, and what the clients choose among them."""
+"""The members of a model family, and the clients' choices among them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tff_superquantile.experiments.studies import finished_models
 
 NAME = "model_family"
 PARTS = ("held_in", "held_out")
-# Of the error over clients, and their headings.
+# Statistics of the error over clients, with their headings.
 STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
 
 
@@ -120,7 +120,7 @@ class Choice:
 def evaluate(
   run: run_folder.Run, loader: finished_models.Loader, files: finished_models.Results
 ) -> None:
-  """Evaluates one run's model on both parts of the test clients' examples, and writes that."""
+  """Evaluates one run's model on both parts of the test clients' examples, writes the results."""
   from tff_superquantile import evaluation
 
   material = loader.load(run)

@@ -1,4 +1,4 @@
-"""The models of a task's finished runs, and the test clients that they are tried on.
+"""The models of a task's finished runs, and the test clients for them.
 
 Importing this module starts no TensorFlow.
 """
@@ -26,10 +26,10 @@ from tff_superquantile.experiments.run import run_folder
 WEIGHTS = "weights.npz"
 # Flags of a run that a command about finished runs may override, as data may have moved.
 WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
-# What --help of a command that adopts this module's flags lists.
+# A command that adopts this module's flags lists these in its --help.
 for _name in ("output_dir", "task", *WHERE_DATA_IS):
   flags.declare_key_flag(_name)
-# What decides who a run's test clients are.
+# These flags decide a run's test clients.
 _DATA_FLAGS = (
   "task",
   "seed",
@@ -44,7 +44,7 @@ _DATA_FLAGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-  """What a run's model is tried with.
+  """A run's model with the test clients' examples.
 
   Attributes:
     config: Values of the run's flags.
@@ -122,7 +122,7 @@ class Loader:
     self._loaded: tuple[Any, Any, list[str]] | None = None
 
   def load(self, run: run_folder.Run) -> Material:
-    """Loads what a run's model is tried with.
+    """Loads a run's model with the test clients' examples.
 
     Raises:
       ValueError: If the model does not fit the task, or the test clients are not those that the run
@@ -163,11 +163,11 @@ class Loader:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-  """What a command leaves in each run's folder: NAME.csv, a row a client, and NAME.json.
+  """The results of a command in each run's folder: NAME.csv, a row a client, and NAME.json.
 
   Attributes:
     name: NAME.
-    settings: What the results depend on, besides the run's model. Plain values.
+    settings: Plain values on which the results depend, besides the run's model.
   """
 
   name: str
@@ -177,7 +177,7 @@ class Results:
     return {**self.settings, "model": fingerprint(run)}
 
   def missing(self, runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-    """The runs without results of these settings and their present model."""
+    """Returns the runs without results of these settings and their present model."""
     return [
       run
       for run in runs
@@ -186,11 +186,11 @@ class Results:
     ]
 
   def read(self, run: run_folder.Run) -> dict[str, Any]:
-    """What was described; empty if there is nothing."""
+    """Returns the content of the JSON; empty if there is none."""
     return run_files.read_json(run.path / f"{self.name}.json")
 
   def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
-    """The columns of the CSV: `client_id` as strings, the others as float64."""
+    """Returns the columns of the CSV: `client_id` as strings, the others as float64."""
     return run.read_columns(f"{self.name}.csv")
 
   def write(
@@ -216,11 +216,11 @@ def for_each(
   name: str,
   work: Callable[[run_folder.Run, Callable[[], None]], None],
 ) -> None:
-  """Does work on every run, a seed after the other, under one bar that shows the time left.
+  """Works on every run, a seed after the other, under one bar that shows the time left.
 
   Args:
     runs: The runs.
-    name: What is done, for the bar.
+    name: The bar's title.
     work: Takes a run and a function without arguments, to be called whenever a client is done.
   """
   sizes = [len(run.clients("test").get("client_id", ())) for run in runs]
@@ -233,20 +233,20 @@ def for_each(
     dynamic_ncols=terminal,
     disable=not runs,
   ) as bar:
-    # By seed, as the methods of a seed share their clients.
+    # Runs go by seed, as the methods of a seed share their clients.
     done = 0
     for run, size in sorted(zip(runs, sizes), key=lambda pair: pair[0].seed):
       bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
       work(run, bar.update)
       done += size
-      bar.update(done - bar.n)  # Clients that were left out are done, too.
+      bar.update(done - bar.n)  # Clients that were left out count as done.
 
 
 def task_of_flags() -> tuple[str, str, dict[str, str]]:
-  """Reads --output_dir, --task (the only one with finished runs by default) and data's place.
+  """Reads --output_dir, --task (by default the only one with finished runs), the data's place.
 
   Returns:
-    (output directory, task, what to override of `WHERE_DATA_IS`).
+    (output directory, task, overrides of `WHERE_DATA_IS`).
 
   Raises:
     ValueError: If another flag of a training run is given, or the task is not clear.

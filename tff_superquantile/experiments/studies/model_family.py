@@ -5,15 +5,15 @@
 The paper's section "The Delta-FL Framework" trains one model for each tail fraction theta side by
 side and "allow[s] each test client to select the best model according to its local data". Here the
 family is the finished runs of FedAvg (theta = 1) and of superquantile aggregation with each theta;
-each client picks by the error on a half of its examples, and the other half says what that gained
-over one theta for all, for the same seeds. Writes
+each client picks by the error on a half of its examples, and the other half shows the gain over one
+theta for all, for the same seeds. Writes
 
     DIR/TASK/METHOD/seed_S/model_family.csv    one row a client: client_id, num_held_in,
         num_held_out, loss_held_in, error_held_in, loss_held_out, error_held_out
-    DIR/TASK/METHOD/seed_S/model_family.json   settings, and how these are distributed
+    DIR/TASK/METHOD/seed_S/model_family.json   settings, and statistics over clients
     DIR/TASK/model_family.{html,md,csv}        the comparison, over seeds
     DIR/TASK/model_family_clients.csv          seed, client_id, num_held_in, num_held_out, method,
-        error_held_out, error_of_tuned_single: what each client picked, and got
+        error_held_out, error_of_tuned_single: each client's choice and its errors
 
 Models whose results are there already, with the same settings, are not evaluated again. Errors are
 fractions in files and percent in tables.
@@ -60,7 +60,7 @@ _NOTE = (
   " choices."
 )
 _GAIN_NOTE = (
-  "How much lower the error is with the clients’ own choice, in percentage points, same seed"
+  "Gain: the decrease of the error by the clients’ own choice in percentage points, same seed"
   " against same seed; negative where the choice loses."
 )
 
@@ -73,9 +73,9 @@ def report(
   settings: family_choices.Settings = _DEFAULTS,
   overrides: Mapping[str, str] | None = None,
 ) -> page.Page:
-  """Evaluates the family's models where that is not done yet, and reports what choice gains.
+  """Evaluates the family's models where that is not done yet, and reports the choice's gain.
 
-  Writes model_family_clients.csv, too.
+  The function writes model_family_clients.csv, too.
 
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
@@ -122,7 +122,7 @@ def report(
   return page.Page(
     family_choices.NAME,
     f"{runs[0].task_title}, model family",
-    "what does it gain that clients choose their model?",
+    "what do clients gain by choosing their model?",
     f"{len(methods)} models a seed, {tables.plural(len(family.seeds), 'seed')}",
     _summarize(results, len(methods)),
     [
@@ -144,7 +144,7 @@ def report(
         _GAIN_COLUMNS,
         others,
         colors=colors,
-        title="What the choice gains",
+        title="Gain of the choice",
         first="own choice, by error, against",
         note=_GAIN_NOTE,
         focus="gain.p90",
@@ -174,7 +174,7 @@ def _names(methods: Sequence[names.Name]) -> dict[str, str]:
 
 
 def _summarize(results: pd.DataFrame, num_models: int) -> str:
-  """Says what the choice gains on the fairest single model."""
+  """Says how much the choice gains over the fairest single model."""
   from tff_superquantile.evaluation import model_family
 
   def level(way: str, metric: str) -> str:
@@ -195,7 +195,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
   single, family = model_family.TUNED_SINGLE, model_family.BY_ERROR
   text = (
     f"With one of {num_models} models for all test clients, picked on their held-in examples, the"
-    f" 90th percentile of the error is {level(single, 'error.p90')}. That each client picks its own"
+    f" 90th percentile of the error is {level(single, 'error.p90')}. The clients’ own choice"
     f" {effects['p90']} ({level(family, 'error.p90')}); as to the mean error"
     f" ({level(single, 'error.mean')}), it {effects['mean']} ({level(family, 'error.mean')})."
   )
@@ -217,7 +217,7 @@ def _notes(
   settings: family_choices.Settings,
   left_out: int,
 ) -> list[str]:
-  """Returns how sure a client can be of its choice, and what else a reader must know."""
+  """Returns caveats: the certainty of a client's choice, and the clients left out."""
   from tff_superquantile.evaluation import model_family
 
   size = np.median(np.concatenate([choice.clients["num_held_in"] for choice in chosen.values()]))
@@ -250,12 +250,12 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "held_in_fraction",
     family_choices.Settings.held_in_fraction,
-    "Fraction of a test client's examples to choose on; the others measure.",
+    "Fraction of a test client's examples to choose on; the others measure the error.",
   )
   flags.DEFINE_list(
     "methods",
     [],
-    "Folder names of the methods that make the family; empty for fed_avg and those called"
+    "Folder names of the family's methods; empty for fed_avg and those called"
     " superquantile_theta_... by their tail fraction alone.",
   )
 

@@ -1,4 +1,4 @@
-"""Fine-tunes the models of finished runs on each test client's own data: error before and after.
+"""Fine-tunes the models of finished runs on each test client's data; compares the errors.
 
     python -m tff_superquantile.experiments.study personalization --output_dir=DIR --task=TASK
 
@@ -8,7 +8,7 @@ on the other half, before and after. All methods of a seed have the same halves.
 
     DIR/TASK/METHOD/seed_S/personalization.csv    one row a client: client_id, num_held_in,
         num_held_out, loss_before, error_before, loss_after, error_after, diverged (0 or 1)
-    DIR/TASK/METHOD/seed_S/personalization.json   settings, and how these are distributed
+    DIR/TASK/METHOD/seed_S/personalization.json   settings, and statistics over clients
     DIR/TASK/personalization.{html,md,csv}        methods compared, over seeds
 
 Runs whose results are there already, with the same settings and for the same model, are skipped.
@@ -79,7 +79,7 @@ def report(
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
-    settings: How.
+    settings: How to personalize.
     overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
 
   Returns:
@@ -105,7 +105,7 @@ def report(
   )
   all_groups = run_folder.group_by_method(runs)
   groups, epsilon = run_folder.at_one_epsilon(all_groups)
-  # By the names without a budget, as FedAvg's is then "fed_avg".
+  # Methods are compared by their names without a budget: then FedAvg's is "fed_avg".
   names = {members[0].method: method for method, members in groups.items()}
   compared = results[results["method"].isin(names)].replace({"method": names})
   shown = summary.contenders(groups)
@@ -118,7 +118,7 @@ def report(
   return page.Page(
     _NAME,
     f"{runs[0].task_title}, personalized",
-    "what does a model of one’s own change?",
+    "what does a client’s own model change?",
     f"{tables.plural(len(all_groups), 'method')}, {tables.plural(len(runs), 'run')}, every test"
     " client fine-tunes",
     budget + _summarize(compared, list(groups)),
@@ -261,7 +261,7 @@ def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _notes(described: Sequence[Mapping[str, Any]]) -> list[str]:
-  """Returns which clients were left out and which diverged."""
+  """Returns the numbers of clients that were left out and that diverged."""
   notes = []
   left_out = max(found["num_left_out"] for found in described)
   if left_out:
@@ -283,11 +283,11 @@ def _pooled(files: finished_models.Results, runs: Sequence[run_folder.Run]) -> p
 
 def define_flags() -> None:
   flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_integer("epochs", Settings.epochs, "Passes over what a client fine-tunes on.")
+  flags.DEFINE_integer("epochs", Settings.epochs, "Passes over the examples of fine-tuning.")
   flags.DEFINE_float(
     "held_in_fraction",
     Settings.held_in_fraction,
-    "Fraction of a test client's examples to fine-tune on; the others measure.",
+    "Fraction of a test client's examples to fine-tune on; the others measure the error.",
   )
 
 

@@ -50,7 +50,7 @@ _QUICK_MAX_BINS = 64
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """The points to measure: the flags, checked."""
+  """The points to measure, from checked flags."""
 
   num_seeds: int
   num_clients: int
@@ -82,7 +82,7 @@ def _plan() -> _Plan:
 
 
 def _measure(plan: _Plan, path: pathlib.Path) -> list:
-  """Measures what the CSV at `path` lacks, and keeps it up to date; returns all points."""
+  """Measures the points that the CSV at `path` lacks, and writes them; returns all points."""
   from tff_superquantile.experiments.studies import quantile_error
 
   points = {point.key: point for point in quantile_error.read_points(path)}
@@ -99,7 +99,7 @@ def _measure(plan: _Plan, path: pathlib.Path) -> list:
     wanted.update(keys)
     return all(key in points for key in keys)
 
-  # Progress counts the numbers of noise that each block takes.
+  # Progress counts the bins of each block, as time grows with them.
   terminal = sys.stderr.isatty()
   with tqdm.tqdm(
     total=sum(num_bins for _, num_bins, _ in blocks),
@@ -138,7 +138,7 @@ def _tables(plan: _Plan, points: list) -> list[tables.Table]:
   from tff_superquantile.experiments.studies import quantile_error
 
   blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins))
-  # A terminal shows one.
+  # A terminal shows one table.
   shown = _SHOWN if _SHOWN in blocks else blocks[0]
   laid_out = []
   for distribution, num_bins in blocks:
@@ -190,11 +190,11 @@ def _tables(plan: _Plan, points: list) -> list[tables.Table]:
 
 
 def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
-  """Measures what the folder lacks, and reports.
+  """Measures the points that the folder lacks, and reports.
 
   Args:
     plan: The points.
-    folder: Where quantile_error.csv is kept up to date.
+    folder: The folder of quantile_error.csv.
 
   Returns:
     The page.
@@ -218,16 +218,14 @@ def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Where OUTPUT_DIR/private_quantile/ is written.")
+  flags.DEFINE_string("output_dir", "results", "Directory to write private_quantile/ to.")
   flags.DEFINE_bool("quick", False, "Few seeds, at most 64 bins: to see that all works.")
-  flags.DEFINE_integer("num_seeds", 200, "Data sets a point.", lower_bound=2)
-  flags.DEFINE_integer("num_clients", 256, "Values a data set.", lower_bound=2)
-  flags.DEFINE_float(
-    "delta", 1e-5, "Of (epsilon, delta)-differential privacy.", lower_bound=1e-300, upper_bound=0.5
-  )
-  flags.DEFINE_list("epsilons", ["0.25", "0.5", "1", "2", "5", "10"], "Of each release.")
-  flags.DEFINE_list("num_bins", ["16", "64", "256", "1024"], "Powers of two.")
-  flags.DEFINE_list("bits", ["10", "12", "16", "20"], "On the wire, for one node.")
+  flags.DEFINE_integer("num_seeds", 200, "Data sets of each point.", lower_bound=2)
+  flags.DEFINE_integer("num_clients", 256, "Values of each data set.", lower_bound=2)
+  flags.DEFINE_float("delta", 1e-5, "delta of the budgets.", lower_bound=1e-300, upper_bound=0.5)
+  flags.DEFINE_list("epsilons", ["0.25", "0.5", "1", "2", "5", "10"], "Budgets of a release.")
+  flags.DEFINE_list("num_bins", ["16", "64", "256", "1024"], "Numbers of bins.")
+  flags.DEFINE_list("bits", ["10", "12", "16", "20"], "Numbers of bits on the wire for one node.")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How far private quantiles are from the true ones: the paper's error criterion, measured.
+"""Measures the error of private quantiles by the paper's criterion.
 
 A private histogram of n values gives for each tail fraction a bin j; its quantile error is
 |H(j) / n - (1 - theta)|, where H(j) counts the values truly below the edge l_j (section "Privacy
@@ -29,18 +29,18 @@ from tff_superquantile.threshold import private_histogram
 
 THETAS = np.arange(1, 10) / 10.0
 
-# Both of them on [0, B].
+# Both distributions are on [0, B], with B before the sampler.
 DISTRIBUTIONS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
   "uniform": (1.0, lambda rng, shape: rng.uniform(size=shape)),
   "chi2(4)": (10.0, lambda rng, shape: rng.chisquare(4, size=shape)),
 }
 
-# The real secure sum takes a tenth of a second: fewer data sets, and one curve.
+# The real secure sum takes a tenth of a second, so it gets fewer data sets and one curve.
 _TFF_MAX_SEEDS = 50
 _TFF_DISTRIBUTION, _TFF_NUM_BINS = "uniform", 64
 THROUGH_TFF = "least_squares_in_tff"
 
-# Numbers of noise at once: bounds the memory at some hundred megabytes.
+# So many numbers of noise at once take some hundred megabytes.
 _MAX_ENTRIES = 2**22
 
 
@@ -49,7 +49,7 @@ class Recipe:
   """A way to get a private quantile.
 
   Attributes:
-    title: What it is, for a legend.
+    title: Its title in a legend.
     sensitivity: See `tree_mechanism.build_tree_mechanism`.
     decoder: See `private_histogram.PrivateHistogramFactory`.
     accounting: "rdp", the noise for (epsilon, delta) by the Renyi accountant; "zcdp", by the
@@ -78,13 +78,13 @@ class Point:
   """A row of the CSV.
 
   Attributes:
-    distribution: Of the values.
+    distribution: The distribution of the values.
     num_bins: b.
-    bits: On the wire, for one node.
-    epsilon: Of the release.
-    delta: Of the release.
+    bits: The number of bits on the wire for one node.
+    epsilon: The budget of the release.
+    delta: The release's delta.
     num_clients: n.
-    num_seeds: How many data sets.
+    num_seeds: The number of data sets.
     recipe: A key of `quantile_error.RECIPES`, or `THROUGH_TFF`.
     noise_multiplier: z_q.
     scale: c.
@@ -121,7 +121,7 @@ _COLUMNS = list(_TYPES)
 
 
 def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
-  """The noise multiplier with which one release is (epsilon, delta)-differentially private.
+  """Finds the noise multiplier that makes one release (epsilon, delta)-differentially private.
 
   Args:
     epsilon: Positive.
@@ -153,7 +153,7 @@ def build_mechanism(
   num_clients: int,
   bits: Optional[int] = None,
 ) -> tree_mechanism.TreeMechanism:
-  """The parameters of a recipe for cohorts of `num_clients`.
+  """Builds the parameters of a recipe for cohorts of `num_clients`.
 
   Raises:
     ValueError: If `bits` are too few for a recipe that does not wrap.
@@ -169,7 +169,7 @@ def build_mechanism(
 
 
 def draw_values(distribution: str, num_seeds: int, num_clients: int) -> np.ndarray:
-  """Data sets of one distribution, one a seed: float32 [num_seeds, num_clients]."""
+  """Draws data sets of one distribution, one a seed: float32 [num_seeds, num_clients]."""
   _, draw = DISTRIBUTIONS[distribution]
   rows = [
     draw(seeds.generator(seed, f"values {distribution}"), num_clients) for seed in range(num_seeds)
@@ -207,11 +207,11 @@ def _errors(
   cumulative: hierarchical_histogram.Cumulative,
   num_clients: Optional[int],
 ) -> np.ndarray:
-  """Quantile errors, averaged over theta, float64 [num_seeds].
+  """Returns quantile errors, averaged over theta, float64 [num_seeds].
 
   Args:
     true_counts: int64 [num_seeds, d].
-    cumulative: What was estimated.
+    cumulative: The estimates.
     num_clients: The number of values if that is public, as in the paper; then j is in 1..b, too.
   """
   num_bins = cumulative.below.shape[-1]
@@ -236,7 +236,7 @@ def errors_of_sums(
   mechanism: tree_mechanism.TreeMechanism,
   recipe: Recipe,
 ) -> np.ndarray:
-  """Quantile errors of a recipe from the sums of `noised_sums`, float64 [num_seeds]."""
+  """Returns a recipe's quantile errors from the sums of `noised_sums`, float64 [num_seeds]."""
   cumulative = private_histogram.decode(
     tf.constant(np.mod(sums, mechanism.modulus)), mechanism, recipe.decoder
   )
@@ -247,7 +247,7 @@ def errors_of_sums(
 def errors_in_tff(
   values: np.ndarray, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> np.ndarray:
-  """Quantile errors of least squares through TFF's secure modular sum, float64 [num_seeds].
+  """Returns the errors of least squares through TFF's secure modular sum, float64 [num_seeds].
 
   Args:
     values: float32 [num_seeds, num_clients].

@@ -10,7 +10,7 @@ needs no TensorFlow and takes two minutes on one core. It writes
     DIR/convergence/report.html  figures, tables and how to read them
     DIR/convergence/report.md    the tables
     DIR/convergence/report.csv   the error of every setting (`algorithm.measure` has the columns)
-    DIR/convergence/bias.csv     what cohorts cost, exactly (`optimum.sampling_biases` has them)
+    DIR/convergence/bias.csv     the exact cost of cohorts (`optimum.sampling_biases` has them)
 
 `--figures_dir=DIR` writes the figures as files too.
 """
@@ -43,12 +43,12 @@ _QUICK_SEEDS = 2
 _BIAS_SIZES = sorted({*COHORT_SIZES, 2, 5, 15, 20, 30, 40, 60, 70, 80, 90})
 _OPTIMA = (1.0, 0.99, 0.8, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)
 _ROUNDING = 1e-12
-# Rates are fitted to this many numbers of rounds, the largest.
+# Rates are fitted to this many of the largest numbers of rounds.
 _NUM_FITTED = 5
 
 _SUMMARY = (
-  "Exact reweighting with smoothing approaches the minimum of F_θ at a rate of about 1 / T when all"
-  " clients take part. When m of them do, the error levels off where the mean over cohorts has its"
+  "Exact reweighting with smoothing approaches the minimum of F_θ at a rate of about 1 / T if all"
+  " clients take part. If m of them do, the error levels off where the mean over cohorts has its"
   " minimum: a floor that can be computed, and that lies far below the theorem’s B / √(θ m)."
 )
 _ERRORS_NOTE = (
@@ -103,7 +103,7 @@ def _tables(
   optima.index = [f"{theta:g}" for theta in optima.pop("theta")]
 
   def cost(value: float) -> str:
-    # Rounding is all that is left where there is no bias.
+    # Without a bias, only rounding is left.
     return "0" if value < 1e-9 else f"{value:.1e}"
 
   return [
@@ -126,7 +126,7 @@ def _tables(
 
 
 def check(points: pd.DataFrame, biases: pd.DataFrame, optima: pd.DataFrame) -> dict[str, bool]:
-  """Compares what was measured with what the theory says of it.
+  """Compares the measurements with the theory.
 
   Args:
     points: As `algorithm.measure` returns them.
@@ -149,7 +149,7 @@ def check(points: pd.DataFrame, biases: pd.DataFrame, optima: pd.DataFrame) -> d
 
 
 def report(num_seeds: int, all_rounds: Sequence[int]) -> tuple[page.Page, str, list[str]]:
-  """Measures the errors and what cohorts cost, and reports.
+  """Measures the errors and the cost of cohorts, and reports.
 
   Args:
     num_seeds: Runs of each setting with cohorts, at least 2.
@@ -202,10 +202,10 @@ def report(num_seeds: int, all_rounds: Sequence[int]) -> tuple[page.Page, str, l
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Where OUTPUT_DIR/convergence/ is written.")
-  flags.DEFINE_string("figures_dir", "", "Where to write the figures as SVG files; empty for not.")
+  flags.DEFINE_string("output_dir", "results", "Directory to write convergence/ to.")
+  flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
   flags.DEFINE_bool("quick", False, "Few rounds and seeds: to see that all works.")
-  flags.DEFINE_integer("num_seeds", 5, "Runs a setting with cohorts.", lower_bound=2)
+  flags.DEFINE_integer("num_seeds", 5, "Runs of each setting with cohorts.", lower_bound=2)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""The algorithm of the convex theorem, simulated: exact reweighting, smoothed, averaged iterates.
+"""Simulates the convex theorem's algorithm: exact reweighting, smoothed, averaged iterates.
 
 `theorem_setting` gives the learning rate and the smoothing that the theorem's full version
 (thm:a:sfl-cvx) prescribes for a number of rounds; `simulate` runs the algorithm in numpy for many
-settings and seeds at once; `measure` compares what it reaches with the optimum. The theorem
+settings and seeds at once; `measure` compares the result with the optimum. The theorem
 (thm:sfl-main:cvx) bounds E F_theta(w_T) - F_theta(w*), for the averaged iterate w_T, by about
 G^2 / (lambda T) + B / sqrt(theta m).
 """
@@ -23,7 +23,7 @@ LOCAL_STEPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What a run of the algorithm is given.
+  """The inputs of a run of the algorithm.
 
   Attributes:
     theta: The tail fraction.
@@ -47,12 +47,12 @@ def theorem_setting(
   num_rounds: int,
   local_steps: int,
 ) -> Setting:
-  """Learning rate and smoothing of the theorem's full version, its constants and all.
+  """Returns learning rate and smoothing of the theorem's full version with its constants.
 
-  With one change: the two terms of gamma with a logarithm are doubled. The proof bounds
-  (1 - lambda tau gamma / 2)^-T by e^(lambda tau gamma T) from below, where only
+  There is one change: the two terms of gamma with a logarithm are doubled. The proof bounds
+  (1 - lambda tau gamma / 2)^-T by e^(lambda tau gamma T) from below, but only
   e^(lambda tau gamma T / 2) holds: for the printed gamma it shows that the start is forgotten as
-  1 / sqrt(T), not 1 / T. Mostly another term is the smallest, and the change of no consequence.
+  1 / sqrt(T), not 1 / T. Another term is mostly the smallest; then the change has no effect.
 
   Args:
     constants: Of the problem.
@@ -96,7 +96,7 @@ def theorem_setting(
 def local_maps(
   problem: regression.Problem, learning_rate: float, local_steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """What tau gradient steps on F_i + lambda / 2 |w|^2 do: w -> matrices_i w + offsets_i.
+  """Returns tau gradient steps on F_i + lambda / 2 |w|^2 as w -> matrices_i w + offsets_i.
 
   Args:
     problem: The problem; its losses are quadratic, so that a step is affine.
@@ -145,7 +145,7 @@ def simulate(
     What each run reached, (the weighted average of w_0 to w_T, w_T): [setting, seed, d] each.
   """
   n, d = problem.num_clients, problem.dimension
-  # Long runs first: those under way are always the first rows.
+  # Long runs come first, so that those under way are always the first rows.
   order = sorted(range(len(settings)), key=lambda i: -settings[i].num_rounds)
   rows = [settings[i] for i in order]
   thetas = np.array([[s.theta] * num_seeds for s in rows])

@@ -1,4 +1,4 @@
-"""The figures of the convergence study: error against rounds, and what sampling clients costs."""
+"""The figures of the convergence study: error against rounds, and the cost of cohorts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Optima of F_theta and of its mean over cohorts, certified, and what the cohorts cost.
+"""Certified optima of F_theta and of its mean over cohorts, and the cost of the cohorts.
 
-Weak duality certifies an optimum, whoever found it: for every pi in P of `regression`, the minimum
-over w of sum_i pi_i F_i(w) + lambda / 2 |w|^2, a linear system, is below the minimum of F.
+Weak duality certifies an optimum, however it was found: for every pi in P of `regression`, the
+minimum over w of sum_i pi_i F_i(w) + lambda / 2 |w|^2, a linear system, is below the minimum of F.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scipy import optimize
 
 from tff_superquantile.experiments.studies.convergence import regression
 
-# The cutting surfaces stop here, absolute, in units of the loss; what is reached is reported.
+# The cutting surfaces stop at this absolute gap, in units of the loss; the real gap is reported.
 _GAP = 1e-13
 _MAX_CUTS = 60
 # Surfaces with less weight than this in the solution take no part in it.
@@ -65,7 +65,7 @@ def minimise(problem: regression.Problem, ranks: np.ndarray) -> Optimum:
   gap = np.inf
   best: Optional[tuple[np.ndarray, float, np.ndarray]] = None
   for _ in range(_MAX_CUTS):
-    # Surfaces that carry nothing are below the others here, and come back if they are needed.
+    # Surfaces without a share lie below the others here, and come back if they are needed.
     order = np.argsort(-problem.losses(point), kind="stable")
     cuts = np.vstack([cuts[shares > _MIN_SHARE], ranks[np.argsort(order)]])
     point, shares = _lowest_of_largest(problem, cuts, point)
@@ -87,7 +87,7 @@ def minimise(problem: regression.Problem, ranks: np.ndarray) -> Optimum:
 def _lowest_of_largest(
   problem: regression.Problem, cuts: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The w [d] where max_k sum_i cuts[k, i] F_i(w) + lambda / 2 |w|^2 is lowest; shares [k] of it.
+  """Returns the w [d] of the lowest max_k sum_i cuts[k, i] F_i(w) + lambda / 2 |w|^2; shares [k].
 
   Sequential quadratic programming, then Newton's method on the conditions that the surfaces with a
   share are level and their slopes, weighted by the shares, cancel; a surface whose share would be
@@ -129,10 +129,10 @@ def _lowest_of_largest(
     system[:d, d : d + k] = system[d : d + k, :d].T
     system[d : d + k, -1] = system[-1, d : d + k] = 1.0
     right = np.concatenate([np.zeros(d), -values(point)[active], [1.0]])
-    # Not by least squares: two surfaces that hardly differ would be levelled only on average.
+    # Least squares would level two surfaces that hardly differ only on average.
     try:
       solution = np.linalg.solve(system, right)
-    except np.linalg.LinAlgError:  # Slopes that depend on each other: one surface is too many.
+    except np.linalg.LinAlgError:  # The slopes depend on each other: one surface is too many.
       shares[active.pop()] = 0.0
       shares /= shares.sum()
       continue

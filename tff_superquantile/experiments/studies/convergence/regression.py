@@ -54,29 +54,29 @@ class Problem:
     return np.einsum("iej,ie->ij", self.features, self.labels) / self.labels.shape[1]
 
   def losses(self, points: np.ndarray) -> np.ndarray:
-    """F_i at points [..., d], without the regulariser: [..., n]."""
+    """Returns F_i [..., n] at points [..., d], without the regulariser."""
     residuals = np.matmul(points, self.features.reshape(-1, self.dimension).T)
     residuals = residuals.reshape(*residuals.shape[:-1], *self.labels.shape) - self.labels
     return 0.5 * np.mean(np.square(residuals), axis=-1)
 
   def objective(self, points: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """F at points [..., d] for rank weights omega [n]: [...]."""
+    """Returns F [...] at points [..., d] for rank weights omega [n]."""
     descending = -np.sort(-self.losses(points), axis=-1)
     return descending @ ranks + 0.5 * self.l2 * np.sum(np.square(points), axis=-1)
 
   def minimiser(self, weights: np.ndarray) -> np.ndarray:
-    """argmin of sum_i weights_i F_i(w) + lambda / 2 |w|^2 for weights [n]: [d]."""
+    """Returns argmin of sum_i weights_i F_i(w) + lambda / 2 |w|^2, [d], for weights [n]."""
     hessian = np.tensordot(weights, self.hessians, 1) + self.l2 * np.eye(self.dimension)
     return np.linalg.solve(hessian, weights @ self.linear_terms)
 
   def dual_value(self, weights: np.ndarray) -> float:
-    """min over w of sum_i weights_i F_i(w) + lambda / 2 |w|^2, for weights [n]."""
+    """Returns min over w of sum_i weights_i F_i(w) + lambda / 2 |w|^2, for weights [n]."""
     point = self.minimiser(weights)
     return float(weights @ self.losses(point) + 0.5 * self.l2 * point @ point)
 
 
 def rank_weights(num_clients: int, theta: float, cohort_size: Optional[int] = None) -> np.ndarray:
-  """omega: the weight of the k-th largest of n losses in F_theta, or in bar F_theta of cohorts.
+  """Returns omega, the weight of the k-th largest of n losses in F_theta, or in bar F_theta.
 
   The k-th largest of all is in the cohort with probability m / n, and then r of the k - 1 larger
   ones with the hypergeometric probability; the r + 1-st of a cohort weighs at most 1 / (theta m).
@@ -139,7 +139,7 @@ def build_problem(
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-  """What the theorem assumes of the problem.
+  """The theorem's assumptions on the problem.
 
   Attributes:
     radius: R, of the ball around zero that the bounds hold in.
@@ -162,9 +162,9 @@ class Constants:
 
 
 def build_constants(problem: Problem) -> Constants:
-  """The constants B, G and L, exact on a ball that local steps do not leave.
+  """Computes the constants B, G and L, exact on a ball that local steps do not leave.
 
-  The theorem wants bounds on all of R^d, where no convex function but a constant has any. A step of
+  The theorem wants bounds on all of R^d, which only constant convex functions have. A step of
   learning rate gamma <= 1 / (L + lambda) on F_i + lambda / 2 |w|^2, of Hessian H_i and minimiser
   H_i^-1 b_i, gives |w'|^2 <= (1 - gamma lambda) |w|^2 + gamma b_i . H_i^-1 b_i, and an average of
   clients is no longer than the longest: |w|^2 <= R^2 = max_i b_i . H_i^-1 b_i / lambda is kept.
@@ -189,13 +189,13 @@ def build_constants(problem: Problem) -> Constants:
 
 
 def build_start(problem: Problem, constants: Constants) -> np.ndarray:
-  """w_0 [d]: the point of the ball of `constants` that is farthest from the optimum of FedAvg."""
+  """Returns w_0 [d], the point of the ball of `constants` farthest from the optimum of FedAvg."""
   mean = problem.minimiser(np.full(problem.num_clients, 1.0 / problem.num_clients))
   return -constants.radius / np.linalg.norm(mean) * mean
 
 
 def _largest_on_ball(values: np.ndarray, slopes: np.ndarray, radius: float) -> np.ndarray:
-  """max of sum_k (values_k z_k^2 / 2 + slopes_k z_k) over |z| <= radius, for each row: [n].
+  """Returns max sum_k (values_k z_k^2 / 2 + slopes_k z_k) over |z| <= radius, a row each: [n].
 
   A convex function is largest on the sphere, where (mu - values_k) z_k = slopes_k for a
   mu >= max_k values_k; |z| falls in mu, so mu is bisected.
@@ -207,5 +207,5 @@ def _largest_on_ball(values: np.ndarray, slopes: np.ndarray, radius: float) -> n
     with np.errstate(divide="ignore", invalid="ignore"):
       outside = np.sum((slopes / (middle - values)) ** 2, axis=1, keepdims=True) > radius**2
     low, high = np.where(outside, middle, low), np.where(outside, high, middle)
-  # The value of the dual: what is left of the bisection errs to the safe side.
+  # The dual's value errs to the safe side by the rest of the bisection.
   return 0.5 * (high[:, 0] * radius**2 + np.sum(slopes**2 / (high - values), axis=1))
