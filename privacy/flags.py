@@ -112,8 +112,8 @@ def make_parser() -> argparse.ArgumentParser:
       choices=shares.PROTOCOLS,
       default=shares.COMPLEMENT,
       help="source of the noise that a cohort lacks, where clients make noise: the server"
-      " (complement), other clients (helpers), or more clients than add data, by a coin of their own"
-      " (private_coin) (default: complement)",
+      " (complement), other clients (helpers), or more clients than add data, by a coin of their"
+      " own (private_coin) (default: complement)",
     )
     flag(
       group,
@@ -126,16 +126,16 @@ def make_parser() -> argparse.ArgumentParser:
     flag(
       group,
       "participations",
-      "for epsilon against the server: the number of rounds in which a client takes part; by default"
-      " so many that one client in a thousand takes part in more",
+      "for epsilon against the server: the number of rounds in which a client takes part; by"
+      " default so many that one client in a thousand takes part in more",
       "K",
     )
     group.add_argument(
       "--accounting",
       choices=ledger.ACCOUNTINGS,
       default=accounting.TIGHTEST,
-      help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp), the"
-      " smaller of both (tightest), or the paper's formulas, NOT a guarantee (paper) (default:"
+      help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
+      " the smaller of both (tightest), or the paper's formulas, NOT a guarantee (paper) (default:"
       " tightest)",
     )
 
