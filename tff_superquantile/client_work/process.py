@@ -1,16 +1,76 @@
-"""Client work as a process: TFF's own, or one whose clients hold something else than data sets."""
+"""The client work as a process whose state schedules the optimizer's hyperparameters."""
 
 import collections
-from typing import Union
+from typing import Callable, NamedTuple, Optional, Union
 
+import tensorflow as tf
 import tensorflow_federated as tff
+
+_LEARNING_RATE_KEY = tff.learning.optimizers.LEARNING_RATE_KEY
+
+LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Schedule(NamedTuple):
+  """Computations on the state of a schedule, the round's number and the hyperparameters.
+
+  Attributes:
+    initial_state: ( -> state).
+    hparams_of_round: (state -> hyperparameters in this round).
+    next_state: (state -> state of the next round).
+  """
+
+  initial_state: tff.Computation
+  hparams_of_round: tff.Computation
+  next_state: tff.Computation
+
+
+def build_schedule(
+  optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: Optional[LearningRateFn]
+) -> Schedule:
+  """Builds the schedule of an optimizer's hyperparameters.
+
+  Args:
+    optimizer: The optimizer.
+    client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
+      number (int32 [], from 0); None for the optimizer's own.
+
+  Returns:
+    The `Schedule`.
+
+  Raises:
+    TypeError: If `client_learning_rate_fn` is given and the optimizer has no learning rate.
+  """
+  hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], tf.float32)))
+  if client_learning_rate_fn is not None and _LEARNING_RATE_KEY not in hparams:
+    raise TypeError("Found a client_learning_rate_fn for an optimizer without a learning rate.")
+
+  @tff.tensorflow.computation
+  def initial_state():
+    return collections.OrderedDict(round_num=tf.constant(0), hparams=hparams)
+
+  state_type = initial_state.type_signature.result
+
+  @tff.tensorflow.computation(state_type)
+  def hparams_of_round(state):
+    hparams = collections.OrderedDict(state["hparams"])
+    if client_learning_rate_fn is not None:
+      rate = client_learning_rate_fn(state["round_num"])
+      hparams[_LEARNING_RATE_KEY] = tf.cast(rate, hparams[_LEARNING_RATE_KEY].dtype)
+    return hparams
+
+  @tff.tensorflow.computation(state_type)
+  def next_state(state):
+    return collections.OrderedDict(round_num=state["round_num"] + 1, hparams=state["hparams"])
+
+  return Schedule(initial_state, hparams_of_round, next_state)
 
 
 class ClientWork(tff.templates.MeasuredProcess):
-  """A `tff.learning.templates.ClientWorkProcess` whose clients hold something else than data sets.
+  """A `tff.learning.templates.ClientWorkProcess` whose clients hold other values than data sets.
 
-  TFF's class insists on sequences at the clients. This one takes whatever an `examples_fn` turns
-  into a client's examples, such as a client id.
+  TFF's class insists on sequences at the clients. This one takes the values from which an
+  `examples_fn` reads a client's examples, such as client ids.
   """
 
   def __init__(
@@ -33,8 +93,9 @@ def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> A
   """Builds the process of two computations.
 
   Args:
-    initialize_fn: ( -> S@SERVER), a state with that of a `hparams.Schedule` under the name `own`.
-    next_fn: (S@SERVER, weights@CLIENTS, what clients hold@CLIENTS -> MeasuredProcessOutput).
+    initialize_fn: ( -> S@SERVER), a state that holds the state of a `Schedule` under the name
+      `own`.
+    next_fn: (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
 
   Returns:
     A `tff.learning.templates.ClientWorkProcess` if clients hold data sets, else a `ClientWork`.
