@@ -1,4 +1,4 @@
-"""Learning processes: one algorithm a file, each a `build_*` function."""
+"""Builds learning processes, each algorithm in a file of its own."""
 
 from tff_superquantile.algorithms.agnostic_fed_avg import build_agnostic_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_fed_avg

@@ -26,7 +26,7 @@ _DivisorFn = Callable[[Any], tf.Tensor]
 
 
 class Options(TypedDict, total=False):
-  """The keyword arguments of every `build_*` function of this package.
+  """Lists the keyword arguments of every `build_*` function of this package.
 
   Three arguments are not among them, as every function names them itself:
 

@@ -1,4 +1,4 @@
-"""The clients' half of a round: loss, threshold, gate, local training, report."""
+"""Builds the clients' half of a round: loss, threshold, gate, local training, report."""
 
 from tff_superquantile.client_work.local_training import ClientHooks
 from tff_superquantile.client_work.local_training import LocalTraining

@@ -1,7 +1,7 @@
-"""The client work as a process whose state schedules the optimizer's hyperparameters."""
+"""Builds the client work's process, whose state schedules the optimizer's hyperparameters."""
 
 import collections
-from typing import Callable, NamedTuple, Optional, Union
+from typing import Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -11,23 +11,9 @@ _LEARNING_RATE_KEY = tff.learning.optimizers.LEARNING_RATE_KEY
 LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
 
 
-class Schedule(NamedTuple):
-  """Computations on the state of a schedule, the round's number and the hyperparameters.
-
-  Attributes:
-    initial_state: ( -> state).
-    hparams_of_round: (state -> hyperparameters in this round).
-    next_state: (state -> state of the next round).
-  """
-
-  initial_state: tff.Computation
-  hparams_of_round: tff.Computation
-  next_state: tff.Computation
-
-
 def build_schedule(
   optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: Optional[LearningRateFn]
-) -> Schedule:
+) -> tuple[tff.Computation, tff.Computation]:
   """Builds the schedule of an optimizer's hyperparameters.
 
   Args:
@@ -36,7 +22,8 @@ def build_schedule(
       number (int32 [], from 0); None for the optimizer's own.
 
   Returns:
-    The `Schedule`.
+    The computations ( -> state), the number and the hyperparameters of the first round, and
+    (state -> (next state, hyperparameters of this round)).
 
   Raises:
     TypeError: If `client_learning_rate_fn` is given and the optimizer has no learning rate.
@@ -49,25 +36,20 @@ def build_schedule(
   def initial_state():
     return collections.OrderedDict(round_num=tf.constant(0), hparams=hparams)
 
-  state_type = initial_state.type_signature.result
-
-  @tff.tensorflow.computation(state_type)
-  def hparams_of_round(state):
+  @tff.tensorflow.computation(initial_state.type_signature.result)
+  def advance(state):
+    next_state = collections.OrderedDict(state, round_num=state["round_num"] + 1)
     hparams = collections.OrderedDict(state["hparams"])
     if client_learning_rate_fn is not None:
       rate = client_learning_rate_fn(state["round_num"])
       hparams[_LEARNING_RATE_KEY] = tf.cast(rate, hparams[_LEARNING_RATE_KEY].dtype)
-    return hparams
+    return next_state, hparams
 
-  @tff.tensorflow.computation(state_type)
-  def next_state(state):
-    return collections.OrderedDict(round_num=state["round_num"] + 1, hparams=state["hparams"])
-
-  return Schedule(initial_state, hparams_of_round, next_state)
+  return initial_state, advance
 
 
 class ClientWork(tff.templates.MeasuredProcess):
-  """A `tff.learning.templates.ClientWorkProcess` whose clients hold other values than data sets.
+  """Does the work of a `ClientWorkProcess` whose clients hold other values than data sets.
 
   TFF's class insists on sequences at the clients. This one takes the values from which an
   `examples_fn` reads a client's examples, such as client ids.
@@ -93,7 +75,7 @@ def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> A
   """Builds the process of two computations.
 
   Args:
-    initialize_fn: ( -> S@SERVER), a state that holds the state of a `Schedule` under the name
+    initialize_fn: ( -> S@SERVER), a state that holds the state of the schedule under the name
       `own`.
     next_fn: (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
 

@@ -199,14 +199,14 @@ def build_client_work(
       `local.client_learning_rate_fn` is given for an optimizer without a learning rate.
   """
   hooks = hooks or local_training.ClientHooks()
-  schedule = process.build_schedule(local.optimizer, local.client_learning_rate_fn)
-  hparams_type = schedule.hparams_of_round.type_signature.result
+  initial_schedule, advance = process.build_schedule(local.optimizer, local.client_learning_rate_fn)
+  hparams_type = advance.type_signature.result[1]
   loss_pass = None if threshold is None else _build_loss_pass(local, threshold)
   training = _build_training(local, hooks, threshold, hparams_type)
 
   @tff.federated_computation
   def init_fn():
-    state = collections.OrderedDict(own=tff.federated_eval(schedule.initial_state, tff.SERVER))
+    state = collections.OrderedDict(own=tff.federated_eval(initial_schedule, tff.SERVER))
     if threshold is not None:
       state["threshold"] = threshold.initialize()
     return tff.federated_zip(state)
@@ -218,9 +218,9 @@ def build_client_work(
   )
   def next_fn(state, weights, clients):
     # Broadcast: the distributor has sent w already.
-    hparams = tff.federated_broadcast(tff.federated_map(schedule.hparams_of_round, state["own"]))
-    new_state = collections.OrderedDict(own=tff.federated_map(schedule.next_state, state["own"]))
-    arguments: tuple[tff.Value, ...] = (weights, clients, hparams)
+    next_schedule, hparams = tff.federated_map(advance, state["own"])
+    new_state = collections.OrderedDict(own=next_schedule)
+    arguments: tuple[tff.Value, ...] = (weights, clients, tff.federated_broadcast(hparams))
     measurements = collections.OrderedDict()
     if threshold is not None:
       # Loss: F_i(w) stays at client i, which sends its report of it.

@@ -38,9 +38,9 @@ def measure(
   )
 
 
-def _max(losses: tf.Tensor) -> tf.Tensor:
-  """Returns the largest loss, or 0 if there is none."""
-  return tf.cond(tf.size(losses) > 0, lambda: tf.reduce_max(losses), lambda: tf.constant(0.0))
+def _max(values: tf.Tensor) -> tf.Tensor:
+  """Returns the largest value, or 0 if there is none."""
+  return tf.cond(tf.size(values) > 0, lambda: tf.reduce_max(values), lambda: tf.constant(0.0))
 
 
 def _split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -201,12 +201,7 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
     log_weights = tf.tensor_scatter_nd_add(log_weights, index[:, tf.newaxis], ascent_rate * losses)
     # Only differences matter. Unshifted numbers would grow until float32 rounds the steps away.
     log_weights -= tf.reduce_max(log_weights)
-    largest = tf.cond(
-      tf.size(index) > 0,
-      lambda: tf.reduce_max(tf.gather(log_weights, index)),
-      lambda: tf.constant(0.0),
-    )
-    relative = log_weights - largest
+    relative = log_weights - _max(tf.gather(log_weights, index))
     measurements = measure(losses, weights, share_of(relative, index))
     return log_weights, relative, measurements
 
