@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy import checks
 from tff_superquantile.evaluation import distribution
 
 CRITERIA = ("error", "loss")
@@ -82,8 +83,7 @@ def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
   Raises:
     ValueError: If the criterion is unknown or the arrays differ in shape.
   """
-  if criterion not in CRITERIA:
-    raise ValueError(f"Found criterion = {criterion!r}; expected one of {', '.join(CRITERIA)}.")
+  checks.one_of("criterion", criterion, CRITERIA)
   loss, error = (np.asarray(values, np.float64) for values in metrics)
   if loss.shape != error.shape or loss.ndim != 2 or not loss.shape[0]:
     raise ValueError(

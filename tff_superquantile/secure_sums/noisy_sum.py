@@ -14,7 +14,6 @@ from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import secure_sum
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
-
 _Mechanism = Union[sum_mechanism.SumMechanism, tree_mechanism.TreeMechanism]
 
 
@@ -194,8 +193,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
   It does the work of `tff.learning.ddp_secure_aggregator` in one step instead of six nested ones,
   without rotating vectors, for a few bits more in each entry. Values are structures of float32
   tensors with `mechanism.num_entries` numbers, clipped to `mechanism.clip_norm` in l2 norm over
-  all tensors. The result is their sum with noise, or zeros if more than `num_shares`
-  clients report.
+  all tensors. The result is the noisy sum, or zeros if more than `num_shares` clients report.
   """
 
   _mechanism: sum_mechanism.SumMechanism
