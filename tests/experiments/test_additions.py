@@ -103,7 +103,7 @@ def test_report_and_new_study_show_all_of_them(lab, trained):
   assert reported.code == 0, reported.err
   text = (trained / "synthetic" / "report.md").read_text()
   # Of a method that is not here, a report knows the folder's name.
-  assert "| FedAvg |" in text and "| capped\\_fed\\_avg\\_cap\\_1.5 |" in text
+  assert "| FedAvg " in text and "| capped_fed_avg_cap_1.5 " in text
   result = _python(lab, _STUDY, "lengths", "--output_dir=results").wait()
   assert result.code == 0, result.err
   assert "The longest run took 4 rounds." in result.out and "Capped FedAvg cap = 1.5" in result.out
