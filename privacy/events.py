@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 
 # The server's Gaussian noise (`seeded_gaussian_query`) is never larger, in standard deviations.
 GAUSSIAN_SUPPORT = 11.35

@@ -12,10 +12,10 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 
 _COHORT = 8
@@ -211,7 +211,7 @@ def test_command_trains_a_baseline_as_the_function_does(lab, runs):
 
 def _handles(files, values, rounds=range(1, 6)):
   """[[(file, seed, index) of a client] of a round]"""
-  select = build.build_selection(files, _config(sampling="fixed_size", **values))
+  select = selection.build_selection(files, _config(sampling="fixed_size", **values))
   return [
     [
       (str(handle["client_id"]), tuple(handle["seed"].tolist()), int(handle["index"]))

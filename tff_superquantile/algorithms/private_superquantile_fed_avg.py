@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from privacy import checks
-from privacy import sum_mechanism
+from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
@@ -35,7 +35,7 @@ def _build_noised_sum(
     "update_sum",
     update_sum,
     (sum_mechanism.SumMechanism, type(None)),
-    "what privacy.sum_mechanism.build_sum_mechanism returns, or None",
+    "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
   )
   if update_sum is not None:
     found, expected = (
@@ -120,8 +120,8 @@ def build_private_superquantile_fed_avg(
     expected_clients: q n, the expected size of a cohort.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
       one run only; None for fresh entropy.
-    update_sum: Built by `privacy.sum_mechanism.build_sum_mechanism` with this clip norm and noise
-      multiplier: each client makes its share of the noise, and the server adds the shares that a
+    update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
+      noise multiplier: each client makes its share of the noise, the server adds those that a
       cohort lacks; in rounds of more reports than shares the sum is zero. None for noise that the
       server adds.
     **options: See `Options`; `client_weighting`, `model_aggregator` and `metrics_aggregator` are

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import secure_sum
@@ -30,7 +30,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
   A client encodes its value as integers and adds its share of discrete Gaussian noise; the server
   gets the secure sum, completes the noise to that of `mechanism.num_shares` shares (see
-  `privacy.shares`) and decodes it. Subclasses encode values and decode sums.
+  `privacy.noise.shares`) and decodes it. Subclasses encode values and decode sums.
 
   The created process aggregates values, or pairs <value, int64[2]> of a value and the seed of this
   client's noise in this round. Without seeds, noise comes from each client's own source of entropy,
@@ -184,10 +184,10 @@ class _FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
 class DistributedGaussianSumFactory(NoisySumFactory):
   """Sums the clients' vectors, such as their updates, with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.sum_mechanism`): the result is a post-processing of a
+  Guarantee, for `mechanism` (see `privacy.noise.sum_mechanism`): the result post-processes a
   Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
   under addition or removal of a client, whatever the number of reports and of entries: the server
-  completes the clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The
+  completes the clients' noise to that of `mechanism.num_shares` shares (see `noise.shares`). The
   server itself sees the secure sum, with the noise of the clients that report.
 
   It does the work of `tff.learning.ddp_secure_aggregator` in one step instead of six nested ones,
@@ -208,7 +208,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
     """Initializes a `DistributedGaussianSumFactory`.
 
     Args:
-      mechanism: Built by `privacy.sum_mechanism.build_sum_mechanism`.
+      mechanism: Built by `privacy.noise.sum_mechanism.build_sum_mechanism`.
       secure_sum: See `NoisySumFactory`.
       noise_key: See `NoisySumFactory`.
     """

@@ -108,7 +108,7 @@ def complete(
 ) -> tf.Tensor:
   """Adds the shares of noise that a cohort lacks, so that the sum does not show their number.
 
-  Guarantee: see the theorem of `privacy.shares`. The sum of the shares of `num_reports` clients and
+  Guarantee: see the theorem of `noise.shares`. The sum of the shares of `num_reports` clients and
   of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
   reports up to `num_shares`.
 

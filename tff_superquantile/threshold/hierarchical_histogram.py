@@ -15,7 +15,7 @@ from typing import NamedTuple, Union
 import numpy as np
 import tensorflow as tf
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 
 
 class Cumulative(NamedTuple):

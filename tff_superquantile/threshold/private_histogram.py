@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import hierarchical_histogram
@@ -58,10 +58,10 @@ def decode(
 class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
   """Estimates the distribution of the clients' values with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.tree_mechanism`): the result is a post-processing of a
+  Guarantee, for `mechanism` (see `privacy.noise.tree_mechanism`): the result post-processes a
   Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
   under addition or removal of a client, whatever the number of reports: the server completes the
-  clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The server itself
+  clients' noise to that of `mechanism.num_shares` shares (see `noise.shares`). The server itself
   sees the secure sum, with the noise of the clients that report.
 
   Values are float32; a value outside [0, max_value] counts as the nearest end, NaN as no value. The
@@ -84,7 +84,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     """Initializes a `PrivateHistogramFactory`.
 
     Args:
-      mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
+      mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
       max_value: The upper end of the values; the lower end is 0.
       decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
         the paper's, for reproduction.

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
@@ -77,7 +77,7 @@ def build_tree_quantile(
   Args:
     theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`. For 1 the threshold is 0, whatever
       the histogram.
-    mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
+    mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
       more than three quarters of the cohort are in that bin; None for up to 16 bins.

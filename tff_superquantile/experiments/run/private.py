@@ -8,8 +8,8 @@ from privacy import accounting
 from privacy import calibration
 from privacy import checks
 from privacy import releases
-from privacy import shares
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds

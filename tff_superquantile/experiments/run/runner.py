@@ -15,11 +15,11 @@ from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
@@ -137,7 +137,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       raise
     except Exception:
       if not (folder / "flags.txt").exists():  # It would be taken for an unfinished run.
-        noise_key.remove(folder)
+        accounts.remove_noise_key(folder)
         run_folder.remove_if_empty(folder)
       raise
   return run_folder.Run(folder, config.seed)
@@ -190,8 +190,8 @@ def _train(
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
     account = accounts.Account(config, release, folder)
-    key = noise_key.load(folder, config.noise_key_file, bool(earlier.flags))
-  select_clients = build.build_selection(splits["train"], config, release, key)
+    key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
+  select_clients = selection.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config.engine)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
