@@ -12,6 +12,7 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
@@ -74,7 +75,7 @@ def runs(lab, run_here):
 @pytest.fixture(scope="module")
 def clients(lab):
   """The model and the clients of the small task."""
-  return runner.load_task(tasks.get_task("synthetic"), _config(cache_dir=str(lab.cache_dir)))
+  return build.load_task(tasks.get_task("synthetic"), _config(cache_dir=str(lab.cache_dir)))
 
 
 @pytest.mark.parametrize("binary, label", [(False, 10), (True, 2)])
@@ -92,7 +93,7 @@ def test_labels_that_the_model_does_not_know_are_refused(tmp_path, binary, label
     task = dataclasses.replace(task, build_model=lambda seed: model)
   task = dataclasses.replace(task, open_clients=open_clients)
   with pytest.raises(ValueError, match=f"label {label} in .*at most {label - 1}"):
-    runner.load_task(
+    build.load_task(
       task, _config(cache_dir=str(tmp_path / "c"), num_train_clients=1, num_test_clients=1)
     )
 

@@ -1,4 +1,4 @@
-"""From what a run is asked for to its resolved config and its learning process."""
+"""From what a run is asked for to its resolved config, its clients and its learning process."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -13,6 +13,7 @@ from privacy import checks
 from privacy import releases
 from privacy.noise import shares
 import tasks
+from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
@@ -59,6 +60,37 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
   checks.scale("--max_loss", resolved.max_loss)
   return resolved
+
+
+def load_task(
+  task: tasks.task.Task, config: run_config.RunConfig
+) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
+  """Returns the model and the clients that resolved flags ask for.
+
+  Raises:
+    ValueError: If the data cannot be had, or has labels that the model does not know.
+  """
+  splits = task.load_clients(tasks.task.Request.of_run(config))
+  model = task.build_model_for(splits["train"], config.seed)
+  num_classes = evaluation.num_classes(model)
+  for files in splits.values():
+    if files.num_classes > num_classes:
+      raise ValueError(
+        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
+        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
+        " the data or the model."
+      )
+  return model, splits
+
+
+def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
+  """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
+  num_clients = len(files.client_ids)
+  if config.clients_per_round > num_clients:
+    raise ValueError(
+      f"Found --clients_per_round={config.clients_per_round} with {num_clients} training clients"
+      f"{files.remark}; expected at most {num_clients}."
+    )
 
 
 def _check_threshold(config: run_config.RunConfig) -> None:
