@@ -21,9 +21,9 @@ import numpy as np
 
 from privacy import checks
 from privacy import cohorts
-from privacy import dominating_pairs
 from privacy import events
 from privacy import releases
+from privacy.noise import dominating_pairs
 
 RDP = "rdp"
 PLD = "pld"

@@ -12,9 +12,9 @@ from privacy import accounting
 from privacy import checks
 from privacy import cohorts
 from privacy import releases
-from privacy import shares
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 # Effective noise multipliers among which `calibrate` searches.
 _LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from scipy import stats
 
-from privacy import dominating_pairs
 from privacy import releases
-from privacy import shares
+from privacy.noise import dominating_pairs
+from privacy.noise import shares
 
 # The server's view tells at most so many cohort sizes apart.
 _MOST_SIZES = 200

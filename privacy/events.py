@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 
 # The server's Gaussian noise (`seeded_gaussian_query`) ends at so many standard deviations.
 GAUSSIAN_SUPPORT = 11.35

@@ -18,8 +18,8 @@ from privacy import paper
 from privacy import releases
 from privacy import server
 from privacy import statements
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 FILE_NAME = "privacy.json"
 # The version of the meaning of a release's parameters; ledgers without it are of version 0.1.0.

@@ -26,8 +26,8 @@ from privacy import calibration
 from privacy import checks
 from privacy import cohorts
 from privacy import releases
-from privacy import shares
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import tree_mechanism
 
 NOT_A_GUARANTEE = (
   "This is the paper's accounting, for reproduction only: its epsilon is NOT a guarantee, because"

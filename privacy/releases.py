@@ -16,9 +16,9 @@ import math
 from typing import Any, Optional
 
 from privacy import checks
-from privacy import shares
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 POISSON = "poisson"
 FIXED_SIZE = "fixed_size"

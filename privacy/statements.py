@@ -3,7 +3,7 @@
 from typing import Optional
 
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 
 NOT_COVERED = (
   "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"

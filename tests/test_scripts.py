@@ -11,7 +11,9 @@ import subprocess
 
 import pytest
 
+from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.run import methods
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = (
@@ -156,8 +158,12 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
     section = re.search(rf"\n{heading}\n(.*)\n{following}\n", result.stdout, re.DOTALL)[1]
     return re.findall(r"^ {4}(\w+)", section, re.MULTILINE)
 
-  experiments = [*presets.PRESETS, "private_quantile", "convergence"]
-  assert described("EXPERIMENTS", "COMMANDS") == experiments
+  # Studies that need no finished runs are experiments of their own; "comparison" is every report.
+  alone = [name for name in studies.STUDIES if name not in presets.PRESETS and name != "comparison"]
+  assert described("EXPERIMENTS", "COMMANDS") == [*presets.PRESETS, *alone]
+  words = " ".join(result.stdout.split()).lower()
+  for method in methods.METHODS.values():
+    assert method.title.lower() in words
   assert described("COMMANDS", "OPTIONS") == ["doctor"]
   assert max(map(len, result.stdout.splitlines())) <= 80
   modules = re.findall(r"-m \\?\s*([\w.]+)", result.stdout)

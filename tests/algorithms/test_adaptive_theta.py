@@ -7,7 +7,7 @@ import problems
 import pytest
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import cohorts

@@ -33,9 +33,9 @@ import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import releases
-from privacy import shares
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
 

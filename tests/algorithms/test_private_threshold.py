@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
 

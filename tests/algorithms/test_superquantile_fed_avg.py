@@ -15,7 +15,7 @@ from tasks import models as task_models
 from tff_superquantile import algorithms
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.algorithms import mean
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 
@@ -295,7 +295,7 @@ def test_states_and_measurements_of_all_parts():
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_the_mean_of_updates_of_another_type_than_the_weights(dtype):
   value_type = tff.to_type([(dtype, [2]), dtype])
-  process = mean.MeanFactory().create(value_type, tff.TensorType(np.float32))
+  process = learning_process.MeanFactory().create(value_type, tff.TensorType(np.float32))
   values = [[dtype([1, 2]), dtype(3)], [dtype([5, 4]), dtype(-1)]]
   for weights, expected in (([1.0, 3.0], ([4, 3.5], 0)), ([0.0, 0.0], ([0, 0], 0))):
     output = process.next(process.initialize(), values, [np.float32(w) for w in weights])

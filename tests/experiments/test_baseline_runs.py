@@ -16,6 +16,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 
 _COHORT = 8
@@ -74,7 +75,7 @@ def runs(lab, run_here):
 @pytest.fixture(scope="module")
 def clients(lab):
   """The model and the clients of the small task."""
-  return runner.load_task(tasks.get_task("synthetic"), _config(cache_dir=str(lab.cache_dir)))
+  return build.load_task(tasks.get_task("synthetic"), _config(cache_dir=str(lab.cache_dir)))
 
 
 @pytest.mark.parametrize("binary, label", [(False, 10), (True, 2)])
@@ -92,7 +93,7 @@ def test_labels_that_the_model_does_not_know_are_refused(tmp_path, binary, label
     task = dataclasses.replace(task, build_model=lambda seed: model)
   task = dataclasses.replace(task, open_clients=open_clients)
   with pytest.raises(ValueError, match=f"label {label} in .*at most {label - 1}"):
-    runner.load_task(
+    build.load_task(
       task, _config(cache_dir=str(tmp_path / "c"), num_train_clients=1, num_test_clients=1)
     )
 
@@ -211,7 +212,7 @@ def test_command_trains_a_baseline_as_the_function_does(lab, runs):
 
 def _handles(files, values, rounds=range(1, 6)):
   """[[(file, seed, index) of a client] of a round]"""
-  select = build.build_selection(files, _config(sampling="fixed_size", **values))
+  select = selection.build_selection(files, _config(sampling="fixed_size", **values))
   return [
     [
       (str(handle["client_id"]), tuple(handle["seed"].tolist()), int(handle["index"]))

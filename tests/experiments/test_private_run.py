@@ -20,7 +20,7 @@ import tensorflow as tf
 from privacy import accounting
 from privacy import ledger
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 import tasks
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts

@@ -5,8 +5,8 @@ import pytest
 
 from privacy import calibration
 from privacy import releases
-from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
@@ -39,7 +39,7 @@ def _with_shares(**values):
 
 
 def _rounds(files, release, key=_KEY):
-  select = build.build_selection(files, run_config.RunConfig(), release, key)
+  select = selection.build_selection(files, run_config.RunConfig(), release, key)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [str(handle["client_id"]) for handle in handles]

@@ -18,10 +18,10 @@ from privacy import checks
 from privacy import cohorts
 from privacy import events
 from privacy import releases
-from privacy import shares
 from privacy import statements
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 _DELTA = 1 / 2500
 _ROUNDS = 1000

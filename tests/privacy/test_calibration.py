@@ -11,9 +11,9 @@ from privacy import accounting
 from privacy import calibration
 from privacy import cohorts
 from privacy import releases
-from privacy import shares
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 _DELTA = 1 / 2500
 _ROUNDS = 1000

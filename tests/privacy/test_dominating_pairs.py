@@ -16,9 +16,9 @@ from scipy import stats
 
 from privacy import accounting
 from privacy import cohorts
-from privacy import dominating_pairs
 from privacy import releases
-from privacy import sum_mechanism
+from privacy.noise import dominating_pairs
+from privacy.noise import sum_mechanism
 
 _EPSILONS = np.linspace(0.0, 6.0, 25)
 _Pair = dominating_pairs.SampledGaussian

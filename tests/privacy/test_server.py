@@ -14,9 +14,9 @@ from privacy import calibration
 from privacy import cohorts
 from privacy import releases
 from privacy import server
-from privacy import shares
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 
 _DELTA = 4e-4
 _ROUNDS = 1000

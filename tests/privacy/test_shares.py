@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 from scipy import stats
 
-from privacy import shares
+from privacy.noise import shares
 
 _ROUNDING_ALONE = 5.0 * math.exp(-4.0 * math.pi**2)
 

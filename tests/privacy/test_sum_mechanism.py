@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy import shares
-from privacy import sum_mechanism
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
 
 
 @st.composite

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from privacy import checks
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _build = tree_mechanism.build_tree_mechanism
@@ -149,8 +149,8 @@ def test_bad_arguments(arguments, message):
 
 
 def test_tensorflow_is_not_imported():
-  code = "import sys, privacy.tree_mechanism; print(sorted(sys.modules))"
+  code = "import sys, privacy.noise.tree_mechanism; print(sorted(sys.modules))"
   done = subprocess.run(
     [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
   )
-  assert "'privacy.tree_mechanism'" in done.stdout and "'tensorflow" not in done.stdout
+  assert "'privacy.noise.tree_mechanism'" in done.stdout and "'tensorflow" not in done.stdout

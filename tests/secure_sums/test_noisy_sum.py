@@ -6,7 +6,7 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import sum_mechanism
+from privacy.noise import sum_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from privacy import shares
+from privacy.noise import shares
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import secure_sum
 

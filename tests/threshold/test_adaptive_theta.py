@@ -9,7 +9,7 @@ import problems
 import pytest
 import tensorflow as tf
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib

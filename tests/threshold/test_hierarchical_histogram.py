@@ -10,7 +10,7 @@ from tensorflow_federated.python.analytics.hierarchical_histogram import (
   hierarchical_histogram_decoder as tff_decoder,
 )
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import hierarchical_histogram
 
 _MAX_VALUES = (1.0, math.log(62), 7.3)

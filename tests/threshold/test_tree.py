@@ -10,7 +10,7 @@ from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.secure_sums import discrete_gaussian

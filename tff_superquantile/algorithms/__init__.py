@@ -1,9 +1,9 @@
-"""Learning processes: one algorithm a file, each a `build_*` function."""
+"""Builds learning processes, each algorithm in a file of its own."""
 
 from tff_superquantile.algorithms.agnostic_fed_avg import build_agnostic_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_fed_avg
 from tff_superquantile.algorithms.fed_prox import build_fed_prox
-from tff_superquantile.algorithms.options import Options
+from tff_superquantile.algorithms.learning_process import Options
 from tff_superquantile.algorithms.private_superquantile_fed_avg import (
   build_private_superquantile_fed_avg,
 )

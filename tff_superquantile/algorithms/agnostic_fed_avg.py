@@ -1,12 +1,12 @@
-"""Agnostic federated averaging: a game between the model and weights of the clients."""
+"""Builds agnostic federated averaging, a game between the model and the clients' weights."""
 
 from typing import Optional
 
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
-from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.algorithms import options as options_lib
+from tff_superquantile import threshold
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -18,7 +18,7 @@ def build_agnostic_fed_avg(
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
   num_clients: int,
-  **options: Unpack[options_lib.Options],
+  **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds agnostic federated averaging (Mohri et al. 2019; Ro et al. 2021).
 
@@ -41,10 +41,10 @@ def build_agnostic_fed_avg(
   Raises:
     ValueError: If there is no `index_fn`.
   """
-  return options_lib.build(
+  return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,
     options,
-    threshold=threshold_lib.build_mirror_ascent(num_clients, ascent_rate),
+    threshold=threshold.build_mirror_ascent(num_clients, ascent_rate),
   )

@@ -1,11 +1,11 @@
-"""Federated averaging, the baseline, on the same local update path as every other algorithm."""
+"""Builds federated averaging, the baseline, on the local update path of every other algorithm."""
 
 from typing import Optional
 
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
-from tff_superquantile.algorithms import options as options_lib
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -14,13 +14,13 @@ def build_fed_avg(
   model_fn: local_model.Model,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
-  **options: Unpack[options_lib.Options],
+  **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging (McMahan et al. 2017), the paper's FedAvg.
 
-  The same weights, round by round, as `tff.learning.algorithms.build_weighted_fed_avg`, several
-  times faster: no data set is iterated in a client's graph. On a random fraction theta of each
-  cohort it is the paper's FedAvg-Sub.
+  Its weights equal those of `tff.learning.algorithms.build_weighted_fed_avg`, round by round. It is
+  several times faster, because no data set is iterated in a client's graph. On a random fraction
+  theta of each cohort it is the paper's FedAvg-Sub.
 
   Args:
     model_fn: See `Options`.
@@ -31,4 +31,4 @@ def build_fed_avg(
   Returns:
     A `tff.learning.templates.LearningProcess`.
   """
-  return options_lib.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)
+  return learning_process.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)

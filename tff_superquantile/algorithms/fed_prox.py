@@ -1,4 +1,4 @@
-"""FedProx: federated averaging whose clients are held near the round's weights."""
+"""Builds FedProx, federated averaging with a penalty on the distance to the round's weights."""
 
 from typing import Optional
 
@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import client_work
-from tff_superquantile.algorithms import options as options_lib
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -16,7 +16,7 @@ def build_fed_prox(
   proximal_strength: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
-  **options: Unpack[options_lib.Options],
+  **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks").
 
@@ -33,7 +33,7 @@ def build_fed_prox(
   Returns:
     A `tff.learning.templates.LearningProcess`.
   """
-  return options_lib.build(
+  return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,

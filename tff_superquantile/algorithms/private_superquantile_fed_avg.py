@@ -1,4 +1,4 @@
-"""Superquantile aggregation with end-to-end differential privacy; DP-FedAvg for theta = 1."""
+"""Builds superquantile aggregation with differential privacy; for theta = 1 it is DP-FedAvg."""
 
 import numbers
 from typing import Any, Callable, Optional
@@ -8,49 +8,56 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from privacy import checks
-from privacy import sum_mechanism
+from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
-from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.algorithms import options as options_lib
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.threshold import AdaptiveTheta
+from tff_superquantile.threshold import Client
+from tff_superquantile.threshold import Theta
+from tff_superquantile.threshold import ThresholdFn
 from tff_superquantile.threshold import adaptive_theta
+from tff_superquantile.threshold import exact
 
 
 def _build_noised_sum(
   model_fn: local_model.Model,
   clip_norm: float,
-  noise_multiplier: float,
+  update_noise_multiplier: float,
   noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
 ) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
-  """Returns the factory that sums updates, and the function by which clients report theirs."""
+  """Returns the factory that sums updates, and the function with which clients report theirs."""
   checks.of_type(
     "update_sum",
     update_sum,
     (sum_mechanism.SumMechanism, type(None)),
-    "what privacy.sum_mechanism.build_sum_mechanism returns, or None",
+    "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
   )
   if update_sum is not None:
-    found = (update_sum.clip_norm, update_sum.noise_multiplier)
-    if found != (clip_norm, noise_multiplier):
+    found, expected = (
+      (update_sum.clip_norm, update_sum.noise_multiplier),
+      (clip_norm, update_noise_multiplier),
+    )
+    if found != expected:
       raise ValueError(
-        f"Found an update_sum of clip norm and noise multiplier {found}; expected"
-        f" {(clip_norm, noise_multiplier)}."
+        f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
       )
     update_type = local_model.describe(model_fn).weights_type.trainable
     factory = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
     return factory.factory_of_reports(update_type), lambda update, client: factory.report(
       update, client.seed
     )
-  stddev = noise_multiplier * clip_norm
-  query = seeded_gaussian_query.SeededGaussianSumQuery(clip_norm, stddev, noise_key, "updates")
+  query = seeded_gaussian_query.SeededGaussianSumQuery(
+    clip_norm, update_noise_multiplier * clip_norm, noise_key, "updates"
+  )
 
-  def clip(update: Any, client: threshold_lib.Client) -> Any:
+  def clip(update: Any, client: Client) -> Any:
     # The query clips, too, but in single precision, in which the norm of a huge update overflows:
-    # the sum would be NaN, and no noise be released, because of one client.
+    # one client would make the sum NaN, and the round would release no noise.
     del client
     norm = tf.linalg.global_norm([tf.cast(u, tf.float64) for u in tf.nest.flatten(update)])
     factor = clip_norm / tf.maximum(norm, clip_norm)
@@ -63,60 +70,62 @@ def _build_noised_sum(
 
 def build_private_superquantile_fed_avg(
   model_fn: local_model.Model,
-  theta: threshold_lib.Theta,
+  theta: Theta,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
-  threshold: Optional[threshold_lib.ThresholdFn],
+  threshold: Optional[ThresholdFn],
   clip_norm: float,
   noise_multiplier: float,
   expected_clients: float,
   noise_key: Optional[bytes] = None,
   update_sum: Optional[sum_mechanism.SumMechanism] = None,
-  **options: Unpack[options_lib.Options],
+  **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
-  """Builds a learning process of which all that the server releases is differentially private.
+  """Builds superquantile aggregation whose every release by the server is differentially private.
 
   A round is that of `build_superquantile_fed_avg` with a private threshold and private weights:
 
       U = sum over the tail of clip(update, C) + N(0, (z_w C)^2 I),
       weights += server optimizer of U / D,
 
-  where clients below the threshold add zero. The sum has l2-sensitivity C under zero-out adjacency
-  and under addition or removal of a client, because clients weigh the same and nothing else of the
-  cohort is used: the divisor D is the threshold's private estimate of the tail size, at least
-  theta * expected_clients / 2 (for theta = 1 without a threshold it is `expected_clients`; for an
-  adaptive theta, half of the tail that it wants of `expected_clients`). The exact size of the tail,
-  by which the paper divides, would reveal who took part.
+  where clients below the threshold add zero, and z_w is the update's noise multiplier. The sum has
+  l2-sensitivity C under zero-out adjacency and under addition or removal of a client, because
+  clients weigh the same and nothing else of the cohort is used: the divisor D is the threshold's
+  private estimate of the tail size, at least theta * expected_clients / 2 (for theta = 1 without a
+  threshold it is `expected_clients`; for an adaptive theta, half of the tail that it wants of
+  `expected_clients`). The exact size of the tail, by which the paper divides, would reveal the
+  clients that took part.
 
   Guarantee: a round releases, of its cohort, the private threshold and U, a Gaussian mechanism of
-  noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` has what many rounds on sampled
-  cohorts cost. The server is trusted with the sum of updates before it adds the noise, unless
-  `update_sum` says how clients make it: then it sees the sum with the noise of those who report
-  alone (`DistributedGaussianSumFactory`).
+  noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` computes the cost of many rounds
+  on sampled cohorts. The server is trusted with the sum of updates before it adds the noise. With
+  `update_sum` clients make the noise, and the server sees the sum with the noise of the clients
+  that report (`DistributedGaussianSumFactory`).
 
   The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
 
   Args:
-    model_fn: See `Options`. A model with non-trainable weights that clients
-      change is not supported: only trainable weights are released.
+    model_fn: See `Options`. A model with non-trainable weights that clients change is not
+      supported: only trainable weights are released.
     theta: The tail fraction, in (0, 1], or with `build_tree_quantile` an `AdaptiveTheta`, for which
-      the noisy histogram tells how many clients turned up: at no cost in privacy.
+      the noisy histogram estimates the number of clients, at no cost in privacy.
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
       `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
     clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
-    noise_multiplier: z_w.
+    noise_multiplier: z_w, the update's noise multiplier: the standard deviation of the noise on the
+      sum of updates over C, elsewhere called `update_noise_multiplier`.
     expected_clients: q n, the expected size of a cohort.
-    noise_key: Of the server's noise, 16 bytes, to be kept as secret as the noise and used for one
-      run only; None for fresh entropy.
-    update_sum: Built by `privacy.sum_mechanism.build_sum_mechanism` with this clip norm and noise
-      multiplier, for noise of which each client makes its share and the server what a cohort lacks;
-      in rounds of more reports than it has shares the sum is zero. None for noise that the server
-      adds.
-    **options: See `Options`; `client_weighting`, `model_aggregator` and
-      `metrics_aggregator` are not to be chosen here.
+    noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
+      one run only; None for fresh entropy.
+    update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
+      noise multiplier: each client makes its share of the noise, the server adds those that a
+      cohort lacks; in rounds of more reports than shares the sum is zero. None for noise that the
+      server adds.
+    **options: See `Options`; `client_weighting`, `model_aggregator` and `metrics_aggregator` are
+      not to be chosen here.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. Rounds without any client, or with an empty tail,
@@ -139,8 +148,8 @@ def build_private_superquantile_fed_avg(
     checks.of_type(name, number, numbers.Real, "a positive number")
   clip_norm = checks.scale("clip_norm", clip_norm)
   expected_clients = checks.positive("expected_clients", expected_clients)
-  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
-  if threshold is None and isinstance(theta, threshold_lib.AdaptiveTheta):
+  update_noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  if threshold is None and isinstance(theta, AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
       " expected build_tree_quantile."
@@ -149,14 +158,14 @@ def build_private_superquantile_fed_avg(
     raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
   threshold_process = None
   if threshold is not None:
-    threshold_process = threshold_lib.build_threshold(threshold, theta)
+    threshold_process = exact.build_threshold(threshold, theta)
     if not threshold_process.is_private:
       raise ValueError(
         "Found a threshold that shows the server the losses; expected a private one, such as"
         " build_tree_quantile or build_geometric_quantile."
       )
   aggregator, report_fn = _build_noised_sum(
-    model_fn, clip_norm, noise_multiplier, noise_key, update_sum
+    model_fn, clip_norm, update_noise_multiplier, noise_key, update_sum
   )
 
   def divisor(measurements: Any) -> tf.Tensor:
@@ -164,13 +173,13 @@ def build_private_superquantile_fed_avg(
       return tf.constant(expected_clients, tf.float32)
     return measurements["threshold"]["estimated_tail_size"]
 
-  # Another weighting would multiply a client's influence.
+  # Other weights than uniform ones would multiply a client's influence.
   options = {
     **options,
     "client_weighting": tff.learning.ClientWeighting.UNIFORM,
     "model_aggregator": aggregator,
   }
-  return options_lib.build(
+  return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,

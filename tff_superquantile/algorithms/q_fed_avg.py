@@ -1,4 +1,4 @@
-"""q-FedAvg, the algorithm of q-FFL: clients count by a power of their loss."""
+"""Builds q-FedAvg, the algorithm of q-FFL, which weighs clients by a power of their loss."""
 
 from typing import Optional
 
@@ -7,8 +7,8 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import client_work
-from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.algorithms import options as options_lib
+from tff_superquantile import threshold
+from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.threshold import soft
@@ -19,7 +19,7 @@ def build_q_fed_avg(
   q: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
-  **options: Unpack[options_lib.Options],
+  **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds q-FedAvg (Li et al. 2020, "Fair resource allocation in federated learning").
 
@@ -42,18 +42,17 @@ def build_q_fed_avg(
   Returns:
     A `tff.learning.templates.LearningProcess`.
   """
-  threshold = threshold_lib.build_power_weighting(q)
 
   def damping(loss, update, hparams):
     lipschitz = 1.0 / hparams[tff.learning.optimizers.LEARNING_RATE_KEY]
     squared_norm = tf.add_n([tf.reduce_sum(u**2) for u in tf.nest.flatten(update)])
     return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, soft.MIN_LOSS)
 
-  return options_lib.build(
+  return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,
     options,
-    threshold=threshold,
+    threshold=threshold.build_power_weighting(q),
     hooks=client_work.ClientHooks(damping_fn=damping if q > 0 else None),
   )

@@ -1,4 +1,4 @@
-"""The training metrics and the counts of a cohort, summed at the server."""
+"""Sums the training metrics and the counts of a cohort at the server."""
 
 import collections
 from typing import Any, Callable, Optional
@@ -14,7 +14,7 @@ def aggregate(
   metrics: tff.Value,
   counts: tff.Value,
 ) -> collections.OrderedDict[str, tff.Value]:
-  """Sums what the clients of a cohort measured, within a federated computation.
+  """Sums the clients' metrics and counts, within a federated computation.
 
   Args:
     finalizers: As a TFF metrics aggregator takes them.
@@ -27,7 +27,7 @@ def aggregate(
   """
   if metrics_aggregator is not None:
     train = metrics_aggregator(finalizers)(metrics)
-    # Securely, as the aggregator may be a secure one; of a client each count is 0 or 1.
+    # The sum is secure, as the aggregator may be; each count of a client is 0 or 1.
     cohort = tff.federated_secure_sum(counts, max_input=1)
     return collections.OrderedDict(train=train, cohort=cohort)
 
@@ -40,7 +40,7 @@ def aggregate(
       )
     return collections.OrderedDict(train=train, cohort=summed["cohort"])
 
-  # One sum for both: each sum over the clients costs as much as a small client's training.
+  # One sum carries both, because a sum over the clients costs as much as a small client's training.
   both = tff.federated_zip(collections.OrderedDict(train=metrics, cohort=counts))
   result = tff.learning.metrics.sum_then_finalize(finalize)(both)
   return collections.OrderedDict(train=result["train"], cohort=result["cohort"])

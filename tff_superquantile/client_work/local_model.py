@@ -1,4 +1,4 @@
-"""One view of TFF's two kinds of model: functions of the weights, inside a client's graph."""
+"""Views TFF's two kinds of model as functions of the weights, inside a client's graph."""
 
 import abc
 from collections.abc import Mapping
@@ -6,8 +6,10 @@ from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from typing_extensions import TypeAlias
 
 Model = Union[Callable[[], tff.learning.models.VariableModel], tff.learning.models.FunctionalModel]
+ModelWeights: TypeAlias = tff.learning.models.ModelWeights
 
 
 def leading_dimension(batch: Any) -> tf.Tensor:
@@ -18,7 +20,7 @@ def leading_dimension(batch: Any) -> tf.Tensor:
 def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
   """Converts a model's function by autograph, so that Python's `if` may stand on tensors.
 
-  Only the model's: what is around it needs no conversion, which would take seconds to trace.
+  The code around it needs no conversion, which would take seconds to trace.
   """
   if isinstance(method, tf.types.experimental.GenericFunction):
     return method
@@ -31,37 +33,35 @@ def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LocalModel(abc.ABC):
-  """A model in a client's graph. Weights are `tff.learning.models.ModelWeights` of tensors."""
+  """Computes losses and gradients in a client's graph, of `ModelWeights` of tensors."""
 
   @abc.abstractmethod
-  def load(self, weights: tff.learning.models.ModelWeights) -> None:
-    """Makes `weights` those of the model, before anything else is called."""
+  def load(self, weights: ModelWeights) -> None:
+    """Sets the model's weights, before any other method is called."""
 
   @abc.abstractmethod
-  def loss(
-    self, weights: tff.learning.models.ModelWeights, batch: Any
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def loss(self, weights: ModelWeights, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (mean loss float32 [], number of examples int64 []), as in evaluation."""
 
   @abc.abstractmethod
   def gradients(
-    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any
   ) -> tuple[Any, Any, tf.Tensor]:
     """Returns (gradients like weights.trainable, metrics, number of examples int64 [])."""
 
   @abc.abstractmethod
   def initial_metrics(self) -> Any:
-    """Returns the state of the training metrics that `gradients` carries along."""
+    """Returns the initial state of the training metrics, which `gradients` updates."""
 
   @abc.abstractmethod
   def unfinalized_metrics(self, metrics: Any, discard: tf.Tensor) -> Any:
-    """Returns the metrics to be summed over clients, as if nothing was trained if `discard`."""
+    """Returns the metrics to be summed over clients, the initial ones if `discard`."""
 
 
 class _FunctionalLocalModel(LocalModel):
-  """A `tff.learning.models.FunctionalModel`: everything is passed, nothing is kept.
+  """Views a `tff.learning.models.FunctionalModel`, which keeps no state.
 
-  Its `predict_on_batch` is a `tf.function` of its own, as TFF wants it; its loss need not be.
+  Its `predict_on_batch` is a `tf.function`, as TFF requires; its loss need not be one.
   """
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
@@ -69,11 +69,11 @@ class _FunctionalLocalModel(LocalModel):
     self._loss = with_autograph(model.loss)
     self._update_metrics_state = with_autograph(model.update_metrics_state)
 
-  def load(self, weights: tff.learning.models.ModelWeights) -> None:
+  def load(self, weights: ModelWeights) -> None:
     del weights  # They are passed to every call.
 
   def _predict(
-    self, weights: tff.learning.models.ModelWeights, batch: Any, training: bool
+    self, weights: ModelWeights, batch: Any, training: bool
   ) -> tuple[tff.learning.models.BatchOutput, Any]:
     x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
     output = self._model.predict_on_batch(
@@ -83,14 +83,12 @@ class _FunctionalLocalModel(LocalModel):
     num_examples = tf.shape(tf.nest.flatten(output)[0])[0]
     return tff.learning.models.BatchOutput(loss, output, num_examples), y
 
-  def loss(
-    self, weights: tff.learning.models.ModelWeights, batch: Any
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def loss(self, weights: ModelWeights, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
     output, _ = self._predict(weights, batch, training=False)
     return output.loss, tf.cast(output.num_examples, tf.int64)
 
   def gradients(
-    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any
   ) -> tuple[Any, Any, tf.Tensor]:
     with tf.GradientTape() as tape:
       tape.watch(weights.trainable)
@@ -108,9 +106,9 @@ class _FunctionalLocalModel(LocalModel):
 
 
 class _VariableLocalModel(LocalModel):
-  """A `tff.learning.models.VariableModel`: its variables are assigned before each use.
+  """Views a `tff.learning.models.VariableModel`, whose variables are assigned before each use.
 
-  Non-trainable variables are loaded once and then evolve as the model wishes, as in TFF's own loop.
+  The model itself changes its non-trainable variables after `load`, as in TFF's own loop.
   """
 
   def __init__(self, model: tff.learning.models.VariableModel):
@@ -118,10 +116,10 @@ class _VariableLocalModel(LocalModel):
     self._forward_pass = with_autograph(model.forward_pass)
     self._variables = tff.learning.models.ModelWeights.from_model(model)
 
-  def load(self, weights: tff.learning.models.ModelWeights) -> None:
+  def load(self, weights: ModelWeights) -> None:
     tf.nest.map_structure(lambda v, w: v.assign(w), self._variables, weights)
 
-  def _assign_trainable(self, weights: tff.learning.models.ModelWeights) -> None:
+  def _assign_trainable(self, weights: ModelWeights) -> None:
     for variable, value in zip(
       tf.nest.flatten(self._variables.trainable), tf.nest.flatten(weights.trainable)
     ):
@@ -132,15 +130,13 @@ class _VariableLocalModel(LocalModel):
       return tf.shape(output.predictions, out_type=tf.int64)[0]
     return tf.cast(output.num_examples, tf.int64)
 
-  def loss(
-    self, weights: tff.learning.models.ModelWeights, batch: Any
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def loss(self, weights: ModelWeights, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
     self._assign_trainable(weights)
     output = self._forward_pass(batch, training=False)
     return output.loss, self._num_examples(output)
 
   def gradients(
-    self, weights: tff.learning.models.ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any
   ) -> tuple[Any, Any, tf.Tensor]:
     self._assign_trainable(weights)
     with tf.GradientTape() as tape:
@@ -149,7 +145,7 @@ class _VariableLocalModel(LocalModel):
     return tuple(tf.nest.flatten(gradients)), metrics, self._num_examples(output)
 
   def initial_metrics(self) -> Any:
-    return ()  # They live in the model's variables.
+    return ()  # The model's variables hold them.
 
   def unfinalized_metrics(self, metrics: Any, discard: tf.Tensor) -> Any:
     del metrics
@@ -176,7 +172,7 @@ def _construct(
 
 
 def build_local_model(model_fn: Model) -> LocalModel:
-  """Returns the model's view in the graph that is being built.
+  """Builds the model's view in the current graph.
 
   Args:
     model_fn: As in `algorithms.Options`.
@@ -195,7 +191,7 @@ class ModelDescription(NamedTuple):
   Attributes:
     weights_type: The type of its `tff.learning.models.ModelWeights`.
     input_spec: The structure of `tf.TensorSpec`s of one batch.
-    metric_finalizers: What a TFF metrics aggregator takes.
+    metric_finalizers: The finalizers, as a TFF metrics aggregator takes them.
   """
 
   weights_type: tff.Type
@@ -204,7 +200,7 @@ class ModelDescription(NamedTuple):
 
 
 def describe(model_fn: Model) -> ModelDescription:
-  """Learns all of it from one construction of the model, which may take long.
+  """Describes a model by constructing it once, which may take long.
 
   Args:
     model_fn: As in `algorithms.Options`.
@@ -225,13 +221,13 @@ def describe(model_fn: Model) -> ModelDescription:
 
 
 def build_initial_weights_fn(model_fn: Model) -> tff.Computation:
-  """Returns the computation ( -> ModelWeights) of the model's initial weights."""
+  """Builds the computation ( -> ModelWeights) of the model's initial weights."""
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
 
     @tff.tensorflow.computation
     def initial_weights():
       trainable, non_trainable = model_fn.initial_weights
-      return tff.learning.models.ModelWeights(
+      return ModelWeights(
         tuple(tf.convert_to_tensor(w) for w in trainable),
         tuple(tf.convert_to_tensor(w) for w in non_trainable),
       )
@@ -240,6 +236,6 @@ def build_initial_weights_fn(model_fn: Model) -> tff.Computation:
 
     @tff.tensorflow.computation
     def initial_weights():
-      return tff.learning.models.ModelWeights.from_model(_construct(model_fn))
+      return ModelWeights.from_model(_construct(model_fn))
 
   return initial_weights

@@ -1,4 +1,4 @@
-"""A client's work: in every algorithm (`LocalTraining`), and in one (`ClientHooks`)."""
+"""Describes a client's work in every algorithm (`LocalTraining`) and in one (`ClientHooks`)."""
 
 import collections.abc
 import dataclasses
@@ -11,14 +11,14 @@ import tensorflow_federated as tff
 
 from privacy import checks
 from tff_superquantile import noise_source
-from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import cohort_metrics
-from tff_superquantile.client_work import hparams
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
+from tff_superquantile.client_work import process
+from tff_superquantile.threshold import Client
 
-# What a client draws comes from streams of its own, so that its seed may serve other ends, too.
-_THRESHOLD_STREAM, _UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
+# A client's seed is split into streams, so that the threshold's noise and the update's differ.
+THRESHOLD_STREAM, UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
 
 
 class ClientData(NamedTuple):
@@ -33,16 +33,10 @@ class ClientData(NamedTuple):
   read: Callable[[Any], local_update.Examples]
 
 
-def _check_whole_number(name: str, value: int, minimum: int) -> None:
-  checks.of_type(name, value, numbers.Integral, "a whole number")
-  if value < minimum:
-    raise ValueError(f"Found {name} = {value}; expected a whole number of at least {minimum}.")
-
-
 def _as_client_weighting(
   weighting: Union[str, tff.learning.ClientWeighting],
 ) -> tff.learning.ClientWeighting:
-  """Returns the member of the enumeration itself, or the one of that name."""
+  """Returns a member of the enumeration as it is, and a name as the member of that name."""
   members = tff.learning.ClientWeighting.__members__
   if isinstance(weighting, str):
     weighting = members.get(weighting.upper(), weighting)
@@ -58,7 +52,7 @@ def _as_client_weighting(
 def _build_client_data(
   input_spec: Any, examples_fn: Optional[tf.types.experimental.GenericFunction]
 ) -> ClientData:
-  """Returns what a client holds: data sets of batches, or what `examples_fn` takes."""
+  """Returns a description of the clients' values: data sets, or the inputs of `examples_fn`."""
   if examples_fn is None:
     element_type = tff.types.tensorflow_to_type(input_spec)
     return ClientData(tff.SequenceType(element_type), local_update.examples_of_dataset)
@@ -86,16 +80,16 @@ def _build_client_data(
 class LocalTraining:
   """Describes a client's work in every algorithm: model, data, weight, local steps.
 
-  The fields are the keyword arguments of the algorithms that concern a client, and have the same
-  meaning: see `algorithms.Options`.
+  The fields are the keyword arguments of the algorithms that concern a client. Their meaning is
+  that of `algorithms.Options`.
 
   Attributes:
     model_fn: A `FunctionalModel`, or a no-argument function that returns a `VariableModel`.
     optimizer: Takes the local steps.
 
   Raises:
-    ValueError: If a number is out of its range, or `local_batch_size` is missing beside an
-      `examples_fn`.
+    ValueError: If a number is out of its range, or an `examples_fn` is given without a
+      `local_batch_size`.
     TypeError: If a field is not of its documented type.
   """
 
@@ -105,7 +99,7 @@ class LocalTraining:
     tff.learning.ClientWeighting.NUM_EXAMPLES
   )
   metrics_aggregator: Optional[cohort_metrics.MetricsAggregator] = None
-  client_learning_rate_fn: Optional[hparams.LearningRateFn] = None
+  client_learning_rate_fn: Optional[process.LearningRateFn] = None
   local_epochs: int = 1
   local_batch_size: Optional[int] = None
   l2: float = 0.0
@@ -125,14 +119,16 @@ class LocalTraining:
       checks.of_type(
         name, getattr(self, name), (collections.abc.Callable, type(None)), "a function or None"
       )
-    _check_whole_number("local_epochs", self.local_epochs, 1)
+    checks.of_type("local_epochs", self.local_epochs, numbers.Integral, "a whole number")
+    checks.whole("local_epochs", self.local_epochs, 1)
     if self.local_batch_size is not None:
-      _check_whole_number("local_batch_size", self.local_batch_size, 0)
+      checks.of_type("local_batch_size", self.local_batch_size, numbers.Integral, "a whole number")
+      checks.whole("local_batch_size", self.local_batch_size, 0)
     object.__setattr__(self, "l2", checks.not_negative("l2", self.l2))
     if self.examples_fn is not None and self.local_batch_size is None:
       raise ValueError("Found an examples_fn without local_batch_size; give one (0: all).")
 
-  # Cached, because the construction of a model may take long.
+  # The construction of a model may take long, so its description is cached.
   @functools.cached_property
   def model(self) -> local_model.ModelDescription:
     """Describes the model: its types and metrics."""
@@ -140,7 +136,7 @@ class LocalTraining:
 
   @functools.cached_property
   def data(self) -> ClientData:
-    """Describes the value that a client holds, and reads its examples from it."""
+    """Describes the value that a client holds, and how its examples are read from it."""
     return _build_client_data(self.model.input_spec, self.examples_fn)
 
   def weight(self, num_examples: tf.Tensor) -> tf.Tensor:
@@ -149,21 +145,23 @@ class LocalTraining:
       return tf.where(num_examples > 0, 1.0, 0.0)
     return tf.cast(num_examples, tf.float32)
 
-  def client_of_threshold(self, held: Any) -> threshold_lib.Client:
-    """Returns the client as the threshold knows it, from what it holds."""
-    return self._client(held, _THRESHOLD_STREAM)
+  def client(self, held: Any, stream: int) -> Client:
+    """Returns the client that holds a value.
 
-  def client_of_update(self, held: Any) -> threshold_lib.Client:
-    """Returns the same client with the seed of what its update's report draws."""
-    return self._client(held, _UPDATE_STREAM)
+    Args:
+      held: The value that the client holds.
+      stream: `THRESHOLD_STREAM` for the seed of its report to the threshold, `UPDATE_STREAM` for
+        that of its update's report.
 
-  def _client(self, held: Any, stream: int) -> threshold_lib.Client:
+    Returns:
+      Its seed and its index, each None without a function for it.
+    """
     seed = index = None
     if self.seed_fn is not None:
       seed = noise_source.split(self.seed_fn(held), _NUM_STREAMS)[stream]
     if self.index_fn is not None:
       index = tf.cast(self.index_fn(held), tf.int32)
-    return threshold_lib.Client(seed, index)
+    return Client(seed, index)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +172,14 @@ class ClientHooks:
     proximal_strength: mu of FedProx: adds mu / 2 |w_i - w|^2 to the local objective.
     damping_fn: A TensorFlow function from (loss F_i(w), update w - w_i, the round's hparams of the
       optimizer) to the factor d_i, float32 [], by which the update is divided and its weight
-      multiplied; None for 1. Only beside a threshold, for which losses are computed.
-    report_fn: A TensorFlow function from (update, `threshold.Client`) to what a client reports in
-      place of its update, whether it trained or not; None for the update itself.
+      multiplied; None for 1. It needs a threshold, for which losses are computed.
+    report_fn: A TensorFlow function from (update, `threshold.Client`) to the value that a client
+      reports in place of its update, whether it trained or not; None for the update itself.
   """
 
   proximal_strength: float = 0.0
   damping_fn: Optional[Callable[[tf.Tensor, Any, Any], tf.Tensor]] = None
-  report_fn: Optional[Callable[[Any, threshold_lib.Client], Any]] = None
+  report_fn: Optional[Callable[[Any, Client], Any]] = None
 
   def __post_init__(self) -> None:
     strength = checks.not_negative("proximal_strength", self.proximal_strength)

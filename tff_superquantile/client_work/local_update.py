@@ -1,7 +1,7 @@
-"""Local training as pure functions of (weights, examples): no data set is iterated.
+"""Computes losses and local training from (weights, examples), without iterating a data set.
 
-Iterating a `tf.data.Dataset` inside a client's graph costs more than training a small model does,
-so a client's examples are turned into tensors once, and batches are slices of them.
+Iterating a `tf.data.Dataset` inside a client's graph takes longer than training a small model, so
+that a client's examples become tensors once, and batches are slices of them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.client_work import local_model
 
-# Examples in one forward pass of the loss: bounds the memory of a client with very many.
+# Examples in one forward pass of the loss, to bound the memory of a client with very many.
 _LOSS_BATCH_SIZE = 1024
 
 
@@ -21,7 +21,7 @@ class Examples(NamedTuple):
 
   Attributes:
     batch: A structure of tensors [n, ...] that matches the model's input_spec.
-    batch_sizes: int32 [n]; example i came in a batch of batch_sizes[i] examples. None if unknown.
+    batch_sizes: int32 [n]; the batch of example i has batch_sizes[i] examples. None if unknown.
   """
 
   batch: Any
@@ -29,13 +29,13 @@ class Examples(NamedTuple):
 
 
 def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
-  """Turns a data set of batches, also an empty one, into tensors, in one pass.
+  """Reads a data set of batches, also an empty one, as tensors, in one pass.
 
   Args:
     dataset: Batches [b, ...]; b may differ between batches, other dimensions may not.
 
   Returns:
-    The examples in their order, with the sizes of the batches that they came in.
+    The examples in their order, with the sizes of their batches.
   """
 
   def attach_size(*batch):
@@ -54,7 +54,7 @@ def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
 
 
 def mean_loss(
-  model: local_model.LocalModel, weights: tff.learning.models.ModelWeights, batch: Any
+  model: local_model.LocalModel, weights: local_model.ModelWeights, batch: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Computes the loss of a client's whole local data set, F_i(w).
 
@@ -101,7 +101,7 @@ class TrainingResult(NamedTuple):
 def _add(
   gradients: Sequence[Optional[tf.Tensor]], penalty_gradients: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, ...]:
-  """Adds gradients; one is None if the loss does not depend on that weight."""
+  """Adds gradients; a gradient is None if the loss does not depend on that weight."""
   return tuple(p if g is None else g + p for g, p in zip(gradients, penalty_gradients))
 
 
@@ -109,7 +109,7 @@ def train(
   model: local_model.LocalModel,
   optimizer: tff.learning.optimizers.Optimizer,
   hparams: Any,
-  weights: tff.learning.models.ModelWeights,
+  weights: local_model.ModelWeights,
   examples: Examples,
   *,
   batch_size: Optional[int],
@@ -126,7 +126,7 @@ def train(
     model: The model.
     optimizer: Takes the local steps.
     hparams: Its hyperparameters in this round.
-    weights: Where training starts.
+    weights: The initial weights.
     examples: The client's examples; batches are consecutive slices of them.
     batch_size: Examples in a step; 0 for all of them, None to follow `examples.batch_sizes`. An
       epoch's last batch may be smaller.
@@ -149,7 +149,7 @@ def train(
     else:
       end = tf.minimum(offset + (batch_size or total), total)
     batch = tf.nest.map_structure(lambda t: t[offset:end], examples.batch)
-    current = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+    current = local_model.ModelWeights(trainable, weights.non_trainable)
     gradients, metrics, count = model.gradients(current, metrics, batch)
     if l2:
       gradients = _add(gradients, [l2 * w for w in trainable])
@@ -182,8 +182,8 @@ def train(
 def zero_unless_finite(update: Any) -> tuple[Any, tf.Tensor]:
   """Replaces an update that is not finite by zeros.
 
-  Its norm decides: asking each number takes as long as a step of training. What overflows the norm
-  would overflow the average.
+  Its norm decides, because a look at each number takes as long as a step of training. An update
+  that overflows the norm would overflow the average.
 
   Args:
     update: A structure of float tensors.

@@ -1,8 +1,8 @@
-"""Keras optimizers as TFF optimizers.
+"""Converts Keras optimizers to TFF optimizers.
 
 TFF 0.87 builds its processes from pure `tff.learning.optimizers.Optimizer`s; a Keras optimizer
-keeps variables, which a functional model cannot hold. Those with a TFF counterpart are converted
-from their configuration and take the same steps; others are refused with the reason.
+keeps variables, which a functional model cannot hold. Optimizers with a TFF counterpart are
+converted from their configuration and take the same steps; others are refused with the reason.
 """
 
 from typing import Any, Callable, Union
@@ -15,48 +15,37 @@ OptimizerOrKerasFn = Union[
   tff.learning.optimizers.Optimizer, Callable[[], tf.keras.optimizers.Optimizer]
 ]
 
-_NOT_CONVERTED = {
-  "nesterov": False,
-  "amsgrad": False,
-  "centered": False,
-  "clipnorm": None,
-  "clipvalue": None,
-  "global_clipnorm": None,
-  "use_ema": False,
-  "weight_decay": None,
+# An optimizer with one of these options takes other steps than its TFF counterpart.
+_NOT_CONVERTED = (
+  "nesterov",
+  "amsgrad",
+  "centered",
+  "clipnorm",
+  "clipvalue",
+  "global_clipnorm",
+  "use_ema",
+  "weight_decay",
+)
+_BUILDERS: dict[str, Callable[[float, dict[str, Any]], tff.learning.optimizers.Optimizer]] = {
+  "SGD": lambda rate, config: tff.learning.optimizers.build_sgdm(rate, config["momentum"] or None),
+  "Adam": lambda rate, config: tff.learning.optimizers.build_adam(
+    rate, config["beta_1"], config["beta_2"], config["epsilon"]
+  ),
+  "Adagrad": lambda rate, config: tff.learning.optimizers.build_adagrad(
+    rate, config["initial_accumulator_value"], config["epsilon"]
+  ),
 }
-
-
-def _build_sgd(learning_rate: float, config: dict[str, Any]) -> tff.learning.optimizers.Optimizer:
-  return tff.learning.optimizers.build_sgdm(learning_rate, config["momentum"] or None)
-
-
-def _build_adam(learning_rate: float, config: dict[str, Any]) -> tff.learning.optimizers.Optimizer:
-  return tff.learning.optimizers.build_adam(
-    learning_rate, config["beta_1"], config["beta_2"], config["epsilon"]
-  )
-
-
-def _build_adagrad(
-  learning_rate: float, config: dict[str, Any]
-) -> tff.learning.optimizers.Optimizer:
-  return tff.learning.optimizers.build_adagrad(
-    learning_rate, config["initial_accumulator_value"], config["epsilon"]
-  )
-
-
-_BUILDERS = {"SGD": _build_sgd, "Adam": _build_adam, "Adagrad": _build_adagrad}
 
 
 def as_tff_optimizer(
   optimizer: OptimizerOrKerasFn, name: str = "optimizer"
 ) -> tff.learning.optimizers.Optimizer:
-  """Returns `optimizer` itself, or the TFF optimizer that equals what the function builds.
+  """Returns a TFF optimizer as it is, and a Keras optimizer as the TFF optimizer that equals it.
 
   Args:
     optimizer: A `tff.learning.optimizers.Optimizer`, or a no-argument function that returns a
       `tf.keras.optimizers` SGD (with or without momentum), Adam or Adagrad.
-    name: What errors call it.
+    name: The name of the argument in errors.
 
   Returns:
     A `tff.learning.optimizers.Optimizer`.
@@ -76,11 +65,7 @@ def as_tff_optimizer(
     )
   config = keras_optimizer.get_config()
   keras_name = type(keras_optimizer).__name__
-  unsupported = [
-    f"{option}={config[option]}"
-    for option, neutral in _NOT_CONVERTED.items()
-    if config.get(option, neutral) not in (neutral, None, False, 0)
-  ]
+  unsupported = [f"{option}={config[option]}" for option in _NOT_CONVERTED if config.get(option)]
   learning_rate = config["learning_rate"]
   is_constant = isinstance(learning_rate, (int, float, np.floating))  # A schedule is a dict.
   if keras_name not in _BUILDERS or not is_constant or unsupported:

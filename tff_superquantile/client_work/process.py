@@ -1,16 +1,58 @@
-"""Client work as a process: TFF's own, or one whose clients hold something else than data sets."""
+"""Builds the client work's process, whose state schedules the optimizer's hyperparameters."""
 
 import collections
-from typing import Union
+from typing import Callable, Optional, Union
 
+import tensorflow as tf
 import tensorflow_federated as tff
+
+_LEARNING_RATE_KEY = tff.learning.optimizers.LEARNING_RATE_KEY
+
+LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
+
+
+def build_schedule(
+  optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: Optional[LearningRateFn]
+) -> tuple[tff.Computation, tff.Computation]:
+  """Builds the schedule of an optimizer's hyperparameters.
+
+  Args:
+    optimizer: The optimizer.
+    client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
+      number (int32 [], from 0); None for the optimizer's own.
+
+  Returns:
+    The computations ( -> state), the number and the hyperparameters of the first round, and
+    (state -> (next state, hyperparameters of this round)).
+
+  Raises:
+    TypeError: If `client_learning_rate_fn` is given and the optimizer has no learning rate.
+  """
+  hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], tf.float32)))
+  if client_learning_rate_fn is not None and _LEARNING_RATE_KEY not in hparams:
+    raise TypeError("Found a client_learning_rate_fn for an optimizer without a learning rate.")
+
+  @tff.tensorflow.computation
+  def initial_state():
+    return collections.OrderedDict(round_num=tf.constant(0), hparams=hparams)
+
+  @tff.tensorflow.computation(initial_state.type_signature.result)
+  def advance(state):
+    next_state = collections.OrderedDict(state, round_num=state["round_num"] + 1)
+    hparams = collections.OrderedDict(state["hparams"])
+    if client_learning_rate_fn is not None:
+      rate = client_learning_rate_fn(state["round_num"])
+      hparams[_LEARNING_RATE_KEY] = tf.cast(rate, hparams[_LEARNING_RATE_KEY].dtype)
+    return next_state, hparams
+
+  return initial_state, advance
 
 
 class ClientWork(tff.templates.MeasuredProcess):
-  """A `tff.learning.templates.ClientWorkProcess` whose clients hold something else than data sets.
+  """Does the work of a `ClientWorkProcess` whose clients hold other values than data sets.
 
-  TFF's class insists on sequences at the clients. This one takes whatever an `examples_fn` turns
-  into a client's examples, such as a client id.
+  TFF's class insists on sequences at the clients. This one takes the values from which an
+  `examples_fn` reads a client's examples, such as client ids.
   """
 
   def __init__(
@@ -33,8 +75,9 @@ def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> A
   """Builds the process of two computations.
 
   Args:
-    initialize_fn: ( -> S@SERVER), a state with that of a `hparams.Schedule` under the name `own`.
-    next_fn: (S@SERVER, weights@CLIENTS, what clients hold@CLIENTS -> MeasuredProcessOutput).
+    initialize_fn: ( -> S@SERVER), a state that holds the state of the schedule under the name
+      `own`.
+    next_fn: (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
 
   Returns:
     A `tff.learning.templates.ClientWorkProcess` if clients hold data sets, else a `ClientWork`.

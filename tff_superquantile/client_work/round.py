@@ -1,4 +1,4 @@
-"""The clients' half of a round, in the order of the paper's Algorithm 1, Delta-FL.
+"""Builds the clients' half of a round, in the order of the paper's Algorithm 1, Delta-FL.
 
 With w the round's weights, S its cohort, F_i the loss of client i and alpha_i its weight:
 
@@ -11,7 +11,7 @@ With w the round's weights, S its cohort, F_i the loss of client i and alpha_i i
 
 The aggregator averages afterwards, w <- w - sum_i pi_i alpha_i (w - w_i) / sum_i pi_i alpha_i.
 Without a threshold, as in FedAvg, there is no loss pass, and pi_i = 1. Other methods have other
-shares pi_i in [0, 1], see `threshold`.
+shares pi_i in [0, 1]: see `threshold`.
 """
 
 import collections
@@ -21,13 +21,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import cohort_metrics
-from tff_superquantile.client_work import hparams as hparams_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_training
 from tff_superquantile.client_work import local_update
 from tff_superquantile.client_work import process
+from tff_superquantile.threshold import ThresholdProcess
 
 
 def _model_weights(weights: Any) -> tff.learning.models.ModelWeights:
@@ -35,11 +34,11 @@ def _model_weights(weights: Any) -> tff.learning.models.ModelWeights:
 
 
 def _build_loss_pass(
-  local: local_training.LocalTraining, threshold: threshold_lib.ThresholdProcess
+  local: local_training.LocalTraining, threshold: ThresholdProcess
 ) -> tff.Computation:
-  """Builds (w, what a client holds) -> (F_i(w), what the client reports of it).
+  """Builds (w, the value that a client holds) -> (F_i(w), the client's report of it).
 
-  The loss, float32 [], is NaN if it is not finite or there are no examples: it does not count.
+  The loss, float32 [], is NaN, and does not count, if it is not finite or there are no examples.
   """
 
   @tff.tensorflow.computation(local.model.weights_type, local.data.type)
@@ -53,7 +52,7 @@ def _build_loss_pass(
       loss, num_examples = local_update.mean_loss(model, weights, local.data.read(held).batch)
       counted = tf.logical_and(tf.math.is_finite(loss), num_examples > 0)
       loss = tf.where(counted, loss, np.nan)
-      client = local.client_of_threshold(held)
+      client = local.client(held, local_training.THRESHOLD_STREAM)
       return loss, threshold.report_fn(loss, local.weight(num_examples), client)
 
     return evaluate(weights, held)
@@ -64,18 +63,18 @@ def _build_loss_pass(
 def _build_training(
   local: local_training.LocalTraining,
   hooks: local_training.ClientHooks,
-  threshold: Optional[threshold_lib.ThresholdProcess],
+  threshold: Optional[ThresholdProcess],
   hparams_type: tff.Type,
 ) -> tff.Computation:
-  """Builds (w, what a client holds, hparams, and with a threshold F_i(w), Q) -> what it reports."""
+  """Builds (w, the value that a client holds, hparams[, F_i(w), Q]) -> the client's report."""
   types = (local.model.weights_type, local.data.type, hparams_type)
   if threshold is None:
 
     @tff.tensorflow.computation(*types)
-    def everybody_trains(weights, held, hparams):
+    def all_train(weights, held, hparams):
       return _train_and_report(local, hooks, weights, held, hparams, tf.constant(1.0))
 
-    return everybody_trains
+    return all_train
 
   share_fn = threshold.share_fn
   threshold_type = threshold.next.type_signature.result.result.member
@@ -83,7 +82,7 @@ def _build_training(
   @tff.tensorflow.computation(*types, np.float32, threshold_type)
   def tail_trains(weights, held, hparams, loss, threshold_of_round):
     # Gate: clients at or above the threshold train, pi_i = [F_i(w) >= Q].
-    share = share_fn(loss, threshold_of_round, local.client_of_threshold(held))
+    share = share_fn(loss, threshold_of_round, local.client(held, local_training.THRESHOLD_STREAM))
     uncounted = tf.math.is_nan(loss)
     share = tf.where(uncounted, 0.0, share)
     result, metrics, counts = _train_and_report(local, hooks, weights, held, hparams, share, loss)
@@ -105,10 +104,10 @@ def _train_and_report(
   """Trains a client if its share pi_i is positive, and reports its update.
 
   Args:
-    local: What a client does in every algorithm.
-    hooks: What it does in this one.
+    local: A client's work in every algorithm.
+    hooks: Its changes in this one.
     weights: w.
-    held: What the client holds.
+    held: The value that the client holds.
     hparams: The optimizer's hyperparameters in this round, such as gamma.
     share: pi_i, float32 [].
     loss: F_i(w), float32 []; None without a threshold.
@@ -119,7 +118,7 @@ def _train_and_report(
   """
   model = local_model.build_local_model(local.model_fn)
 
-  # A tf.function, as a VariableModel's assignments need its ordering.
+  # The assignments of a VariableModel need the ordering of a tf.function.
   @tf.function(autograph=False)
   def gated(weights, held, hparams, share, loss):
     weights = _model_weights(weights)
@@ -142,10 +141,10 @@ def _train_and_report(
       update = tf.nest.map_structure(tf.zeros_like, weights.trainable)
       return local_update.TrainingResult(update, model.initial_metrics(), tf.constant(0, tf.int64))
 
-    # Local training. Behind a gate, not a mask: aggregators without weights would undo a mask, and
-    # training for nothing costs 1 / theta of the time.
+    # Local training stands behind a gate, not a mask: aggregators without weights would undo a
+    # mask, and training all clients takes 1 / theta times as long.
     update, metrics, num_examples = tf.cond(share > 0, train, rest)
-    # Report.
+    # The client reports its update.
     damping = tf.constant(1.0)
     if hooks.damping_fn is not None:
       damping = tf.where(share > 0, hooks.damping_fn(loss, update, hparams), 1.0)
@@ -158,7 +157,7 @@ def _train_and_report(
       cohort_size=1, tail_size=tf.cast(in_tail, tf.int32), num_excluded=tf.cast(excluded, tf.int32)
     )
     if hooks.report_fn is not None:
-      update = hooks.report_fn(update, local.client_of_update(held))
+      update = hooks.report_fn(update, local.client(held, local_training.UPDATE_STREAM))
     result = tff.learning.templates.ClientResult(update, update_weight)
     return result, model.unfinalized_metrics(metrics, tf.logical_not(finite)), counts
 
@@ -167,7 +166,7 @@ def _train_and_report(
 
 def build_client_work(
   local: local_training.LocalTraining,
-  threshold: Optional[threshold_lib.ThresholdProcess] = None,
+  threshold: Optional[ThresholdProcess] = None,
   hooks: Optional[local_training.ClientHooks] = None,
   *,
   measure_cohort: bool = True,
@@ -179,35 +178,35 @@ def build_client_work(
 
   Measurements: `train`, the model's own training metrics over the clients that trained; `cohort`,
   with `cohort_size`, `tail_size` (clients that entered the average) and `num_excluded` (clients
-  left out because a loss or update is not finite, or for want of examples); `threshold`, what the
-  threshold process measured.
+  left out because a loss or update is not finite, or because they have no examples); `threshold`,
+  the measurements of the threshold process.
 
   Args:
-    local: What a client does in every algorithm.
-    threshold: Turns losses into the clients' shares; None to let everybody train, without a loss
+    local: A client's work in every algorithm.
+    threshold: Turns losses into the clients' shares; None to let all clients train, without a loss
       pass.
-    hooks: What this algorithm changes in it; None for nothing.
-    measure_cohort: Whether to measure `train` and `cohort`, exact sums over the cohort. Without,
+    hooks: The changes that this algorithm makes to it; None for none.
+    measure_cohort: Whether to measure `train` and `cohort`, exact sums over the cohort. If false,
       only the threshold's measurements leave the clients.
 
   Returns:
-    A `tff.learning.templates.ClientWorkProcess`, or a `process.ClientWork` beside
-    `local.examples_fn`.
+    A `tff.learning.templates.ClientWorkProcess`, or with `local.examples_fn` a
+    `process.ClientWork`.
 
   Raises:
     ValueError: If the threshold needs the clients' indices and there is no `local.index_fn`.
-    TypeError: If `local.examples_fn` does not return what the model takes, or the learning rate of
-      an optimizer without one is to be scheduled.
+    TypeError: If `local.examples_fn` does not return what the model takes, or
+      `local.client_learning_rate_fn` is given for an optimizer without a learning rate.
   """
   hooks = hooks or local_training.ClientHooks()
-  schedule = hparams_lib.build_schedule(local.optimizer, local.client_learning_rate_fn)
-  hparams_type = schedule.hparams_of_round.type_signature.result
+  initial_schedule, advance = process.build_schedule(local.optimizer, local.client_learning_rate_fn)
+  hparams_type = advance.type_signature.result[1]
   loss_pass = None if threshold is None else _build_loss_pass(local, threshold)
   training = _build_training(local, hooks, threshold, hparams_type)
 
   @tff.federated_computation
   def init_fn():
-    state = collections.OrderedDict(own=tff.federated_eval(schedule.initial_state, tff.SERVER))
+    state = collections.OrderedDict(own=tff.federated_eval(initial_schedule, tff.SERVER))
     if threshold is not None:
       state["threshold"] = threshold.initialize()
     return tff.federated_zip(state)
@@ -219,9 +218,9 @@ def build_client_work(
   )
   def next_fn(state, weights, clients):
     # Broadcast: the distributor has sent w already.
-    hparams = tff.federated_broadcast(tff.federated_map(schedule.hparams_of_round, state["own"]))
-    new_state = collections.OrderedDict(own=tff.federated_map(schedule.next_state, state["own"]))
-    arguments: tuple[tff.Value, ...] = (weights, clients, hparams)
+    next_schedule, hparams = tff.federated_map(advance, state["own"])
+    new_state = collections.OrderedDict(own=next_schedule)
+    arguments: tuple[tff.Value, ...] = (weights, clients, tff.federated_broadcast(hparams))
     measurements = collections.OrderedDict()
     if threshold is not None:
       # Loss: F_i(w) stays at client i, which sends its report of it.
@@ -231,7 +230,7 @@ def build_client_work(
       new_state["threshold"] = output.state
       measurements["threshold"] = output.measurements
       arguments += (losses, tff.federated_broadcast(output.result))
-    # Gate, local training, report: all in one graph of a client.
+    # Gate, local training and report are one graph of a client.
     client_result, metrics, counts = tff.federated_map(training, arguments)
     if measure_cohort:
       measurements.update(

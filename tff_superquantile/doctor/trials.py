@@ -87,7 +87,7 @@ def secure_sum() -> report.Finding:
   import numpy as np
   import tensorflow_federated as tff
 
-  from privacy import tree_mechanism
+  from privacy.noise import tree_mechanism
   from tff_superquantile import threshold
   from tff_superquantile.simulation import context
 

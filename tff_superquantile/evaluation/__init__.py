@@ -1,4 +1,4 @@
-"""Loss and error of every client, exactly, and how they are distributed."""
+"""Measures the exact loss and error of every client, and their distribution over clients."""
 
 from tff_superquantile.evaluation.client_split import SplitExamples
 from tff_superquantile.evaluation.client_split import split_examples

@@ -1,20 +1,21 @@
-"""Each client's examples in two: a part to adapt or choose a model on, a part to measure it on."""
+"""Splits each client's examples: one part adapts or chooses a model, the other measures it."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from privacy import checks
 from tff_superquantile.evaluation import clients
 from tff_superquantile.simulation import seeds
 
 
 class SplitExamples(NamedTuple):
-  """The two parts of every client's examples, for the same clients in the same order.
+  """Holds the two parts of every client's examples, for the same clients in the same order.
 
   Attributes:
-    held_in: What a client fine-tunes or chooses a model on, at least one example each.
-    held_out: What the result is measured on, at least one example each.
-    num_left_out: How many clients have fewer than two examples, and are in neither.
+    held_in: Examples to fine-tune or choose a model on, at least one of each client.
+    held_out: Examples to measure the result on, at least one of each client.
+    num_left_out: The number of clients with fewer than two examples, which are in neither part.
   """
 
   held_in: clients.ClientExamples
@@ -22,27 +23,18 @@ class SplitExamples(NamedTuple):
   num_left_out: int
 
 
-def check_fraction(held_in_fraction: float) -> None:
-  """Raises a `ValueError` unless the fraction is strictly between 0 and 1."""
-  if not 0.0 < held_in_fraction < 1.0:
-    raise ValueError(
-      f"Found held_in_fraction = {held_in_fraction}; expected a number between 0 and 1, for example"
-      " 0.5."
-    )
-
-
 def split_examples(
   examples: clients.ClientExamples, held_in_fraction: float, seed: int
 ) -> SplitExamples:
   """Splits every client's examples at random.
 
-  What a client holds in follows from the seed, its id and its number of examples alone: it is the
-  same for every model, and whatever other clients there are.
+  A client's split depends on the seed, its id and its number of examples alone. It is the same for
+  every model, and whatever other clients there are.
 
   Args:
-    examples: Everybody's examples.
-    held_in_fraction: Fraction of a client's examples to hold in, in (0, 1), rounded such that
-      neither part is empty.
+    examples: The examples of all clients.
+    held_in_fraction: Fraction of a client's examples to hold in, in (0, 1), rounded so that neither
+      part is empty.
     seed: The seed, not negative.
 
   Returns:
@@ -51,7 +43,7 @@ def split_examples(
   Raises:
     ValueError: If the fraction is not in (0, 1), or no client has two examples.
   """
-  check_fraction(held_in_fraction)
+  checks.fraction("held_in_fraction", held_in_fraction)
   ids, rows_in, rows_out = [], [], []
   for client_id, start, end in zip(examples.client_ids, examples.offsets, examples.offsets[1:]):
     size = int(end - start)

@@ -1,4 +1,4 @@
-"""Loss and error of every client by one batched forward pass over all their examples."""
+"""Computes the loss and error of every client by batched forward passes over all its examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -14,14 +14,14 @@ BATCH_SIZE = 2048
 
 
 class ClientExamples(NamedTuple):
-  """The examples of many clients, one client after the other.
+  """Holds the examples of many clients, one client after the other.
 
   Attributes:
-    client_ids: One id a client, k of them.
+    client_ids: The ids of the k clients.
     x: Inputs [n, ...], as the model takes them or as `decode` does.
     y: Labels [n, ...].
     offsets: int64 [k + 1]; client i owns rows offsets[i]:offsets[i + 1].
-    decode: A TensorFlow function from rows of x to what the model takes; None for the identity.
+    decode: A TensorFlow function from rows of x to the model's inputs; None for the identity.
   """
 
   client_ids: Sequence[str]
@@ -30,12 +30,26 @@ class ClientExamples(NamedTuple):
   offsets: np.ndarray
   decode: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
 
+  def of_client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows (x, y) of client i."""
+    rows = slice(self.offsets[i], self.offsets[i + 1])
+    return self.x[rows], self.y[rows]
+
+  def decoded(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns rows of x as the model takes them."""
+    return x if self.decode is None else self.decode(x)
+
+  def specs(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    """Returns the specifications of any number of rows of x and y."""
+    x, y = (tf.TensorSpec([None, *rows.shape[1:]], rows.dtype) for rows in (self.x, self.y))
+    return x, y
+
 
 class ClientMetrics(NamedTuple):
-  """Results a client.
+  """Holds the loss and error of each client.
 
   Attributes:
-    client_ids: One id a client, k of them.
+    client_ids: The ids of the k clients.
     num_examples: int64 [k].
     loss: float64 [k], the mean loss over the client's examples; NaN without examples.
     error: float64 [k], the fraction of misclassified examples; NaN without examples.
@@ -48,7 +62,7 @@ class ClientMetrics(NamedTuple):
 
 
 def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
-  """Stacks data sets of batches (x, y), as TFF's tutorials make them, one a client."""
+  """Stacks the clients' data sets of batches (x, y), as TFF's tutorials make them."""
   xs, ys, sizes = [], [], []
   for dataset in datasets:
     size = 0
@@ -63,7 +77,7 @@ def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
 
 
 def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """1.0 where the prediction is wrong: the largest of several scores, or the sign of a single one.
+  """Returns 1.0 where the prediction, the largest score or the sign of a single one, is wrong.
 
   Args:
     output: Scores (logits), [n, classes], or [n, 1] or [n] for two classes.
@@ -80,20 +94,29 @@ def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   return tf.cast(tf.not_equal(predicted, labels), tf.float32)
 
 
-def _weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
+def weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
+  """Returns the specification of a model's weights, as `as_tensors` structures them."""
   return tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
   )
 
 
+def as_tensors(weights: tff.learning.models.ModelWeights) -> tuple[tuple, tuple]:
+  """Returns weights as tuples of tensors (trainable, non-trainable), as models take them."""
+  trainable, non_trainable = (
+    tuple(map(tf.convert_to_tensor, part)) for part in (weights.trainable, weights.non_trainable)
+  )
+  return trainable, non_trainable
+
+
 def num_classes(model: tff.learning.models.FunctionalModel) -> int:
-  """How many classes a model tells apart: as many as it has scores, two by a single one."""
+  """Returns the number of classes of a model: that of its scores, or two for a single score."""
   spec = model.input_spec
   x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
   with tf.Graph().as_default():
     predict = tf.function(
       lambda weights, x: model.predict_on_batch(weights, x, training=False), autograph=False
-    ).get_concrete_function(_weights_spec(model), x_spec)
+    ).get_concrete_function(weights_spec(model), x_spec)
   output = predict.structured_outputs
   return 2 if _is_single_score(output) else output.shape[1]
 
@@ -102,23 +125,55 @@ def _is_single_score(output: tf.Tensor) -> bool:
   return output.shape.rank != 2 or output.shape[1] == 1
 
 
+def build_losses_and_errors(
+  model: tff.learning.models.FunctionalModel, *, of_whole_batches: bool = False
+) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
+  """Builds a TensorFlow function from (weights, x, y) to the losses and errors of the examples.
+
+  Args:
+    model: The model.
+    of_whole_batches: Whether all examples of a batch get its mean loss, by one call of the model's
+      loss, for batches of one client. Otherwise the loss of an example is that of a batch of that
+      example alone.
+
+  Returns:
+    A function that returns float64 [n, 2], so that sums over many examples stay precise.
+  """
+  loss_fn = local_model.with_autograph(model.loss)
+
+  def example_loss(output_and_label: Any) -> tf.Tensor:
+    output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
+    return tf.cast(loss_fn(output=output, label=label), tf.float32)
+
+  def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    output = model.predict_on_batch(weights, x, training=False)
+    errors = misclassified(output, y)
+    if of_whole_batches:
+      losses = tf.fill(tf.shape(errors), tf.cast(loss_fn(output=output, label=y), tf.float32))
+    else:
+      losses = tf.vectorized_map(example_loss, (output, y))
+    return tf.cast(tf.stack([losses, errors], axis=1), tf.float64)
+
+  return losses_and_errors
+
+
 def build_evaluator(
   model: tff.learning.models.FunctionalModel, examples: ClientExamples
 ) -> Callable[[Any], ClientMetrics]:
-  """Returns a function from model weights to the loss and error of every client, all of them.
+  """Builds a function from model weights to the loss and error of every client.
 
-  Exact: no sampling, and a batch that holds parts of several clients is taken apart by segment
-  sums. The loss of an example is the model's loss of a batch of that example alone.
+  It is exact: nothing is sampled, and segment sums take apart a batch that holds parts of several
+  clients. The loss of an example is the model's loss of a batch of that example alone.
 
   Args:
     model: The model; of a Keras model, `tff.learning.models.functional_model_from_keras`.
-    examples: Everybody's examples.
+    examples: The examples of all clients.
 
   Returns:
     A function of `tff.learning.models.ModelWeights`.
 
   Raises:
-    TypeError: If the model is no `FunctionalModel`.
+    TypeError: If the model is not a `FunctionalModel`.
   """
   if not isinstance(model, tff.learning.models.FunctionalModel):
     raise TypeError(
@@ -128,41 +183,25 @@ def build_evaluator(
   num_clients = len(examples.client_ids)
   num_examples = np.diff(examples.offsets)
   owner = np.repeat(np.arange(num_clients), num_examples)
-
-  loss = local_model.with_autograph(model.loss)
-
-  def example_loss(output_and_label: Any) -> tf.Tensor:
-    output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
-    return tf.cast(loss(output=output, label=label), tf.float32)
-
-  def rows_spec(rows: np.ndarray) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
-
-  signature = [_weights_spec(model), *map(rows_spec, (examples.x, examples.y, owner))]
+  losses_and_errors = build_losses_and_errors(model)
+  signature = [weights_spec(model), *examples.specs(), tf.TensorSpec([None], owner.dtype)]
 
   @tf.function(input_signature=signature, autograph=False)
   def batch_sums(weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor) -> tf.Tensor:
-    x = x if examples.decode is None else examples.decode(x)
-    output = model.predict_on_batch(weights, x, training=False)
-    losses = tf.vectorized_map(example_loss, (output, y))
-    # float64, as many small numbers are added up.
-    values = tf.cast(tf.stack([losses, misclassified(output, y)], axis=1), tf.float64)
+    values = losses_and_errors(weights, examples.decoded(x), y)
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
-  # In a graph: TFF's functional models of Keras models refuse to be used elsewhere.
+  # TFF's functional models of Keras models refuse to be traced outside of a graph.
   with tf.Graph().as_default():
     traced_batch_sums = batch_sums.get_concrete_function()
 
   def evaluate(weights: Any) -> ClientMetrics:
-    weights = (
-      tuple(tf.convert_to_tensor(w) for w in weights.trainable),
-      tuple(tf.convert_to_tensor(w) for w in weights.non_trainable),
-    )
+    tensors = as_tensors(weights)
     sums = np.zeros([num_clients, 2])
     for start in range(0, len(owner), BATCH_SIZE):
       rows = slice(start, start + BATCH_SIZE)
       batch = (tf.constant(part[rows]) for part in (examples.x, examples.y, owner))
-      sums += traced_batch_sums(weights, *batch).numpy()
+      sums += traced_batch_sums(tensors, *batch).numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / num_examples[:, np.newaxis]
     return ClientMetrics(examples.client_ids, num_examples, means[:, 0], means[:, 1])

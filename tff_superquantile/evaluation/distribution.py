@@ -1,4 +1,4 @@
-"""How a quantity is distributed over the clients: the metrics of the paper's tables."""
+"""Describes the distribution of a quantity over the clients, as the paper's tables do."""
 
 from typing import Optional
 
@@ -11,12 +11,12 @@ PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 
 
 def describe(values: npt.ArrayLike, weights: Optional[npt.ArrayLike] = None) -> dict[str, float]:
-  """Mean, spread, percentiles and tail means of a quantity over clients.
+  """Computes mean, spread, percentiles and tail means of a quantity over clients.
 
   Clients whose value is not finite are left out; with none left every entry is NaN.
 
   Args:
-    values: [n] a loss or an error a client.
+    values: [n], the loss or the error of each client.
     weights: [n] client weights (the paper weights training clients by their number of examples), or
       None for equal ones (as the paper treats test clients).
 

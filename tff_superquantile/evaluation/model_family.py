@@ -1,9 +1,9 @@
-"""The model family: one model per tail fraction, of which every test client picks its own.
+"""Compares a model family, from which every test client picks its own model, with single models.
 
-Section "The Delta-FL Framework" of the paper: models w_1, ..., w_r for tail fractions theta_1, ...,
-theta_r are trained side by side, and "we allow each test client to select the best model according
-to its local data". Here it selects on the examples that it holds in, and what it selected is
-measured on those that it holds out (`client_split`). Arrays [models, clients] throughout.
+It implements the paper's section "The Delta-FL Framework": models w_1, ..., w_r for tail fractions
+theta_1, ..., theta_r are trained side by side, and "we allow each test client to select the best
+model according to its local data". Here a client selects on the examples that it holds in, and its
+model is measured on those that it holds out (`client_split`). All arrays are [models, clients].
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy import checks
 from tff_superquantile.evaluation import distribution
 
 CRITERIA = ("error", "loss")
 
-# Ways to give every client a model.
+# Names of the ways to give every client a model.
 BY_ERROR = "family"
 BY_LOSS = "family_by_loss"
 SHUFFLED = "family_shuffled"
 TUNED_SINGLE = "single_by_held_in_p90"
 HINDSIGHT_SINGLE = "single_in_hindsight"
 ORACLE = "oracle"
-# Not to be had: they look at the examples that they are measured on.
+# These two cannot be deployed: they look at the examples on which they are measured.
 LOOK_AHEAD = (HINDSIGHT_SINGLE, ORACLE)
 
 _CONSTRUCTED = (BY_ERROR, BY_LOSS, SHUFFLED, TUNED_SINGLE, HINDSIGHT_SINGLE, ORACLE)
@@ -32,7 +33,7 @@ _NUM_SHUFFLES = 200
 
 
 class PartMetrics(NamedTuple):
-  """What the models achieve on one part of every client's examples.
+  """Holds the losses and errors of the models on one part of every client's examples.
 
   Attributes:
     loss: float [models, clients], mean loss.
@@ -44,7 +45,7 @@ class PartMetrics(NamedTuple):
 
 
 class Comparison(NamedTuple):
-  """The family against single models, over the clients of one seed.
+  """Holds the results of the family and of single models over the clients of one seed.
 
   Attributes:
     statistics: {name: {"error" | "loss": `distribution.describe` over clients}} on the held-out
@@ -55,7 +56,7 @@ class Comparison(NamedTuple):
     tied: Fraction of the clients for which several models have the smallest held-in error, so that
       the loss decides.
     tuned_single: The model that is best for all by the 90th percentile of held-in error.
-    hindsight_single: The same by held-out error.
+    hindsight_single: The model that is best for all by that of held-out error.
   """
 
   statistics: dict[str, dict[str, dict[str, float]]]
@@ -67,13 +68,14 @@ class Comparison(NamedTuple):
 
 
 def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
-  """Every client's best model.
+  """Chooses the best model for every client.
 
   Args:
-    metrics: What the models achieve on the examples to choose on. A model whose value is NaN is
-      not chosen unless all are.
-    criterion: "error": the smallest error; among equals, as there are often with few examples, the
-      smallest loss. "loss": the smallest loss. The first model among those still equal.
+    metrics: The models' results on the examples to choose on. A model whose value is NaN is not
+      chosen unless all are.
+    criterion: "error" chooses the smallest error, and among equal errors, which are frequent with
+      few examples, the smallest loss. "loss" chooses the smallest loss. Among models that are still
+      equal the first is chosen.
 
   Returns:
     int64 [clients], index of a model.
@@ -81,8 +83,7 @@ def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
   Raises:
     ValueError: If the criterion is unknown or the arrays differ in shape.
   """
-  if criterion not in CRITERIA:
-    raise ValueError(f"Found criterion = {criterion!r}; expected one of {', '.join(CRITERIA)}.")
+  checks.one_of("criterion", criterion, CRITERIA)
   loss, error = (np.asarray(values, np.float64) for values in metrics)
   if loss.shape != error.shape or loss.ndim != 2 or not loss.shape[0]:
     raise ValueError(
@@ -91,15 +92,15 @@ def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
     )
   loss, error = (np.where(np.isnan(values), np.inf, values) for values in (loss, error))
   if criterion == "error":
-    # An error is a multiple of 1 / n, so what is equal is exactly equal.
+    # An error is a multiple of 1 / n, so that equal errors are exactly equal.
     loss = np.where(error == error.min(axis=0), loss, np.inf)
-    # Where the best by error all have an infinite loss, those among them and not the first of all.
+    # If the best by error all have an infinite loss, the first of them is chosen, not of all.
     loss = np.where(np.isinf(loss).all(axis=0) & (error == error.min(axis=0)), 0.0, loss)
   return np.argmin(loss, axis=0)
 
 
 def best_single(error: np.ndarray) -> int:
-  """The model whose 90th percentile of error over clients is the smallest; the first of equals."""
+  """Returns the first model whose 90th percentile of error over clients is the smallest."""
   p90 = np.array([distribution.describe(values)["p90"] for values in np.asarray(error)])
   return int(np.argmin(np.where(np.isnan(p90), np.inf, p90)))
 
@@ -117,25 +118,26 @@ def compare(
   """Compares the clients' own choice with one model for all, and with what chance would give.
 
   - `BY_ERROR`, `BY_LOSS`: each client's choice on its held-in examples.
-  - `SHUFFLED`: the choices of `BY_ERROR` dealt to the clients at random, its mean over
-    permutations. What `BY_ERROR` gains on it, it gains because clients know what suits them; the
-    rest comes from the mixture of models alone.
+  - `SHUFFLED`: the choices of `BY_ERROR` dealt to the clients at random, as a mean over
+    permutations. The gain of `BY_ERROR` over it is due to the clients' own choice; the rest is due
+    to the mixture of models alone.
   - `TUNED_SINGLE`: one model for all, that of the smallest 90th percentile of held-in error.
-  - `HINDSIGHT_SINGLE`, `ORACLE`: chosen on the held-out examples themselves, one for all and each
-    client's best. Upper bounds, and optimistic: the minimum of noisy errors is small even among
-    equally good models.
+  - `HINDSIGHT_SINGLE`, `ORACLE`: one model for all and each client's best, chosen on the held-out
+    examples themselves. They are optimistic upper bounds: the minimum of noisy errors is small even
+    among equally good models.
 
   Args:
     models: Names of the models, r of them.
     held_in: [r, clients] on the examples to choose on.
     held_out: [r, clients] on the examples to measure on.
-    rng: What shuffles.
+    rng: Draws the permutations.
 
   Returns:
     The `Comparison`.
 
   Raises:
-    ValueError: If shapes differ, there are fewer than two models, or names are not their own.
+    ValueError: If shapes differ, there are fewer than two models, or names are not distinct from
+      each other and from those of this module.
   """
   shapes = {np.shape(values) for part in (held_in, held_out) for values in part}
   if len(shapes) != 1 or len(models) < 2 or next(iter(shapes))[:1] != (len(models),):

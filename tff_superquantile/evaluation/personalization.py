@@ -1,8 +1,8 @@
-"""Personalization as the paper has it: every test client fine-tunes the model on its own data.
+"""Personalizes a model as the paper does: every test client fine-tunes it on its own data.
 
-Section "Delta-FL and Model Personalization" of the paper: the examples of a test client are split
-in a part to fine-tune on and a part to measure on (`client_split`), and the model is trained for
-some epochs on the first at the learning rate with which federated training ended.
+It implements the paper's section "Delta-FL and Model Personalization". The examples of a test
+client are split in a part to fine-tune on and a part to measure on (`client_split`), and the model
+is trained for some epochs on the first part, at the last learning rate of federated training.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,28 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import checks
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 from tff_superquantile.evaluation import client_split
 from tff_superquantile.evaluation import clients
 from tff_superquantile.simulation import seeds
 
-# Held-out examples in one forward pass: bounds the memory of a client with very many.
+# Held-out examples in one forward pass, to bound the memory of a client with very many.
 _BATCH_SIZE = 512
 
 
 class PersonalizationMetrics(NamedTuple):
-  """Results a client, before and after fine-tuning, on its held-out examples.
+  """Holds the metrics of each client before and after fine-tuning, on its held-out examples.
 
   Attributes:
-    client_ids: One id a client, k of them.
-    num_held_in: int64 [k], examples that the client fine-tuned on.
-    num_held_out: int64 [k], examples that the rest is measured on.
+    client_ids: The ids of the k clients.
+    num_held_in: int64 [k], the number of examples for fine-tuning.
+    num_held_out: int64 [k], the number of examples for measuring.
     loss_before: float64 [k], mean loss of the model as it was handed to the client.
-    error_before: float64 [k], fraction of misclassified examples, likewise.
+    error_before: float64 [k], the same model's fraction of misclassified examples.
     loss_after: float64 [k], mean loss of the client's own model.
-    error_after: float64 [k], fraction of misclassified examples, likewise.
+    error_after: float64 [k], the same model's fraction of misclassified examples.
     diverged: bool [k], whether fine-tuning led to weights that are not finite. Such a client drops
       them, as it would drop its update in a round, and keeps the model that it was handed.
   """
@@ -51,15 +52,15 @@ class PersonalizationMetrics(NamedTuple):
 def batch_plan(
   rng: np.random.Generator, num_examples: int, batch_size: int, epochs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws in which batches a client's examples come, shuffled anew for every epoch.
+  """Draws the batches of a client's examples, with a new order in every epoch.
 
-  A round shuffles once, as it makes one pass in the paper's experiments; over ten passes the same
+  A round shuffles once, as it makes one pass in the paper's experiments. Over ten passes the same
   batches in the same order would be an artefact.
 
   Args:
-    rng: What shuffles.
-    num_examples: How many examples n the client has.
-    batch_size: Examples a batch, an epoch's last may be smaller; 0 for all of them.
+    rng: Shuffles the examples.
+    num_examples: The number n of the client's examples.
+    batch_size: Examples in a batch, fewer in an epoch's last one; 0 for all of them.
     epochs: Passes over the examples.
 
   Returns:
@@ -84,20 +85,20 @@ def build_personalizer(
   l2: float = 0.0,
   num_threads: int = 1,
 ) -> Callable[..., PersonalizationMetrics]:
-  """Returns a function from model weights to every client's metrics before and after fine-tuning.
+  """Builds a function from model weights to every client's metrics before and after fine-tuning.
 
-  Fine-tuning is `local_update.train`, the path of a round. All of a client's work is one call of
-  one TensorFlow function, traced once for all clients, so personal weights never leave it.
+  Fine-tuning is `local_update.train`, as in a round. A client's work is one call of one TensorFlow
+  function, traced once for all clients, so that personal weights never leave it.
 
   Args:
     model: The model.
-    examples: Everybody's examples.
+    examples: The examples of all clients.
     optimizer: Takes the local steps, from a fresh state for each client.
-    seed: Of the order of the examples, not negative.
+    seed: The seed of the order of the examples, not negative.
     batch_size: Examples in a local step; 0 for all that the client holds in.
-    epochs: Passes over what a client holds in.
+    epochs: Passes over the examples that a client holds in.
     l2: The l2 coefficient of the local objective.
-    num_threads: Clients at work at once; results do not depend on it.
+    num_threads: The number of clients at work at once; results do not depend on it.
 
   Returns:
     A function of `tff.learning.models.ModelWeights` and, optionally, of `on_client`, which is
@@ -106,45 +107,30 @@ def build_personalizer(
   Raises:
     ValueError: If a number is negative.
   """
-  for name, value in (("batch_size", batch_size), ("epochs", epochs), ("l2", l2)):
-    if not value >= 0:
-      raise ValueError(f"Found {name} = {value}; expected a number that is not negative.")
+  batch_size, epochs = checks.whole("batch_size", batch_size, 0), checks.whole("epochs", epochs, 0)
+  l2 = checks.not_negative("l2", l2)
   held_in, held_out = examples.held_in, examples.held_out
   evaluate_before = clients.build_evaluator(model, held_out)
   local = local_model.build_local_model(model)
-  model_loss = local_model.with_autograph(model.loss)
-
-  def rows_spec(rows: np.ndarray) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
-
-  def decoded(x: tf.Tensor) -> tf.Tensor:
-    return x if held_in.decode is None else held_in.decode(x)
-
-  weights_spec = tf.nest.map_structure(
-    lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
-  )
-  part_spec = (rows_spec(held_in.x), rows_spec(held_in.y))
+  losses_and_errors = clients.build_losses_and_errors(model, of_whole_batches=True)
 
   def sums(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Sums of loss and error over the examples, float64 [2]."""
+    """Sums the losses and the errors of the examples, float64 [2]."""
     total = tf.shape(y)[0]
 
     def body(offset: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       rows = slice(offset, offset + _BATCH_SIZE)
-      output = model.predict_on_batch(weights, decoded(x[rows]), training=False)
-      wrong = tf.cast(clients.misclassified(output, y[rows]), tf.float64)
-      loss = tf.cast(model_loss(output=output, label=y[rows]), tf.float64)
-      size = tf.cast(tf.shape(wrong)[0], tf.float64)
-      return offset + _BATCH_SIZE, values + tf.stack([loss * size, tf.reduce_sum(wrong)])
+      found = losses_and_errors(weights, held_in.decoded(x[rows]), y[rows])
+      return offset + _BATCH_SIZE, values + tf.reduce_sum(found, axis=0)
 
     zero = (0, tf.zeros([2], tf.float64))
     return tf.while_loop(lambda offset, _: offset < total, body, zero, parallel_iterations=1)[1]
 
   @tf.function(
     input_signature=[
-      weights_spec,
-      part_spec,
-      part_spec,
+      clients.weights_spec(model),
+      held_in.specs(),
+      held_in.specs(),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.int32),
     ],
@@ -167,8 +153,8 @@ def build_personalizer(
       optimizer,
       optimizer.get_hparams(initial_state),
       tff.learning.models.ModelWeights(trainable, non_trainable),
-      local_update.Examples((decoded(x), y), batch_sizes),
-      batch_size=None,  # Epochs and batches are those of the plan.
+      local_update.Examples((held_in.decoded(x), y), batch_sizes),
+      batch_size=None,  # The plan has the batches of all epochs.
       epochs=1,
       l2=l2,
     ).update
@@ -180,22 +166,13 @@ def build_personalizer(
     weights: Any, on_client: Optional[Callable[[], None]] = None
   ) -> PersonalizationMetrics:
     before = evaluate_before(weights)
-    weights = (
-      tuple(tf.convert_to_tensor(w) for w in weights.trainable),
-      tuple(tf.convert_to_tensor(w) for w in weights.non_trainable),
-    )
+    tensors = clients.as_tensors(weights)
 
     def one_client(i: int) -> tuple[np.ndarray, np.ndarray]:
-      parts = [
-        (
-          part.x[part.offsets[i] : part.offsets[i + 1]],
-          part.y[part.offsets[i] : part.offsets[i + 1]],
-        )
-        for part in (held_in, held_out)
-      ]
+      parts = held_in.of_client(i), held_out.of_client(i)
       rng = seeds.generator(seed, f"personalization of {held_in.client_ids[i]}")
       plan = batch_plan(rng, len(parts[0][1]), batch_size, epochs)
-      of_client, diverged = fine_tune(weights, *parts, *plan)
+      of_client, diverged = fine_tune(tensors, *parts, *plan)
       return of_client.numpy(), diverged.numpy()
 
     results = []
@@ -206,7 +183,7 @@ def build_personalizer(
         if on_client is not None:
           on_client()
     finally:
-      # Without this, an interrupted command would first fine-tune all remaining clients.
+      # Otherwise an interrupted command would first fine-tune all remaining clients.
       pool.shutdown(cancel_futures=True)
     after = np.stack([of_client for of_client, _ in results]) / before.num_examples[:, np.newaxis]
     return PersonalizationMetrics(

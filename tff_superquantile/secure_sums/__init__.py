@@ -1,4 +1,4 @@
-"""Private sums over the clients: secure sums of integers, and the noise that they carry."""
+"""Computes private sums over the clients: secure sums of integers, with noise."""
 
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory

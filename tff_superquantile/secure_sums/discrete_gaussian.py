@@ -1,4 +1,4 @@
-"""Integer noise with the law of the discrete Gaussian, in a TensorFlow graph."""
+"""Draws integer noise with the law of the discrete Gaussian, in a TensorFlow graph."""
 
 from collections.abc import Sequence
 import math
@@ -9,15 +9,15 @@ import tensorflow as tf
 
 # Beyond this many standard deviations lies less than 1e-31 of the mass.
 _HALF_WIDTH = 12.0
-# The table from which noise is drawn has 24 numbers a standard deviation: here 400 MB.
+# Noise is drawn from a table with 24 numbers for each unit of stddev, here 400 MB.
 _MAX_STDDEV = 2.0**21
 
 
 def check_stddev(stddev: float) -> float:
-  """Returns the standard deviation of noise that can be drawn.
+  """Returns a standard deviation as it is if noise of it can be drawn.
 
   Raises:
-    ValueError: If it is not positive, or so large that the table would fill the memory.
+    ValueError: If stddev is not positive, or so large that the table would fill the memory.
   """
   if not 0.0 < stddev <= _MAX_STDDEV:
     raise ValueError(
@@ -36,8 +36,8 @@ def probabilities(stddev: float) -> np.ndarray:
   """Returns N_Z(0, stddev^2): P(x) proportional to exp(-x^2 / (2 stddev^2)) for integer x.
 
   Args:
-    stddev: sigma, the square root of the variance proxy; need not be an integer. (For small sigma
-      the variance is less than sigma^2: 0.215 for sigma^2 = 1/4.)
+    stddev: sigma, the square root of the variance proxy, not necessarily an integer. (For small
+      sigma the variance is less than sigma^2: 0.215 for sigma^2 = 1/4.)
 
   Returns:
     float64 [2 k + 1], the probabilities of -k..k with k = `support(stddev)`.
@@ -56,10 +56,10 @@ def sample(
 ) -> tf.Tensor:
   """Draws independent discrete Gaussian noise, a function of the seed.
 
-  Inverts the distribution function by a table in float64. Each probability is off by less than
-  1e-15 and values rarer than 2^-53 do not occur: a simulation of the mechanism of Canonne, Kamath
+  It inverts the distribution function by a table in float64. Each probability is off by less than
+  1e-15 and values rarer than 2^-53 do not occur. This simulates the mechanism of Canonne, Kamath
   and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment that must
-  withstand an adversary who exploits floating point replaces this function by theirs.
+  withstand an adversary who exploits floating point replaces this function by their sampler.
 
   Args:
     shape: The shape of the noise.
@@ -75,14 +75,14 @@ def sample(
   if tf.is_tensor(stddev):
     largest = tf.cast(tf.math.ceil(_HALF_WIDTH * stddev), tf.int64)
     values = tf.cast(tf.range(-largest, largest + 1), tf.float64)
-    # Without noise there is one value, whatever it is divided by.
+    # Without noise zero is the only value, whatever the divisor.
     unnormalised = tf.exp(-0.5 * (values / tf.maximum(stddev, 1e-9)) ** 2)
     distribution = tf.cumsum(unnormalised / tf.reduce_sum(unnormalised))
   else:
     distribution = tf.constant(np.cumsum(probabilities(stddev)))
     largest = support(stddev)
   uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
-  # The last step is left out, so that rounding in the sum cannot lead beyond the table.
+  # The last step is left out, so that rounding in the sum leads to no index beyond the table.
   index = tf.searchsorted(
     distribution[:-1], tf.reshape(uniform, [-1]), side="right", out_type=tf.int64
   )

@@ -1,4 +1,4 @@
-"""Private sums as TFF aggregations: noise at the clients, a secure sum, decoding at the server."""
+"""Sums privately as a TFF aggregation: noise at clients, a secure sum, decoding at the server."""
 
 import abc
 from typing import Any, Optional, Union
@@ -7,13 +7,22 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import sum_mechanism
-from privacy import tree_mechanism
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.secure_sums import secure_sum as secure_sum_lib
+from tff_superquantile.secure_sums import secure_sum
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
+_Mechanism = Union[sum_mechanism.SumMechanism, tree_mechanism.TreeMechanism]
+
+
+def _build_secure_sum(
+  kind: str, mechanism: _Mechanism, smallest: int, largest: int
+) -> secure_sum.SecureSum:
+  # The noise is always within its support, so that nothing is ever clipped.
+  support = discrete_gaussian.support(mechanism.local_stddev)
+  return secure_sum.build_secure_sum(kind, mechanism.modulus, smallest - support, largest + support)
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -21,17 +30,17 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
   A client encodes its value as integers and adds its share of discrete Gaussian noise; the server
   gets the secure sum, completes the noise to that of `mechanism.num_shares` shares (see
-  `privacy.shares`) and decodes it. Subclasses say how values are encoded and sums are decoded.
+  `privacy.noise.shares`) and decodes it. Subclasses encode values and decode sums.
 
   The created process aggregates values, or pairs <value, int64[2]> of a value and the seed of this
   client's noise in this round. Without seeds, noise comes from each client's own source of entropy,
-  as it must where clients are real. Seeds make a simulation reproducible; who knows a client's seed
-  knows its noise. The state is that of the server's source of noise. No measurements.
+  as it must where clients are real. Seeds make a simulation reproducible; a client's seed reveals
+  its noise. The state is that of the server's source of noise. There are no measurements.
   """
 
   def __init__(
     self,
-    mechanism: Union[sum_mechanism.SumMechanism, tree_mechanism.TreeMechanism],
+    mechanism: _Mechanism,
     num_entries: int,
     smallest: int,
     largest: int,
@@ -44,24 +53,20 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       mechanism: Has the modulus M, the noise of one share and the number of shares.
-      num_entries: d, of integers in an encoded value.
+      num_entries: d, the number of integers in an encoded value.
       smallest: The least of these integers.
       largest: The largest of them.
       secure_sum: See `secure_sum.build_secure_sum`.
-      noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
-      purpose: What the noise is for: factories of one key need different ones.
+      noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+      purpose: Names the use of the noise; factories of one key need different purposes.
 
     Raises:
-      ValueError: If `secure_sum` isn't one of its documented values, or the key of another length.
+      ValueError: If `secure_sum` isn't one of its documented values, or the key has another length.
     """
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
-    # The noise is within its support without exception, so that nothing is ever clipped.
-    support = discrete_gaussian.support(mechanism.local_stddev)
-    self._secure_sum = secure_sum_lib.build_secure_sum(
-      secure_sum, mechanism.modulus, smallest - support, largest + support
-    )
+    self._secure_sum = _build_secure_sum(secure_sum, mechanism, smallest, largest)
 
   @abc.abstractmethod
   def check_value_type(self, value_type: tff.Type) -> None:
@@ -77,17 +82,17 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       sums: int64 [d], the sums of the encoded values and of the noise, modulo M.
-      is_valid: bool []; false if more than `num_shares` reported. Noise would tell that they are
-        more, and the sums may have wrapped, so that nothing of `sums` may be released.
+      is_valid: bool []; false if more than `num_shares` clients report. The noise would reveal
+        that, and the sums may have wrapped, so that nothing of `sums` may be released.
       value_type: The type of the clients' values.
     """
 
   def report(self, value: Any, seed: Optional[tf.Tensor] = None) -> Any:
-    """Returns what a client sends: a TensorFlow function of its value.
+    """Returns a client's report of its value: a TensorFlow function.
 
     Args:
-      value: What is to be summed.
-      seed: An integer tensor [2], of the noise; None for the client's own entropy.
+      value: The value to be summed.
+      seed: An integer tensor [2], the seed of the noise; None for the client's own entropy.
 
     Returns:
       See `secure_sum.report`.
@@ -96,13 +101,13 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     if seed is None:
       seed = noise_source.fresh_seed()
     noise = discrete_gaussian.sample([self._num_entries], self._mechanism.local_stddev, seed)
-    return secure_sum_lib.report(self._secure_sum, encoded + noise)
+    return secure_sum.report(self._secure_sum, encoded + noise)
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    """Builds the process whose clients have called `report` on a `value_type` themselves."""
+    """Builds the process of the reports that clients made by `report` of a `value_type`."""
     self.check_value_type(value_type)
-    mechanism, secure_sum, source = self._mechanism, self._secure_sum, self._source
-    report_type = secure_sum_lib.report_type(self._num_entries)
+    mechanism, source = self._mechanism, self._source
+    report_type = secure_sum.report_type(self._num_entries)
 
     @tff.tensorflow.computation
     def initial_state():
@@ -112,8 +117,8 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     def decode_at_server(state, summed):
       num_reports = summed["num_reports"]
       seed, next_state = source.draw(state)
-      sums = secure_sum_lib.complete(
-        secure_sum.at_server(summed["values"], num_reports),
+      sums = secure_sum.complete(
+        self._secure_sum.at_server(summed["values"], num_reports),
         num_reports,
         mechanism.local_stddev,
         mechanism.num_shares,
@@ -129,7 +134,9 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       initialize.type_signature.result, tff.FederatedType(report_type, tff.CLIENTS)
     )
     def next_fn(state, reports):
-      next_state, result = tff.federated_map(decode_at_server, (state, secure_sum.sum(reports)))
+      next_state, result = tff.federated_map(
+        decode_at_server, (state, self._secure_sum.sum(reports))
+      )
       return tff.templates.MeasuredProcessOutput(
         next_state, result, tff.federated_value((), tff.SERVER)
       )
@@ -139,7 +146,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
   def factory_of_reports(
     self, value_type: tff.Type
   ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns `create_of_reports(value_type)` as a factory, for those that take one."""
+    """Returns `create_of_reports(value_type)` as a factory, for callers that take a factory."""
     return _FactoryOfReports(self.create_of_reports(value_type))
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -162,7 +169,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 class _FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
-  """Returns a process that is there already."""
+  """Returns a process that is built already."""
 
   def __init__(self, process: tff.templates.AggregationProcess):
     self._process = process
@@ -177,16 +184,16 @@ class _FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
 class DistributedGaussianSumFactory(NoisySumFactory):
   """Sums the clients' vectors, such as their updates, with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.sum_mechanism`): the result is a post-processing of a
+  Guarantee, for `mechanism` (see `privacy.noise.sum_mechanism`): the result post-processes a
   Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
   under addition or removal of a client, whatever the number of reports and of entries: the server
-  completes the clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The
-  server itself sees the secure sum, with the noise of those who report.
+  completes the clients' noise to that of `mechanism.num_shares` shares (see `noise.shares`). The
+  server itself sees the secure sum, with the noise of the clients that report.
 
   It does the work of `tff.learning.ddp_secure_aggregator` in one step instead of six nested ones,
-  without rotating vectors: a few bits more an entry. Values are structures of float32 tensors with
-  `mechanism.num_entries` numbers; they are clipped to `mechanism.clip_norm` in l2 norm, all tensors
-  together. The result is their sum with noise, or zeros if more than `num_shares` reported.
+  without rotating vectors, for a few bits more in each entry. Values are structures of float32
+  tensors with `mechanism.num_entries` numbers, clipped to `mechanism.clip_norm` in l2 norm over
+  all tensors. The result is the noisy sum, or zeros if more than `num_shares` clients report.
   """
 
   _mechanism: sum_mechanism.SumMechanism
@@ -201,7 +208,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
     """Initializes a `DistributedGaussianSumFactory`.
 
     Args:
-      mechanism: Built by `privacy.sum_mechanism.build_sum_mechanism`.
+      mechanism: Built by `privacy.noise.sum_mechanism.build_sum_mechanism`.
       secure_sum: See `NoisySumFactory`.
       noise_key: See `NoisySumFactory`.
     """

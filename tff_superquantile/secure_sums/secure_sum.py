@@ -1,4 +1,4 @@
-"""Sums of integer vectors, of which the server sees the result and how many clients reported."""
+"""Sums integer vectors so that the server sees only the sum and the number of reports."""
 
 import collections
 import math
@@ -10,19 +10,19 @@ import tensorflow_federated as tff
 
 from tff_superquantile.secure_sums import discrete_gaussian
 
-# The number of reports has a modulus of its own, that it cannot reach.
+# The modulus of the number of reports, which cannot reach it.
 _MAX_REPORTS = 2**31 - 1
 
 
 class ModularSum:
-  """Sums modulo M of values that clients reduce, by TFF's secure modular sum.
+  """Sums values modulo M, which clients reduce, by TFF's secure modular sum.
 
-  By the intrinsic that `tff.aggregators.SecureModularSumFactory` calls: the factory takes one
-  modulus for all, and modulo M the number of reports could wrap.
+  It calls the intrinsic of `tff.aggregators.SecureModularSumFactory` directly, because the factory
+  takes one modulus for all, and the number of reports could wrap modulo M.
   """
 
   def __init__(self, modulus: int, smallest: int, largest: int):
-    del smallest, largest  # Whatever they are, the sum is right modulo M.
+    del smallest, largest  # The sum is right modulo M, whatever the range.
     self._modulus = np.int64(modulus)
 
   def at_client(self, values: tf.Tensor) -> tf.Tensor:
@@ -38,7 +38,7 @@ class ModularSum:
 
 
 class IntegerSum:
-  """Sums modulo M by TFF's secure sum, of values that are shifted to be positive and never wrap.
+  """Sums values modulo M by TFF's secure sum, shifted so that they are positive and never wrap.
 
   Wrapped values must not be summed this way: the sum would show how often values wrapped, which the
   noise does not hide.
@@ -71,15 +71,15 @@ def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> Se
   """Builds a sum modulo `modulus` of integer vectors.
 
   Args:
-    kind: "modular", of values modulo M; or "integer", for platforms that have no other:
+    kind: "modular", a sum of values modulo M; or "integer", for platforms without modular sums, a
       `tff.federated_secure_sum` of values that are shifted so as to be non-negative and never wrap,
-      a few bits more.
+      of a few bits more.
     modulus: M, positive.
     smallest: The least value that a client can have.
     largest: The largest value that a client can have.
 
   Returns:
-    What to do at the clients, in the sum and at the server.
+    The sum: its parts at the clients, between them and at the server.
 
   Raises:
     ValueError: If the kind is unknown.
@@ -106,21 +106,21 @@ def report_type(num_entries: int) -> tff.Type:
 def complete(
   sums: tf.Tensor, num_reports: tf.Tensor, local_stddev: float, num_shares: int, seed: tf.Tensor
 ) -> tf.Tensor:
-  """Adds the shares of noise that a cohort lacks, so that their number does not show in the sum.
+  """Adds the shares of noise that a cohort lacks, so that the sum does not show their number.
 
-  Guarantee: see the theorem of `privacy.shares`. The sum of the shares of `num_reports` clients and
+  Guarantee: see the theorem of `noise.shares`. The sum of the shares of `num_reports` clients and
   of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
   reports up to `num_shares`.
 
   Args:
     sums: int64 [d], before they are decoded.
-    num_reports: k, int64 []; of more than `num_shares` nothing is made right.
-    local_stddev: sigma, of one share.
-    num_shares: K.
-    seed: int64 [2].
+    num_reports: k, int64 []; for more than `num_shares` nothing is added.
+    local_stddev: sigma, the standard deviation of one share.
+    num_shares: K, the number of shares.
+    seed: int64 [2], the seed of the added noise.
 
   Returns:
-    int64 [d].
+    int64 [d], the sums with the noise of K shares.
 
   Raises:
     ValueError: If there is more noise than `discrete_gaussian.check_stddev` allows.

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism of tensorflow_privacy with noise from a secret key, and with tails."""
+"""Adds Gaussian noise with full tails to sums, from a secret key, as tensorflow_privacy does."""
 
 import collections
 from typing import Any, Optional
@@ -15,11 +15,11 @@ _NUM_DRAWS = 4
 def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   """Draws standard normal variables, float64, a function of a seed, int64 [2].
 
-  TensorFlow's end at 5.68, as their Box-Muller transform takes uniform variables of 1e-7 and more.
-  A sum beyond that end would prove that a client added to it, with a probability above the usual
-  deltas. Half the sum of four ends at 11.35, and what lies beyond `privacy.accounting` charges to
-  delta. Holohan and Braghin (2021) advise the same against attacks on the lowest bits. Up to five
-  standard deviations the density is the normal one to within a thousandth.
+  TensorFlow's normal variables end at 5.68, as their Box-Muller transform takes uniform variables
+  of 1e-7 and more. A sum beyond that end would prove that a client added to it, with a probability
+  above the usual deltas. Half the sum of four variables ends at 11.35, and `privacy.accounting`
+  charges the mass beyond to delta. Holohan and Braghin (2021) advise the same against attacks on
+  the lowest bits. Up to five standard deviations the density is normal to within a thousandth.
   """
   shape = tf.concat([[_NUM_DRAWS], shape], axis=0)
   draws = tf.random.stateless_normal(shape, seed, dtype=tf.float64)
@@ -29,9 +29,8 @@ def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 class SeededGaussianSumQuery(tfp.GaussianSumQuery):
   """Adds noise of full range to a sum, from a secret key or from fresh entropy.
 
-  With a key a run can be repeated, and a resumed one continues with the noise it would have had.
-  Who knows the key, or the state, can subtract the noise: they must not leave the server that adds
-  it.
+  With a key a run can be repeated, and a resumed run continues with the noise that it would have
+  had. The key, or the state, suffices to subtract the noise: neither may leave the server.
   """
 
   _GlobalState = collections.namedtuple("_GlobalState", ["l2_norm_clip", "stddev", "noise"])
@@ -41,9 +40,9 @@ class SeededGaussianSumQuery(tfp.GaussianSumQuery):
 
     Args:
       l2_norm_clip: The norm to which records are clipped.
-      stddev: Standard deviation of the noise on the sum.
-      key: 16 bytes; None for noise of its own entropy.
-      purpose: What the noise is for: queries of one key need different ones.
+      stddev: Standard deviation of the noise on the sum, noise multiplier times `l2_norm_clip`.
+      key: 16 bytes; None for fresh entropy.
+      purpose: Names the use of the noise; queries of one key need different purposes.
     """
     super().__init__(l2_norm_clip, stddev)
     self._source = noise_source.NoiseSource(key, purpose)

@@ -64,7 +64,7 @@ def build_poisson_sampler(
     clients_per_round: The expected size of a cohort.
     seed: The run's seed, or its key.
     max_clients: Larger cohorts lose clients at random; None for cohorts of any size. What that
-      changes in the accounting, `privacy.dominating_pairs` says.
+      changes in the accounting, `privacy.noise.dominating_pairs` says.
 
   Returns:
     A function of the round's number; the same round always gets the same cohort.

@@ -1,15 +1,14 @@
-"""The tail fraction of a round from how many clients turned up.
+"""Chooses the tail fraction of a round by the number of clients that turned up.
 
-The paper fixes theta. Where the number of clients that turn up swings over the day, the tail of a
-fixed theta swings with it: a handful of clients at the worst hour, whose average is mostly noise,
-and many times as many at the best, which noise does not need.
+The paper fixes theta. If the number of clients swings over the day, the tail of a fixed theta
+swings with it. At the worst hour the tail is a handful of clients, whose average is mostly noise;
+at the best hour it is many times as large, which the noise does not require.
 """
 
 import dataclasses
 import numbers
 from typing import Union
 
-import numpy as np
 import tensorflow as tf
 
 from privacy import checks
@@ -18,19 +17,19 @@ from tff_superquantile import superquantile
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveTheta:
-  """theta_t = clip(wanted_updates / n_t, min_theta, max_theta), n_t the clients that turned up.
+  """Sets theta_t = clip(wanted_updates / n_t, min_theta, max_theta) for n_t clients.
 
-  So that wanted_updates clients are in the tail while n_t is between wanted_updates / max_theta and
-  wanted_updates / min_theta; more when more turn up, and max_theta * n_t when fewer do. What is
-  minimised is then no one superquantile: over the rounds, it is the mean over t of the
-  superquantiles at theta_t of those that turned up. With a narrower range it is nearer to one.
+  The tail has wanted_updates clients while n_t is between wanted_updates / max_theta and
+  wanted_updates / min_theta. It has more if more turn up, and max_theta * n_t if fewer do. Training
+  then minimises no single superquantile, but the mean over the rounds t of the superquantiles at
+  theta_t of the clients that turned up. With a narrower range it is nearer to a single one.
 
-  It says nothing of where n_t comes from; the thresholds that take it do.
+  The threshold that takes an `AdaptiveTheta` says how it counts or estimates n_t.
 
   Attributes:
-    wanted_updates: How many clients are to be in the tail, a whole number of at least 1.
-    min_theta: The least tail fraction, positive: how far the tail narrows when many turn up.
-    max_theta: The largest, up to 1: how far it widens when few do.
+    wanted_updates: The wanted number of clients in the tail, a whole number of at least 1.
+    min_theta: The least tail fraction, positive: the tail narrows to it if many clients turn up.
+    max_theta: The largest tail fraction, up to 1: the tail widens to it if few clients turn up.
   """
 
   wanted_updates: int
@@ -39,7 +38,7 @@ class AdaptiveTheta:
 
   def __post_init__(self) -> None:
     wanted = float(self.wanted_updates)
-    if not (1.0 <= wanted < np.inf and wanted == int(wanted)):  # Also refuses NaN.
+    if not (wanted >= 1.0 and wanted.is_integer()):  # Also refuses NaN and infinity.
       raise ValueError(
         f"Found wanted_updates = {self.wanted_updates}; expected a whole number of at least 1."
       )
@@ -57,12 +56,12 @@ class AdaptiveTheta:
     """Returns the tail fraction for a number of clients.
 
     Args:
-      num_clients: n_t, of any shape, in clients. An estimate may be fractional, zero or negative.
+      num_clients: n_t, of any shape, in clients; an estimate may be fractional, zero or negative.
 
     Returns:
       float64, of the same shape, in [min_theta, max_theta]; max_theta for no clients.
     """
-    # Below one client wanted_updates / n_t is above 1 and clipped, so that 1 may stand for it.
+    # Fewer than one client count as one: wanted_updates / n_t is then at least 1, and clipped.
     num_clients = tf.maximum(tf.cast(num_clients, tf.float64), 1.0)
     return tf.clip_by_value(self.wanted_updates / num_clients, self.min_theta, self.max_theta)
 
@@ -71,11 +70,11 @@ Theta = Union[float, AdaptiveTheta]
 
 
 def check_theta(theta: Theta) -> Theta:
-  """Returns an `AdaptiveTheta` as it is, and anything else as a float.
+  """Returns an `AdaptiveTheta` as it is, and a number as a float.
 
   Raises:
-    TypeError: If it is neither an `AdaptiveTheta` nor a number.
-    ValueError: If a number is not a tail fraction in (0, 1].
+    TypeError: If theta is neither an `AdaptiveTheta` nor a number.
+    ValueError: If it is a number outside (0, 1].
   """
   if isinstance(theta, AdaptiveTheta):
     return theta
@@ -84,5 +83,5 @@ def check_theta(theta: Theta) -> Theta:
 
 
 def of_round(theta: Theta, num_clients: Union[float, tf.Tensor]) -> Union[float, tf.Tensor]:
-  """Returns the round's tail fraction: a fixed one as it is, else `AdaptiveTheta.at`."""
+  """Returns the round's tail fraction, a fixed theta as it is and an adaptive one `at` n_t."""
   return theta.at(num_clients) if isinstance(theta, AdaptiveTheta) else theta

@@ -1,9 +1,10 @@
-"""Thresholds from the exact losses of the cohort.
+"""Builds thresholds from the exact losses of the cohort, and thresholds by their names.
 
-Equality is `tf.equal` throughout: in the graphs that TFF builds, `==` compares tensors as objects.
+Equality is `tf.equal` here, because `==` compares tensors as objects in the graphs that TFF builds.
 """
 
 import collections
+import collections.abc
 from typing import Any, Callable, Union
 
 import numpy as np
@@ -14,7 +15,7 @@ from tff_superquantile import superquantile
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
-# A fixed tail fraction stays a Python float; that of an `AdaptiveTheta` is float64 [].
+# A fixed tail fraction stays a Python float; an `AdaptiveTheta` gives float64 [].
 _ThetaOfRound = Union[float, tf.Tensor]
 
 
@@ -26,8 +27,8 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
     theta: The tail fraction.
 
   Returns:
-    (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). With
-    nothing to count, one loss of +inf, so that nobody is selected.
+    (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). If
+    no row counts, the only loss is +inf, so that no client is selected.
   """
   counted = tf.boolean_mask(tf.cast(rows, tf.float64), process.counted(rows))
   nothing = tf.constant([[np.inf, 1.0]], tf.float64)
@@ -36,7 +37,7 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
   losses, weights = tf.gather(counted[:, 0], order), tf.gather(counted[:, 1], order)
   weights = weights / tf.reduce_sum(weights)
   reached = tf.cumsum(weights) >= theta * (1.0 - superquantile.TAIL_MASS_TOLERANCE)
-  # The last loss always reaches the tail mass, but for rounding.
+  # The last loss always reaches the tail mass, except for rounding.
   reached = tf.concat([reached[:-1], [True]], axis=0)
   return losses, weights, tf.cast(tf.argmax(reached), tf.int32)
 
@@ -44,7 +45,7 @@ def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.T
 def _dual_share_at_threshold(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> tf.Tensor:
-  """Returns the share of the clients at the threshold in pi*: what the cap leaves, in [0, 1]."""
+  """Returns the share in pi*, in [0, 1], that the cap leaves to the clients at the threshold."""
   threshold = losses[index]
   zeros = tf.zeros_like(weights)
   above = tf.reduce_sum(tf.where(losses > threshold, weights, zeros))
@@ -55,11 +56,11 @@ def _dual_share_at_threshold(
 def _measure(
   losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Measures the cohort: threshold, mean and superquantile of its losses."""
+  """Measures the threshold, the mean and the superquantile of a cohort's losses."""
   threshold = losses[index]
   share = _dual_share_at_threshold(losses, weights, index, theta)
   zeros = tf.zeros_like(losses)
-  # where, not a product: the placeholder loss of an empty cohort is infinite.
+  # A product would be NaN for an empty cohort, whose placeholder loss is infinite.
   at_threshold = tf.where(tf.equal(losses, threshold), share * losses, zeros)
   tail = tf.where(losses > threshold, losses, at_threshold)
   measurements = collections.OrderedDict(
@@ -67,7 +68,7 @@ def _measure(
     loss_mean=tf.cast(tf.reduce_sum(weights * losses), tf.float32),
     loss_superquantile=tf.cast(tf.reduce_sum(weights * tail) / theta, tf.float32),
   )
-  if tf.is_tensor(theta):  # A fixed one is not news.
+  if tf.is_tensor(theta):  # A fixed theta needs no measurement.
     measurements["theta"] = tf.cast(theta, tf.float32)
   return measurements
 
@@ -89,12 +90,13 @@ def _build(
 def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProcess:
   """Builds the exact upper (1 - theta)-quantile of the cohort's losses (Algorithm 1's Q).
 
-  Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal; with
-  unequal weights, the fewest worst clients that hold at least a theta fraction of the weight.
+  Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal. With
+  unequal weights these are the fewest worst clients that hold at least a theta fraction of the
+  weight.
 
   Args:
-    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`, for which those have turned up whose
-      loss counts (a number, of positive weight), each once.
+    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`, which counts each client once whose
+      loss is a number and whose weight is positive.
 
   Returns:
     A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
@@ -110,11 +112,7 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
     losses, weights, index = _sorted_tail(rows, theta)
     return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
 
-  def share_fn(loss, threshold, client):
-    del client
-    return tf.cast(loss >= threshold, tf.float32)
-
-  return _build(theta, server_fn, share_fn)
+  return _build(theta, server_fn, process.share_at_or_above)
 
 
 def build_exact_reweighting(
@@ -123,8 +121,9 @@ def build_exact_reweighting(
   """Builds the paper's exact reweighting: clients enter the average with the weights pi*.
 
   Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
-  capped simplex of sum_i pi_i F_i, and for smoothing > 0 the same with - nu * KL(pi || alpha), of
-  F_theta^nu. A client computes its pi_i from its own loss and two numbers of the server.
+  capped simplex of sum_i pi_i F_i. For smoothing > 0, the objective is that of F_theta^nu, with
+  - nu * KL(pi || alpha) added. A client computes its pi_i from its own loss and two numbers of the
+  server.
 
   Args:
     theta: As for `build_exact_quantile`.
@@ -161,11 +160,11 @@ def build_exact_reweighting(
   smoothing = checks.scale("smoothing", smoothing)
 
   def smoothed_server_fn(rows, theta):
-    # See `superquantile.smoothed_dual_weights`; here mu / nu is what the clients need.
+    # See `superquantile.smoothed_dual_weights`; here the clients need mu / nu.
     losses, weights, index = _sorted_tail(rows, theta)
     largest = losses[0]
-    # With nothing to count the placeholder is infinite, and inf - inf is not a number.
     log_theta = tf.math.log(theta) if tf.is_tensor(theta) else np.log(theta)
+    # If no row counts, the placeholder is infinite, and inf - inf is not a number.
     scores = tf.where(tf.math.is_finite(losses), losses - largest, 0.0) / smoothing
     used = tf.cumsum(weights, exclusive=True) / theta
     free = tf.math.log(tf.maximum(1.0 - used, 0.0))
@@ -185,3 +184,49 @@ def build_exact_reweighting(
     return tf.exp(tf.minimum(score + result["log_scale"], 0.0))
 
   return _build(theta, smoothed_server_fn, smoothed_share_fn)
+
+
+_BUILDERS: dict[str, process.ThresholdFn] = {
+  "exact": build_exact_quantile,
+  "reweighting": build_exact_reweighting,
+}
+
+
+def build_threshold(
+  threshold: Union[str, process.ThresholdFn], theta: adaptive_theta.Theta
+) -> process.ThresholdProcess:
+  """Builds the threshold process that `threshold` names.
+
+  Args:
+    threshold: "exact" (the server sees the losses and takes their quantile), "reweighting" (the
+      paper's exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as
+      a `functools.partial` of `build_tree_quantile` or `build_geometric_quantile`.
+    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`.
+
+  Returns:
+    A `ThresholdProcess`.
+
+  Raises:
+    ValueError: If the name is unknown or theta is outside (0, 1].
+    TypeError: If an argument is not of its documented type, or the function does not return a
+      `ThresholdProcess`.
+  """
+  if not isinstance(threshold, str):
+    checks.of_type(
+      "threshold",
+      threshold,
+      collections.abc.Callable,
+      f"one of {sorted(_BUILDERS)} or a function of theta that returns a ThresholdProcess",
+    )
+    build = threshold
+  elif threshold in _BUILDERS:
+    build = _BUILDERS[threshold]
+  else:
+    raise ValueError(
+      f"Found threshold = {threshold!r}; expected one of {sorted(_BUILDERS)} or a function of"
+      " theta that returns a ThresholdProcess."
+    )
+  built = build(theta)
+  if not isinstance(built, process.ThresholdProcess):
+    raise TypeError(f"Found a {type(built).__name__} for a threshold; expected ThresholdProcess.")
+  return built

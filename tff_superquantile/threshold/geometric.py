@@ -1,4 +1,4 @@
-"""A threshold with differential privacy that follows the losses from round to round."""
+"""Builds a threshold with differential privacy that follows the losses from round to round."""
 
 import collections
 from typing import Optional
@@ -13,12 +13,12 @@ from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
-# A record is +-1/2, whether a loss is below the estimate: so much one client adds or removes.
+# A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
 _SENSITIVITY = 0.5
 
 
 class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Sums records exactly, by a secure sum of how many there are of either sign."""
+  """Sums records exactly, by secure sums of the numbers of positive and negative ones."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type)
@@ -57,29 +57,29 @@ def build_geometric_quantile(
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """Builds the (1 - theta)-quantile of the losses, tracked by one private bit a client a round.
+  """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
 
-  `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric updates: with
-  beta the noisy fraction of losses that are not above the estimate, the estimate is multiplied by
-  exp(-learning_rate (beta - (1 - theta))). In long runs the losses change little from round to
-  round, and one bit costs less privacy than a histogram anew.
+  The estimator is `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric
+  updates. With beta the noisy fraction of losses that are not above the estimate, the estimate is
+  multiplied by exp(-learning_rate (beta - (1 - theta))). In long runs the losses change little from
+  round to round, and a bit in each round costs less privacy than a histogram.
 
   Guarantee: the sum of the bits with Gaussian noise, and all that is computed from it, is a
   Gaussian mechanism of noise multiplier `noise_multiplier` under zero-out adjacency and under
   addition or removal of a client. The server that adds the noise is trusted with the sum.
 
   Each client counts once, whatever its weight. NaN adds nothing to the sum and is never selected;
-  other losses, infinite and negative ones too, are what they are.
+  other losses count as they are, infinite and negative ones, too.
 
   Args:
-    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate. Not an
-      `AdaptiveTheta`: a noisy sum of signs does not tell how many turned up.
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate. An
+      `AdaptiveTheta` is refused: a noisy sum of signs does not tell the number of clients.
     noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
-    expected_clients: By which the sum is divided, q n with Poisson sampling.
-    initial_estimate: In units of the loss, positive.
-    learning_rate: Of the estimate's logarithm.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for a secure sum of how many there are of each.
-    noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    expected_clients: The divisor of the sum, q n with Poisson sampling.
+    initial_estimate: The first estimate, in units of the loss, positive.
+    learning_rate: The step size of the estimate's logarithm.
+    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
@@ -167,10 +167,8 @@ def build_geometric_quantile(
 
   def report_fn(loss, weight, client):
     del weight, client
-    return loss  # Turned into a bit at the client, which first learns the estimate.
+    return loss  # The client makes a bit of it when it has learned the estimate.
 
-  def share_fn(loss, threshold, client):
-    del client
-    return tf.cast(loss >= threshold, tf.float32)
-
-  return process.ThresholdProcess(initialize, next_of_losses, report_fn, share_fn, is_private=True)
+  return process.ThresholdProcess(
+    initialize, next_of_losses, report_fn, process.share_at_or_above, is_private=True
+  )

@@ -1,10 +1,10 @@
-"""Binary hierarchical histograms: their encoding, and how noisy ones are decoded.
+"""Encodes values as binary hierarchical histograms, and decodes noisy ones.
 
 A histogram of b bins (b a power of two) over [0, B] has the nodes of a binary tree without its
 root, d = 2 b - 2 of them: first the b bins, then the b / 2 pairs of bins, ..., last the two
-halves. One value is a one in each of the L = log2 b levels (the paper's hierarchical histogram;
-bins are closed on the left, and the last one on both sides, so that they match the gate
-`loss >= threshold`).
+halves. One value is a one in each of the L = log2 b levels (the paper's hierarchical histogram).
+Bins are closed on the left, and the last one on both sides, so that they match the gate
+`loss >= threshold`.
 
 Every function here works on any number of histograms at once, along leading dimensions, in a
 TensorFlow graph, in time linear in b.
@@ -15,15 +15,15 @@ from typing import NamedTuple, Union
 import numpy as np
 import tensorflow as tf
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 
 
 class Cumulative(NamedTuple):
   """Holds an estimated distribution of values over the bins.
 
   Attributes:
-    below: float64 [..., b], how many values are below the left edge of each bin, from H(0) = 0.
-    total: float64 [...], how many values there are.
+    below: float64 [..., b], the number of values below the left edge of each bin, from H(0) = 0.
+    total: float64 [...], the number of values.
   """
 
   below: tf.Tensor
@@ -41,7 +41,7 @@ def _levels(num_bins: int) -> list[int]:
 
 
 def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
-  """Returns the hierarchical histogram of each value.
+  """Encodes each value as a hierarchical histogram.
 
   Args:
     values: float32 [...]; those outside [0, max_value], also infinite ones, count as the nearest
@@ -52,8 +52,8 @@ def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
   Returns:
     int64 [..., d] of zeros and ones: log2 b ones, or none for NaN.
   """
-  # Compared with the very numbers that become thresholds: a loss is in bin j or above if and only
-  # if `loss >= l_j`. (Flooring loss * b / B would disagree in the last digit.)
+  # The thresholds are these very numbers: a loss is in bin j or above if and only if `loss >= l_j`.
+  # (Flooring loss * b / B would disagree in the last digit.)
   inner_edges = tf.constant(bin_edges(num_bins, max_value)[1:-1])
   index = tf.searchsorted(inner_edges, tf.reshape(values, [-1]), side="right", out_type=tf.int64)
   index = tf.reshape(index, tf.shape(values))[..., tf.newaxis]
@@ -77,7 +77,7 @@ def _interleave(even: tf.Tensor, odd: tf.Tensor) -> tf.Tensor:
 def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
 
-  For reproduction: `decode_least_squares` is more accurate on the same noisy histogram.
+  It serves reproduction; `decode_least_squares` is more accurate on the same noisy histogram.
 
   Args:
     histogram: float64 [..., d], noisy counts of the nodes.
@@ -89,7 +89,7 @@ def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   levels = _split_levels(histogram, num_bins)
   below = tf.zeros_like(levels[-1][..., :1])
   for nodes in reversed(levels):
-    # Boundaries of the level above, and between them those behind a left child.
+    # The boundaries of the level above alternate with the boundaries behind left children.
     below = _interleave(below, below + nodes[..., ::2])
   return Cumulative(below, tf.reduce_sum(levels[-1], axis=-1))
 
@@ -97,9 +97,9 @@ def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
 def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the consistent tree nearest to a noisy one: (bins [..., b], total [...]).
 
-  Two passes (Hay et al., 2010) with the root unknown. Upwards, each node's own count and the sum
-  over its children are averaged by their variances; downwards, the children share equally what
-  they lack of their parent.
+  It takes two passes (Hay et al., 2010) with the root unknown. Upwards, each node's own count and
+  the sum over its children are averaged by their variances; downwards, the children share equally
+  the difference to their parent.
   """
   levels = _split_levels(histogram, num_bins)
   estimates = [levels[0]]
@@ -119,8 +119,8 @@ def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """Returns the non-decreasing sequence nearest to `values` in weighted least squares.
 
   Pools adjacent violators: neighbouring blocks that are out of order have equal values in the
-  solution, so they are merged into their weighted mean until none are left. Here a pass merges all
-  of them at once, in time linear in n; noise needs a few passes.
+  solution, so they are merged into their weighted mean until none are left. Each pass here merges
+  all of them at once, in time linear in n; noise needs a few passes.
 
   Args:
     values: float64 [..., n].
@@ -132,7 +132,7 @@ def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   shape = tf.shape(values)
   weights = tf.reshape(tf.broadcast_to(weights, shape), [-1])
   weighted = tf.reshape(values, [-1]) * weights
-  # All sequences lie end to end; no block crosses the start of one.
+  # All sequences lie end to end; no block crosses the start of a sequence.
   starts_sequence = tf.equal(tf.range(tf.size(values)) % shape[-1], 0)
 
   def pool(starts_block, changed):
@@ -164,8 +164,8 @@ def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Decodes by least squares on the tree, then isotonic regression on `below`.
 
-  Post-processing of the same release as the paper's, with less than half of its error: both use
-  what is known of the truth, that nodes add up, and that H is not decreasing and not negative.
+  It post-processes the same release as the paper's decoder, with less than half of its error. Least
+  squares use that nodes add up, isotonic regression that H neither decreases nor is negative.
 
   Args:
     histogram: float64 [..., d], noisy counts of the nodes, of equal variance.
@@ -184,8 +184,8 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
 def quantile_bin(cumulative: Cumulative, theta: Union[float, tf.Tensor]) -> tf.Tensor:
   """Returns the bin whose left edge has nearest to (1 - theta) of the values below it.
 
-  Equation "quantile" of the paper, with the estimated total in place of a public one. Where several
-  bins are equally near, as after isotonic regression, the middle one.
+  It implements the paper's equation "quantile", with the estimated total in place of a public one.
+  Of several bins that are equally near, as after isotonic regression, it takes the middle one.
 
   Args:
     cumulative: The distribution.

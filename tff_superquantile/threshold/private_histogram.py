@@ -1,4 +1,4 @@
-"""The private histogram of the clients' values, as a TFF aggregation."""
+"""Estimates the distribution of the clients' values by a private histogram, as an aggregation."""
 
 import collections
 from typing import Any, Optional
@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import hierarchical_histogram
@@ -29,11 +29,11 @@ def scaled_counts(
 def noised_counts(
   values: tf.Tensor, seed: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> tf.Tensor:
-  """Returns c x_i + xi_i, a client's report before it is reduced modulo M.
+  """Returns c x_i + xi_i, the reports of clients before they are reduced modulo M.
 
   Args:
-    values: float32 [...], one a client; NaN counts nowhere, but has noise like any other.
-    seed: An integer tensor [2], of the noise of all of them.
+    values: float32 [...], one of each client; NaN counts nowhere, but has noise like any other.
+    seed: An integer tensor [2], the seed of the noise of all clients.
     mechanism: The parameters.
     max_value: The upper end of the values.
 
@@ -49,8 +49,7 @@ def decode(
 ) -> hierarchical_histogram.Cumulative:
   """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values.
 
-  Sums in -offset..M - offset - 1 are recovered: negative ones, too, which noise makes of small
-  counts.
+  Sums in -offset..M - offset - 1 are recovered, also negative ones, as noise makes of small counts.
   """
   sums = tf.math.floormod(modular_sums + mechanism.offset, mechanism.modulus) - mechanism.offset
   return _DECODERS[decoder](tf.cast(sums, tf.float64) / mechanism.scale, mechanism.num_bins)
@@ -59,16 +58,16 @@ def decode(
 class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
   """Estimates the distribution of the clients' values with distributed differential privacy.
 
-  Guarantee, for `mechanism` (see `privacy.tree_mechanism`): the result is a post-processing of a
+  Guarantee, for `mechanism` (see `privacy.noise.tree_mechanism`): the result post-processes a
   Gaussian mechanism of noise multiplier `mechanism.noise_multiplier`, under zero-out adjacency and
   under addition or removal of a client, whatever the number of reports: the server completes the
-  clients' noise to that of `mechanism.num_shares` shares (see `privacy.shares`). The server itself
-  sees the secure sum, with the noise of those who report.
+  clients' noise to that of `mechanism.num_shares` shares (see `noise.shares`). The server itself
+  sees the secure sum, with the noise of the clients that report.
 
-  Values are float32; one outside [0, max_value] counts as the nearest end, NaN as no value at all.
-  The result is an `OrderedDict` of `below` (float64 [b], see `hierarchical_histogram.Cumulative`),
-  `total` (float64) and `is_valid` (bool): false, with zeros for the rest, if more than `num_shares`
-  reported.
+  Values are float32; a value outside [0, max_value] counts as the nearest end, NaN as no value. The
+  result is an `OrderedDict` of `below` (float64 [b], see `hierarchical_histogram.Cumulative`),
+  `total` (float64) and `is_valid` (bool). If more than `num_shares` clients report, `is_valid` is
+  false and the rest is zero.
   """
 
   _mechanism: tree_mechanism.TreeMechanism
@@ -85,7 +84,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     """Initializes a `PrivateHistogramFactory`.
 
     Args:
-      mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
+      mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
       max_value: The upper end of the values; the lower end is 0.
       decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
         the paper's, for reproduction.

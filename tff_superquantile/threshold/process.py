@@ -1,8 +1,8 @@
-"""The narrow joint between the two aggregations of a round: from losses to shares.
+"""Joins the two aggregations of a round by a process from losses to shares.
 
-`build_process_of_losses` builds those processes whose server sees the cohort's losses: no privacy,
-the paper's experiments. The losses travel as one small matrix of rows, one a client, built by
-`federated_aggregate`; the order in which clients report does not matter.
+`build_process_of_losses` builds the processes without privacy, whose server sees the cohort's
+losses, as in the paper's experiments. The losses travel as one small matrix with a row for each
+client, built by `federated_aggregate`; the order in which clients report does not matter.
 """
 
 from typing import Any, Callable, NamedTuple, Optional
@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.threshold import adaptive_theta
+
 LOSS_TYPE = tff.TensorType(np.float32)
-# Columns of the rows; INDEX only where clients report their index.
+# Columns of the rows; INDEX is there only if clients report their index.
 LOSS, WEIGHT, INDEX = 0, 1, 2
 # Whole numbers up to here are exact in the rows' float32.
 MAX_CLIENTS = 2**24
@@ -22,9 +24,9 @@ class Client(NamedTuple):
   """Tells one client of a round from the others.
 
   Attributes:
-    seed: int64 [2], of the noise that the client draws in this round; None for its own source of
-      entropy.
-    client_index: int32 [], which of all clients it is, from 0; None if that is not known.
+    seed: int64 [2], the seed of the noise that the client draws in this round; None for its own
+      source of entropy.
+    client_index: int32 [], its number among all clients, from 0; None if that is not known.
   """
 
   seed: Optional[tf.Tensor] = None
@@ -41,8 +43,8 @@ ServerFn = Callable[[Any, tf.Tensor], tuple[Any, Any, Any]]
 class ThresholdProcess(tff.templates.MeasuredProcess):
   """Turns the losses of a cohort into each client's share of the average.
 
-  A client's *share*, in [0, 1], multiplies the weight with which its update enters the average:
-  0 or 1 of a threshold, anything between of a soft weighting.
+  A client's *share*, in [0, 1], multiplies the weight with which its update enters the average.
+  A threshold gives 0 or 1, a soft weighting any number between.
 
   `initialize` is `( -> S@SERVER)` and `next` is
 
@@ -52,10 +54,10 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
   The second argument holds the clients' losses, NaN where a loss is not to be counted, the third
   their weights in the quantile, which private thresholds ignore, the fourth each `Client`.
 
-  A client's part in it is two TensorFlow functions: `report_fn`, what it sends, and `share_fn`,
-  what it concludes from the broadcast result T. `next` maps `report_fn` and calls
-  `next_of_reports`; in a round of training the graph in which a client computes its loss calls
-  `report_fn`, which saves a call a client.
+  Two TensorFlow functions are the client's part: `report_fn` makes its report, and `share_fn` makes
+  its share of the broadcast result T. `next` maps `report_fn` and calls `next_of_reports`. In a
+  round of training, the graph in which a client computes its loss calls `report_fn`, which saves a
+  call for each client. The constructor's arguments are attributes of the process.
   """
 
   def __init__(
@@ -69,20 +71,20 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     """Initializes a `ThresholdProcess`.
 
     Args:
-      initialize_fn: A `tff.Computation`, see above.
+      initialize_fn: The computation `initialize`, see above.
       next_of_reports: Like `next`, with the clients' reports for a second and last argument.
       report_fn: A TensorFlow function of (loss float32 [], weight float32 [], `Client`) that
-        returns what the client reports.
+        returns the client's report.
       share_fn: A TensorFlow function of (loss float32 [], result T, `Client`) that returns the
         client's share, float32 [] in [0, 1]. A client whose share is 0, or whose loss is NaN, does
         not train.
-      is_private: Whether what the server learns is differentially private. Then the measurements
-        hold `estimated_tail_size`, float32, positive.
+      is_private: Whether the server learns differentially private values only. Then the
+        measurements hold `estimated_tail_size`, float32, positive.
     """
-    self._report_fn = report_fn
-    self._share_fn = share_fn
-    self._next_of_reports = next_of_reports
-    self._is_private = is_private
+    self.report_fn = report_fn
+    self.share_fn = share_fn
+    self.next_of_reports = next_of_reports
+    self.is_private = is_private
     client_types = (LOSS_TYPE, LOSS_TYPE, CLIENT_TYPE)
 
     @tff.tensorflow.computation(*client_types)
@@ -98,37 +100,14 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
 
     super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
 
-  @property
-  def report_fn(self) -> ReportFn:
-    return self._report_fn
 
-  @property
-  def share_fn(self) -> ShareFn:
-    return self._share_fn
-
-  @property
-  def next_of_reports(self) -> tff.Computation:
-    return self._next_of_reports
-
-  @property
-  def is_private(self) -> bool:
-    return self._is_private
+ThresholdFn = Callable[[adaptive_theta.Theta], ThresholdProcess]
 
 
-def _report(loss: tf.Tensor, weight: tf.Tensor, client: Client) -> tf.Tensor:
-  """Returns what a client tells the server: its loss and weight, in the clear."""
+def share_at_or_above(loss: tf.Tensor, threshold: tf.Tensor, client: Client) -> tf.Tensor:
+  """Returns the share of a client for a threshold: 1.0 if its loss is at or above it, else 0.0."""
   del client
-  return tf.stack([loss, weight])
-
-
-def _report_with_index(loss: tf.Tensor, weight: tf.Tensor, client: Client) -> tf.Tensor:
-  """Returns the same and the client's index, by which the server keeps what it knows of it."""
-  if client.client_index is None:
-    raise ValueError(
-      "Found a threshold that takes the clients' indices but no index_fn; give one, from what a"
-      " client holds to its index."
-    )
-  return tf.stack([loss, weight, tf.cast(client.client_index, tf.float32)])
+  return tf.cast(loss >= threshold, tf.float32)
 
 
 def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
@@ -138,7 +117,7 @@ def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
 
   @tff.tensorflow.computation
   def zero():
-    # The static shape of the accumulator must say that it grows.
+    # The static shape of the accumulator must allow it to grow.
     return tf.compat.v1.placeholder_with_default(tf.zeros([0, num_columns]), [None, num_columns])
 
   @tff.tensorflow.computation(rows_type, row_type)
@@ -157,7 +136,7 @@ def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
 
 
 def counted(rows: tf.Tensor) -> tf.Tensor:
-  """Returns which rows count, bool [n]: their loss is a number and their weight positive."""
+  """Marks the rows that count, bool [n]: their loss is a number and their weight positive."""
   return tf.logical_and(rows[:, WEIGHT] > 0, tf.logical_not(tf.math.is_nan(rows[:, LOSS])))
 
 
@@ -175,7 +154,7 @@ def build_process_of_losses(
       returns (next state, result for the clients, measurements).
     share_fn: As for `ThresholdProcess`.
     initial_state_fn: A no-argument TensorFlow function that returns the state; None for no state.
-    reports_indices: Whether the rows hold the clients' indices; at most `MAX_CLIENTS` clients.
+    reports_indices: Whether the rows hold the clients' indices, of at most `MAX_CLIENTS` clients.
 
   Returns:
     A `ThresholdProcess`.
@@ -205,5 +184,14 @@ def build_process_of_losses(
     )
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
-  report_fn = _report_with_index if reports_indices else _report
+  def report_fn(loss, weight, client):
+    if not reports_indices:
+      return tf.stack([loss, weight])
+    if client.client_index is None:
+      raise ValueError(
+        "Found a threshold that takes the clients' indices but no index_fn; give one, from what a"
+        " client holds to its index."
+      )
+    return tf.stack([loss, weight, tf.cast(client.client_index, tf.float32)])
+
   return ThresholdProcess(initialize, next_of_reports, report_fn, share_fn)

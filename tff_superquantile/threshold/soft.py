@@ -1,6 +1,6 @@
-"""Soft alternatives to a threshold: every client has a positive share of the average, by its loss.
+"""Builds soft alternatives to a threshold, which give every client a positive share by its loss.
 
-A client's share is its factor over the largest one of the cohort, so that nothing overflows,
+A client's share is its factor over the largest factor of the cohort, so that nothing overflows,
 whatever the losses. The average divides by the sum of the weights pi_i, share times alpha_i.
 """
 
@@ -12,23 +12,23 @@ import tensorflow as tf
 from privacy import checks
 from tff_superquantile.threshold import process
 
-# Losses below count as this, so that ratios and powers of a loss of zero are numbers.
+# Smaller losses count as this one, so that ratios and powers of a loss of zero are numbers.
 MIN_LOSS = 1e-10
 
 
 def measure(
   losses: tf.Tensor, weights: tf.Tensor, shares: tf.Tensor
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Measures the cohort.
+  """Measures the losses and the shares of a cohort.
 
   Args:
-    losses: float32 [k], of the clients that count.
+    losses: float32 [k], losses of the clients that count.
     weights: float32 [k], their weights alpha_i.
     shares: float32 [k]; client i has the weight alpha_i * shares_i in the average.
 
   Returns:
-    `loss_mean` and `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2: how many
-    clients of equal weight would average as well. Zeros if nobody counts.
+    `loss_mean` and `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2, the number
+    of clients of equal weight that would average as well. All are zero if no client counts.
   """
   pi = weights * shares
   return collections.OrderedDict(
@@ -38,9 +38,9 @@ def measure(
   )
 
 
-def _max(losses: tf.Tensor) -> tf.Tensor:
-  """Returns the largest loss, 0 of none."""
-  return tf.cond(tf.size(losses) > 0, lambda: tf.reduce_max(losses), lambda: tf.constant(0.0))
+def _max(values: tf.Tensor) -> tf.Tensor:
+  """Returns the largest value, or 0 if there is none."""
+  return tf.cond(tf.size(values) > 0, lambda: tf.reduce_max(values), lambda: tf.constant(0.0))
 
 
 def _split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -55,10 +55,11 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
     q: The exponent q >= 0; 0 weighs all clients by alpha_i.
 
   Returns:
-    A `ThresholdProcess` whose result is the cohort's largest loss; measurements as `measure`.
+    A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
+    `measure`.
 
   Raises:
-    TypeError: If q is no number.
+    TypeError: If q is not a number.
     ValueError: If q is not a number from 0 to 1e9.
   """
   q = checks.not_negative("q", q)
@@ -81,22 +82,22 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   """Builds the weighting with pi_i proportional to alpha_i exp(t F_i), as in tilted ERM.
 
   The gradient of the tilted risk R_t(w) = (1 / t) log(sum_i alpha_i exp(t F_i(w))) is
-  sum_i alpha_i exp(t (F_i - R_t)) grad F_i, whose weights sum to one. With a moving average, R_t of
-  the cohort is replaced by R~ <- (1 / t) log((1 - r) exp(t R~) + r exp(t R_t)), so that weights sum
-  to one over rounds only; the measurement `update_scale` is their sum in the round, exp(t (R_t -
-  R~)), by which the average is to be multiplied.
+  sum_i alpha_i exp(t (F_i - R_t)) grad F_i, whose weights sum to one. With a moving average,
+  R~ <- (1 / t) log((1 - r) exp(t R~) + r exp(t R_t)) replaces R_t of the cohort, so that weights
+  sum to one over rounds only. The measurement `update_scale` is their sum in the round,
+  exp(t (R_t - R~)), by which the average is to be multiplied.
 
   Args:
-    temperature: t >= 0, in units of one over the loss; 0 weighs all clients by alpha_i, larger ones
-      lean to the worst client.
+    temperature: t >= 0, in units of one over the loss; 0 weighs all clients by alpha_i, a large
+      temperature favours the worst client.
     moving_average_rate: r in [0, 1); 0 for weights that sum to one in each round.
 
   Returns:
-    A `ThresholdProcess` whose result is the cohort's largest loss; measurements as `measure`, and
-    `update_scale`.
+    A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
+    `measure`, and `update_scale`.
 
   Raises:
-    TypeError: If an argument is no number.
+    TypeError: If an argument is not a number.
     ValueError: If a number is out of its range.
   """
   temperature = checks.not_negative("temperature", temperature)
@@ -111,11 +112,11 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     return tf.exp(temperature * tf.minimum(loss - largest, 0.0))
 
   def initial_state_fn():
-    # The average is that of the first cohort until there is one.
+    # The first cohort sets the average.
     return collections.OrderedDict(log_average=tf.constant(0.0), is_set=tf.constant(False))
 
   def update_average(state, losses, weights):
-    """Returns the new state and log of the round's sum over the average; both are t R_t."""
+    """Returns the new state and the round's sum over the average, exp(t (R_t - R~))."""
     log_weights = tf.math.log(weights / tf.reduce_sum(weights))
     log_round = tf.reduce_logsumexp(log_weights + temperature * losses)
     mixed = tf.reduce_logsumexp(
@@ -153,25 +154,25 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
 def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.ThresholdProcess:
   """Builds mirror ascent on the weights lambda of min_w max_lambda sum_i lambda_i F_i(w).
 
-  Entropic mirror ascent (exponentiated gradient) on the simplex over all clients: a round changes
-  the weights of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and averages its
-  updates with the new weights, normalised over the cohort. In expectation over uniform cohorts of m
-  of n clients that is an ascent step of m / n * ascent_rate.
+  It is entropic mirror ascent (exponentiated gradient) on the simplex over all clients. A round
+  changes the weights of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and
+  averages its updates with the new weights, normalised over the cohort. In expectation over uniform
+  cohorts of m of n clients that is an ascent step of m / n * ascent_rate.
 
   The server keeps one number for each client, by the client's index.
 
   Args:
-    num_clients: n, of all clients that ever take part.
-    ascent_rate: Step size of the ascent >= 0, in units of one over the loss; with 0 lambda_i stays
+    num_clients: n, the number of all clients that ever take part.
+    ascent_rate: Step size of the ascent >= 0, in units of one over the loss; for 0 lambda_i stays
       alpha_i.
 
   Returns:
     A `ThresholdProcess` of clients with a `client_index`; its result is the log-weights of all
-    clients, float32 [n], relative to the cohort's largest. Measurements as `measure`. An
+    clients, float32 [n], relative to the cohort's largest, with the measurements of `measure`. An
     index outside [0, n) is left out of the ascent and has no share.
 
   Raises:
-    TypeError: If an argument is no number.
+    TypeError: If an argument is not a number.
     ValueError: If a number is out of its range.
   """
   checks.of_type("num_clients", num_clients, numbers.Integral, "a whole number")
@@ -198,14 +199,9 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
     rows, index = tf.boolean_mask(rows, counted), tf.boolean_mask(index, counted)
     losses, weights = rows[:, process.LOSS], rows[:, process.WEIGHT]
     log_weights = tf.tensor_scatter_nd_add(log_weights, index[:, tf.newaxis], ascent_rate * losses)
-    # Only differences matter; without this the numbers grow until float32 rounds the steps away.
+    # Only differences matter. Unshifted numbers would grow until float32 rounds the steps away.
     log_weights -= tf.reduce_max(log_weights)
-    largest = tf.cond(
-      tf.size(index) > 0,
-      lambda: tf.reduce_max(tf.gather(log_weights, index)),
-      lambda: tf.constant(0.0),
-    )
-    relative = log_weights - largest
+    relative = log_weights - _max(tf.gather(log_weights, index))
     measurements = measure(losses, weights, share_of(relative, index))
     return log_weights, relative, measurements
 

@@ -1,4 +1,4 @@
-"""A threshold with distributed differential privacy: the quantile of a private histogram."""
+"""Builds a threshold with distributed differential privacy, the quantile of a private histogram."""
 
 import collections
 from typing import Optional, Union
@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 
-# Up to this many bins their width is more of the error than the noise.
+# With at most this many bins, their width causes more of the error than the noise.
 _MAX_INTERPOLATED_BINS = 16
 # A bin with more than this share of the cohort is crowded.
 _CROWDED = 0.75
@@ -22,15 +22,15 @@ _CROWDED = 0.75
 def _interpolate(
   cumulative: hierarchical_histogram.Cumulative, theta: Union[float, tf.Tensor], edges: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns where the linear interpolation of H crosses (1 - theta) n, and how many are beyond.
+  """Returns the point at which the interpolated H is (1 - theta) n, and the number beyond it.
 
-  A crowded bin is an exception: its losses are not spread over it evenly. Before training they are
-  all the same, and a threshold within the bin could be above every one of them, so that nobody
-  trains, and nothing ever changes. There it is the bin's left edge.
+  The losses of a crowded bin are not spread over it evenly. Before training they are all the same,
+  and a threshold within the bin could be above every one of them: no client would train, and
+  nothing would ever change. The threshold is therefore the left edge of a crowded bin.
   """
   counts = tf.concat([cumulative.below, [tf.maximum(cumulative.total, cumulative.below[-1])]], 0)
   target = (1.0 - theta) * cumulative.total
-  # The last bin that starts below the target; of the bins without values before it none.
+  # This is the last bin that starts below the target, and none of the empty bins before it.
   bin_index = tf.searchsorted(cumulative.below[1:], [target], side="left")[0]
   below, past = counts[bin_index], counts[bin_index + 1]
   fraction = tf.clip_by_value(tf.math.divide_no_nan(target - below, past - below), 0.0, 1.0)
@@ -51,48 +51,48 @@ def build_tree_quantile(
   secure_sum: str = "modular",
   noise_key: Optional[bytes] = None,
 ) -> process.ThresholdProcess:
-  """Builds the (1 - theta)-quantile of the losses, by a private histogram anew in each round.
+  """Builds the (1 - theta)-quantile of the losses, by a new private histogram in each round.
 
-  The paper's "Quantile Computation with Distributed Differential Privacy", with the estimator of
-  `hierarchical_histogram.decode_least_squares`. For the guarantee see `PrivateHistogramFactory`:
-  all that a round releases is computed from one private histogram. If more than
-  mechanism.num_shares report, there is none, and the last threshold stays (before there is one: 0,
-  so that everybody trains).
+  It implements the paper's "Quantile Computation with Distributed Differential Privacy", with the
+  estimator of `hierarchical_histogram.decode_least_squares`. For the guarantee see
+  `PrivateHistogramFactory`: all that a round releases is computed from one private histogram. If
+  more than mechanism.num_shares clients report, there is no histogram, and the last threshold
+  stays. The first one is 0, so that all clients train.
 
-  For an `AdaptiveTheta`, how many turned up is estimated by the total of the same noisy histogram,
-  as it is for the quantile,
+  For an `AdaptiveTheta`, the total of the same noisy histogram estimates the number of clients, as
+  it does for the quantile,
 
       theta_t = clip(wanted_updates / n_hat_t, min_theta, max_theta).
 
-  That costs no privacy: theta_t and the quantile at it are post-processing of what is released with
-  a fixed theta, too, so that the same guarantee holds under the same neighbouring relation. The
-  exact number of reports is not used, but for whether the round is valid: theta_t = wanted_updates
-  / n_t would publish it, which zero-out adjacency does not mind, but the accounting of Poisson
-  cohorts, whose size must stay unknown, does.
+  That costs no privacy: theta_t and the quantile at it are post-processing of the histogram, which
+  is released with a fixed theta, too, so that the same guarantee holds under the same neighbouring
+  relation. The exact number of reports only decides whether the round is valid.
+  theta_t = wanted_updates / n_t would publish it. Zero-out adjacency allows that, but the
+  accounting of Poisson cohorts does not, as it assumes that their size stays unknown.
 
   Each client counts once, whatever its weight; a loss that is NaN counts nowhere and is never
-  selected. Other losses are clipped to [0, max_loss]: negative ones count as 0, larger and
-  infinite ones as max_loss, and are then always selected.
+  selected. Other losses are clipped to [0, max_loss]: negative losses count as 0; larger and
+  infinite ones count as max_loss and are always selected.
 
   Args:
     theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`. For 1 the threshold is 0, whatever
-      the histogram says.
-    mechanism: Built by `privacy.tree_mechanism.build_tree_mechanism`.
+      the histogram.
+    mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
-    noise_key: Of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
 
   Returns:
-    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last one
-    and that of the server's source of noise.
+    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last
+    threshold and the state of the server's source of noise.
     Measurements: `threshold`; `estimated_cohort_size` and `estimated_tail_size`, the latter at
-    least half of theta * expected_clients, so that it can be divided by (in an aborted round both
-    are what is expected); `aborted`, 1 or 0; and the round's `theta` if it is adaptive. Then what
-    is expected, and half of it the least tail size, is that of a cohort of `expected_clients`,
-    whose tail is clip(wanted_updates, min_theta * expected_clients, max_theta * expected_clients).
+    least half of the expected tail size, so that it can serve as a divisor (in an aborted round
+    both are the expected sizes); `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The
+    expected tail size is theta * expected_clients, and with an `AdaptiveTheta`
+    clip(wanted_updates, min_theta * expected_clients, max_theta * expected_clients).
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -122,12 +122,12 @@ def build_tree_quantile(
       bin_index = hierarchical_histogram.quantile_bin(cumulative, theta_of_round)
       threshold = tf.constant(edges)[bin_index]
       tail_size = cumulative.total - cumulative.below[bin_index]
-    # Noise may leave the first bins empty, and the quantile within them; 1 is everybody.
-    is_everybody = tf.greater_equal(theta_of_round, 1.0)
-    threshold = tf.where(is_everybody, 0.0, threshold)
-    tail_size = tf.where(is_everybody, cumulative.total, tail_size)
-    # A constant, so that the noise on the sum that is divided by it never grows beyond twice what
-    # it is when as many turn up as expected, however few do and however theta adapts to them.
+    # Noise may leave the first bins empty and the quantile within them; theta = 1 is all clients.
+    is_everyone = tf.greater_equal(theta_of_round, 1.0)
+    threshold = tf.where(is_everyone, 0.0, threshold)
+    tail_size = tf.where(is_everyone, cumulative.total, tail_size)
+    # The sum of updates is divided by the tail size. A constant lower bound keeps the noise of the
+    # quotient within twice that of a cohort of the expected size, for any cohort and any theta.
     expected_theta = adaptive_theta.of_round(theta, mechanism.expected_clients)
     expected_tail_size = expected_theta * mechanism.expected_clients
     tail_size = tf.maximum(tail_size, expected_tail_size / 2.0)
@@ -143,7 +143,7 @@ def build_tree_quantile(
       estimated_tail_size=or_expected(tail_size, expected_tail_size),
       aborted=tf.cast(tf.logical_not(is_valid), tf.int32),
     )
-    if tf.is_tensor(theta_of_round):  # A fixed one is not news.
+    if tf.is_tensor(theta_of_round):  # A fixed theta needs no measurement.
       measurements["theta"] = or_expected(theta_of_round, expected_theta)
     return threshold, measurements
 

@@ -1,5 +1,7 @@
 """A study as somebody adds it: how many rounds did each method train? One file."""
 
+import pathlib
+
 from absl import flags
 import pandas as pd
 
@@ -37,4 +39,5 @@ def define_flags():
 
 
 def main():
-  print(page.publish(report(flags.FLAGS.output_dir, flags.FLAGS.task), flags.FLAGS.output_dir))
+  output_dir, task = flags.FLAGS.output_dir, flags.FLAGS.task
+  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))

@@ -117,6 +117,22 @@ _BASELINES = (
 _L2 = SharedGrid({"l2": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)}, VALIDATION_P90)
 _DECAYS = (0.125, 0.25, 0.5, 1.0)
 
+_FEW_ROUNDS = dict(num_rounds=60, rounds_per_evaluation=20)
+_FEWER_ROUNDS = dict(num_rounds=20, rounds_per_evaluation=5)
+
+
+def _of_the_paper(task: str, quick_flags: Mapping[str, Any], *shared_grids: SharedGrid) -> Preset:
+  """Returns the paper's comparison of all methods on a task."""
+  return Preset(
+    task=task,
+    thetas=_THETAS_OF_THE_PAPER,
+    seeds=_FIVE_SEEDS,
+    quick_flags=quick_flags,
+    baselines=_BASELINES,
+    shared_grids=shared_grids,
+  )
+
+
 PRESETS: Mapping[str, Preset] = {
   "default": Preset(
     task="synthetic",
@@ -142,64 +158,44 @@ PRESETS: Mapping[str, Preset] = {
     ),
     validation_fraction=0.0,
   ),
-  "emnist_linear": Preset(
-    task="emnist_linear",
-    thetas=_THETAS_OF_THE_PAPER,
-    seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=60, rounds_per_evaluation=20),
-    baselines=_BASELINES,
-    shared_grids=(
-      SharedGrid({"client_learning_rate": (0.003, 0.01, 0.03, 0.1)}, TRAIN_LOSS),
-      _L2,
+  "emnist_linear": _of_the_paper(
+    "emnist_linear",
+    _FEW_ROUNDS,
+    SharedGrid({"client_learning_rate": (0.003, 0.01, 0.03, 0.1)}, TRAIN_LOSS),
+    _L2,
+  ),
+  "emnist_convnet": _of_the_paper(
+    "emnist_convnet",
+    _FEWER_ROUNDS,
+    SharedGrid(
+      {"client_learning_rate": (0.03, 0.1, 0.3), "learning_rate_decay": _DECAYS}, TRAIN_LOSS
     ),
   ),
-  "emnist_convnet": Preset(
-    task="emnist_convnet",
-    thetas=_THETAS_OF_THE_PAPER,
-    seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=20, rounds_per_evaluation=5),
-    baselines=_BASELINES,
-    shared_grids=(
-      SharedGrid(
-        {"client_learning_rate": (0.03, 0.1, 0.3), "learning_rate_decay": _DECAYS}, TRAIN_LOSS
-      ),
-    ),
+  "sent140_linear": _of_the_paper(
+    "sent140_linear",
+    _FEW_ROUNDS,
+    SharedGrid({"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}, TRAIN_LOSS),
+    _L2,
   ),
-  "sent140_linear": Preset(
-    task="sent140_linear",
-    thetas=_THETAS_OF_THE_PAPER,
-    seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=60, rounds_per_evaluation=20),
-    baselines=_BASELINES,
-    shared_grids=(
-      SharedGrid({"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}, TRAIN_LOSS),
-      _L2,
-    ),
-  ),
-  "sent140_lstm": Preset(
-    task="sent140_lstm",
-    thetas=_THETAS_OF_THE_PAPER,
-    seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=20, rounds_per_evaluation=5),
-    baselines=_BASELINES,
-    shared_grids=(
-      SharedGrid(
-        {"client_learning_rate": (0.5, 1.0, 2.0), "learning_rate_decay": _DECAYS}, TRAIN_LOSS
-      ),
+  "sent140_lstm": _of_the_paper(
+    "sent140_lstm",
+    _FEWER_ROUNDS,
+    SharedGrid(
+      {"client_learning_rate": (0.5, 1.0, 2.0), "learning_rate_decay": _DECAYS}, TRAIN_LOSS
     ),
   ),
   "personalization": Preset(
     task="emnist_convnet",
     thetas=_THETAS_OF_THE_PAPER,
     seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=20, rounds_per_evaluation=5),
+    quick_flags=_FEWER_ROUNDS,
     evaluation="personalization",
   ),
   "model_family": Preset(
     task="emnist_linear",
     thetas=_THETAS_OF_THE_PAPER,
     seeds=_FIVE_SEEDS,
-    quick_flags=dict(num_rounds=60, rounds_per_evaluation=20),
+    quick_flags=_FEW_ROUNDS,
     evaluation="model_family",
   ),
   "availability": Preset(

@@ -1,7 +1,9 @@
-"""The account of a private run: its ledger, and the text for its user before it starts."""
+"""The account of a private run: its ledger, its secret key, and the text for its user."""
 
+import contextlib
 import math
 import pathlib
+import secrets
 from typing import Any
 
 import tensorflow_federated as tff
@@ -12,8 +14,11 @@ from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
 from tff_superquantile import atomic_files
+from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+
+_KEY_FILE = "noise_key"
 
 
 class SecretStateManager(tff.program.FileProgramStateManager):
@@ -121,3 +126,66 @@ class LedgerReleaseManager(tff.program.ReleaseManager):
 
   async def release(self, value: Any, key: int) -> None:
     self._account.write(key)
+
+
+def load_noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
+  """Returns the key of a private run, and keeps it for the run's resumption.
+
+  The key is only in `checkpoints/noise_key`, and only the owner can read it. Of the run's other
+  files, only the checkpoints beside it tell something about it.
+
+  Args:
+    folder: The run's folder.
+    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
+    has_begun: Whether the run has begun; then its key must be there.
+
+  Returns:
+    16 bytes.
+
+  Raises:
+    ValueError: If a file cannot be read, is no key, or is not the run's.
+  """
+  given = _read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  path = folder / "checkpoints" / _KEY_FILE
+  if path.exists():
+    kept = _read_key(path, "the run's key")
+    if given not in (None, kept):
+      raise ValueError(
+        f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
+        " or none."
+      )
+    return kept
+  if has_begun and given is None:
+    raise ValueError(
+      f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
+      " back, give it by --noise_key_file, or choose another --output_dir."
+    )
+  key = given or secrets.token_bytes(noise_source.KEY_BYTES)
+  path.parent.mkdir(mode=0o700, exist_ok=True)
+  path.parent.chmod(0o700)
+  atomic_files.write(path, key.hex() + "\n", mode=0o600)
+  return key
+
+
+def remove_noise_key(folder: pathlib.Path) -> None:
+  """Removes the key of a run that has not begun, and its folder if it is empty then."""
+  (folder / "checkpoints" / _KEY_FILE).unlink(missing_ok=True)
+  with contextlib.suppress(OSError):
+    (folder / "checkpoints").rmdir()
+
+
+def _read_key(path: pathlib.Path, name: str) -> bytes:
+  try:
+    with open(path, "rb") as stream:
+      text = stream.read(1024)
+    key = bytes.fromhex(text.decode("ascii").strip())
+  except OSError as error:
+    raise ValueError(f"Found that {name} {path} cannot be read ({error.strerror}).") from None
+  except ValueError:
+    key = b""
+  if len(key) != noise_source.KEY_BYTES:
+    raise ValueError(
+      f"Found no key in {path}; expected {2 * noise_source.KEY_BYTES} hexadecimal digits, such as"
+      f" `openssl rand -hex {noise_source.KEY_BYTES}` prints."
+    )
+  return key

@@ -1,25 +1,24 @@
-"""Builds the learning process and the cohorts of a run from its config."""
+"""Builds the resolved config of a run, its clients and its learning process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
 import os
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 import tasks
+from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
 from tff_superquantile.simulation import client_files
-from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
 
@@ -61,6 +60,37 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
   checks.scale("--max_loss", resolved.max_loss)
   return resolved
+
+
+def load_task(
+  task: tasks.task.Task, config: run_config.RunConfig
+) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
+  """Returns the model and the clients that resolved flags ask for.
+
+  Raises:
+    ValueError: If the data cannot be had, or has labels that the model does not know.
+  """
+  splits = task.load_clients(tasks.task.Request.of_run(config))
+  model = task.build_model_for(splits["train"], config.seed)
+  num_classes = evaluation.num_classes(model)
+  for files in splits.values():
+    if files.num_classes > num_classes:
+      raise ValueError(
+        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
+        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
+        " the data or the model."
+      )
+  return model, splits
+
+
+def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
+  """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
+  num_clients = len(files.client_ids)
+  if config.clients_per_round > num_clients:
+    raise ValueError(
+      f"Found --clients_per_round={config.clients_per_round} with {num_clients} training clients"
+      f"{files.remark}; expected at most {num_clients}."
+    )
 
 
 def _check_threshold(config: run_config.RunConfig) -> None:
@@ -173,87 +203,6 @@ def build_process(
       index_fn=_read_index,
     )
   )
-
-
-def build_selection(
-  files: client_files.ClientFiles,
-  config: run_config.RunConfig,
-  release: Optional[releases.Release] = None,
-  key: Optional[bytes] = None,
-) -> Callable[[int], list[Any]]:
-  """Builds the function from a round to its cohort, with what each client holds in it.
-
-  All methods of a seed get the same cohorts, and all private methods of a key; FedAvg-Sub trains
-  the first theta of a cohort, whose order is random: as many clients as superquantile aggregation
-  with that theta.
-
-  Args:
-    files: The training clients.
-    config: From `resolve`.
-    release: What a round releases, for private runs.
-    key: The key from which their cohorts and clients' noise follow.
-
-  Returns:
-    A function of the round's number that returns handles of `files`.
-  """
-  if release is not None:
-    assert key is not None
-    return _build_private_selection(files, release, key)
-  samplers: dict[str, Callable[[Sequence[str], int, int], Callable[[int], list[str]]]] = {
-    "fixed_size": cohorts.build_fixed_size_sampler,
-    "poisson": cohorts.build_poisson_sampler,
-    "diurnal": cohorts.build_diurnal_sampler,
-  }
-  sample = samplers[config.sampling](files.client_ids, config.clients_per_round, config.seed)
-  num_trained = methods.METHODS[config.algorithm].num_trained
-  size = None if num_trained is None else num_trained(config)
-
-  def select(round_num: int) -> list[Any]:
-    return [
-      files.handle(client_id, seeds.client_seed(config.seed, round_num, client_id))
-      for client_id in sample(round_num)[:size]
-    ]
-
-  return select
-
-
-def _build_private_selection(
-  files: client_files.ClientFiles, release: releases.Release, key: bytes
-) -> Callable[[int], list[Any]]:
-  """Builds the cohorts of a private run, as the accounting describes them, by a secret key."""
-  contacted = release.contacted or release.clients_per_round
-  if release.sampling == releases.POISSON:
-    sample = cohorts.build_poisson_sampler(
-      files.client_ids, contacted, key, max_clients=release.num_shares
-    )
-  else:
-    sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
-  helpers = coin = None
-  if release.protocol == shares.HELPERS:
-    assert release.num_shares is not None
-    helpers = cohorts.build_helpers_sampler(files.client_ids, release.num_shares, key)
-  if release.protocol == shares.PRIVATE_COIN:
-    coin = cohorts.build_coin(release.clients_per_round / contacted, key)
-
-  def select(round_num: int) -> list[Any]:
-    def seed(client_id: str) -> np.ndarray:
-      return seeds.client_seed(key, round_num, client_id)
-
-    cohort = sample(round_num)
-    found = [
-      files.handle(client_id, seed(client_id))
-      if coin is None or coin(round_num, client_id)
-      else files.handle_without_examples(client_id, seed(client_id))
-      for client_id in cohort
-    ]
-    if helpers is not None:
-      found += [
-        files.handle_without_examples(client_id, seed(client_id))
-        for client_id in helpers(round_num, cohort)
-      ]
-    return found
-
-  return select
 
 
 def _read_seed(handle: Mapping[str, tf.Tensor]) -> tf.Tensor:

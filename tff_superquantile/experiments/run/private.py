@@ -8,8 +8,8 @@ from privacy import accounting
 from privacy import calibration
 from privacy import checks
 from privacy import releases
-from privacy import shares
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
@@ -17,18 +17,10 @@ from tff_superquantile.experiments.run import thresholds
 # Flags that follow from a budget and the number of clients.
 CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
 _MULTIPLIERS = CALIBRATED[:2]
-# Flags of private runs alone, with their values in other runs.
-DEFAULTS = dict(
-  delta=None,
-  rho_ratio=None,
-  clip_norm=None,
-  clip_unit="update",
-  update_sum="central",
-  noise_shares=shares.COMPLEMENT,
-  contacted_clients=None,
-  relation=releases.ZERO_OUT,
-  accounting=accounting.TIGHTEST,
-  noise_key_file="",
+# Flags of private runs alone.
+_OF_PRIVATE_RUNS = (
+  *("delta", "rho_ratio", "clip_norm", "clip_unit", "update_sum", "noise_shares"),
+  *("contacted_clients", "relation", "accounting", "noise_key_file"),
 )
 
 
@@ -38,8 +30,9 @@ def check_not_private(config: run_config.RunConfig) -> None:
   Raises:
     ValueError: If it has one.
   """
-  for name, default in DEFAULTS.items():
-    if getattr(config, name) != default:
+  defaults = run_config.RunConfig()
+  for name in _OF_PRIVATE_RUNS:
+    if getattr(config, name) != getattr(defaults, name):
       raise ValueError(
         f"Found --{name}={getattr(config, name)} in a run that is not private; give --epsilon, too,"
         " or leave it out."

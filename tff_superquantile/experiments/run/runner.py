@@ -15,11 +15,11 @@ from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
@@ -137,41 +137,10 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       raise
     except Exception:
       if not (folder / "flags.txt").exists():  # Else the folder would pass for an unfinished run.
-        noise_key.remove(folder)
+        accounts.remove_noise_key(folder)
         run_folder.remove_if_empty(folder)
       raise
   return run_folder.Run(folder, config.seed)
-
-
-def load_task(
-  task: tasks.task.Task, config: run_config.RunConfig
-) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
-  """Returns the model and the clients that resolved flags ask for.
-
-  Raises:
-    ValueError: If the data cannot be had, or has labels that the model does not know.
-  """
-  splits = task.load_clients(tasks.task.Request.of_run(config))
-  model = task.build_model_for(splits["train"], config.seed)
-  num_classes = evaluation.num_classes(model)
-  for files in splits.values():
-    if files.num_classes > num_classes:
-      raise ValueError(
-        f"Found the label {files.num_classes - 1} in {files.directory}; expected at most"
-        f" {num_classes - 1}, as the model of {task.name} tells {num_classes} classes apart: mend"
-        " the data or the model."
-      )
-  return model, splits
-
-
-def _check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
-  """Refuses cohorts of more clients than there are, and says why there are so few."""
-  num_clients = len(files.client_ids)
-  if config.clients_per_round > num_clients:
-    raise ValueError(
-      f"Found --clients_per_round={config.clients_per_round} with {num_clients} training clients"
-      f"{files.remark}; expected at most {num_clients}."
-    )
 
 
 def _train(
@@ -181,8 +150,8 @@ def _train(
   earlier: run_folder.Run,
 ) -> None:
   """Carries out the rounds and the final evaluation."""
-  model, splits = load_task(task, config)
-  _check_cohort(config, splits["train"])
+  model, splits = build.load_task(task, config)
+  build.check_cohort(config, splits["train"])
   account = release = key = None
   if config.is_private:
     population = len(splits["train"].client_ids)
@@ -190,8 +159,8 @@ def _train(
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
     account = accounts.Account(config, release, folder)
-    key = noise_key.load(folder, config.noise_key_file, bool(earlier.flags))
-  select_clients = build.build_selection(splits["train"], config, release, key)
+    key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
+  select_clients = selection.build_selection(splits["train"], config, release, key)
   context.set_simulation_context(engine=config.engine)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
@@ -210,9 +179,9 @@ def _train(
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
-    described = _describe(evaluators["test"](weights), weighted=False)
+    found = _describe(evaluators["test"](weights), weighted=False)
     return {
-      f"test_{quantity}_{name}": described[quantity][name]
+      f"test_{quantity}_{name}": found[quantity][name]
       for quantity in ("error", "loss")
       for name in _RELEASED_STATISTICS
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tff_superquantile as tsq
 
 if TYPE_CHECKING:
-  from privacy import tree_mechanism
+  from privacy.noise import tree_mechanism
   from tff_superquantile.experiments.run import run_config
 
 
@@ -36,7 +36,7 @@ def _build_tree(
   config: run_config.RunConfig, key: bytes, tree: tree_mechanism.TreeMechanism | None
 ) -> Any:
   if tree is None:  # A run without a budget has no release.
-    from privacy import tree_mechanism  # --help needs no accountant.
+    from privacy.noise import tree_mechanism  # --help needs no accountant.
 
     assert config.threshold_noise_multiplier is not None  # `build.resolve` sees to it.
     tree = tree_mechanism.build_tree_mechanism(

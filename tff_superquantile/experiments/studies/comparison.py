@@ -232,12 +232,18 @@ def summarize(groups: run_folder.Groups) -> str:
       f" {'FedAvg' if rivals else 'another method'} to compare with."
     )
   effect, changes = _effect(results, best)
-  text = (
-    f"{budget}Against FedAvg, {name} {effect}"
-    if len(rivals) == 1
-    else f"{budget}Of {len(rivals)} methods compared with FedAvg, {name} does best by the worst-off"
-    f" clients: it {effect}"
-  )
+  if len(rivals) == 1:
+    text = f"{budget}Against FedAvg, {name} {effect}"
+  elif effect.startswith("lowers"):
+    text = (
+      f"{budget}Of {len(rivals)} methods compared with FedAvg, {name} does best by the worst-off"
+      f" clients: it {effect}"
+    )
+  else:
+    text = (
+      f"{budget}None of {len(rivals)} methods serves the worst-off clients better than FedAvg;"
+      f" {name} comes closest: it {effect}"
+    )
   if changes.empty:
     return f"{text}; the two share no seed, so part of the difference may be the seeds’."
   if len(changes) == 1:

@@ -99,9 +99,9 @@ def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
   """Rebuilds a run's (model, test clients as `client_files.ClientFiles`) from its flags."""
   with cli.starting_tensorflow():
     import tasks
-    from tff_superquantile.experiments.run import runner
+    from tff_superquantile.experiments.run import build
 
-  model, splits = runner.load_task(tasks.get_task(config.task), config)
+  model, splits = build.load_task(tasks.get_task(config.task), config)
   return model, splits["test"]
 
 

@@ -61,7 +61,7 @@ class _Plan:
 
 
 def _plan() -> _Plan:
-  from privacy import tree_mechanism
+  from privacy.noise import tree_mechanism
 
   num_seeds = flags.FLAGS.num_seeds
   num_bins = [

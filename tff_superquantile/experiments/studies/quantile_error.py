@@ -21,7 +21,7 @@ import pandas as pd
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import tree_mechanism
+from privacy.noise import tree_mechanism
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import hierarchical_histogram

@@ -1,8 +1,8 @@
-"""TensorFlow graphs as expressions, all function calls inlined, so that they can be taken apart.
+"""Turns TensorFlow graphs into expressions, with all function calls inlined.
 
-A component's graph hides what it does in functions: the file is read in a function that is called
-by a branch of a condition. As expressions, equal ones are one object wherever they stand, and it
-can be asked on what each depends.
+A component's graph hides its work in functions: a branch of a condition may call the function that
+reads the file. Equal expressions are one object wherever they stand, and each knows the inputs on
+which it depends.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
-# Private to TensorFlow: what an op's inputs and outputs are called. Nothing public lists op types.
+# This module is private to TensorFlow. Nothing public lists the inputs and outputs of op types.
 from tensorflow.python.framework import op_def_registry
 
 from tff_superquantile.simulation.engine import values
@@ -21,33 +21,33 @@ _CONDITIONS = frozenset(("If", "StatelessIf"))
 _LOOPS = frozenset(("While", "StatelessWhile"))
 CONTROL_FLOW = _CALLS | _CONDITIONS | _LOOPS
 _SHAPES = frozenset(("Rank", "Shape", "ShapeN", "Size"))
-# Marked as having state, though they give the same result whenever they are run.
+# TensorFlow marks these ops as stateful, though they give the same result in every run.
 _PURE = frozenset(("ReadFile", *_CALLS, *_CONDITIONS, *_LOOPS))
 
 
 def is_stateful(op: str) -> bool:
-  """Whether an op may do something else each time it runs, or is run for its effect."""
+  """Tells whether an op has an effect, or results that differ from run to run."""
   registered = op_def_registry.get(op)
   return registered is None or (registered.is_stateful and op not in _PURE)
 
 
 class Ref(NamedTuple):
-  """One output of an expression."""
+  """Refers to one output of an expression."""
 
   expression: "Expression"
-  index: int  # type: ignore[assignment]  # Hides a method of tuples that nobody calls here.
+  index: int  # type: ignore[assignment]  # Hides a method of tuples, unused here.
 
 
 class Expression:
-  """An op and what it is applied to.
+  """Applies an op to inputs.
 
   Attributes:
-    order: Larger than that of everything it depends on.
-    op: The type of the op; "root" for what is given, "parameter" for a variable of a loop.
+    order: A number larger than that of every expression on which it depends.
+    op: The type of the op; "root" for a given value, "parameter" for a variable of a loop.
     node: Its NodeDef; None for roots and parameters.
-    inputs: What it is applied to. For conditions and loops, what is computed before they are
-      entered, the predicate and the initial variables first.
-    bodies: Of a condition the two branches, of a loop its condition and its body.
+    inputs: The inputs of the op. For conditions and loops, the values that are computed before they
+      are entered, the predicate and the initial variables first.
+    bodies: The two branches of a condition, or the condition and the body of a loop.
     roots: The names of the roots that it depends on.
     reads: Whether it depends on a file.
     of_shape: Whether it depends on a shape.
@@ -80,11 +80,11 @@ class Expression:
 
 
 class Body(NamedTuple):
-  """A branch, or a loop's condition or body.
+  """Describes a branch, or a loop's condition or body.
 
   Attributes:
     parameters: The loop variables that change; empty for branches.
-    outputs: What it returns; of a loop's body, the next values of its parameters.
+    outputs: Its results; the results of a loop's body are the next values of its parameters.
     effects: Expressions that must run beside it, such as assertions.
   """
 
@@ -94,7 +94,7 @@ class Body(NamedTuple):
 
 
 class Pool:
-  """Makes expressions; equal ones are one object."""
+  """Makes expressions, so that equal ones are one object."""
 
   def __init__(self) -> None:
     self._by_digest: dict[bytes, Expression] = {}
@@ -125,19 +125,19 @@ class Pool:
     return expression
 
   def root(self, name: str) -> Expression:
-    """Something that is given."""
+    """Returns the root of that name, a given value."""
     digest = hashlib.sha256(f"root {name}".encode()).digest()
     return self._add("root", None, (), (), digest, frozenset([name]), False, True)
 
   def parameter(self) -> Expression:
-    """A new variable of a loop, unlike all others."""
+    """Makes a new variable of a loop, unlike all others."""
     digest = hashlib.sha256(f"parameter {self._count}".encode()).digest()
     return self._add("parameter", None, (), (), digest, frozenset(), False, False)
 
   def apply(
     self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], bodies: Sequence[Body] = ()
   ) -> Expression:
-    """An op applied to something."""
+    """Applies an op to inputs."""
     hasher = hashlib.sha256(node.op.encode())
     for name in sorted(node.attr):
       if not name.startswith("_") and not node.attr[name].HasField("func"):
@@ -166,12 +166,12 @@ class Pool:
     )
 
 
-# From the name of a function to its FunctionDef, a protocol buffer that TensorFlow does not export.
+# Maps a function's name to its FunctionDef, a protocol buffer that TensorFlow does not export.
 _Functions = Mapping[str, Any]
 
 
 class _Graph:
-  """A GraphDef or FunctionDef, whose tensors are named in different ways."""
+  """Holds a GraphDef or a FunctionDef, which name their tensors in different ways."""
 
   def __init__(
     self,
@@ -184,7 +184,7 @@ class _Graph:
     self.library = library
 
   def parse(self, name: str) -> tuple[str, Optional[str], int]:
-    """From the name of a tensor to (node, output argument or None, index)."""
+    """Splits a tensor's name into (node, output argument or None, index)."""
     parts = name.split(":")
     if len(parts) == 1:
       return parts[0], None, 0
@@ -194,7 +194,7 @@ class _Graph:
 
 
 def _output_offset(node: tf.compat.v1.NodeDef, argument: Optional[str], library: _Functions) -> int:
-  """The position of the first tensor of an op's output argument."""
+  """Returns the position of the first tensor of an op's output argument."""
   if argument is None:
     return 0
   if node.op in library:
@@ -214,7 +214,7 @@ def _output_offset(node: tf.compat.v1.NodeDef, argument: Optional[str], library:
 
 
 def _computed(refs: Sequence[Ref]) -> list[Ref]:
-  """Without what is given: the bodies may not even use it."""
+  """Drops roots and parameters, which the bodies may not even use."""
   return [ref for ref in refs if ref.expression.node is not None]
 
 
@@ -227,24 +227,24 @@ class _Evaluator:
   def __init__(self, graph: _Graph, pool: Pool):
     self._graph = graph
     self._pool = pool
-    # From a node's name to the Refs of its outputs, or its expression.
+    # Maps a node's name to the Refs of its outputs, or to its expression.
     self._results: dict[str, _Result] = {}
     self.effects: list[Expression] = []
 
   def run(self, names: Sequence[str]) -> tuple[Ref, ...]:
-    """The values of some tensors; what they wait for is added to `effects`."""
+    """Returns the values of some tensors, and adds the nodes that must run first to `effects`."""
     order = self._order([self._graph.parse(name)[0] for name in names])
     for name in order:
       self._results[name] = self._evaluate(self._graph.nodes[name])
     return tuple(self._ref(name) for name in names)
 
   def run_for_effect(self, names: Sequence[str]) -> None:
-    """Evaluates nodes; those that have effects are added to `effects`."""
+    """Evaluates nodes, and adds those with effects to `effects`."""
     for name in self._order(names):
       self._results[name] = self._evaluate(self._graph.nodes[name])
 
   def _order(self, names: Sequence[str]) -> list[str]:
-    """The nodes that these need, each after what it needs; not recursive, as graphs are deep."""
+    """Orders the nodes that these need by dependence, without recursion, as graphs are deep."""
     ordered, seen = [], set(self._results)
     stack = [(name, False) for name in reversed(names)]
     while stack:
@@ -303,7 +303,7 @@ class _Evaluator:
     body_def = library[node.attr["body"].func.name]
     parameters = [Ref(self._pool.parameter(), 0) for _ in inputs]
     body = function_body(body_def, parameters, library, self._pool)
-    # What a loop only hands on is what it was before.
+    # A variable that the loop only hands on keeps its initial value.
     changes = [new != old for new, old in zip(body.outputs, parameters)]
     arguments = [p if change else i for p, i, change in zip(parameters, inputs, changes)]
     body = function_body(body_def, arguments, library, self._pool)
@@ -329,7 +329,7 @@ class _Evaluator:
 
 
 def function_body(function: Any, arguments: Sequence[Ref], library: _Functions, pool: Pool) -> Body:
-  """A FunctionDef applied to arguments."""
+  """Applies a FunctionDef to arguments."""
   names = [argument.name for argument in function.signature.input_arg]
   graph = _Graph(function.node_def, dict(zip(names, arguments)), library)
   evaluator = _Evaluator(graph, pool)
@@ -341,19 +341,19 @@ def function_body(function: Any, arguments: Sequence[Ref], library: _Functions, 
 def graph_body(
   graph_def: tf.compat.v1.GraphDef, arguments: Mapping[str, Ref], results: Sequence[str], pool: Pool
 ) -> Body:
-  """A GraphDef applied to arguments.
+  """Applies a GraphDef to arguments.
 
   Args:
     graph_def: The graph.
-    arguments: From the name of a node to what is put in its place.
+    arguments: Maps the name of a node to the value in its place.
     results: The tensors to compute.
     pool: Makes the expressions.
 
   Returns:
-    The results, and what must run beside them.
+    The results, and the expressions that must run beside them.
 
   Raises:
-    UnsupportedError: If there is an op in it that cannot be taken apart.
+    UnsupportedError: If the graph has an op that cannot be taken apart.
   """
   library = {function.signature.name: function for function in graph_def.library.function}
   evaluator = _Evaluator(_Graph(graph_def.node, arguments, library), pool)
@@ -364,11 +364,11 @@ def graph_body(
 def walk(
   refs: Iterable[Ref], stop: Callable[[Expression], bool] = lambda expression: False
 ) -> list[Expression]:
-  """All expressions that these depend on, also within branches and loops, in their order.
+  """Lists all expressions on which these depend, also within branches and loops, in their order.
 
   Args:
-    refs: Where to begin.
-    stop: Below what expressions not to look; they are in the result.
+    refs: The outputs to begin with.
+    stop: Marks expressions whose inputs are left out; they are in the result themselves.
 
   Returns:
     Expressions by their order.
@@ -390,14 +390,14 @@ def walk(
 
 
 def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
-  """The largest parts of some values that are `wanted`, in order.
+  """Lists the largest parts of some values that are `wanted`, in order.
 
   Args:
     refs: The values.
     wanted: A function of an expression.
 
   Returns:
-    Those outputs of wanted expressions that anything else uses, or that are among `refs`.
+    The outputs of wanted expressions that another expression uses, or that are among `refs`.
   """
   refs = list(refs)
   used = list(refs)
@@ -419,7 +419,7 @@ def _is_constant(ref: Ref, value: int) -> bool:
 
 
 def is_append(result: Ref, rows: Ref, row: Ref) -> bool:
-  """Whether result = concat([rows, [row]], axis=0)."""
+  """Tells whether result = concat([rows, [row]], axis=0)."""
   concat = result.expression
   if concat.op != "ConcatV2" or len(concat.inputs) != 3 or concat.inputs[0] != rows:
     return False

@@ -1,4 +1,4 @@
-"""How the clients' part of a computation runs: once a client, or all of them compiled together."""
+"""Runs the clients' part of a computation, client by client or in one compiled loop."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from tff_superquantile.simulation.engine import values
 
 Leaf = values.Leaf
 
-# How far clients may run ahead of the slowest, times those that compute at once: TensorFlow's loops
-# end in order, so that one client in training would keep all cores waiting while others have none.
+# Clients may run ahead of the slowest by this number times the clients that compute at once.
+# TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
 
 
 class Library:
-  """The components of a computation, each read once, and their expressions."""
+  """Reads each component of a computation once, and makes its expressions."""
 
   def __init__(self, names_of_strings: Mapping[int, str]):
     """Initializes a library.
@@ -32,12 +32,12 @@ class Library:
     """
     self.pool = expressions.Pool()
     self._names = names_of_strings
-    # By identity; the block is kept so that no other one gets its id.
+    # The key is the block's id; the block is kept so that no other block gets that id.
     self._components: dict[int, tuple[Any, components.Component]] = {}
     self._count = 0
 
   def component(self, block: tff.framework.CompiledComputation) -> components.Component:
-    """The component of a building block."""
+    """Returns the component of a building block."""
     if id(block) not in self._components:
       self._components[id(block)] = (block, components.Component(block))
     return self._components[id(block)][1]
@@ -45,7 +45,7 @@ class Library:
   def body(
     self, component: components.Component, leaves: Sequence[Leaf]
   ) -> Optional[tuple[list[expressions.Ref], expressions.Body]]:
-    """The roots that stand for the leaves, and the component's body; None if it has none."""
+    """Returns the leaves' roots and the component's body, or None if it cannot be taken apart."""
     roots = []
     for leaf in leaves:
       name = None if leaf.origin is None else self._names.get(leaf.origin)
@@ -60,9 +60,9 @@ class Library:
       return None
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Whether it is what a client's file says, which strings that the client holds determine.
+    """Tells whether an expression reads a client's file that the client's strings determine.
 
-    What follows from its shape is not: where the shape is known, so is that.
+    Expressions of a shape do not count: they are known as soon as the shape is.
     """
     return (
       expression.reads
@@ -80,7 +80,7 @@ class Mapper(abc.ABC):
     self.component = library.component
 
   def symbolic(self) -> "Symbolic":
-    """A mapper of the same library that computes nothing."""
+    """Returns a mapper of the same library that computes nothing."""
     return Symbolic(self._library)
 
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
@@ -90,12 +90,12 @@ class Mapper(abc.ABC):
   def map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[Leaf]:
-    """Calls a component once a client.
+    """Calls a component once for each client.
 
     Args:
-      component: What to call.
+      component: The component.
       leaves: Its arguments.
-      num_clients: int32 [], how many clients there are.
+      num_clients: int32 [], the number of clients.
 
     Returns:
       Its results, stacked; not stacked if they must be the same for all clients.
@@ -115,14 +115,14 @@ class Mapper(abc.ABC):
   def _map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
-    """`map`, without the cases that need no mapping."""
+    """Does the work of `map`, except for the cases that need no mapping."""
 
 
 class Discovery(Mapper):
-  """Computes nothing; finds out what clients read from files.
+  """Finds the values that clients read from files, and computes nothing.
 
   Attributes:
-    reads: What is read, in a fixed order.
+    reads: The values that are read, in a fixed order.
   """
 
   def __init__(self, library: Library):
@@ -152,7 +152,7 @@ class Discovery(Mapper):
 
 
 class Symbolic(Mapper):
-  """Computes nothing; leaves are expressions, from which one sees what results are made of."""
+  """Builds results as expressions of their leaves, and computes nothing."""
 
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     if not all(isinstance(leaf.tensor, expressions.Ref) for leaf in leaves):
@@ -168,7 +168,7 @@ class Symbolic(Mapper):
     raise values.UnsupportedError("a map within an expression")
 
   def symbol(self, name: str) -> Leaf:
-    """Something that is given."""
+    """Returns a leaf for a given value."""
     return Leaf(expressions.Ref(self._library.pool.root(name), 0), False)
 
 
@@ -183,10 +183,10 @@ def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[
 
 
 def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> Any:
-  """`tf.map_fn`, which would leave a mark on the whole process where the function raises.
+  """Calls `tf.map_fn`, and restores the variable scope if the function raises.
 
-  It sets a caching device on the variable scope, which all graphs share, and does not take it back
-  then: no graph of variables could be built after that.
+  `tf.map_fn` sets a caching device on the variable scope, which all graphs share, and leaves it
+  there if the function raises: no graph of variables could be built after that.
   """
   scope = tf.compat.v1.get_variable_scope()
   device = scope.caching_device
@@ -197,7 +197,7 @@ def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> An
 
 
 class Sequential(Mapper):
-  """One client after the other, some of them at once; what they read may be of any shape."""
+  """Maps the clients in order, some at once; the values that they read may have any shape."""
 
   def __init__(
     self,
@@ -209,9 +209,9 @@ class Sequential(Mapper):
 
     Args:
       library: The components.
-      reads: What clients have read: all values one after the other, one client after the other,
-        where each client's begin, int64 [n + 1], and its shape, int32 [n, rank].
-      parallel: How many clients compute at once.
+      reads: The values that clients have read: all of them in a row, client by client; the
+        positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank].
+      parallel: The number of clients that compute at once.
     """
     super().__init__(library)
     self._reads = reads
@@ -225,7 +225,7 @@ class Sequential(Mapper):
     found = self._library.body(component, leaves) if self._reads else None
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
-      # A row at a time: taken apart beforehand, large values would be in memory twice.
+      # Rows are taken one at a time, because all of them would be in memory a second time.
       arguments = [leaf.tensor[client] if leaf.stacked else leaf.tensor for leaf in leaves]
       if found is None:
         return component.call(arguments)
@@ -249,10 +249,10 @@ class Sequential(Mapper):
 
 
 class Compiled(Sequential):
-  """All clients in one compiled loop, where all of them have read values of the same shapes.
+  """Maps all clients in one compiled loop, if they have read values of the same shapes.
 
-  Only components that have no loops left once the shapes are known are compiled: in others XLA
-  would have to slice batches of unknown bounds.
+  A component is compiled only if it has no loops left once the shapes are known. In other
+  components XLA would have to slice batches of unknown bounds.
   """
 
   def __init__(
@@ -268,10 +268,10 @@ class Compiled(Sequential):
     Args:
       library: The components.
       reads: As for `Sequential`, for components that are not compiled.
-      parallel: How many clients compute at once in those.
-      stacked_reads: What clients have read, [capacity, ...], of known shape; what stands beyond the
-        last client does not matter.
-      capacity: For how many clients to compile.
+      parallel: The number of clients that compute at once in those.
+      stacked_reads: The values that clients have read, [capacity, ...], of known shape; the values
+        beyond the last client do not matter.
+      capacity: The number of clients for which to compile.
     """
     super().__init__(library, reads, parallel)
     self._stacked_reads = stacked_reads
@@ -290,7 +290,7 @@ class Compiled(Sequential):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
     apart = expressions.frontier(body.outputs, _is_apart)
-    # Beyond the last client the last one is repeated.
+    # The last client is repeated up to the capacity.
     positions = tf.minimum(tf.range(self._capacity), num_clients - 1)
 
     def pad(leaf: Leaf) -> tf.Tensor:
@@ -303,7 +303,7 @@ class Compiled(Sequential):
       tensors_given: Sequence[tf.Tensor],
       signature: list[tf.TensorSpec],
     ) -> list[tf.Tensor]:
-      """The outputs of all clients, of what they are given and the arguments."""
+      """Returns the outputs of all clients from their given values and the arguments."""
 
       def call_one(elements: tuple[list[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
         own, own_given = iter(elements[0]), elements[1]
@@ -351,7 +351,7 @@ def _is_search(expression: expressions.Expression) -> bool:
 
 
 def _is_apart(expression: expressions.Expression) -> bool:
-  """Whether TensorFlow computes it before: what is drawn, and where in a table it belongs.
+  """Tells whether TensorFlow computes an expression beforehand: random draws and table searches.
 
   XLA draws other numbers from the same seed, and compares a value with all of a table.
   """
@@ -365,7 +365,7 @@ def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
 
 
 def _may_compile(body: expressions.Body) -> bool:
-  """Whether XLA can and should compile it: nothing random of this machine, no convolutions."""
+  """Tells whether XLA can and should compile a body, without convolutions and stateful ops."""
   return not body.effects and not any(
     expression.op.startswith(("Conv", "Depthwise")) or expressions.is_stateful(expression.op)
     for expression in expressions.walk(body.outputs)

@@ -1,7 +1,7 @@
-"""Values of TFF's types, from Python to tensors and back.
+"""Converts values of TFF's types from Python to tensors and back.
 
-A federated value at the clients is one tensor a leaf, its clients stacked along a new first
-dimension. Everything else is what it is.
+Each leaf of a federated value at the clients is one tensor, its clients stacked along a new first
+dimension. All other values stay as they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +13,15 @@ import tensorflow_federated as tff
 
 
 class UnsupportedError(Exception):
-  """The engine cannot do this; TFF's own runtime may."""
+  """Signals that the engine cannot do something that TFF's own runtime may do."""
 
 
 class Leaf(NamedTuple):
-  """A tensor of a value in a computation that is being traced.
+  """Holds a tensor of a value in a computation that is being traced.
 
   Attributes:
     tensor: The tensor.
-    stacked: Whether its first dimension are the clients. If not, all clients have the same.
+    stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
   """
 
@@ -31,7 +31,7 @@ class Leaf(NamedTuple):
 
 
 class LeafType(NamedTuple):
-  """One tensor of a type: what `Leaf` is for it."""
+  """Describes one tensor of a type, as `Leaf` holds one of a value."""
 
   dtype: np.dtype
   shape: Optional[tuple]
@@ -46,10 +46,10 @@ class LeafType(NamedTuple):
 
 
 def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
-  """The tensors of a type, in the order in which TFF flattens it.
+  """Lists the tensors of a type, in the order in which TFF flattens it.
 
   Raises:
-    UnsupportedError: If there is something else than tensors in it.
+    UnsupportedError: If the type has other parts than tensors.
   """
   if isinstance(type_spec, tff.FederatedType):
     return leaf_types(type_spec.member, not type_spec.all_equal)
@@ -65,7 +65,7 @@ def _elements(struct: Any) -> list[tuple[Optional[str], Any]]:
 
 
 def flatten(value: Any) -> Iterator[Leaf]:
-  """The leaves of a value in a trace, depth first."""
+  """Yields the leaves of a value in a trace, depth first."""
   if isinstance(value, tff.structure.Struct):
     for _, element in _elements(value):
       yield from flatten(element)
@@ -74,7 +74,7 @@ def flatten(value: Any) -> Iterator[Leaf]:
 
 
 def pack(type_spec: tff.Type, leaves: Iterator[Any]) -> Any:
-  """The inverse of `flatten`: takes from `leaves` what the type needs."""
+  """Packs leaves to a value of the type, the inverse of `flatten`."""
   if isinstance(type_spec, tff.FederatedType):
     return pack(type_spec.member, leaves)
   if isinstance(type_spec, tff.StructType):
@@ -85,7 +85,7 @@ def pack(type_spec: tff.Type, leaves: Iterator[Any]) -> Any:
 
 
 def _as_array(value: Any, dtype: np.dtype, shape: Optional[tuple]) -> np.ndarray:
-  """One tensor, checked as TFF's runtime does."""
+  """Returns one tensor as an array, checked as TFF's runtime does."""
   if isinstance(value, (tf.Tensor, tf.Variable)):
     value = value.numpy()
   if isinstance(value, np.ndarray) and value.dtype == dtype:
@@ -106,7 +106,7 @@ def _as_array(value: Any, dtype: np.dtype, shape: Optional[tuple]) -> np.ndarray
 
 
 def _as_column(of_clients: Sequence[Any], dtype: np.dtype) -> Optional[np.ndarray]:
-  """One tensor of all clients, if they hold it as it is; what must be checked is None."""
+  """Returns one tensor of all clients, or None if their values need a check or a conversion."""
   kinds = {type(value) for value in of_clients}
   if kinds <= {str, bytes} and dtype == np.object_:
     return np.array(of_clients, dtype)
@@ -120,7 +120,7 @@ def _as_column(of_clients: Sequence[Any], dtype: np.dtype) -> Optional[np.ndarra
 
 
 class Converter:
-  """Turns Python values of one type into arrays; what can be known beforehand is kept."""
+  """Turns Python values of one type into arrays, and examines the type only once."""
 
   def __init__(self, type_spec: tff.Type):
     """Initializes a converter.
@@ -130,7 +130,7 @@ class Converter:
     """
     self._type = type_spec
     self._is_stacked = isinstance(type_spec, tff.FederatedType) and not type_spec.all_equal
-    # None for a tensor.
+    # The type of a tensor has no elements.
     self._elements: Optional[list[tuple[Optional[str], Converter]]] = None
     if isinstance(type_spec, tff.FederatedType):
       self._elements = [(None, Converter(type_spec.member))]
@@ -144,7 +144,7 @@ class Converter:
     self._are_named = all(name is not None for name in self._names)
 
   def arrays(self, value: Any) -> list[np.ndarray]:
-    """The arrays that a value consists of, those of the clients stacked.
+    """Returns the arrays of a value, stacked if they are at the clients.
 
     Raises:
       TypeError: If the value is not of the type.
@@ -191,7 +191,7 @@ class Converter:
     return stacked
 
   def _columns(self, clients: Sequence[Any]) -> Optional[list[np.ndarray]]:
-    """The same for clients that are plain dictionaries of plain values, much faster; or None."""
+    """Stacks clients that are dictionaries of plain values, much faster; None for others."""
     if self._elements is None:
       column = _as_column(clients, self._dtype)
       if column is None or column.shape[1:] != self._shape:
@@ -210,7 +210,7 @@ class Converter:
 
 
 def _split_clients(type_spec: tff.Type, value: Any) -> Any:
-  """Lists of clients where the type has federated values that are not all equal."""
+  """Splits the federated values that are not all equal into lists of clients."""
   if isinstance(type_spec, tff.FederatedType):
     if type_spec.all_equal:
       return value
@@ -231,9 +231,9 @@ def _split_clients(type_spec: tff.Type, value: Any) -> Any:
 
 
 def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
-  """A function that takes from its argument what a value of the type needs, and returns it.
+  """Builds a function that takes the leaves of a value from an iterator and returns the value.
 
-  For types without values at the clients, apart from those that are all equal.
+  The type may have no values at the clients, except for those that are all equal.
   """
   if isinstance(type_spec, tff.FederatedType):
     return _constructor(type_spec.member)
@@ -241,7 +241,7 @@ def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     return next
   names = [name for name, _ in _elements(type_spec)]
   constructors = [_constructor(element) for _, element in _elements(type_spec)]
-  # TFF's rules which container it is, asked once instead of in each round.
+  # TFF's rules choose the container once instead of in each round.
   numbers = iter(range(len(leaf_types(type_spec))))
   container = type(tff.types.type_to_py_container(pack(type_spec, numbers), type_spec))
   if issubclass(container, (dict, tff.structure.Struct)):
@@ -252,13 +252,13 @@ def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
 
 
 def build_to_python(type_spec: tff.Type) -> Callable[[list], Any]:
-  """A function that makes a result's Python value, in the form in which TFF's contexts return it.
+  """Builds a function that makes a result's Python value, in the form of TFF's own contexts.
 
   Args:
     type_spec: The type of the result.
 
   Returns:
-    A function of what `leaf_types` of the type describes, numpy arrays or scalars.
+    A function of the numpy arrays or scalars that `leaf_types` of the type describes.
   """
   if not tff.types.contains(
     type_spec, lambda t: isinstance(t, tff.FederatedType) and not t.all_equal

@@ -21,7 +21,7 @@ from typing import Optional
 import numpy as np
 
 from privacy import checks
-from privacy import shares
+from privacy.noise import shares
 
 # Sums are computed in 64 bits, and reports that are not reduced need some more than the modulus.
 _MAX_MODULUS = 2**53

@@ -41,7 +41,7 @@ mechanism: conditioned on the others, one more client shifts a fixed law.
 rounds. QED
 
 A cohort of more than K clients cannot be completed. The sampler drops clients at random down to K
-(`cohort_limit`); `privacy.dominating_pairs` accounts for what that changes.
+(`cohort_limit`); `privacy.noise.dominating_pairs` accounts for what that changes.
 """
 
 import math

@@ -16,8 +16,8 @@ import dataclasses
 import math
 
 from privacy import checks
-from privacy import shares
-from privacy import tree_mechanism
+from privacy.noise import shares
+from privacy.noise import tree_mechanism
 
 # With so many steps, rounding adds at most one part in a hundred to the sensitivity.
 _STEPS_PER_ROOT_OF_ENTRIES = 50.0

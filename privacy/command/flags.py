@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from privacy import accounting
 from privacy import ledger
 from privacy import releases
-from privacy import shares
+from privacy.noise import shares
 
 # argparse's messages, and the sentences in their place.
 _SENTENCES = (

@@ -1,0 +1,308 @@
+"""Builds the learning process of every algorithm from its options and the parts that it changes.
+
+The module is longer than others, because `Options` describes each keyword argument of all
+algorithms once.
+"""
+
+import collections
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from typing_extensions import TypedDict
+
+from privacy import checks
+from tff_superquantile import client_work
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
+from tff_superquantile.client_work import process
+from tff_superquantile.threshold import ThresholdProcess
+
+_AggregationFactory = Union[
+  tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
+]
+_DivisorFn = Callable[[Any], tf.Tensor]
+
+
+class Options(TypedDict, total=False):
+  """Lists the keyword arguments of every `build_*` function of this package.
+
+  Three arguments are not among them, as every function names them itself:
+
+  - `model_fn`: A no-argument function that returns a `tff.learning.models.VariableModel`, or a
+    `tff.learning.models.FunctionalModel`.
+  - `client_optimizer_fn`: A `tff.learning.optimizers.Optimizer`, or a no-argument function that
+    returns a Keras SGD, Adam or Adagrad.
+  - `server_optimizer_fn`: The same for the server; None for SGD with learning rate 1, so that
+    the average replaces the model.
+
+  All functions raise a TypeError if an argument is unknown or not of its documented type, and a
+  ValueError if a number is out of its range.
+
+  Attributes:
+    client_weighting: The weight of a client in the average and in the quantile, a
+      `tff.learning.ClientWeighting` or the name of one; by default NUM_EXAMPLES. In a private
+      quantile, each client counts once.
+    model_distributor: A `tff.learning.templates.DistributionProcess`; by default a broadcast.
+    model_aggregator: A factory of `tff.aggregators`; by default the weighted mean of the clients
+      that trained, which leaves the model as it is if none did. An unweighted factory averages over
+      the whole cohort: clients that did not train count as zero.
+    metrics_aggregator: As in TFF; by default `tff.learning.metrics.sum_then_finalize`. If it is
+      given, the counts of the cohort are a secure sum.
+    loop_implementation: A `tff.learning.LoopImplementation`, accepted because TFF's callers pass
+      one. Both do the same here, as the local loop goes over tensors and iterates no data set.
+    client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
+      number (int32 [], from 0); by default the optimizer's own.
+    local_epochs: Passes over the local data set in a round; by default 1.
+    local_batch_size: Examples in a local step, 0 for all of them; by default the data set's own
+      batches.
+    l2: The coefficient lambda of the paper's lambda / 2 |w|^2, added to the local objective (not to
+      the loss that the threshold sees, which it would shift equally for all); by default 0.
+    examples_fn: A `tf.function` with an input_signature of one argument, from the value that a
+      client holds, such as its id, to all its examples in one batch (for example
+      `simulation.client_files.build_examples_fn`). Then `next` takes these values instead of data
+      sets, and a round is faster than with
+      `tff.simulation.compose_dataset_computation_with_learning_process`, because the examples are
+      read in the graph that uses them, and only by the clients that train.
+    seed_fn: A TensorFlow function from the value that a client holds to the seed of its noise in
+      the round, an integer tensor [2]. Without it each client draws its noise from its own source
+      of entropy, as it must where clients are real, and a run can't be repeated exactly.
+    index_fn: A TensorFlow function from the value that a client holds to its index among all
+      clients, an integer tensor [] from 0, for algorithms whose server keeps a number for each
+      client.
+  """
+
+  client_weighting: Union[str, tff.learning.ClientWeighting]
+  model_distributor: Optional[tff.learning.templates.DistributionProcess]
+  model_aggregator: Optional[_AggregationFactory]
+  metrics_aggregator: Optional[Callable[[Any], tff.Computation]]
+  loop_implementation: tff.learning.LoopImplementation
+  client_learning_rate_fn: Optional[client_work.LearningRateFn]
+  local_epochs: int
+  local_batch_size: Optional[int]
+  l2: float
+  examples_fn: Optional[tf.types.experimental.GenericFunction]
+  seed_fn: Optional[Callable[[Any], tf.Tensor]]
+  index_fn: Optional[Callable[[Any], tf.Tensor]]
+
+
+class MeanFactory(tff.aggregators.WeightedAggregationFactory):
+  """Computes the weighted mean as `tff.aggregators.MeanFactory` does, in half its time.
+
+  TFF's factory sums weighted values and weights apart, so that other factories fit inside. Here one
+  sum carries both. If all weights are zero, the mean is zero: the tail is empty, and the model
+  stays (TFF's default would divide by zero).
+  """
+
+  def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+    @tff.tensorflow.computation(value_type, weight_type)
+    def weigh(value, weight):
+      return tf.nest.map_structure(lambda v: v * tf.cast(weight, v.dtype), value), weight
+
+    @tff.tensorflow.computation(weigh.type_signature.result)
+    def divide(weighted_sum_and_weight):
+      weighted_sum, weight = weighted_sum_and_weight[0], weighted_sum_and_weight[1]
+      return tf.nest.map_structure(
+        lambda v: tf.math.divide_no_nan(v, tf.cast(weight, v.dtype)), weighted_sum
+      )
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state, values, weights):
+      sums = tff.federated_sum(tff.federated_map(weigh, (values, weights)))
+      return tff.templates.MeasuredProcessOutput(
+        state,
+        tff.federated_map(divide, sums),
+        tff.federated_value((), tff.SERVER),
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def build(
+  model_fn: local_model.Model,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn],
+  options: Options,
+  *,
+  threshold: Optional[ThresholdProcess] = None,
+  hooks: Optional[client_work.ClientHooks] = None,
+  divisor_fn: Optional[_DivisorFn] = None,
+  measure_cohort: bool = True,
+) -> tff.learning.templates.LearningProcess:
+  """Builds the learning process of an algorithm.
+
+  Args:
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    options: The keyword arguments that the caller of the algorithm gave.
+    threshold: Turns losses into the clients' shares; None to let all clients train.
+    hooks: The algorithm's changes to a client's round; None for none.
+    divisor_fn: A TensorFlow function from the measurements of the client work to the number by
+      which the aggregated update is divided, for aggregators that return a sum; None not to divide.
+    measure_cohort: As in `client_work.build_client_work`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`. Its clients hold data sets, or the values that the
+    option `examples_fn` takes.
+
+  Raises:
+    TypeError: If an option is unknown or not of its documented type.
+    ValueError: If a number is out of its range.
+  """
+  unknown = sorted(set(options) - set(Options.__annotations__))
+  if unknown:
+    raise TypeError(
+      f"Found the unknown keyword argument {unknown[0]}; expected some of"
+      f" {', '.join(Options.__annotations__)}."
+    )
+  own: dict[str, Any] = dict(options)
+  distributor, factory = own.pop("model_distributor", None), own.pop("model_aggregator", None)
+  checks.of_type(
+    "loop_implementation",
+    own.pop("loop_implementation", tff.learning.LoopImplementation.DATASET_REDUCE),
+    tff.learning.LoopImplementation,
+    "a tff.learning.LoopImplementation",
+  )
+  local = client_work.LocalTraining(
+    model_fn, client_work.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"), **own
+  )
+  work = client_work.build_client_work(local, threshold, hooks, measure_cohort=measure_cohort)
+  initial_weights_fn = local_model.build_initial_weights_fn(model_fn)
+  weights_type = initial_weights_fn.type_signature.result
+  if distributor is None:
+    distributor = tff.learning.templates.build_broadcast_process(weights_type)
+  checks.of_type(
+    "model_distributor",
+    distributor,
+    tff.learning.templates.DistributionProcess,
+    "a tff.learning.templates.DistributionProcess or None",
+  )
+  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    factory = tff.aggregators.as_weighted_aggregator(factory)
+  factory = MeanFactory() if factory is None else factory
+  checks.of_type(
+    "model_aggregator",
+    factory,
+    tff.aggregators.WeightedAggregationFactory,
+    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
+  )
+  reported_type = work.next.type_signature.result.result.member.update
+  aggregator = factory.create(reported_type, tff.TensorType(np.float32))
+  if server_optimizer_fn is None:
+    server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+  finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
+    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"), weights_type
+  )
+  return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
+
+
+def _compose(
+  initial_weights_fn: tff.Computation,
+  distributor: tff.learning.templates.DistributionProcess,
+  work: process.AnyClientWork,
+  aggregator: tff.templates.AggregationProcess,
+  finalizer: tff.learning.templates.FinalizerProcess,
+  divisor_fn: Optional[_DivisorFn],
+) -> tff.learning.templates.LearningProcess:
+  """Composes any client work as `tff.learning.templates.compose_learning_process` does TFF's.
+
+  TFF's composer refuses clients that hold no data sets, and leaves no place for a division by a
+  measurement of the client work. The state, the metrics and their names are the same.
+  """
+  state_class = tff.learning.templates.LearningAlgorithmState
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      state_class(
+        tff.federated_eval(initial_weights_fn, tff.SERVER),
+        distributor.initialize(),
+        work.initialize(),
+        aggregator.initialize(),
+        finalizer.initialize(),
+      )
+    )
+
+  if divisor_fn is not None:
+
+    @tff.tensorflow.computation(
+      aggregator.next.type_signature.result.result.member,
+      work.next.type_signature.result.measurements.member,
+    )
+    def divide(update, measurements):
+      divisor = divisor_fn(measurements)
+      return tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), update)
+
+  server_state_type = initialize.type_signature.result
+
+  @tff.federated_computation(server_state_type, work.next.type_signature.parameter[2])
+  def next_fn(state, clients):
+    distributed = distributor.next(state.distributor, state.global_model_weights)
+    worked = work.next(state.client_work, distributed.result, clients)
+    aggregated = aggregator.next(
+      state.aggregator, worked.result.update, worked.result.update_weight
+    )
+    update = aggregated.result
+    if divisor_fn is not None:
+      update = tff.federated_map(divide, (update, worked.measurements))
+    finalized = finalizer.next(state.finalizer, state.global_model_weights, update)
+    new_state = state_class(
+      finalized.result, distributed.state, worked.state, aggregated.state, finalized.state
+    )
+    metrics = collections.OrderedDict(
+      distributor=distributed.measurements,
+      client_work=worked.measurements,
+      aggregator=aggregated.measurements,
+      finalizer=finalized.measurements,
+    )
+    return tff.learning.templates.LearningProcessOutput(
+      tff.federated_zip(new_state), tff.federated_zip(metrics)
+    )
+
+  state_type = server_state_type.member
+
+  @tff.tensorflow.computation(state_type)
+  def get_model_weights(state):
+    return state.global_model_weights
+
+  @tff.tensorflow.computation(state_type, state_type.global_model_weights)
+  def set_model_weights(state, weights):
+    return state_class(
+      weights, state.distributor, state.client_work, state.aggregator, state.finalizer
+    )
+
+  @tff.tensorflow.computation(state_type)
+  def get_hparams(state):
+    return collections.OrderedDict(
+      client_work=work.get_hparams(state.client_work),
+      finalizer=finalizer.get_hparams(state.finalizer),
+    )
+
+  @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+  def set_hparams(state, hparams):
+    return state_class(
+      state.global_model_weights,
+      state.distributor,
+      work.set_hparams(state.client_work, hparams["client_work"]),
+      state.aggregator,
+      finalizer.set_hparams(state.finalizer, hparams["finalizer"]),
+    )
+
+  return tff.learning.templates.LearningProcess(
+    initialize,
+    next_fn,
+    get_model_weights,
+    set_model_weights,
+    get_hparams_fn=get_hparams,
+    set_hparams_fn=set_hparams,
+  )
