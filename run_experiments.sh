@@ -14,8 +14,8 @@ SYNOPSIS
     run_experiments.sh --help
 
 DESCRIPTION
-    Trains FedAvg, superquantile aggregation (Delta-FL) and what it is compared
-    with on the same clients, measures loss and error of every test client, and
+    Trains FedAvg, superquantile aggregation (Delta-FL) and other baselines on
+    the same clients, measures loss and error of every test client, and
     writes tables and plots that compare the methods. Superquantile aggregation
     has a tail fraction theta in (0, 1]: a round averages the updates of only
     those clients whose loss is among the largest theta of the round. theta = 1
@@ -24,12 +24,12 @@ DESCRIPTION
     The first call makes the Python environment .venv beside this script (a
     minute or two, 2.6 GB); later ones use it.
 
-    The same command continues what was interrupted: finished runs are skipped,
+    The same command continues an interrupted one: finished runs are skipped,
     killed ones go on from their last checkpoint. Ctrl-C is safe at any time.
 
 EXPERIMENTS
     default         The synthetic task, FedAvg against theta 0.5 and 0.25, one
-                    seed: under five minutes on 2 cores. Run when none is named.
+                    seed: under five minutes on 2 cores. It runs by default.
     synthetic       The synthetic task in the paper's full setting, with every
                     method: FedAvg, FedAvg-Sub, FedProx, q-FFL, Tilted-ERM, AFL,
                     agnostic FedAvg, and four theta, each tuned on validation
@@ -45,8 +45,8 @@ EXPERIMENTS
                     client's data for ten epochs: before and after.
     model_family    Models of emnist_linear, one a theta: each test client takes
                     the best on a half of its own data.
-    availability    The synthetic task where clients come and go with the hour:
-                    fixed theta against a theta that follows who turns up.
+    availability    The synthetic task with clients that come and go by the
+                    hour: fixed theta against an adaptive theta.
     private_synthetic
                     The synthetic task with differential privacy from end to
                     end: FedAvg against theta 0.5 and 0.25 at epsilon 3, 5, 10,
@@ -54,51 +54,52 @@ EXPERIMENTS
                     alone: --epsilons=5
     private_quantile
                     The error of private quantiles against epsilon, the paper's
-                    recipe beside ours: no training, three minutes. Of the
-                    options it has --quick and --output_dir; its own flags:
+                    recipe beside ours: no training, three minutes. It takes the
+                    options --quick and --output_dir; its own flags:
                     .venv/bin/python -m \
                         tff_superquantile.experiments.study \
                         private_quantile --help
     convergence     The paper's convergence theorem in numbers, on a problem
-                    whose optimum is known: no federated training, minutes. Of
-                    the options it has --quick and --output_dir.
+                    whose optimum is known: no federated training, minutes. It
+                    takes the options --quick and --output_dir.
 
 COMMANDS
-    doctor          Checks this machine and .venv, in twenty seconds, and says
-                    what to do about each failure: versions, whether TensorFlow,
-                    TFF's worker and a secure sum work, memory and disk, which
-                    data sets are there. Of the options it has --output_dir,
-                    --data_dir and --glove; its own flags, such as --json:
+    doctor          Checks this machine and .venv, in twenty seconds, and states
+                    a remedy for each failure: versions, TensorFlow, TFF's
+                    worker, a secure sum, memory and disk, data sets. It takes
+                    the options --output_dir, --data_dir and --glove; its own
+                    flags, such as --json:
                     .venv/bin/python -m tff_superquantile.doctor --help
 
 OPTIONS
-    --quick            Shortens any experiment to few rounds and one seed: to
+    --quick            Shortens any experiment to few rounds and one seed, to
                        see that all works.
-    --output_dir=DIR   Where results go, seen from the current directory.
+    --output_dir=DIR   The directory of results, seen from the current one.
                        Default: results
     --data_dir=PATH    EMNIST: LEAF's directory with train/ and test/, or TFF's
                        emnist_all.sqlite or emnist_all.sqlite.lzma. Without it
                        TFF downloads the data. Sent140: LEAF's directory, or
                        Stanford's training.1600000.processed.noemoticon.csv.
     --glove=FILE       Sent140: GloVe's word vectors, glove.6B.50d.txt.
-    --data=standin     Generated data of the same shape instead, to try EMNIST
+    --data=standin     Generates data of the same shape instead, to try EMNIST
                        and Sent140 without any download. Its results are apart
                        and say so.
-    --tune=WHAT        Before the comparison: methods, a grid search for each
-                       method's own parameter; all, also for the learning rate
-                       and l2; none. Default: methods, with --quick none.
-    --print_commands   Prints the runs that can go now, one command a line, for
-                       the job array of a cluster, and runs nothing.
-    --num_workers=N    How many runs to do at the same time. Default: the number
+    --tune=WHAT        The tuning before the comparison: methods, a grid search
+                       for each method's own parameter; all, also for the
+                       learning rate and l2; none. Default: methods, with
+                       --quick none.
+    --print_commands   Prints the runs that can start now, one command a line,
+                       for the job array of a cluster, and runs nothing.
+    --num_workers=N    The number of runs at the same time. Default: the number
                        of cores.
     --seeds=0,1,2      The seeds: one run of each method a seed.
     --thetas=0.5,0.1   The tail fractions to compare with FedAvg.
     --epsilons=3,5     The privacy budgets of private_synthetic.
     --help, -h         Shows this page.
 
-    Any flag of a single run may follow, and holds for all runs instead of what
-    the experiment says: --num_rounds=100, --client_learning_rate=0.1 ... Once
-    .venv is there, this lists them:
+    Any flag of a single run may follow, and holds for all runs in place of the
+    experiment's own value: --num_rounds=100, --client_learning_rate=0.1 ...
+    Once .venv is there, this command lists them:
         .venv/bin/python -m tff_superquantile.experiments.train --help
 
 OUTPUT
@@ -124,13 +125,13 @@ ENVIRONMENT
     TFF_SUPERQUANTILE_MIN_DISK_MB
                           Free space without which .venv is not made.
                           Default: 4096
-    TF_CPP_MIN_LOG_LEVEL  How much TensorFlow says: 0 (all) to 3. Default: 3
+    TF_CPP_MIN_LOG_LEVEL  TensorFlow's messages: 0 (all) to 3. Default: 3
 
 EXAMPLES
     ./run_experiments.sh
         First results in minutes: open results/synthetic/report.html.
     ./run_experiments.sh doctor --data_dir=/data/femnist
-        Whether all that this needs is there and works.
+        A check of the machine and of these data.
     ./run_experiments.sh synthetic --seeds=0,1 --output_dir=/data/runs
         Two seeds of the paper's setting.
     ./run_experiments.sh emnist_linear --quick --data_dir=/data/femnist
@@ -140,7 +141,7 @@ EXAMPLES
     ./run_experiments.sh default --num_rounds=100 --batch_size=16
         Other settings than the experiment's.
     ./run_experiments.sh emnist_convnet --data_dir=/data --print_commands >jobs
-        Runs for a cluster; again when they are done, until none is left.
+        Runs for a cluster; repeat it when they are done, until none is left.
 HELP
 }
 

@@ -12,7 +12,7 @@ environment .venv.
     ./run_tests.sh                              everything but the long reproductions
     ./run_tests.sh --run_slow                   those too
     ./run_tests.sh tests/test_superquantile.py  one file
-    ./run_tests.sh -k threshold -x              what pytest --help lists
+    ./run_tests.sh -k threshold -x              other arguments of pytest
 
 Exit status: 0 all fine, 1 a mistake of style or type or a failed test, 2 set-up or arguments failed,
 130 interrupted, 5 no test matches.
