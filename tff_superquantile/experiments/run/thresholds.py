@@ -15,7 +15,8 @@ import tff_superquantile as tsq
 
 if TYPE_CHECKING:
   from privacy.noise import tree_mechanism
-  from tff_superquantile.experiments.run import run_config
+
+Config = Any  # A `RunConfig`, whose choices of --threshold are the rows here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,11 @@ class Threshold:
     is_private: Whether its noise hides the losses from the server, or from who reads its releases.
   """
 
-  build: Callable[[run_config.RunConfig, bytes, tree_mechanism.TreeMechanism | None], Any]
+  build: Callable[[Config, bytes, tree_mechanism.TreeMechanism | None], Any]
   is_private: bool = False
 
 
-def _build_tree(
-  config: run_config.RunConfig, key: bytes, tree: tree_mechanism.TreeMechanism | None
-) -> Any:
+def _build_tree(config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None) -> Any:
   if tree is None:  # No budget.
     from privacy.noise import tree_mechanism  # --help needs no accountant.
 
