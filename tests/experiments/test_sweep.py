@@ -11,14 +11,14 @@ from absl import logging
 import commands
 import pytest
 
-from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.plan import pool
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 _PLAN = """
 import dataclasses, json, sys
 from absl import flags
-from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names, run_config
 flags.FLAGS(sys.argv)
@@ -244,14 +244,14 @@ def test_warnings_of_training_are_found_among_what_a_run_logs():
     return logging.PythonFormatter().format(record)
 
   said = "Found the weights of the model unmoved after 20 rounds"
-  found = sweep._WARNING.search(line(stdlib_logging.WARNING, "simulation/training_loop.py", said))
+  found = pool._WARNING.search(line(stdlib_logging.WARNING, "simulation/training_loop.py", said))
   assert found is not None and found[1] == said
   for other in (
     line(stdlib_logging.INFO, "simulation/training_loop.py", said),
     line(stdlib_logging.WARNING, "tensorflow/save.py", said),
     said,
   ):
-    assert sweep._WARNING.search(other) is None
+    assert pool._WARNING.search(other) is None
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):

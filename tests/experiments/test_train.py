@@ -266,7 +266,7 @@ def interrupted_run(bench):
 def full_disk_run(bench):
   """The ordinary run, at first where no checkpoint has room."""
   flags = [
-    *bench.lab._small(bench.base.flags),
+    *bench.lab.small(bench.base.flags),
     *("--output_dir=full", "--seconds_per_checkpoint=0"),
   ]
   full = bench.lab.python("-c", _WITHOUT_ROOM, *flags).wait()

@@ -435,7 +435,7 @@ def _files(folder):
 @pytest.fixture(scope="module")
 def experiment(lab):
   def sweep(*more):
-    command = lab.python("-c", _SWEEP, *lab._small([*_ARGUMENTS, *more]))
+    command = lab.python("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
     result = command.wait()
     assert not command.left_behind()
     return result

@@ -36,10 +36,10 @@ class _ActiveRun:
     self.cores = cores
     self.position = position
     self.folder = run_folder.of_config(config)
+    atomic_files.make_folder("output_dir", self.folder.path)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self._log_path = self.folder.path / "log.txt"
-    atomic_files.make_folder("output_dir", self.folder.path)
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it open.
     with log:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import tff_superquantile as tsq
 
-if TYPE_CHECKING:  # Its fields are made from the parameters here.
-  from tff_superquantile.experiments.run import run_config
+Config = Any  # A `RunConfig`, whose fields are made from the parameters here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Ingredients:
     index_fn: Reads a client's number.
   """
 
-  config: run_config.RunConfig
+  config: Config
   work: Mapping[str, Any]
   threshold: Any
   num_clients: int
@@ -87,11 +86,11 @@ class Method:
   parameters: tuple[Parameter, ...] = ()
   build_private: Optional[Builder] = None
   has_threshold: bool = False
-  num_trained: Optional[Callable[[run_config.RunConfig], int]] = None
-  check: Callable[[run_config.RunConfig], None] = lambda config: None
+  num_trained: Optional[Callable[[Config], int]] = None
+  check: Callable[[Config], None] = lambda config: None
 
 
-def theta_of(config: run_config.RunConfig) -> Any:
+def theta_of(config: Config) -> Any:
   """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
 
   Raises:
@@ -102,13 +101,13 @@ def theta_of(config: run_config.RunConfig) -> Any:
   return tsq.AdaptiveTheta(config.wanted_updates, config.min_theta, config.max_theta)
 
 
-def _num_in_tail(config: run_config.RunConfig) -> int:
+def _num_in_tail(config: Config) -> int:
   """Returns the number of clients of the tail: superquantile aggregation trains as many."""
   tail = config.theta * config.clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
   return math.ceil(tail)
 
 
-def _check_fed_avg_sub(config: run_config.RunConfig) -> None:
+def _check_fed_avg_sub(config: Config) -> None:
   tsq.superquantile.check_theta(config.theta)
   if config.sampling not in (None, "fixed_size"):
     raise ValueError(
@@ -242,7 +241,7 @@ def parameters() -> dict[str, Parameter]:
   return {one.name: one for method in METHODS.values() for one in method.parameters}
 
 
-def check(config: run_config.RunConfig) -> None:
+def check(config: Config) -> None:
   """Checks that a method has its own parameters, and none of another's.
 
   Args:

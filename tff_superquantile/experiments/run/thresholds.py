@@ -15,7 +15,8 @@ import tff_superquantile as tsq
 
 if TYPE_CHECKING:
   from privacy.noise import tree_mechanism
-  from tff_superquantile.experiments.run import run_config
+
+Config = Any  # A `RunConfig`, whose choices of --threshold are the rows here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +24,16 @@ class Threshold:
   """A row of `THRESHOLDS`.
 
   Attributes:
-    build: Returns the threshold for `build_superquantile_fed_avg`, from a run's config,
-      the key of its noise, 16 bytes, and the tree that its private release accounts for, if any.
+    build: Returns the threshold for `build_superquantile_fed_avg`, from a run's config, the key of
+      its noise, 16 bytes, and the tree that its private release accounts for, if any.
     is_private: Whether its noise hides the losses from the server, or from readers of its releases.
   """
 
-  build: Callable[[run_config.RunConfig, bytes, tree_mechanism.TreeMechanism | None], Any]
+  build: Callable[[Config, bytes, tree_mechanism.TreeMechanism | None], Any]
   is_private: bool = False
 
 
-def _build_tree(
-  config: run_config.RunConfig, key: bytes, tree: tree_mechanism.TreeMechanism | None
-) -> Any:
+def _build_tree(config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None) -> Any:
   if tree is None:  # A run without a budget has no release.
     from privacy.noise import tree_mechanism  # --help needs no accountant.
 
