@@ -45,7 +45,7 @@ def default_delta(population: int) -> float:
   """Returns the default delta: 1e-5 or n^-1.1, whichever is smaller.
 
   Args:
-    population: n, how many clients there are.
+    population: n, the number of clients.
 
   Returns:
     A delta below 1 / n. A delta of 1 / n would allow to publish the data of a random client.
@@ -58,8 +58,8 @@ def delta_warning(delta: float, population: int) -> Optional[str]:
   """Returns a warning about a delta that is too large for a population.
 
   Args:
-    delta: Of (epsilon, delta)-differential privacy.
-    population: n, how many clients there are.
+    delta: The delta of (epsilon, delta)-differential privacy.
+    population: n, the number of clients.
 
   Returns:
     A sentence if delta >= 1 / n, and None otherwise.
@@ -81,7 +81,7 @@ class Spent:
   """The cost of some rounds.
 
   Attributes:
-    epsilon: Of (epsilon, delta)-differential privacy.
+    epsilon: The epsilon of (epsilon, delta)-differential privacy.
     delta: The whole delta, with the part for the ends of the noise.
     num_rounds: The number of rounds.
     accountant: "rdp" or "pld", the accountant of the bound.
@@ -103,7 +103,7 @@ class Meter:
 
   Attributes:
     release: The releases of each round.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
     accountant: "tightest" for the smaller of both bounds, "pld", or "rdp".
   """
 
@@ -119,7 +119,7 @@ class Meter:
     """Accounts for `num_rounds` rounds, against an adversary that sees all that they release.
 
     Args:
-      num_rounds: How many rounds; 0 costs nothing.
+      num_rounds: The number of rounds; 0 costs nothing.
 
     Returns:
       The cost.
@@ -231,7 +231,7 @@ def pld_epsilon(
   Args:
     mixture: The mechanisms of which a round is one.
     num_rounds: T, at least 1.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
     slack: The log of the ratio between the densities of all rounds and those accounted for.
     guess: An epsilon that is not much smaller; None if there is none.
 
@@ -276,9 +276,9 @@ def epsilon(
   """Returns the cost of a run against an adversary that sees all its models and thresholds.
 
   Args:
-    release: What each round releases.
+    release: The releases of each round.
     num_rounds: T; 0 costs nothing.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
     accountant: "tightest", "pld" or "rdp".
 
   Returns:

@@ -54,7 +54,7 @@ def tree_for(
   """Builds the histogram that delivers a release's threshold noise.
 
   Args:
-    release: What each round releases, with a tree threshold.
+    release: The releases of each round, with a tree threshold.
     num_bins: b, a power of two.
     scale: c; None for the smallest that will do.
 
@@ -82,9 +82,9 @@ def sum_for(
   """Builds the sum of updates, with noise from the clients, that delivers a release's noise.
 
   Args:
-    release: What each round releases.
+    release: The releases of each round.
     clip_norm: C.
-    num_parameters: d, how many numbers an update has.
+    num_parameters: d, the number of numbers in an update.
 
   Returns:
     Its parameters, with `cohorts.limit` shares.
@@ -110,7 +110,7 @@ def complete(
   """Adds the parameters of the sums to which clients add noise to a release.
 
   Args:
-    release: What each round releases, as if the server made all noise.
+    release: The releases of each round, as if the server made all noise.
     num_bins: b of a tree threshold; None for none.
     distributed_updates: Whether clients make the noise of the updates.
     clip_norm: C, of the updates; its unit does not matter to the cost.
@@ -287,9 +287,9 @@ def default_rho_ratio(
   of a cohort, A z_q^2 <= (m / 10)^2.
 
   Args:
-    release: What a round releases, with the noise of the whole budget as that of the updates, as
+    release: The releases of a round, with the noise of the whole budget as that of the updates, as
       `calibrate` finds it without a threshold; its `threshold_kind` counts.
-    num_parameters: d, how many numbers an update has.
+    num_parameters: d, the number of numbers in an update.
     num_bins: b, of the tree.
     theta: The tail fraction.
 

@@ -20,9 +20,9 @@ def of_type(name: str, value: Any, types: Any, expected: str) -> None:
 
   Args:
     name: The name of the argument.
-    value: What was given for it. True and False are refused, also where numbers are expected.
+    value: The given value. True and False are refused, also where numbers are expected.
     types: As for `isinstance`, abstract ones such as `numbers.Real`, too.
-    expected: What is expected, in words.
+    expected: The expected kind of value, in words.
   """
   if isinstance(value, bool) or not isinstance(value, types):
     found = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
@@ -63,7 +63,7 @@ def scale(name: str, value: Any) -> float:
 def not_negative(name: str, value: Any) -> float:
   """Returns a number from 0 to `MOST_SCALE`, or raises a TypeError or a ValueError."""
   of_type(name, value, numbers.Real, "a number")
-  if not 0.0 <= value <= MOST_SCALE:  # Also refuses NaN.
+  if not 0.0 <= value <= MOST_SCALE:  # This refuses NaN, too.
     raise ValueError(f"Found {name} = {value}; expected a number from 0 to {MOST_SCALE:g}.")
   return float(value)
 

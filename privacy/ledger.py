@@ -48,7 +48,7 @@ class Ledger:
     version: The version of the mechanisms, `VERSION`.
     accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
     claim: The budget of the whole run.
-    release: What each round releases.
+    release: The releases of each round.
     clip_norm: C, of the updates as they are summed; None if no updates are released.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
@@ -80,7 +80,7 @@ class Ledger:
     """Reads a ledger.
 
     Args:
-      text: What `to_json` made.
+      text: The text of `to_json`.
 
     Returns:
       The ledger.
@@ -220,7 +220,7 @@ def build_ledger(
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
   Args:
-    release: What each round releases.
+    release: The releases of each round.
     claim_epsilon: The budget of the whole run; None if it has no limit.
     delta: The budget's delta.
     clip_norm: C, of the updates as they are summed; None if no updates are released.

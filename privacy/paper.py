@@ -77,7 +77,7 @@ def round_rho(release: releases.Release) -> float:
   """Returns the concentrated differential privacy of a round before subsampling, by the paper.
 
   Args:
-    release: What a round releases. With a tree its histogram is taken at its c, sigma_local and
+    release: The releases of a round. With a tree its histogram is taken at its c, sigma_local and
       smallest cohort, with the paper's sensitivity; without one z_q is taken as it is.
 
   Returns:
@@ -101,7 +101,7 @@ def subsampled_rdp(rho: float, sampling_probability: float) -> np.ndarray:
                    + 3 sum_(l=3)^a C(a,l) q^l (1-q)^(a-l) e^((l-1) l rho) )
 
   Args:
-    rho: Of the mechanism on the sample.
+    rho: That of the mechanism on the sample.
     sampling_probability: q in (0, 1].
 
   Returns:
@@ -130,7 +130,7 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
     rho: That of a round before subsampling.
     sampling_probability: q = m / n, of a cohort whose size is really fixed.
     num_rounds: T; 0 costs nothing.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
 
   Returns:
     An epsilon that is not a guarantee.
@@ -145,9 +145,9 @@ def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
   """Returns `epsilon_of_rho` of a release.
 
   Args:
-    release: What each round releases.
+    release: The releases of each round.
     num_rounds: T; 0 costs nothing.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
 
   Returns:
     An epsilon that is not a guarantee.
@@ -219,7 +219,7 @@ def calibrate(
     num_rounds: T.
     rho_ratio: r, the budget of the histogram over that of the weights; None or 0 for no threshold.
     num_bins: b; needed with a threshold, for the paper's sensitivity.
-    sampling: How cohorts are really sampled; the paper's have a fixed size.
+    sampling: The real sampling of cohorts; the paper's have a fixed size.
 
   Returns:
     The release, with its tree. The threshold's noise multiplier is sqrt(log2 b) times what the
@@ -279,9 +279,9 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
   """Accounts properly for a release that the paper's accounting is used on.
 
   Args:
-    release: What each round releases. Its sampling does not matter.
+    release: The releases of each round. Its sampling does not matter.
     num_rounds: T.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
 
   Returns:
     The epsilons. They hold if the exact number of tail clients is not released; no epsilon is

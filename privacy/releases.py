@@ -181,8 +181,8 @@ class Release:
   def _check_tree(self, tree: tree_mechanism.TreeMechanism) -> None:
     if self.threshold_noise_multiplier is None or self.threshold_kind != TREE:
       raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
-    # By its noise rather than by the multiplier it was built with, whose sensitivity may be the
-    # paper's. More noise than promised is fine.
+    # Its noise counts, not the multiplier it was built with, whose sensitivity may be the paper's.
+    # More noise than promised is fine.
     delivered = shares.delivered_noise_multiplier(
       tree.local_stddev, tree.scale * math.sqrt(tree.num_levels), tree.num_shares
     )

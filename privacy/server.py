@@ -25,9 +25,9 @@ class ServerSpent:
   """The cost of a run for a client against the server that aggregates.
 
   Attributes:
-    epsilon: Of (epsilon, delta)-differential privacy; None where the server sees what no noise
-      protects.
-    delta: Of (epsilon, delta)-differential privacy.
+    epsilon: The epsilon of (epsilon, delta)-differential privacy; None where the server sees numbers
+      without noise.
+    delta: The delta of (epsilon, delta)-differential privacy.
     participations: The number of rounds for which it holds, of those in which a client takes part
       (with a private coin: is contacted).
     explanation: The meaning of the number, or the reason why there is none.
@@ -46,9 +46,9 @@ def server_epsilon(
   """Returns the cost of a run for a client against the server.
 
   Args:
-    release: What each round releases.
+    release: The releases of each round.
     num_rounds: T.
-    delta: Of (epsilon, delta)-differential privacy.
+    delta: The delta of (epsilon, delta)-differential privacy.
     participations: In how many of the rounds the client takes part; None for
       `cohorts.likely_participations`.
 

@@ -2,7 +2,7 @@
 
 Each of the k clients of a round adds to every integer that it sends a share xi_i ~ N_Z(0, sigma^2),
 a discrete Gaussian; a secure sum releases the total modulo M. The number of shares is the same in
-every round, K, whatever k is. Who makes the shares that are missing is the protocol:
+every round, K, whatever k is. The protocol decides the source of the missing shares:
 
     "complement"    the server adds one draw of N_Z(0, (K - k) sigma^2) before it decodes;
     "helpers"       K - k other clients send a share of noise and no data;

@@ -171,7 +171,7 @@ def build_tree_mechanism(
   Args:
     noise_multiplier: z_q.
     num_bins: b, a power of two.
-    expected_clients: How many clients are expected to report in a round.
+    expected_clients: The expected number of reports in a round.
     num_shares: K, the most clients of a round, for as many of which there is noise in each; None
       for `expected_clients`, for cohorts of fixed size.
     scale: c; None for the smallest that will do.

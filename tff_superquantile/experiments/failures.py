@@ -46,7 +46,7 @@ class Failure(NamedTuple):
   """How a command fails.
 
   Attributes:
-    sentence: What to say.
+    sentence: The message.
     code: The exit code.
     has_traceback: Whether the traceback belongs above it.
   """

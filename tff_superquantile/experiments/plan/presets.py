@@ -16,8 +16,8 @@ class Grid:
   """Values of a method's flag, to be tuned on validation clients.
 
   Attributes:
-    values: What to try.
-    default: What to take without tuning.
+    values: The values to try.
+    default: The value without tuning.
   """
 
   values: tuple[float, ...]
@@ -29,7 +29,7 @@ class SharedGrid:
   """Values of flags that all methods share, tuned with FedAvg.
 
   Attributes:
-    values: What to try of each flag; all combinations.
+    values: The values to try of each flag, in all combinations.
     criterion: The number of a run's metrics.json that is to be small.
   """
 
@@ -50,8 +50,8 @@ class Preset:
     baselines: Flags of the methods besides FedAvg and superquantile aggregation; a `Grid` where a
       flag is to be tuned.
     variants: Flags of further kinds of superquantile aggregation.
-    shared_grids: What is tuned for all methods together, one after the other.
-    validation_fraction: Of the training clients, held out while tuning; 0 for tasks that have
+    shared_grids: The grids that are tuned for all methods together, one after the other.
+    validation_fraction: The fraction of training clients held out while tuning; 0 for tasks with
       validation clients of their own.
     evaluation: The study of the finished runs besides the comparison, or "" for none.
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.

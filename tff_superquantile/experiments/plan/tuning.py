@@ -102,9 +102,9 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
   """Builds the search for values that all methods share.
 
   Args:
-    grid: What to try.
+    grid: The values to try.
     preset: The experiment.
-    settings: Of a run of FedAvg, with what earlier searches have chosen.
+    settings: Those of a run of FedAvg, with the choices of earlier searches.
 
   Returns:
     The search.
@@ -127,7 +127,7 @@ def method_search(preset: presets.Preset, settings: Settings) -> Search:
 
   Args:
     preset: The experiment.
-    settings: Of a run, with a `presets.Grid` for each one to be tuned.
+    settings: Those of a run, with a `presets.Grid` for each one to be tuned.
 
   Returns:
     The search; it has a single candidate if there is nothing to tune.

@@ -27,10 +27,10 @@ class Quantity:
     split: The clients, "test" or "train".
     column: "error" or "loss".
     factor: From the unit of the runs' files to the axis' unit.
-    title: What an axis of it says.
+    title: The title of an axis of it.
     unit: For single numbers, with the space before it.
-    clients: What an axis that counts clients says.
-    decimals: Of single numbers.
+    clients: The title of an axis that counts clients.
+    decimals: The decimals of single numbers.
   """
 
   split: str

@@ -45,9 +45,9 @@ class Page:
 
   Attributes:
     name: Name of its files, NAME.html, NAME.md and NAME.csv.
-    title: What it is about.
-    question: What it answers.
-    scope: How much it rests on.
+    title: Its subject.
+    question: The question that it answers.
+    scope: The number of methods and runs behind it.
     summary: The answer.
     blocks: The rest, in the order of reading.
     csv: The content of NAME.csv; empty for none.
@@ -108,8 +108,8 @@ def write_figures(page: Page, folder: pathlib.Path, prefix: str = "") -> list[pa
 
   Args:
     page: The page.
-    folder: Where to write PREFIXNAME-light.svg and PREFIXNAME-dark.svg; made if missing.
-    prefix: What the names of the files begin with.
+    folder: The folder for PREFIXNAME-light.svg and PREFIXNAME-dark.svg; made if missing.
+    prefix: The beginning of the files' names.
 
   Returns:
     The files.

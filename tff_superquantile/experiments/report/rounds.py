@@ -141,12 +141,12 @@ def add_curve(
   """Draws means as a line and standard deviations as a band around it.
 
   Args:
-    axes: Where.
+    axes: The axes to draw on.
     curve: The columns "mean" and "std", indexed by what the horizontal axis shows; "std" is NaN
       where there is no band.
     look: The look of the line.
     alpha: Opacity of the band.
-    marker: Of the points.
+    marker: The marker of the points.
   """
   axes.plot(
     curve.index, curve["mean"], color=look.color, ls=look.dash, linewidth=1.7, marker=marker

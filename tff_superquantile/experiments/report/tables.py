@@ -43,10 +43,10 @@ class Table:
 
   Attributes:
     title: Heading; empty for none.
-    headings: Of the columns, the first being that of the rows' names; empty for none.
+    headings: The columns' headings, the first for the rows' names; empty for none.
     rows: The rows.
-    note: How to read it.
-    kind: What the entries are.
+    note: A hint on reading it.
+    kind: The kind of the entries.
     focus: The heading of the column that matters most.
     lead: A sentence that precedes the table in a terminal; without it terminals leave it out.
     brief: Headings of the columns that a terminal shows; empty for all.
@@ -69,7 +69,7 @@ class Column(NamedTuple):
   title: str
   factor: float = 100.0
   decimals: int | None = 1
-  contest: bool = True  # Whether the lowest entry is marked.
+  contest: bool = True  # True marks the lowest entry.
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
@@ -106,7 +106,7 @@ def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
     The columns "mean" (NaN if a seed's value is: its run diverged), "sd" (divisor n - 1, NaN for
     one seed) and "num_seeds", indexed by method and metric in the order of their first values.
   """
-  # Not pandas' own mean and std of groups, which leave NaN out and round differently.
+  # pandas' own mean and std of groups leave NaN out and round differently.
   return results.groupby(["method", "metric"], sort=False)["value"].agg(
     mean=lambda values: np.mean(values.to_numpy()),
     sd=lambda values: np.std(values.to_numpy(), ddof=1) if len(values) > 1 else np.nan,

@@ -50,7 +50,7 @@ class Account:
     Raises:
       ValueError: If all rounds together cost more than --epsilon.
     """
-    assert config.delta is not None  # From `calibrate`.
+    assert config.delta is not None  # `calibrate` sees to it.
     self._release = release
     self._meter = accounting.Meter(self._release, config.delta, config.accounting)
     self._config = config

@@ -159,7 +159,7 @@ def build_process(
     config: From `resolve`.
     model: The task's model.
     files: The training clients.
-    release: What a round releases, for private runs.
+    release: The releases of a round, for private runs.
     key: The key from which their noise follows.
 
   Returns:

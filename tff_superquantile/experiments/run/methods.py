@@ -125,7 +125,7 @@ _THETA = Parameter(
   default=0.5,
 )
 
-# In the order of the paper's tables.
+# The rows are in the order of the paper's tables.
 METHODS: dict[str, Method] = {
   "fed_avg": Method(
     "FedAvg",

@@ -153,7 +153,7 @@ def calibrate(
   Args:
     config: From `resolve`.
     population: The number of training clients.
-    num_parameters: How many numbers an update has.
+    num_parameters: The number of numbers in an update.
     earlier: The flags of the run so far, empty if it has not begun: a run that goes on keeps its
       noise.
 
@@ -228,7 +228,7 @@ def build_release(
   Args:
     config: From `calibrate`.
     population: The number of training clients.
-    num_parameters: How many numbers an update has.
+    num_parameters: The number of numbers in an update.
 
   Returns:
     The release, with the parameters of the sums to which clients add noise.

@@ -312,7 +312,7 @@ class RunConfig(_ParametersOfMethods):
       choices, least = field.metadata["choices"], field.metadata["least"]
       if choices and value not in choices:
         raise ValueError(f"Found {field.name} = {value!r}; expected one of {', '.join(choices)}.")
-      if least is not None and not value >= least:  # Also refuses NaN.
+      if least is not None and not value >= least:  # This refuses NaN, too.
         raise ValueError(f"Found {field.name} = {value}; expected at least {least}.")
 
   @property

@@ -29,7 +29,7 @@ def build_selection(
   Args:
     files: The training clients.
     config: From `resolve`.
-    release: What a round releases, for private runs.
+    release: The releases of a round, for private runs.
     key: The key from which their cohorts and clients' noise follow.
 
   Returns:

@@ -55,7 +55,7 @@ def theorem_setting(
   1 / sqrt(T), not 1 / T. Another term is mostly the smallest; then the change has no effect.
 
   Args:
-    constants: Of the problem.
+    constants: The problem's.
     squared_distance: Delta_0 = |w_0 - w*|^2.
     theta: The tail fraction.
     cohort_size: m, at least 2.
@@ -139,10 +139,10 @@ def simulate(
     cohort_size: m.
     local_steps: tau.
     num_seeds: Sequences of cohorts for each setting.
-    seed: Of all of them.
+    seed: The seed of all of them.
 
   Returns:
-    What each run reached, (the weighted average of w_0 to w_T, w_T): [setting, seed, d] each.
+    The results of each run, (the weighted average of w_0 to w_T, w_T): [setting, seed, d] each.
   """
   n, d = problem.num_clients, problem.dimension
   # Long runs come first, so that those under way are always the first rows.

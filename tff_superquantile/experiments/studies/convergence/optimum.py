@@ -33,7 +33,7 @@ class Optimum:
     weights: [n], pi in P.
     gap: F(w) less the minimum over w of sum_i pi_i F_i + lambda / 2 |w|^2: no point is better by
       more.
-    num_tied: How many clients have the same loss as another: w lies on kinks of F.
+    num_tied: The number of clients with the same loss as another: w lies on kinks of F.
   """
 
   point: np.ndarray
@@ -138,7 +138,7 @@ def _lowest_of_largest(
       continue
     change = solution[d : d + k] - shares[active]
     if np.any(shares[active] + change < 0.0):
-      # As far as no share is negative, and without the first that would be.
+      # The step ends where a share would become negative; that surface leaves.
       with np.errstate(divide="ignore", invalid="ignore"):
         limits = np.where(change < 0.0, -shares[active] / change, np.inf)
       shares[active] += limits.min() * change

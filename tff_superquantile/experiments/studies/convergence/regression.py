@@ -120,7 +120,7 @@ def build_problem(
     num_clients: n.
     dimension: d, at least 2.
     num_examples: e, of each client.
-    seed: Of the draw.
+    seed: The seed of the draw.
 
   Returns:
     The problem.
