@@ -25,8 +25,8 @@ class ServerSpent:
   """The cost of a run for a client against the server that aggregates.
 
   Attributes:
-    epsilon: The epsilon of (epsilon, delta)-differential privacy; None where the server sees numbers
-      without noise.
+    epsilon: The epsilon of (epsilon, delta)-differential privacy; None where the server sees
+      numbers without noise.
     delta: The delta of (epsilon, delta)-differential privacy.
     participations: The number of rounds for which it holds, of those in which a client takes part
       (with a private coin: is contacted).
