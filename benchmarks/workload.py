@@ -1,8 +1,8 @@
 """Writes and reads the work of a race, for every contender. Needs numpy and nothing else.
 
 A workload is a folder: `workload.json` and the arrays of `_ARRAYS`. It says everything that a
-contender could otherwise choose for itself: who takes part in which round, in which order each
-client's examples are visited, and so every batch, and the weights that training begins with.
+contender could otherwise choose for itself: the clients of each round, the order of each client's
+examples, and so every batch, and the initial weights.
 `make_workload` writes one.
 """
 

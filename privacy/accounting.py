@@ -99,7 +99,7 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True)
 class Meter:
-  """A run's account, which accounts for each number of rounds once.
+  """A run's account; it accounts for each number of rounds once.
 
   Attributes:
     release: The releases of each round.

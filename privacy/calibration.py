@@ -162,7 +162,7 @@ def calibrate(
     population: n.
     clients_per_round: m, the expected number of clients whose data count in a round.
     num_rounds: T, at least 1.
-    rho_ratio: r, what the threshold costs over what the weights cost; None or 0 for no threshold
+    rho_ratio: r, the threshold's cost rho over that of the weights; None or 0 for no threshold
       (DP-FedAvg).
     sampling: As in `releases.Release`, and likewise the next four.
     accountant: "tightest", "pld" or "rdp".
@@ -170,8 +170,8 @@ def calibrate(
     relation: See there.
     protocol: See there.
     contacted: See there.
-    num_bins: As for `complete`, and likewise the rest: the release comes with what clients add
-      noise to, and its cost is that with discrete noise and cut cohorts.
+    num_bins: As for `complete`, and likewise the rest: the release has the sums to which clients
+      add noise, and its cost is that with discrete noise and cut cohorts.
     distributed_updates: See there.
     clip_norm: See there.
     num_parameters: See there.

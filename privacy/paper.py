@@ -222,8 +222,8 @@ def calibrate(
     sampling: The real sampling of cohorts; the paper's have a fixed size.
 
   Returns:
-    The release, with its tree. The threshold's noise multiplier is sqrt(log2 b) times what the
-    paper takes it for.
+    The release, with its tree. The threshold's noise multiplier is sqrt(log2 b) times the paper's
+    own.
 
   Raises:
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.

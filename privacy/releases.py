@@ -95,8 +95,8 @@ class Release:
       everybody took part in every round.
     tree: Parameters of the histogram whose noise its clients make. With it the answers take into
       account that this noise is discrete and that Poisson cohorts are cut at its number of shares.
-    threshold_kind: A key of `THRESHOLDS`, for how much replacing a client changes the threshold's
-      release and who adds its noise.
+    threshold_kind: A key of `THRESHOLDS`, for the sensitivity of the threshold's release to
+      replacing a client, and the source of its noise.
     update_sum: Parameters of the sum of updates whose noise the clients make; None where the server
       adds the noise. Taken into account like `tree`.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",

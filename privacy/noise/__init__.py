@@ -1,1 +1,1 @@
-"""Noise that clients make: their shares of it, sums and trees, and what such a sum costs."""
+"""Noise that clients make: its shares, its sums and trees, and the cost of such a sum."""

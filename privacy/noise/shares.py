@@ -11,10 +11,10 @@ every round, K, whatever k is. The protocol decides the source of the missing sh
                     contacted clients here, and the server completes their shares to K.
 
 Theorem. Let Delta be the l2-sensitivity, in integers, of the sum of what clients send before noise,
-under zero-out adjacency; let K sigma^2 = (z Delta)^2 + 2 and sigma >= 2. Against whoever sees what
-the rounds release but not who took part, T rounds with d noisy integers each cost what T rounds
-of the Gaussian mechanism of noise multiplier z on the same sample of clients cost, but for a factor
-of e^(+-T d tau) on all densities, with `slack`'s tau. This holds for zero-out and for
+under zero-out adjacency; let K sigma^2 = (z Delta)^2 + 2 and sigma >= 2. Against an adversary that
+sees the releases but not the participants, T rounds with d noisy integers each cost as much as T
+rounds of the Gaussian mechanism of noise multiplier z on the same sample of clients, but for a
+factor of e^(+-T d tau) on all densities, with `slack`'s tau. This holds for zero-out and for
 add-or-remove adjacency and for any d: nothing depends on k, so that however many integers have
 noise, they do not show k.
 
@@ -41,7 +41,7 @@ mechanism: conditioned on the others, one more client shifts a fixed law.
 rounds. QED
 
 A cohort of more than K clients cannot be completed. The sampler drops clients at random down to K
-(`cohort_limit`); `privacy.noise.dominating_pairs` accounts for what that changes.
+(`cohort_limit`); `privacy.noise.dominating_pairs` accounts for the change.
 """
 
 import math

@@ -161,7 +161,7 @@ def build_tree_mechanism(
   bits: Optional[int] = None,
   sensitivity: str = "l2",
 ) -> TreeMechanism:
-  """Derives all parameters of the private histogram from what one wants of it.
+  """Derives all parameters of the private histogram from its noise, bins and clients.
 
       c            = ceil(sqrt(4 K - 2) / (z sqrt(L)))         so that sigma_local >= 2
       sigma_local  = sqrt((z^2 c^2 L + 2) / K)

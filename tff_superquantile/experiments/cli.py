@@ -58,7 +58,7 @@ def _drop_unwritable_output() -> None:
 
 
 def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
-  """Runs a command; returns what to say if it fails, and the exit code.
+  """Runs a command; returns the message of its failure, and the exit code.
 
   Not ended from within, where an error would keep all that it knows of until Python has ended.
   """
@@ -81,7 +81,7 @@ def run(main: Callable[[], None]) -> None:
 
   Args:
     main: The command. A `ValueError` that this project raises is the user's mistake: its message is
-      shown, not a traceback. `failures` has what is said of other errors.
+      shown, not a traceback. `failures` describes other errors.
   """
   # This comes before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -30,5 +30,5 @@ def given() -> dict[str, Any]:
 
 
 def config() -> run_config.RunConfig:
-  """Returns what the command line asks for."""
+  """Returns the config that the command line asks for."""
   return run_config.RunConfig(**given())

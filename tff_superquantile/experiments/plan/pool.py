@@ -52,7 +52,7 @@ class _ActiveRun:
       )
 
   def last_round(self) -> tuple[int, dict[str, float]]:
-    """Returns how many rounds are done and what the last one released."""
+    """Returns the number of rounds that are done and the releases of the last one."""
     try:
       with open(self.folder.path / "rounds.csv", "rb") as file:
         header = file.readline()

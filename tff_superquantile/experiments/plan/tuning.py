@@ -1,9 +1,9 @@
 """Tunes by grid search, as the paper does: plans the runs and chooses the best values.
 
-First, one after the other, what all methods share is tuned with FedAvg (learning rate, then l2);
-then each method's own parameter. Runs hold out a part of the training clients and the criteria look
-at these or at the training loss: never at test clients, by whose error the paper chose q of q-FFL
-and the temperature of Tilted-ERM.
+First, the parameters of all methods are tuned with FedAvg, one after the other (learning rate, then
+l2), and then each method's own parameter. Runs hold out a part of the training clients, and the
+criteria look at these or at the training loss, never at test clients; the paper chose q of q-FFL
+and the temperature of Tilted-ERM by the error of test clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Search:
   """A grid of runs, of which the one with the smallest criterion is chosen.
 
   Attributes:
-    method: The name of the method without what is tuned.
+    method: The name of the method without the tuned parameters.
     criterion: A name in `run_folder.Run.numbers`.
     candidates: The runs.
   """
@@ -157,6 +157,6 @@ def is_tuned(settings: Settings) -> bool:
 
 
 def write(folder: pathlib.Path, searches: Sequence[Search]) -> None:
-  """Writes what was tried and chosen beside the results."""
+  """Writes the tried and the chosen values beside the results."""
   folder.mkdir(parents=True, exist_ok=True)
   atomic_files.write_json(folder / FILE_NAME, [search.describe() for search in searches])

@@ -159,7 +159,7 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
 
   Args:
     table: The table, whose rows are equally long.
-    for_terminal: Whether to leave out what is not brief, and to mark nothing.
+    for_terminal: Whether to leave out columns that are not brief, and to mark nothing.
 
   Returns:
     Lines of equal length, numbers to the right and the best ones bold.
@@ -186,6 +186,6 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-  """Escapes what Markdown would read as markup; underscores within words are none."""
+  """Escapes characters that Markdown reads as markup; underscores within words are none."""
   text = text.replace("&", "&amp;").replace("<", "&lt;")
   return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)

@@ -61,7 +61,7 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
 
 
 def searches(folder: pathlib.Path) -> list[tables.Table]:
-  """Lists what the grid searches of a task tried and chose, if there were any."""
+  """Lists the tried and the chosen values of a task's grid searches, if there were any."""
   rows = []
   for search in run_files.read_json(folder / tuning.FILE_NAME, list):
     percent = 100 if ".error." in search["criterion"] else 1

@@ -142,7 +142,7 @@ def add_curve(
 
   Args:
     axes: The axes to draw on.
-    curve: The columns "mean" and "std", indexed by what the horizontal axis shows; "std" is NaN
+    curve: The columns "mean" and "std", indexed by the values of the horizontal axis; "std" is NaN
       where there is no band.
     look: The look of the line.
     alpha: Opacity of the band.

@@ -37,7 +37,7 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 
 
 class Account:
-  """A private run's account: what each round costs, and the ledger in its folder."""
+  """A private run's account: the cost of each round, and the ledger in its folder."""
 
   def __init__(self, config: run_config.RunConfig, release: releases.Release, folder: pathlib.Path):
     """Opens the account.
@@ -103,7 +103,7 @@ class Account:
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
-    """Writes the ledger; before what a round released is written, so that it never lags."""
+    """Writes the ledger, before the releases of a round are written, so that it never lags."""
     config = self._config
     text = ledger.build_ledger(
       self._release,

@@ -124,7 +124,7 @@ def _check_threshold(config: run_config.RunConfig) -> None:
 def _build_threshold(
   config: run_config.RunConfig, release: Optional[releases.Release], key: Optional[bytes]
 ) -> Any:
-  """Returns what `build_superquantile_fed_avg` takes for a threshold; None for none."""
+  """Returns the threshold for `build_superquantile_fed_avg`; None for none."""
   if config.threshold is None:
     return None
   if key is None:

@@ -33,7 +33,7 @@ def now() -> str:
 
 
 def build(seed: int) -> dict[str, Any]:
-  """Returns what a manifest says of a run with a seed as it starts."""
+  """Returns the entries of the manifest of a run that starts."""
   return {
     "seed": seed,
     "python": platform.python_version(),

@@ -1,6 +1,6 @@
 """Names of runs: those of their folders, and those for people in tables and figures.
 
-A folder's name is the algorithm and what sets it apart, words and numbers joined by `_`:
+A folder's name is the algorithm and its distinctions, words and numbers joined by `_`:
 `superquantile_theta_0.5_tree_epsilon_5`. All names are made from a run's config; no name of a
 folder is taken apart.
 """

@@ -77,7 +77,7 @@ class Run:
 
   @functools.cached_property
   def method(self) -> names.Name:
-    """The name of the method's folder, which knows its name for people."""
+    """The name of the method's folder, with its label for people."""
     return names.Name(self.path.parent.name, self.config)
 
   @property

@@ -204,7 +204,7 @@ def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
 
 
 def summarize(groups: run_folder.Groups) -> str:
-  """Says in a few sentences what the runs show; of private methods, those of the middle budget.
+  """Summarizes the runs in a few sentences; of private methods, those of the middle budget.
 
   FedAvg is compared with the method that has the lowest 90th percentile of the test error, seed by
   seed over the seeds that both have.

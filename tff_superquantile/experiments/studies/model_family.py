@@ -88,7 +88,7 @@ def report(
 
   Raises:
     ValueError: If there are not two methods with finished runs of one seed, one has no weights, or
-      the data is not what it was.
+      the data has changed.
   """
   from tff_superquantile.evaluation import model_family
 

@@ -52,7 +52,7 @@ class Settings:
   """How to personalize.
 
   Attributes:
-    epochs: Passes over what a client holds in, at least 1.
+    epochs: Passes over a client's held-in examples, at least 1.
     held_in_fraction: Fraction of a client's examples to fine-tune on, in (0, 1).
   """
 
@@ -86,7 +86,7 @@ def report(
     The page.
 
   Raises:
-    ValueError: If there is no finished run, one has no weights, or the data is not what it was.
+    ValueError: If there is no finished run, one has no weights, or the data has changed.
   """
   runs = finished_models.find(output_dir, task)
   finished_models.check_weights(runs)
@@ -200,7 +200,7 @@ def _personalize(
 
 
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
-  """Says what fine-tuning changes, and what it leaves of the lead over FedAvg."""
+  """Says how fine-tuning changes the errors, and the lead over FedAvg that is left."""
   means = tables.over_seeds(results)["mean"]
   fed_avg = names.FED_AVG
   first = next((method for method in methods if method == fed_avg), methods[0])
