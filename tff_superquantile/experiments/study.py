@@ -2,7 +2,7 @@
 
     python -m tff_superquantile.experiments.study NAME [--flags]
 
-`NAME --help` lists what a study measures, the files that it writes, and its flags. The names:
+`NAME --help` describes a study's measurements, its files and its flags. The names:
 
 """
 
