@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import os
 import pathlib
 import signal
@@ -159,6 +158,9 @@ class Lab:
   def bare(self, module, *arguments):
     """Carries out a command, as a fork."""
     return self.fork("-m", f"{_PACKAGE}.{module}", *arguments).wait()
+
+  def study(self, *arguments):
+    return self.bare("study", *arguments)
 
   def train(self, *arguments):
     return self.bare("train", *self.small(arguments))

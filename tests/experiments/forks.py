@@ -128,9 +128,11 @@ def _watch(request, answers):
 def _serve(path):
   """Forks until its parent ends; returns in each command, with its arguments."""
   gc.disable()  # The collector would go over what is imported again and again.
+  import seaborn  # noqa: F401
+  import tqdm
+
   from tff_superquantile.experiments.run import runner  # noqa: F401
   from tff_superquantile.simulation import training_loop  # noqa: F401
-  import tqdm
 
   gc.freeze()
   tqdm.tqdm.monitor_interval = 0  # No thread of it.
