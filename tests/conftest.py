@@ -22,6 +22,8 @@ def pytest_configure():
 
 def pytest_collection_finish():
   gc.freeze()
+  # TensorFlow's graphs are many objects that live long: looked through seldom.
+  gc.set_threshold(50_000, 20, 20)
   gc.enable()
 
 

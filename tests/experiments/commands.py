@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import os
 import pathlib
 import signal
@@ -10,10 +9,13 @@ import subprocess
 import sys
 import time
 
+import forks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 400  # Of patience with a command, not what one takes.
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SMALL = ("--num_train_clients=30", "--num_test_clients=15", "--clients_per_round=8")
+_PACKAGE = "tff_superquantile.experiments"
 METHOD = "synthetic/superquantile_theta_0.5"
 
 
@@ -62,16 +64,15 @@ def _processes_below(pid):
   return {(p, stats[p][1]) for p in below if stats.get(p)}
 
 
-def _environment():
-  path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-  return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
 class Command:
   """A started command, and the processes that it was seen to start."""
 
-  def __init__(self, arguments, folder, name):
+  def __init__(self, arguments, folder, name, forked=False):
     self._files = {kind: folder / f"{name}.{kind}" for kind in ("out", "err")}
+    self._seen = set()
+    if forked:
+      self.process = forks.Fork(arguments, folder, **self._files)
+      return
     with open(self._files["out"], "w") as out, open(self._files["err"], "w") as err:
       self.process = subprocess.Popen(
         [sys.executable, *arguments],
@@ -79,9 +80,8 @@ class Command:
         stdout=out,
         stderr=err,
         cwd=folder,
-        env=_environment(),
+        env=forks.environment(),
       )
-    self._seen = set()
 
   def look(self):
     """Remembers the processes that are there now."""
@@ -127,25 +127,6 @@ class Command:
       os.kill(pid, signal.SIGKILL)
 
 
-# Importing TensorFlow takes seconds: commands that end before they use it can share that.
-_FORKS = """
-import json, os, signal, sys
-from absl import flags
-from tff_superquantile.experiments import cli, train
-from tff_superquantile.experiments.run import runner
-codes = []
-for i, arguments in enumerate(json.loads(sys.argv[1])):
-  if os.fork() == 0:
-    signal.alarm(60)
-    for number, kind in ((1, "out"), (2, "err")):
-      os.dup2(os.open(f"fork_{i}.{kind}", os.O_CREAT | os.O_WRONLY), number)
-    sys.argv[1:] = arguments
-    cli.run(train.main)
-  codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-print(json.dumps(codes))
-"""
-
-
 class Lab:
   """A folder in which commands run."""
 
@@ -153,14 +134,18 @@ class Lab:
     self.folder, self.cache_dir = folder, cache_dir
     self._commands = []
 
-  def python(self, *arguments):
-    """Starts Python."""
-    self._commands.append(Command(arguments, self.folder, f"command_{len(self._commands)}"))
+  def _command(self, arguments, **kwargs):
+    name = f"command_{len(self._commands)}"
+    self._commands.append(Command(arguments, self.folder, name, **kwargs))
     return self._commands[-1]
 
-  def bare(self, module, *arguments):
-    """Starts a command."""
-    return self.python("-m", f"tff_superquantile.experiments.{module}", *arguments)
+  def python(self, *arguments):
+    """Starts Python."""
+    return self._command(arguments)
+
+  def fork(self, *arguments):
+    """Starts Python as a fork that has imported TensorFlow."""
+    return self._command(arguments, forked=True)
 
   def small(self, arguments):
     """The arguments, after the flags of a small task, which they override."""
@@ -168,32 +153,20 @@ class Lab:
 
   def start(self, module, *arguments):
     """Starts a command with the flags of a small task, which `arguments` override."""
-    return self.bare(module, *self.small(arguments))
+    return self.python("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
+
+  def bare(self, module, *arguments):
+    """Carries out a command, as a fork."""
+    return self.fork("-m", f"{_PACKAGE}.{module}", *arguments).wait()
+
+  def study(self, *arguments):
+    return self.bare("study", *arguments)
 
   def train(self, *arguments):
-    return self.start("train", *arguments).wait()
+    return self.bare("train", *self.small(arguments))
 
   def sweep(self, *arguments):
-    return self.start("sweep", *arguments).wait()
-
-  def train_without_tensorflow(self, lists):
-    """Carries out commands that end before they use TensorFlow, each in a process of its own.
-
-    Args:
-      lists: Their arguments.
-
-    Returns:
-      A `Result` for each.
-    """
-    done = self.python("-c", _FORKS, json.dumps([self.small(a) for a in lists])).wait()
-    assert done.code == 0, done.err
-    files = [
-      [self.folder / f"fork_{i}.{kind}" for kind in ("out", "err")] for i in range(len(lists))
-    ]
-    return [
-      Result(code, *(file.read_text() for file in pair))
-      for code, pair in zip(json.loads(done.out), files)
-    ]
+    return self.bare("sweep", *self.small(arguments))
 
   def close(self):
     for command in self._commands:

@@ -49,7 +49,7 @@ class Base:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory, cache_dir):
   lab = commands.Lab(tmp_path_factory.mktemp("base"), cache_dir)
-  result = lab.train(*_BASE, "--output_dir=base")
+  result = lab.start("train", *_BASE, "--output_dir=base").wait()
   assert result.code == 0, result.err
   yield Base(_BASE, result, lab, lab.folder / "base" / commands.METHOD / "seed_0")
   lab.close()

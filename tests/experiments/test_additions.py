@@ -100,7 +100,7 @@ def test_new_threshold_is_accounted_for(lab, trained):
 
 
 def test_report_and_new_study_show_all_of_them(lab, trained):
-  reported = lab.bare("report", "--output_dir=results").wait()  # Without the rows.
+  reported = lab.bare("report", "--output_dir=results")  # Without the rows.
   assert reported.code == 0, reported.err
   text = (trained / "synthetic" / "report.md").read_text()
   # Of a method that is not here, a report knows the folder's name.

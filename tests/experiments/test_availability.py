@@ -1,10 +1,7 @@
 """The report of cohorts that follow the hour: numbers against brute force, what is refused."""
 
 import csv
-import os
 import re
-import subprocess
-import sys
 
 import finished_runs
 import numpy as np
@@ -325,26 +322,12 @@ def test_refuses_runs_without_an_evaluation(tmp_path):
     _describe(tmp_path)
 
 
-def _command(*arguments):
-  command = [
-    sys.executable,
-    "-m",
-    "tff_superquantile.experiments.study",
-    "availability",
-    *arguments,
-  ]
-  environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-  return subprocess.run(
-    command, capture_output=True, text=True, timeout=60, env=environment, stdin=subprocess.DEVNULL
-  )
-
-
-def test_command(tmp_path):
-  result = _command(f"--output_dir={tmp_path}", "--data_dir=x")
-  assert result.returncode == 2, result.stderr
-  (line,) = result.stderr.splitlines()
+def test_command(lab, tmp_path):
+  result = lab.study("availability", f"--output_dir={tmp_path}", "--data_dir=x")
+  assert result.code == 2, result.err
+  (line,) = result.err.splitlines()
   assert line.startswith("Error: Found --data_dir, which this command")
   _write_runs(tmp_path, seeds=(0, 1))
-  result = _command(f"--output_dir={tmp_path}")
-  assert result.returncode == 0, result.stderr
-  assert "Superquantile updates = 5" in result.stdout and not result.stderr
+  result = lab.study("availability", f"--output_dir={tmp_path}")
+  assert result.code == 0, result.err
+  assert "Superquantile updates = 5" in result.out and not result.err

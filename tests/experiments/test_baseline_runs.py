@@ -313,7 +313,7 @@ def test_flags_that_do_not_belong_together_are_refused(lab, run_here, arguments)
 
 
 def test_command_refuses_with_a_sentence(lab):
-  (result,) = lab.train_without_tensorflow([["--output_dir=refused", "--algorithm=q_fed_avg"]])
+  result = lab.train("--output_dir=refused", "--algorithm=q_fed_avg")
   result.assert_refused(*_REFUSED["--algorithm=q_fed_avg"])
   assert not (lab.folder / "refused").exists()
 

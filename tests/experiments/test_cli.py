@@ -86,7 +86,7 @@ def failed(lab):
   (lab.folder / "weather.py").write_text(_TASK)
   flags = ("--task=weather", f"--cache_dir={lab.folder}", "--output_dir=failed")
   started = {
-    seed: lab.python("-c", _TASK_SCRIPT, str(lab.folder), *flags, f"--seed={seed}")
+    seed: lab.fork("-c", _TASK_SCRIPT, str(lab.folder), *flags, f"--seed={seed}")
     for seed in _MISTAKES
   }
   return {seed: command.wait() for seed, command in started.items()}
@@ -106,7 +106,7 @@ def test_an_error_in_a_users_task_says_where_it_is(failed, lab, seed):
 def test_a_flag_that_a_task_does_not_take_is_refused(failed, lab):
   del failed  # Its task is there.
   flags = ("--task=weather", f"--cache_dir={lab.folder}", "--min_examples_per_client=7")
-  result = lab.python("-c", _TASK_SCRIPT, str(lab.folder), *flags).wait()
+  result = lab.fork("-c", _TASK_SCRIPT, str(lab.folder), *flags).wait()
   result.assert_refused("Found --min_examples_per_client=7 for weather, which")
 
 

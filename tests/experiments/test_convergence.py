@@ -414,7 +414,7 @@ def test_checks_fail_where_the_measured_does_not_hold(problem):
     ("--figures_dir=/dev/null/x", "--figures_dir"),
   ],
 )
-def test_mistakes_end_in_one_sentence(tmp_path, flag, message):
-  result = _run(tmp_path, "--quick", flag)
-  assert result.returncode == 2
-  assert message in result.stderr and "Traceback" not in result.stderr
+def test_mistakes_end_in_one_sentence(lab, tmp_path, flag, message):
+  result = lab.study("convergence", f"--output_dir={tmp_path}", "--quick", flag)
+  assert result.code == 2
+  assert message in result.err and "Traceback" not in result.err

@@ -3,10 +3,7 @@
 import csv
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import finished_runs
 import numpy as np
@@ -265,38 +262,30 @@ def test_refuses_other_clients_and_other_models(tmp_path, tiny_task):
     _run(tmp_path)
 
 
-def _command(study, *arguments):
-  command = [sys.executable, "-m", "tff_superquantile.experiments.study", study, *arguments]
-  environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONPATH=os.pathsep.join(sys.path))
-  return subprocess.run(
-    command, capture_output=True, text=True, timeout=300, env=environment, stdin=subprocess.DEVNULL
-  )
-
-
 @pytest.mark.parametrize("study", ["personalization", "model_family"])
-def test_mistakes_end_in_one_sentence(tmp_path, study):
+def test_mistakes_end_in_one_sentence(lab, tmp_path, study):
   for arguments, part in (
     ((f"--output_dir={tmp_path}",), "no finished run of 'synthetic'"),
     ((f"--output_dir={tmp_path}", "--theta=0.5"), "Found --theta, which this command"),
   ):
-    result = _command(study, *arguments)
-    assert result.returncode == 2, result.stderr
-    (line,) = result.stderr.splitlines()
+    result = lab.study(study, *arguments)
+    assert result.code == 2, result.err
+    (line,) = result.err.splitlines()
     assert line.startswith("Error: ") and part in line
-  listed = _command(study, "--help").stdout
+  listed = lab.study(study, "--help").out
   assert all(f"--{name}:" in listed for name in ("task", "output_dir", "data_dir"))
   assert "--theta:" not in listed
 
 
-def test_commands_on_a_trained_model(tmp_path, base):
+def test_commands_on_a_trained_model(lab, tmp_path, base):
   # The same model as two methods, for which nothing can be gained.
   run = base.path
   for method in ("superquantile_theta_0.5", "superquantile_theta_0.25"):
     shutil.copytree(run, tmp_path / "synthetic" / method / "seed_0")
   arguments = (f"--output_dir={tmp_path}", "--task=synthetic")
-  result = _command("personalization", *arguments, "--epochs=2")
-  assert result.returncode == 0, result.stderr
-  assert "Fine-tuning takes the mean error" in result.stdout
-  result = _command("model_family", *arguments)
-  assert result.returncode == 0, result.stderr
-  assert "leaves it as it is" in result.stdout
+  result = lab.study("personalization", *arguments, "--epochs=2")
+  assert result.code == 0, result.err
+  assert "Fine-tuning takes the mean error" in result.out
+  result = lab.study("model_family", *arguments)
+  assert result.code == 0, result.err
+  assert "leaves it as it is" in result.out

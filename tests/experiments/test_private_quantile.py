@@ -1,31 +1,21 @@
 """The command private_quantile, from its flags to its files."""
 
 import csv
-import os
-import subprocess
-import sys
 
 import pytest
 
 
-def _run(output_dir, *arguments):
-  command = [sys.executable, "-m", "tff_superquantile.experiments.study", "private_quantile"]
-  return subprocess.run(
-    [*command, f"--output_dir={output_dir}", *arguments],
-    capture_output=True,
-    text=True,
-    timeout=300,
-    env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
-  )
+def _run(lab, output_dir, *arguments):
+  return lab.study("private_quantile", f"--output_dir={output_dir}", *arguments)
 
 
 _SMALL = ("--num_seeds=3", "--num_clients=30", "--epsilons=1,10", "--bits=4,20")
 
 
-def test_leaves_tables_and_figure_and_continues(tmp_path):
-  result = _run(tmp_path, *_SMALL, "--num_bins=4,8")
-  assert result.returncode == 0, result.stderr
-  assert "Mean quantile error, uniform, 4 bins, n = 30" in result.stdout
+def test_leaves_tables_and_figure_and_continues(lab, tmp_path):
+  result = _run(lab, tmp_path, *_SMALL, "--num_bins=4,8")
+  assert result.code == 0, result.err
+  assert "Mean quantile error, uniform, 4 bins, n = 30" in result.out
   folder = tmp_path / "private_quantile"
   names = {path.name for path in folder.iterdir()}
   assert names == {
@@ -45,8 +35,8 @@ def test_leaves_tables_and_figure_and_continues(tmp_path):
   text = (folder / "quantile_error.csv").read_text()
   first = rows[0]["error"]
   (folder / "quantile_error.csv").write_text(text.replace(first, "0.123"))
-  result = _run(tmp_path, *_SMALL, "--num_bins=4")
-  assert result.returncode == 0, result.stderr
+  result = _run(lab, tmp_path, *_SMALL, "--num_bins=4")
+  assert result.code == 0, result.err
   assert "0.123" in (folder / "report.md").read_text()
   assert len(list(csv.DictReader(open(folder / "quantile_error.csv")))) == len(rows)
 
@@ -61,15 +51,15 @@ def test_leaves_tables_and_figure_and_continues(tmp_path):
     ("--output_dir=/dev/null", "/dev/null"),
   ],
 )
-def test_mistakes_end_in_one_sentence(tmp_path, flag, message):
-  result = _run(tmp_path, "--quick", flag)
-  assert result.returncode == 2
-  assert message in result.stderr and "Traceback" not in result.stderr
-  assert len(result.stderr.strip().splitlines()) == 1
+def test_mistakes_end_in_one_sentence(lab, tmp_path, flag, message):
+  result = _run(lab, tmp_path, "--quick", flag)
+  assert result.code == 2
+  assert message in result.err and "Traceback" not in result.err
+  assert len(result.err.strip().splitlines()) == 1
 
 
-def test_refuses_a_strange_file(tmp_path):
+def test_refuses_a_strange_file(lab, tmp_path):
   (tmp_path / "private_quantile").mkdir()
   (tmp_path / "private_quantile/quantile_error.csv").write_text("a,b\n1,2\n")
-  result = _run(tmp_path, *_SMALL, "--num_bins=4")
-  assert result.returncode == 2 and "did not write" in result.stderr
+  result = _run(lab, tmp_path, *_SMALL, "--num_bins=4")
+  assert result.code == 2 and "did not write" in result.err

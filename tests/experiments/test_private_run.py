@@ -494,8 +494,8 @@ def ends(lab, private, killed_copy):
   runs = (private[1], killed_copy)
   (lab.folder / "other_key").write_text("00" * 16)
   before = [commands.contents(run) for run in runs]
-  arguments = [*(list(args) for args, _ in _REFUSED), ["--output_dir=whole", *_FLAGS]]
-  results = lab.train_without_tensorflow(arguments)
+  arguments = [*(args for args, _ in _REFUSED), ("--output_dir=whole", *_FLAGS)]
+  results = [lab.train(*args) for args in arguments]
   return results, before, [commands.contents(run) for run in runs]
 
 

@@ -7,8 +7,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import finished_runs
 import numpy as np
@@ -467,23 +465,11 @@ def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
   assert os.listdir(tmp_path) == ["metrics.json"]
 
 
-def _run_module(output_dir, *flags):
-  module = "tff_superquantile.experiments.report"
-  return subprocess.run(
-    [sys.executable, "-m", module, f"--output_dir={output_dir}", *flags],
-    capture_output=True,
-    encoding="utf-8",
-    check=False,
-    timeout=60,
-    env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONIOENCODING": "utf-8"},
-  )
-
-
-def test_command_without_finished_runs_exits_with_one_sentence(tmp_path):
+def test_command_without_finished_runs_exits_with_one_sentence(lab, tmp_path):
   _fabricate(tmp_path, "fed_avg", 0, finished=False)
-  result = _run_module(tmp_path)
-  assert result.returncode == 2
-  assert result.stderr == (
+  result = lab.bare("report", f"--output_dir={tmp_path}")
+  assert result.code == 2
+  assert result.err == (
     f"Error: Found no finished run in {tmp_path} but 1 unfinished one; run ./run_experiments.sh"
     " first or pass --output_dir.\n"
   )
@@ -501,11 +487,11 @@ def test_figures_as_files(tmp_path):
   assert all(path.read_text(encoding="utf-8").startswith("<?xml") for path in paths)
 
 
-def test_figures_that_cannot_be_written_are_refused_before_work_starts(tmp_path):
+def test_figures_that_cannot_be_written_are_refused_before_work_starts(lab, tmp_path):
   folder = _fabricate(tmp_path, "fed_avg", 0, num_rounds=None)
-  result = _run_module(tmp_path, "--figures_dir=/proc/x")
-  assert (result.returncode, result.stdout) == (2, "")
-  assert result.stderr == (
+  result = lab.bare("report", f"--output_dir={tmp_path}", "--figures_dir=/proc/x")
+  assert (result.code, result.out) == (2, "")
+  assert result.err == (
     "Error: Found that /proc/x cannot be written (No such file or directory); choose another"
     " --figures_dir.\n"
   )
@@ -532,14 +518,14 @@ def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
   np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
 
 
-def test_command_reports_every_task(tmp_path):
+def test_command_reports_every_task(lab, tmp_path):
   for task in ("synthetic", "emnist"):
     _fabricate(tmp_path, "fed_avg", 0, task=task, num_rounds=None)
-  result = _run_module(tmp_path)
-  assert result.returncode == 0, result.stderr
+  result = lab.bare("report", f"--output_dir={tmp_path}")
+  assert result.code == 0, result.err
   for task in ("synthetic", "emnist"):
     for ending in ("html", "md", "csv"):
-      assert str(tmp_path / task / f"report.{ending}") in result.stdout
+      assert str(tmp_path / task / f"report.{ending}") in result.out
       assert (tmp_path / task / f"report.{ending}").stat().st_size > 0
 
 

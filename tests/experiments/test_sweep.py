@@ -18,7 +18,7 @@ _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 _PLAN = """
 import dataclasses, json, sys
 from absl import flags
-from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names, run_config
 flags.FLAGS(sys.argv)
@@ -32,7 +32,7 @@ print(json.dumps(plan, default=dataclasses.asdict))
 
 def _plan(lab, *arguments):
   """[(method with defaults for what is to be tuned, seed, flags)] of every run asked for."""
-  result = lab.python("-c", _PLAN, *arguments).wait()
+  result = lab.fork("-c", _PLAN, *arguments).wait()
   assert result.code == 0, result.err
   return json.loads(result.out)
 

@@ -269,7 +269,7 @@ def full_disk_run(bench):
     *bench.lab.small(bench.base.flags),
     *("--output_dir=full", "--seconds_per_checkpoint=0"),
   ]
-  full = bench.lab.python("-c", _WITHOUT_ROOM, *flags).wait()
+  full = bench.lab.fork("-c", _WITHOUT_ROOM, *flags).wait()
   return full, bench.train(*flags)
 
 
@@ -278,8 +278,8 @@ def repeated_run(bench):
   """The ordinary run again by its flags, some of its rounds first."""
   shutil.copy(bench.base.path / "flags.txt", bench.folder / "repeat_these.txt")
   flags = ("--flagfile=repeat_these.txt", "--output_dir=repeated")
-  some = bench.lab.bare("train", *flags, "--num_rounds=20").wait()
-  return some, bench.lab.bare("train", *flags).wait()
+  some = bench.lab.bare("train", *flags, "--num_rounds=20")
+  return some, bench.lab.bare("train", *flags)
 
 
 @_step
@@ -312,13 +312,12 @@ def _write_leaf(folder):
 @_step
 def emnist_run(bench):
   _write_leaf(bench.folder / "leaf")
-  command = bench.lab.bare(
+  return bench.lab.bare(
     "train",
     *("--task=emnist_linear", "--algorithm=fed_avg", "--num_rounds=2", "--clients_per_round=3"),
     *("--data_dir=leaf", f"--cache_dir={bench.lab.cache_dir}", "--output_dir=emnist"),
     "--run_name=mine",
   )
-  return command.wait()
 
 
 @_step
@@ -470,9 +469,9 @@ def quick_ends(bench):
   arguments = ("--output_dir=finished", *_REFUSED)
   with open(runs["occupied"] / "lock", "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    results = bench.lab.train_without_tensorflow(
-      [["--output_dir=refused", *bench.base.flags, *one.split()] for one in arguments]
-    )
+    results = [
+      bench.train("--output_dir=refused", *bench.base.flags, *one.split()) for one in arguments
+    ]
   return dict(zip(arguments, results)), before
 
 
@@ -493,7 +492,7 @@ def test_what_is_not_run_is_left_as_it_is(steps, lab, name):
 
 
 def test_command_of_its_own_refuses_bad_input(lab):
-  lab.train("--theta=0").assert_refused(*_REFUSED["--theta=0"])
+  lab.start("train", "--theta=0").wait().assert_refused(*_REFUSED["--theta=0"])
 
 
 @pytest.mark.parametrize("arguments", _REFUSED_AT_ONCE)
@@ -507,7 +506,7 @@ def test_bad_flags_are_refused(lab, arguments):
 @pytest.mark.parametrize("module", ["train", "sweep"])
 @pytest.mark.parametrize("flag", ["--help", "--helpfull"])
 def test_help_lists_the_flags(lab, module, flag):
-  result = lab.bare(module, flag).wait()
+  result = lab.bare(module, flag)
   assert (result.code, result.err) == (0, "")
   for name in ("theta", "clients_per_round", "num_rounds", "output_dir", "data_dir"):
     assert f"--{name}" in result.out

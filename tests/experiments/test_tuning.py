@@ -268,7 +268,7 @@ class _Steps:
 
   def next(self, num_left, num_all, what):
     """The flags of the runs that can go now."""
-    result = self.lab.bare("sweep", *self.arguments).wait()
+    result = self.lab.bare("sweep", *self.arguments)
     assert result.code == 0, result.err
     configs = _configs(result.out.splitlines())
     assert result.err == f"{num_left} of {num_all} runs are left: {what}\n"
@@ -350,7 +350,7 @@ def test_search_in_which_every_run_failed_ends_with_a_sentence(lab):
   )
   for config in _Steps(lab, arguments).next(4, 4, "tuning --client_learning_rate with FedAvg"):
     _finish(config, lab.folder, **{_LOSS: math.nan})
-  result = lab.bare("sweep", *arguments).wait()
+  result = lab.bare("sweep", *arguments)
   result.assert_fails_with_a_sentence(1, "FedAvg", "train.loss.mean", "log.txt")
   assert result.out == ""
 
@@ -359,7 +359,7 @@ def test_search_in_which_every_run_failed_ends_with_a_sentence(lab):
 def test_without_tuning_the_comparison_comes_first(lab, arguments):
   result = lab.bare(
     "sweep", "--experiment=emnist_linear", "--seeds=0", "--print_commands", *arguments
-  ).wait()
+  )
   configs = _configs(result.out.splitlines())
   folders = [names.folder(config) for config in configs]
   assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= set(folders)
@@ -370,7 +370,7 @@ def test_without_tuning_the_comparison_comes_first(lab, arguments):
 def test_quick_experiment_can_be_tuned_all_the_same(lab):
   result = lab.bare(
     "sweep", "--experiment=emnist_linear", "--quick", "--tune=methods", "--print_commands"
-  ).wait()
+  )
   configs = _configs(result.out.splitlines())
   assert len(configs) == 19 and {config.num_rounds for config in configs} == {60}
   assert {config.output_dir for config in configs} == {"results/tuning"}
@@ -435,7 +435,7 @@ def _files(folder):
 @pytest.fixture(scope="module")
 def experiment(lab):
   def sweep(*more):
-    command = lab.python("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
+    command = lab.fork("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
     result = command.wait()
     assert not command.left_behind()
     return result

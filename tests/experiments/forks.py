@@ -1,0 +1,176 @@
+"""Commands as forks of a process that has imported TensorFlow, and has not used it.
+
+To import it takes a command longer than a small run. A fork has nothing of the tests and of other
+commands; what it is asked to do is done as `python -m` and `python -c` do it.
+"""
+
+import atexit
+import gc
+import json
+import os
+import pathlib
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SECONDS_BETWEEN_LOOKS = 0.05
+_ADDRESS = "FORKS_OF_TESTS"
+
+
+def environment():
+  path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+  return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class Fork:
+  """A command, with the interface of `subprocess.Popen` as far as it is needed here."""
+
+  def __init__(self, arguments, folder, out, err, cores=None):
+    """Starts it.
+
+    Args:
+      arguments: What follows "python" on its command line: "-m", a module and its arguments, or
+        "-c" and a script.
+      folder: Where it runs.
+      out: The file of its output.
+      err: The file of its errors, which may be the same.
+      cores: The processor cores that it may use; None for all.
+    """
+    self.returncode = None
+    self._answers = pathlib.Path(tempfile.mkdtemp())
+    files = dict(out=str(out), err=str(err), answers=str(self._answers))
+    request = dict(arguments=list(arguments), folder=str(folder), cores=cores, **files)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+      client.sendto(json.dumps(request).encode(), _server())
+    while (pid := self._answer("pid")) is None:
+      time.sleep(0.01)
+    self.pid = pid
+
+  def _answer(self, name):
+    try:
+      return int((self._answers / name).read_text())
+    except FileNotFoundError:
+      return None
+
+  def poll(self):
+    self.returncode = self._answer("code")
+    return self.returncode
+
+  def wait(self, timeout=None):
+    end = None if timeout is None else time.monotonic() + timeout
+    while self.poll() is None:
+      if end is not None and time.monotonic() > end:
+        raise subprocess.TimeoutExpired("fork", timeout)
+      time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return self.returncode
+
+  def send_signal(self, signum):
+    if self.poll() is None:
+      os.kill(self.pid, signum)
+
+
+def _server():
+  """The address of the process that forks, started when first asked for."""
+  if _ADDRESS not in os.environ:
+    path = pathlib.Path(tempfile.mkdtemp()) / "socket"
+    subprocess.Popen([sys.executable, __file__, path], stdin=subprocess.DEVNULL, env=environment())
+    while not path.exists():
+      time.sleep(0.1)
+    os.environ[_ADDRESS] = str(path)
+  return os.environ[_ADDRESS]
+
+
+class _ForkedRun(Fork):
+  """In the place of `DependentProcess`: a run of a sweep, forked by the same server."""
+
+  def __init__(self, arguments, *, cores, stdout, **_):
+    super().__init__(arguments[1:], os.getcwd(), stdout.name, stdout.name, list(cores))
+
+
+def _carry_out(arguments):
+  """As Python does with these arguments."""
+  from tff_superquantile.simulation import dependent_process
+
+  dependent_process.DependentProcess = _ForkedRun
+  kind, what, *rest = arguments
+  sys.path[0] = os.getcwd()
+  sys.argv = [kind, *rest]
+  if kind == "-m":
+    runpy.run_module(what, run_name="__main__", alter_sys=True)
+  else:
+    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _watch(request, answers):
+  """Waits for the command that it forks; returns in the command."""
+  pid = os.fork()
+  if pid == 0:
+    gc.enable()
+    os.chdir(request["folder"])
+    if request["cores"]:
+      os.sched_setaffinity(0, request["cores"])
+    for number, name in ((1, "out"), (2, "err")):
+      os.dup2(os.open(request[name], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644), number)
+    return
+  for name, number in (("pid", lambda: pid), ("code", lambda: os.waitpid(pid, 0)[1])):
+    value = number()
+    value = os.waitstatus_to_exitcode(value) if name == "code" else value
+    (answers / f".{name}").write_text(str(value))
+    (answers / f".{name}").rename(answers / name)
+  os._exit(0)
+
+
+def _serve(path):
+  """Forks until its parent ends; returns in each command, with its arguments."""
+  gc.disable()  # The collector would go over what is imported again and again.
+  import seaborn  # noqa: F401
+  import tqdm
+
+  from tff_superquantile.experiments.run import runner  # noqa: F401
+  from tff_superquantile.simulation import training_loop  # noqa: F401
+
+  gc.freeze()
+  tqdm.tqdm.monitor_interval = 0  # No thread of it.
+  parent = os.getppid()
+  signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+  with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+    server.bind(path)
+    server.settimeout(1)
+    while os.getppid() == parent:
+      try:
+        request = json.loads(server.recv(1 << 20))
+      except socket.timeout:
+        continue
+      if os.fork() == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _watch(request, pathlib.Path(request["answers"]))
+        return request["arguments"]
+  os._exit(0)
+
+
+def _end(code):
+  """Ends the command without taking apart what was imported, which takes seconds."""
+  atexit._run_exitfuncs()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+if __name__ == "__main__":
+  os.environ[_ADDRESS] = sys.argv[1]
+  arguments = _serve(sys.argv[1])
+  try:
+    _carry_out(arguments)
+  except SystemExit as error:
+    if isinstance(error.code, str):
+      print(error.code, file=sys.stderr)
+    _end(int(error.code is not None) if isinstance(error.code, (str, type(None))) else error.code)
+  except BaseException:
+    sys.excepthook(*sys.exc_info())
+    _end(1)
+  _end(0)
