@@ -94,7 +94,7 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
   looks = style.palette(list(pooled))
   edges = clients.bin_edges(max(np.nanmax(errors) for errors in pooled.values()))
   with style.theme():
-    figure, panels = clients.grid(len(pooled), 2.1)
+    figure, panels = style.grid(len(pooled), 2.1)
     for axes, (method, errors) in zip(panels, pooled.items()):
       color = looks[method].color
       for when, fill, vertical in (("before", False, (0, (1.5, 1.5))), ("after", True, "-")):

@@ -31,8 +31,8 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """
   if len(groups) <= _MAX_CURVES:
     return groups
-  means = tables.over_seeds(tables.of_groups(groups))["mean"]
-  by_tail = sorted(groups, key=lambda method: means.get((method, P90), np.inf))
+  tails = tables.lowest_means(tables.of_groups(groups), P90, groups)
+  by_tail = [*tails, *(method for method in groups if method not in tails)]
   tail_methods = [method for method in by_tail if method.is_superquantile]
   baselines = [m for m in by_tail if m not in tail_methods and m != names.FED_AVG]
   chosen = {
