@@ -174,8 +174,7 @@ def of_seeds(
   looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
   colors = {method: look.color for method, look in looks.items()}
   aggregates = over_seeds(results)
-  found = set(results["metric"])
-  columns = [column for column in columns if column.metric in found]
+  columns = [column for column in columns if column.metric in set(results["metric"])]
   seeds = results.groupby("method")["seed"].nunique()
   cells = {method: [Cell(str(seeds.get(method, 0)))] for method in names}
   for column in columns:
@@ -194,8 +193,8 @@ def of_seeds(
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
       row.append(Cell(text, spread, text == best and method not in not_in_contest))
   rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]
-  headings = [first, "seeds", *(column.title for column in columns)]
   titles = {column.metric: column.title for column in columns}
+  headings = [first, "seeds", *titles.values()]
   return Table(title, headings, rows, focus=titles.get(focus, ""), **texts)
 
 

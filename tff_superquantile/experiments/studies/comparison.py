@@ -20,7 +20,6 @@ too. Needs no TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
 import math
 import os
 import pathlib
@@ -30,11 +29,8 @@ from absl import flags
 import pandas as pd
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
-from tff_superquantile.experiments.report import rounds
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
@@ -80,20 +76,6 @@ _FURTHER_COLUMNS = {
     for name, title in _STATISTICS.items()
   ],
 }
-# Figures that have no room for any number of methods.
-_FIGURES = (
-  clients.error_histogram,
-  clients.loss_histogram,
-  clients.error_against_size,
-  clients.loss_against_size,
-  rounds.error_by_round,
-  rounds.selection_by_round,
-  rounds.loss_by_round,
-)
-_CONTENDERS_NOTE = (
-  " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
-  " percentiles are drawn."
-)
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
@@ -118,7 +100,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       f"and no finished run of {task!r} in {os.fspath(output_dir)!r}."
     )
   groups = run_folder.group_by_method(finished)
-  figures, omitted = draw(groups)
+  figures, omitted = summary.draw(groups)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
   return page.Page(
@@ -164,32 +146,6 @@ def table(
     focus=summary.P90,
     **texts,
   )
-
-
-def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
-  """Draws every figure that the runs have the data for.
-
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    The figures, and for each that is left out a sentence that says why.
-  """
-  figures, omitted = [], []
-  at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
-  shown = summary.contenders(at_one_budget)
-  if len({method.epsilon for method in groups} - {None}) > 1:
-    figures.append(summary.error_by_epsilon(groups))
-  note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
-  drawn = [(summary.error_by_method, at_one_budget, ""), *((one, shown, note) for one in _FIGURES)]
-  for draw_one, methods, remark in drawn:
-    try:
-      figure = draw_one(methods)
-      figure = dataclasses.replace(figure, caption=figure.caption + remark)
-      figures.append(style.at_epsilon(figure, epsilon))
-    except style.NothingToDraw as reason:
-      omitted.append(str(reason))
-  return figures, omitted
 
 
 def summarize(groups: run_folder.Groups) -> str:

@@ -31,7 +31,7 @@ class Settings:
       privacy.
   """
 
-  held_in_fraction: float = 0.5
+  held_in_fraction: float = finished_models.HELD_IN_FRACTION
   methods: Sequence[str] = ()
 
   def __post_init__(self) -> None:

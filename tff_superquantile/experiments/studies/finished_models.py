@@ -25,22 +25,10 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
-# Flags of a run that a command about finished runs may override, as data may have moved.
-WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
+HELD_IN_FRACTION = 0.5
 # What --help of a command that adopts this module's flags lists.
-for _name in ("output_dir", "task", *WHERE_DATA_IS):
+for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
   flags.declare_key_flag(_name)
-# What decides who a run's test clients are.
-_DATA_FLAGS = (
-  "task",
-  "seed",
-  "data",
-  "min_examples_per_client",
-  "num_train_clients",
-  "num_test_clients",
-  "validation_fraction",
-  *WHERE_DATA_IS,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +69,15 @@ def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
   return finished
 
 
+def define_flags(purpose: str) -> None:
+  """Defines the flag of the fraction of examples that clients hold in for a purpose."""
+  flags.DEFINE_float(
+    "held_in_fraction",
+    HELD_IN_FRACTION,
+    f"Fraction of a test client's examples to {purpose} on; the others measure.",
+  )
+
+
 def check_fraction(held_in_fraction: float) -> None:
   """Raises a `ValueError` unless clients can hold in this fraction of their examples."""
   if not 0.0 < held_in_fraction < 1.0:
@@ -118,6 +115,10 @@ class Results:
     """What was described; empty if there is nothing."""
     return run_files.read_json(run.path / f"{self.name}.json")
 
+  def numbers(self, run: run_folder.Run) -> dict[str, float]:
+    """The distributions of the parts by dotted name, such as PART.error.p90."""
+    return run_files.flatten({part: self.read(run)[part] for part in self.parts})
+
   def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
     """The columns of the CSV: `client_id` as strings, the others as float64."""
     return run.read_columns(f"{self.name}.csv")
@@ -141,7 +142,7 @@ class Results:
       runs: Finished runs.
       work: Takes what a run's model is tried with, and a function to be called whenever a client is
         done; returns the columns of the CSV and what else the JSON describes.
-      overrides: Values in place of the runs' own, of the flags `WHERE_DATA_IS`.
+      overrides: Values in place of the runs' own, of the flags `train_flags.WHERE_DATA_IS`.
 
     Raises:
       ValueError: If a run has no weights, a model does not fit its task, or test clients are not
@@ -156,6 +157,10 @@ class Results:
       if self.read(run).get("settings") != settings[run]
       or not (run.path / f"{self.name}.csv").is_file()
     ]
+    if not missing:
+      return
+    with cli.starting_tensorflow():
+      from tasks import task
     # By seed, as the methods of a seed share their clients.
     missing.sort(key=lambda run: run.seed)
     sizes = [len(run.clients("test").get("client_id", ())) for run in missing]
@@ -167,12 +172,11 @@ class Results:
       unit="client",
       mininterval=0.2 if terminal else 20,
       dynamic_ncols=terminal,
-      disable=not missing,
     ) as bar:
       for run, done in zip(missing, itertools.accumulate(sizes)):
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
         config = run_config.from_flags({**run.flags, **(overrides or {})})
-        key = tuple(getattr(config, name) for name in _DATA_FLAGS)
+        key = (config.task, task.Request.of_run(config))
         if key not in loaded:
           loaded = {key: _load(config, self.settings["held_in_fraction"], run.seed)}
         columns, described = work(_material(run, config, *loaded[key]), bar.update)
@@ -241,30 +245,3 @@ def _material(
       " task's model has them: run it again with this version."
     )
   return Material(run, config, model, weights, examples)
-
-
-def task_of_flags() -> tuple[str, str, dict[str, str]]:
-  """Reads --output_dir, --task (the only one with finished runs by default) and data's place.
-
-  Returns:
-    (output directory, task, what to override of `WHERE_DATA_IS`).
-
-  Raises:
-    ValueError: If another flag of a training run is given, or the task is not clear.
-  """
-  given = list(train_flags.given())
-  strange = [name for name in given if name not in ("output_dir", "task", *WHERE_DATA_IS)]
-  if strange:
-    raise ValueError(
-      f"Found --{strange[0]}, which this command does not take; the finished runs have their own."
-    )
-  output_dir, task = flags.FLAGS.output_dir, flags.FLAGS.task
-  if "task" not in given:
-    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
-    if len(tasks) > 1:
-      raise ValueError(
-        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
-      )
-    task = tasks[0] if tasks else task
-  overrides = {name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in given}
-  return output_dir, task, overrides

@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import choices
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
@@ -80,7 +81,7 @@ def report(
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
     settings: The members of the family, and how clients choose.
-    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
 
   Returns:
     The page.
@@ -223,12 +224,8 @@ def _notes(
 
 
 def define_flags() -> None:
+  finished_models.define_flags("choose")
   flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_float(
-    "held_in_fraction",
-    family_choices.Settings.held_in_fraction,
-    "Fraction of a test client's examples to choose on; the others measure.",
-  )
   flags.DEFINE_list(
     "methods",
     [],
@@ -238,7 +235,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task, overrides = finished_models.task_of_flags()
+  output_dir, task, overrides = train_flags.finished_task()
   settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -27,6 +27,7 @@ from typing import Any
 from absl import flags
 import pandas as pd
 
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -35,7 +36,6 @@ from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
 
@@ -57,7 +57,7 @@ class Settings:
   """
 
   epochs: int = 10
-  held_in_fraction: float = 0.5
+  held_in_fraction: float = finished_models.HELD_IN_FRACTION
 
   def __post_init__(self) -> None:
     if self.epochs < 1:
@@ -77,7 +77,7 @@ def report(
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
     settings: How.
-    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
 
   Returns:
     The page.
@@ -88,23 +88,21 @@ def report(
   runs = finished_models.find(output_dir, task)
   files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
   files.measure(runs, functools.partial(_personalize, settings.epochs), overrides)
-  described = [files.read(run) for run in runs]
+  described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)
   groups, epsilon = run_folder.at_one_epsilon(all_groups)
   # Those compared have names without a budget, as FedAvg's is then "fed_avg".
   results, compared = (
     tables.of_values(
-      (method, run.seed, run_files.flatten({when: files.read(run)[when] for when in files.parts}))
-      for method, members in some.items()
-      for run in members
+      (method, run.seed, files.numbers(run)) for method, members in some.items() for run in members
     )
     for some in (all_groups, groups)
   )
-  shown = summary.contenders(groups)
-  figures = [
-    fine_tuning.arrows(compared, list(groups)),
-    fine_tuning.histograms({method: _pooled(files, runs) for method, runs in shown.items()}),
-  ]
+  pooled = {
+    method: pd.concat([pd.DataFrame(files.read_clients(run)) for run in members])
+    for method, members in summary.contenders(groups).items()
+  }
+  figures = [fine_tuning.arrows(compared, list(groups)), fine_tuning.histograms(pooled)]
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
   return page.Page(
     _NAME,
@@ -177,15 +175,11 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   means = tables.over_seeds(results)["mean"]
   fed_avg = names.FED_AVG
   first = next((method for method in methods if method == fed_avg), methods[0])
-  levels = {
-    (when, statistic): tables.percent(means[first, f"{when}.error.{statistic}"])
-    for when in fine_tuning.WHEN
-    for statistic in ("mean", "p90")
-  }
+  levels = {metric: tables.percent(mean) for metric, mean in means[first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
-    f" {levels['before', 'mean']} to {levels['after', 'mean']} and the 90th percentile from"
-    f" {levels['before', 'p90']} to {levels['after', 'p90']}."
+    f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"
+    f" {levels['before.error.p90']} to {levels['after.error.p90']}."
   )
   rivals = [method for method in methods if method != fed_avg]
   best = next(iter(tables.lowest_means(results, "before.error.p90", rivals)), None)
@@ -210,10 +204,10 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   return text + tables.over(num_seeds, caution if unsure else "")
 
 
-def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
+def _note(settings: Settings, described: pd.DataFrame) -> str:
   """Says how to read the table, and how clients fine-tuned."""
-  rates = ", ".join(f"{rate:g}" for rate in sorted({found["learning_rate"] for found in described}))
-  sizes = sorted({found["batch_size"] for found in described})
+  rates = ", ".join(f"{rate:g}" for rate in sorted(described["learning_rate"].unique()))
+  sizes = sorted(described["batch_size"].unique())
   batches = ", ".join(str(size) if size else "all examples" for size in sizes)
   return (
     "Misclassification error of the test clients on their held-out examples in %, each client"
@@ -228,11 +222,9 @@ def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
   )
 
 
-def _diverged(described: Sequence[Mapping[str, Any]]) -> list[str]:
+def _diverged(described: pd.DataFrame) -> list[str]:
   """Returns a sentence about clients whose fine-tuning diverged, if there are any."""
-  diverged, clients = (
-    sum(found[name] for found in described) for name in ("num_diverged", "num_clients")
-  )
+  diverged, clients = described[["num_diverged", "num_clients"]].sum()
   sentence = (
     f"Fine-tuning diverged for {diverged} of {clients} clients (over all methods and seeds); they"
     " keep the model that they were handed."
@@ -240,24 +232,14 @@ def _diverged(described: Sequence[Mapping[str, Any]]) -> list[str]:
   return [sentence] if diverged else []
 
 
-def _pooled(files: finished_models.Results, runs: Sequence[run_folder.Run]) -> pd.DataFrame:
-  """Returns the errors of the clients of all seeds in %, before and after."""
-  columns = pd.concat([pd.DataFrame(files.read_clients(run)) for run in runs])
-  return pd.DataFrame({when: 100 * columns[f"error_{when}"] for when in fine_tuning.WHEN})
-
-
 def define_flags() -> None:
+  finished_models.define_flags("fine-tune")
   flags.adopt_module_key_flags(finished_models)
   flags.DEFINE_integer("epochs", Settings.epochs, "Passes over what a client fine-tunes on.")
-  flags.DEFINE_float(
-    "held_in_fraction",
-    Settings.held_in_fraction,
-    "Fraction of a test client's examples to fine-tune on; the others measure.",
-  )
 
 
 def main() -> None:
-  output_dir, task, overrides = finished_models.task_of_flags()
+  output_dir, task, overrides = train_flags.finished_task()
   settings = Settings(flags.FLAGS.epochs, flags.FLAGS.held_in_fraction)
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))
