@@ -31,7 +31,7 @@ _STATISTICS = ("mean", "p90", "superquantile_90")
 @pytest.fixture(autouse=True)
 def empty_figures(monkeypatch):
   """Spares reports their figures, whose drawing takes the longest."""
-  monkeypatch.setattr(day, "draw", lambda days, num_days: style.Figure("day", "A day", "", b""))
+  monkeypatch.setattr(day, "draw", lambda days: style.Figure("day", "A day", "", b""))
 
 
 def _write_run(
@@ -79,7 +79,7 @@ def _describe(output_dir):
 
 
 def _measured(output_dir):
-  return {run: availability._measure(run) for run in run_folder.find_runs(output_dir)}
+  return {run: day.measure(run) for run in run_folder.find_runs(output_dir)}
 
 
 def _csv_rows(output_dir, method, seed):
@@ -197,7 +197,8 @@ def test_hours_of_the_figure_against_brute_force(tmp_path):
       assert "theta" not in values
     if run.method == "superquantile_theta_0.25":
       np.testing.assert_array_equal(values["theta"], np.full(24, 0.25))
-  assert "hours" not in " ".join(availability._notes(list(measured.values())))
+  windows = pd.DataFrame([measurement.window for measurement in measured.values()])
+  assert "hours" not in " ".join(availability._notes(windows))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_figure(tmp_path):
     measurement.day.assign(method=run.method, seed=run.seed)
     for run, measurement in _measured(tmp_path).items()
   ]
-  figure = _DRAW(pd.concat(days), 10)
+  figure = _DRAW(pd.concat(days))
   assert figure.light != figure.dark and figure.light.startswith(b"<?xml")
   assert "last 10 days" in figure.caption
 
@@ -284,7 +285,7 @@ def test_many_methods_leave_the_adaptive_one_in_the_figure(tmp_path, monkeypatch
   methods = ["fed_avg", *(f"superquantile_theta_0.{digit}" for digit in range(1, 9)), _ADAPTIVE]
   _write_runs(tmp_path, methods, (0,), num_rounds=30)
   shown = []
-  monkeypatch.setattr(day, "draw", lambda days, _: shown.extend(days["method"].unique()))
+  monkeypatch.setattr(day, "draw", lambda days: shown.extend(days["method"].unique()))
   measured = _measured(tmp_path)
   availability._draw(run_folder.group_by_method(measured), measured)
   assert shown[0] == "fed_avg" and shown[-1] == _ADAPTIVE and len(shown) < 7

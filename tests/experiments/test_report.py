@@ -320,7 +320,7 @@ def test_missing_files_and_columns_leave_figures_out(tmp_path):
     for name in ("test_clients.csv", "train_clients.csv", "flags.txt", "manifest.json"):
       (folder / name).unlink()
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  figures, omitted = comparison.draw(groups)
+  figures, omitted = summary.draw(groups)
   assert [figure.name for figure in figures] == ["error-by-method", "error-by-round"]
   assert len(omitted) == 6
   assert _write(tmp_path)["html"].exists()
@@ -367,7 +367,7 @@ def test_every_method_is_in_the_table_and_in_one_figure(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
   rows = comparison.table(groups).rows
   assert [row.name for row in rows] == [method.label for method in groups]
-  figures, _ = comparison.draw(groups)
+  figures, _ = summary.draw(groups)
   by_name = {figure.name: figure for figure in figures}
   assert "Of many methods" not in by_name["error-by-method"].caption
   assert "Of many methods" in by_name["error-histogram"].caption

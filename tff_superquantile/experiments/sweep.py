@@ -88,13 +88,15 @@ def _preset() -> presets.Preset:
   return presets.PRESETS[name]
 
 
-def _parse_names(flag: str, values: Sequence[str]) -> list[float]:
-  """Returns the values of a list flag whose numbers name the folders of runs."""
-  numbers = cli.parse_list(flag, values, float)
+def _parse_names(flag: flags.FlagHolder) -> Optional[Sequence[float]]:
+  """Returns the values of a list flag whose numbers name the folders of runs; None without it."""
+  if flag.value is None:
+    return None
+  numbers = cli.parse_list(flag.name, flag.value, float)
   if len({f"{number:g}" for number in numbers}) < len(numbers):
     raise ValueError(
-      f"Found --{flag}={','.join(values)}; expected values that differ in their first six digits,"
-      " which name their folders."
+      f"Found --{flag.name}={','.join(flag.value)}; expected values that differ in their first six"
+      " digits, which name their folders."
     )
   return numbers
 
@@ -106,21 +108,18 @@ def plan() -> list[tuning.Settings]:
     if flags.FLAGS[name].present:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
-  thetas: Optional[Sequence[float]] = None
-  epsilons: Optional[Sequence[float]] = None
-  if _THETAS.value is not None:
-    thetas = [superquantile.check_theta(t) for t in _parse_names("thetas", _THETAS.value)]
-  if _EPSILONS.value is not None:
-    if not preset.epsilons:
-      raise ValueError(
-        f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
-      )
-    epsilons = _parse_names("epsilons", _EPSILONS.value)
-    if not all(0.0 < epsilon < math.inf for epsilon in epsilons):
-      raise ValueError(f"Found --epsilons={','.join(_EPSILONS.value)}; expected positive numbers.")
-  elif _QUICK.value:
+  thetas = _parse_names(_THETAS)
+  for theta in thetas or ():
+    superquantile.check_theta(theta)
+  if _EPSILONS.value is not None and not preset.epsilons:
+    raise ValueError(
+      f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
+    )
+  epsilons = _parse_names(_EPSILONS)
+  if not all(0.0 < epsilon < math.inf for epsilon in epsilons or ()):
+    raise ValueError(f"Found --epsilons={','.join(_EPSILONS.value)}; expected positive numbers.")
+  if epsilons is None and _QUICK.value:
     epsilons = preset.epsilons[::2][:2]  # Two are enough for a curve.
-  methods = preset.methods(thetas, epsilons)
   seeds = preset.seeds
   if _SEEDS.value is not None:
     seeds = cli.parse_list("seeds", _SEEDS.value, int)
@@ -128,27 +127,19 @@ def plan() -> list[tuning.Settings]:
       raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
   elif _QUICK.value:
     seeds = seeds[:1]
-  given = train_flags.given()
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
   defaults = dataclasses.asdict(run_config.RunConfig())
   return [
-    {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
-    for seed, method in itertools.product(seeds, methods)
+    {**defaults, "task": preset.task, **common, **method, "seed": seed, **train_flags.given()}
+    for seed, method in itertools.product(seeds, preset.methods(thetas, epsilons))
   ]
-
-
-def _distinct(configs: Sequence[run_config.RunConfig]) -> list[run_config.RunConfig]:
-  """Returns the runs, each once, also if tuning chooses one that runs anyway."""
-  return list({names.run_path(config): config for config in configs}.values())
 
 
 def _is_left(config: run_config.RunConfig) -> bool:
   """Returns whether a run has neither finished nor diverged."""
-  run = run_folder.of_config(config)
-  if run.diverged:
-    return False
-  wanted = config.num_rounds
-  return not run.finished or (wanted is not None and run.flags.get("num_rounds") != str(wanted))
+  run, wanted = run_folder.of_config(config), config.num_rounds
+  is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
+  return not run.diverged and (not run.finished or is_shorter)
 
 
 class _Stages:
@@ -173,14 +164,14 @@ class _Stages:
     Returns:
       Names of the runs that failed.
     """
-    configs = _distinct(configs)
+    # Once each, as tuning may choose what runs anyway.
+    configs = list({names.run_path(config): config for config in configs}.values())
     if not self._print_commands:
       print(f"{len(configs)} runs: {what}", flush=True)
       return pool.run_all(configs, self._num_workers)
     left = [config for config in configs if _is_left(config)]
     if left:
-      for config in left:
-        print(shlex.join(pool.command(config)))
+      print(*(shlex.join(pool.command(config)) for config in left), sep="\n")
       print(f"{len(left)} of {len(configs)} runs are left: {what}", file=sys.stderr)
       sys.exit(0)
     return []
@@ -199,7 +190,6 @@ def _tune(
   """Returns the runs of the comparison with the values of grid searches, or their defaults."""
   if tune == "none":
     return [tuning.with_defaults(settings) for settings in plan]
-  first_seed = plan[0]["seed"]
   if tune == "all":
     for grid in preset.shared_grids:
       # The command line has the last word.
@@ -210,7 +200,7 @@ def _tune(
       what = f"tuning {' and '.join(f'--{flag}' for flag in grid.values)} with FedAvg"
       (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, plan[0])])
       plan = [{**settings, **chosen} for settings in plan]
-  tuned = [s for s in plan if s["seed"] == first_seed and tuning.is_tuned(s)]
+  tuned = [s for s in plan if s["seed"] == plan[0]["seed"] and tuning.is_tuned(s)]
   if not tuned:
     return list(plan)
   searches = [tuning.method_search(preset, settings) for settings in tuned]

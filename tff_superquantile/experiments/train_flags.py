@@ -6,6 +6,10 @@ from typing import Any
 from absl import flags
 
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+
+# Flags of a run that a command about finished runs may override, as data may have moved.
+WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
 
 
 def _define() -> None:
@@ -32,3 +36,30 @@ def given() -> dict[str, Any]:
 def config() -> run_config.RunConfig:
   """Returns the config that the command line asks for."""
   return run_config.RunConfig(**given())
+
+
+def finished_task() -> tuple[str, str, dict[str, str]]:
+  """Reads --output_dir, --task (the only one with finished runs by default) and data's place.
+
+  Returns:
+    (output directory, task, what to override of `WHERE_DATA_IS`).
+
+  Raises:
+    ValueError: If another flag of a training run is given, or the task is not clear.
+  """
+  names = list(given())
+  strange = [name for name in names if name not in ("output_dir", "task", *WHERE_DATA_IS)]
+  if strange:
+    raise ValueError(
+      f"Found --{strange[0]}, which this command does not take; the finished runs have their own."
+    )
+  output_dir, task = flags.FLAGS.output_dir, flags.FLAGS.task
+  if "task" not in names:
+    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
+    if len(tasks) > 1:
+      raise ValueError(
+        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
+      )
+    task = tasks[0] if tasks else task
+  overrides = {name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in names}
+  return output_dir, task, overrides

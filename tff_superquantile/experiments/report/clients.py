@@ -98,19 +98,6 @@ def loss_against_size(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def grid(num_panels: int, height: float) -> tuple[mpl_figure.Figure, list[mpl_axes.Axes]]:
-  """Makes a figure of a panel for each method, `height` inches a row, with common axes."""
-  num_columns = 2 if num_panels in (2, 4) else min(3, num_panels)
-  num_rows = math.ceil(num_panels / num_columns)
-  figure = mpl_figure.Figure((style.WIDTH, 0.5 + height * num_rows))
-  panels = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False).flat
-  for index, axes in enumerate(panels):
-    if index >= num_panels:
-      axes.remove()
-    axes.tick_params(labelbottom=index + num_columns >= num_panels)
-  return figure, list(panels[:num_panels])
-
-
 def bin_edges(largest: float) -> np.ndarray:
   """Returns the edges of at most 25 bins of a round width, from zero to beyond `largest`."""
   steps = [mantissa * 10.0**power for power in range(-4, 4) for mantissa in (1, 2, 4, 5)]
@@ -220,7 +207,7 @@ def _against_size(groups: run_folder.Groups, quantity: Quantity) -> bytes:
       f"{no_figure}: every {quantity.split} client holds {sizes.iloc[0]:.0f}."
     )
   with style.theme():
-    figure, panels = grid(len(points), 2.7)
+    figure, panels = style.grid(len(points), 2.7)
     for axes, (method, clients) in zip(panels, points.items()):
       color = style.palette(list(groups))[method].color
       _draw_points(axes, clients, color)

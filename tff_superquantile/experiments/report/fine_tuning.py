@@ -86,19 +86,20 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
   """Draws the distribution of the clients' errors before and after, a panel for each method.
 
   Args:
-    pooled: {method: errors of the clients of all seeds in %, in the columns "before" and "after"}.
+    pooled: {method: the clients of all seeds, errors in "error_before" and "error_after"}.
 
   Returns:
     The figure.
   """
   looks = style.palette(list(pooled))
-  edges = clients.bin_edges(max(np.nanmax(errors) for errors in pooled.values()))
+  columns = [f"error_{when}" for when in WHEN]
+  edges = clients.bin_edges(100 * max(np.nanmax(found[columns]) for found in pooled.values()))
   with style.theme():
-    figure, panels = clients.grid(len(pooled), 2.1)
-    for axes, (method, errors) in zip(panels, pooled.items()):
+    figure, panels = style.grid(len(pooled), 2.1)
+    for axes, (method, found) in zip(panels, pooled.items()):
       color = looks[method].color
       for when, fill, vertical in (("before", False, (0, (1.5, 1.5))), ("after", True, "-")):
-        known = errors[when].dropna()
+        known = 100 * found[f"error_{when}"].dropna()
         sns.histplot(
           x=known.round(6),
           bins=edges,

@@ -1,16 +1,20 @@
-"""The figure of private quantiles: quantile error against epsilon."""
+"""The figure and the tables of private quantiles: quantile error against epsilon."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import math
-from typing import Any
 
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
+import pandas as pd
 
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+
+# The recipe of points that went through TFF's secure sum.
+THROUGH_TFF = "least_squares_in_tff"
 
 _CAPTION = (
   "Mean over data sets of |H(j) / n - (1 - θ)|, averaged over θ = 0.1 to 0.9; both axes are"
@@ -22,21 +26,20 @@ _CAPTION = (
 )
 
 
-def draw(points: Sequence[Any], titles: Mapping[str, str], through_tff: str) -> style.Figure:
+def draw(points: pd.DataFrame, titles: Mapping[str, str]) -> style.Figure:
   """Draws quantile errors.
 
   Args:
-    points: Points of `studies.quantile_error`.
+    points: The rows of quantile_error.csv.
     titles: The titles of the recipes "paper", "dyadic" and "least_squares".
-    through_tff: The recipe of points that went through TFF's secure sum.
 
   Returns:
     The figure.
   """
-  points = [point for point in points if not math.isnan(point.error)]
-  distributions = list(dict.fromkeys(point.distribution for point in points))
-  all_bins = sorted({point.num_bins for point in points})
-  all_bits = sorted({p.bits for p in points if p.recipe == "paper"})
+  points = points.dropna(subset="error")
+  distributions = list(points["distribution"].unique())
+  all_bins = sorted(points["num_bins"].unique())
+  all_bits = sorted(points.loc[points["recipe"] == "paper", "bits"].unique())
   colors = {
     "paper": style.GREY,
     "dyadic": style.COLORS[1],
@@ -51,25 +54,19 @@ def draw(points: Sequence[Any], titles: Mapping[str, str], through_tff: str) -> 
     lines = {}
     for row, distribution in zip(panels, distributions):
       for axes, num_bins in zip(row, all_bins):
-        here = [p for p in points if (p.distribution, p.num_bins) == (distribution, num_bins)]
-        for recipe, color in colors.items():
-          # Our error does not depend on the bits, as long as they are enough.
-          for index, bits in enumerate(all_bits if recipe == "paper" else all_bits[-1:]):
-            curve = sorted(
-              (p.epsilon, p.error) for p in here if (p.recipe, p.bits) == (recipe, bits)
-            )
-            dash = style.DASHES[index % len(style.DASHES)]
-            axes.plot(*zip(*curve), color=color, linestyle=dash, linewidth=1.5)
-            title = titles[recipe]
-            title += f", {bits} bits" if recipe == "paper" else ""
-            lines[title] = mpl_lines.Line2D([], [], color=color, linestyle=dash, linewidth=2)
-        in_tff = [(p.epsilon, p.error) for p in here if p.recipe == through_tff]
-        if in_tff:
+        here = points[(points["distribution"] == distribution) & (points["num_bins"] == num_bins)]
+        for recipe, index, title, curve in _curves(here, titles, all_bits):
+          curve = curve.sort_values(["epsilon", "error"])
+          color, dash = colors[recipe], style.DASHES[index % len(style.DASHES)]
+          axes.plot("epsilon", "error", data=curve, color=color, linestyle=dash, linewidth=1.5)
+          lines[title] = mpl_lines.Line2D([], [], color=color, linestyle=dash, linewidth=2)
+        in_tff = here[here["recipe"] == THROUGH_TFF]
+        if not in_tff.empty:
           color = colors["least_squares"]
-          axes.plot(*zip(*in_tff), color=color, marker="D", markersize=4.5, linestyle="none")
+          axes.plot("epsilon", "error", "D", data=in_tff, color=color, markersize=4.5)
         axes.set_title(f"{distribution}, {num_bins} bins")
         axes.set(xscale="log", yscale="log")
-        axes.xaxis.set_major_locator(ticker.FixedLocator(sorted({p.epsilon for p in points})))
+        axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(points["epsilon"].unique())))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -82,3 +79,56 @@ def draw(points: Sequence[Any], titles: Mapping[str, str], through_tff: str) -> 
     figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=min(3, len(lines)))
     svg = style.to_svg(figure)
   return style.Figure("quantile_error", "Quantile error against epsilon", _CAPTION, svg)
+
+
+def lay_out(
+  points: pd.DataFrame,
+  titles: Mapping[str, str],
+  distribution: str,
+  num_bins: int,
+  needed_bits: Sequence[int],
+  epsilons: Sequence[float],
+  all_bits: Sequence[int],
+) -> tables.Table:
+  """Lays out the errors of the recipes against epsilon.
+
+  Args:
+    points: As in `draw`.
+    titles: As in `draw`.
+    distribution: Of the values.
+    num_bins: Number of bins.
+    needed_bits: How many the least squares need, for each epsilon.
+    epsilons: The columns.
+    all_bits: The numbers of bits of the paper's rows.
+
+  Returns:
+    The table.
+  """
+  points = points[(points["distribution"] == distribution) & (points["num_bins"] == num_bins)]
+  found = {title: of_curve for _, _, title, of_curve in _curves(points, titles, all_bits)}
+  in_tff = points[points["recipe"] == THROUGH_TFF].drop_duplicates("epsilon", keep="last")
+  for num_seeds in in_tff["num_seeds"][:1]:
+    found[f"the same through TFF's secure sum, {num_seeds} seeds"] = in_tff
+  texts = {
+    title: [
+      "-" if math.isnan(error) else f"{error:.3f}"
+      for error in of_row.set_index("epsilon")["error"].reindex(epsilons)
+    ]
+    for title, of_row in found.items()
+  }
+  texts["bits that ours needs"] = [*map(str, needed_bits)]
+  rows = [tables.Row(title, [*map(tables.Cell, row)]) for title, row in texts.items()]
+  headings = ["epsilon", *(f"{epsilon:g}" for epsilon in epsilons)]
+  return tables.Table(f"{distribution}, {num_bins} bins", headings, rows)
+
+
+def _curves(
+  points: pd.DataFrame, titles: Mapping[str, str], all_bits: Sequence[int]
+) -> Iterator[tuple[str, int, str, pd.DataFrame]]:
+  """Yields recipe, index among its curves, title and points of each curve of a panel."""
+  for recipe, title in titles.items():
+    of_recipe = points[points["recipe"] == recipe]
+    # Ours does not depend on the bits as long as they are enough.
+    for index, bits in enumerate(all_bits if recipe == "paper" else [max(all_bits)]):
+      suffix = f", {bits} bits" if recipe == "paper" else ""
+      yield recipe, index, title + suffix, of_recipe[of_recipe["bits"] == bits]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-import math
 from typing import NamedTuple
 
 from matplotlib import axes as mpl_axes
-from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
 import pandas as pd
@@ -114,12 +112,9 @@ def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -
       drawn.append((panel, curves))
   if not drawn:
     raise style.NothingToDraw(f"No figure of {subject}: the runs have no such columns.")
-  num_columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
-  num_rows = math.ceil(len(drawn) / num_columns)
   with style.theme():
-    figure = mpl_figure.Figure((style.WIDTH, 0.5 + 2.6 * num_rows))
-    grid = figure.subplots(num_rows, num_columns, squeeze=False)
-    for axes, (panel, curves) in zip(grid.flat, drawn):
+    figure, grid = style.grid(len(drawn), 2.6, common_axes=False)
+    for axes, (panel, curves) in zip(grid, drawn):
       for method, curve in curves.items():
         add_curve(axes, curve, looks[method], 0.16 if len(curves) <= 4 else 0.08)
         if panel.column == "tail_size":
@@ -128,8 +123,6 @@ def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
       axes.set_xlim(0, max(curve.index[-1] for curve in curves.values()) or 1)
       axes.set_ylim(*_limits(curves.values(), from_zero=panel.column == "tail_size"))
-    for axes in grid.flat[len(drawn) :]:
-      axes.remove()
     shown = [method for method in groups if any(method in curves for _, curves in drawn)]
     style.add_legend(figure, looks, shown)
     return style.to_svg(figure)

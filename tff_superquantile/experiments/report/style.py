@@ -8,10 +8,12 @@ import contextlib
 import dataclasses
 import functools
 import io
+import math
 import re
 from typing import Union
 
 import matplotlib
+from matplotlib import axes as mpl_axes
 from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
@@ -153,6 +155,24 @@ def palette(
   }
   looks[names.FED_AVG] = Look(GREY, "-")
   return {method: looks[family] for method, family in families.items()}
+
+
+def grid(
+  num_panels: int, height: float, common_axes: bool = True
+) -> tuple[mpl_figure.Figure, list[mpl_axes.Axes]]:
+  """Makes a figure of panels, `height` inches a row, with common axes or with axes of their own."""
+  num_columns = 2 if num_panels in (2, 4) else min(3, num_panels)
+  num_rows = math.ceil(num_panels / num_columns)
+  figure = mpl_figure.Figure((WIDTH, 0.5 + height * num_rows))
+  panels = figure.subplots(
+    num_rows, num_columns, sharex=common_axes, sharey=common_axes, squeeze=False
+  ).flat
+  for index, axes in enumerate(panels):
+    if index >= num_panels:
+      axes.remove()
+    if common_axes:
+      axes.tick_params(labelbottom=index + num_columns >= num_panels)
+  return figure, list(panels[:num_panels])
 
 
 def label(title: str, longest: int = 36) -> str:

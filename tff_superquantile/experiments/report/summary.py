@@ -1,12 +1,16 @@
-"""Figures of the tables' numbers: method beside method, and against the privacy budget."""
+"""The figures of a comparison: method beside method, against the privacy budget, and all others."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report import clients
+from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
@@ -17,6 +21,20 @@ P90 = "test.error.p90"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
+# Figures that have no room for any number of methods.
+_FIGURES = (
+  clients.error_histogram,
+  clients.loss_histogram,
+  clients.error_against_size,
+  clients.loss_against_size,
+  rounds.error_by_round,
+  rounds.selection_by_round,
+  rounds.loss_by_round,
+)
+_CONTENDERS_NOTE = (
+  " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
+  " percentiles are drawn."
+)
 
 
 def contenders(groups: run_folder.Groups) -> run_folder.Groups:
@@ -31,8 +49,8 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """
   if len(groups) <= _MAX_CURVES:
     return groups
-  means = tables.over_seeds(tables.of_groups(groups))["mean"]
-  by_tail = sorted(groups, key=lambda method: means.get((method, P90), np.inf))
+  tails = tables.lowest_means(tables.of_groups(groups), P90, groups)
+  by_tail = [*tails, *(method for method in groups if method not in tails)]
   tail_methods = [method for method in by_tail if method.is_superquantile]
   baselines = [m for m in by_tail if m not in tail_methods and m != names.FED_AVG]
   chosen = {
@@ -41,6 +59,32 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
     *tail_methods[: _MAX_CURVES - 1 - _BASELINES_SHOWN],
   }
   return {method: runs for method, runs in groups.items() if method in chosen}
+
+
+def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
+  """Draws every figure that the runs have the data for.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    The figures, and for each that is left out a sentence that says why.
+  """
+  figures, omitted = [], []
+  at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
+  shown = contenders(at_one_budget)
+  if len({method.epsilon for method in groups} - {None}) > 1:
+    figures.append(error_by_epsilon(groups))
+  note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
+  drawn = [(error_by_method, at_one_budget, ""), *((one, shown, note) for one in _FIGURES)]
+  for draw_one, methods, remark in drawn:
+    try:
+      figure = draw_one(methods)
+      figure = dataclasses.replace(figure, caption=figure.caption + remark)
+      figures.append(style.at_epsilon(figure, epsilon))
+    except style.NothingToDraw as reason:
+      omitted.append(str(reason))
+  return figures, omitted
 
 
 def error_by_method(groups: run_folder.Groups) -> style.Figure:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.names import Name
 
 _MINUS = "\N{MINUS SIGN}"
 ONE_SEED = "This is one seed, which cannot tell an effect from chance."
@@ -146,14 +148,12 @@ def of_seeds(
   columns: Sequence[Column],
   names: Mapping[str, str],
   *,
-  colors: Mapping[str, str] | None = None,
+  coloured: Sequence[Name] | None = None,
   not_in_contest: Collection[str] = (),
-  title: str = "",
   first: str = "method",
-  note: str = "",
+  title: str = "",
   focus: str = "",
-  lead: str = "",
-  brief: Collection[str] = (),
+  **texts: Any,
 ) -> Table:
   """Lays out means, and standard deviations over seeds.
 
@@ -161,33 +161,30 @@ def of_seeds(
     results: As `of_values` returns them.
     columns: The columns; those without any value are left out.
     names: The names of the rows by method, in the order of the rows.
-    colors: The colours of methods in the figures.
+    coloured: The methods that get colours, as in `style.palette`.
     not_in_contest: Methods that cannot be the best.
-    title: As in `Table`.
     first: The heading of the names.
-    note: As in `Table`.
-    focus: As in `Table`.
-    lead: As in `Table`.
-    brief: As in `Table`.
+    title: As in `Table`.
+    focus: The metric of the column that matters most.
+    **texts: "note", "lead" and "brief", as in `Table`.
 
   Returns:
     The table; the lowest entry of a contest is marked, and so are those that read the same.
   """
+  looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
+  colors = {method: look.color for method, look in looks.items()}
   aggregates = over_seeds(results)
-  found = set(results["metric"])
-  columns = [column for column in columns if column.metric in found]
+  columns = [column for column in columns if column.metric in set(results["metric"])]
   seeds = results.groupby("method")["seed"].nunique()
   cells = {method: [Cell(str(seeds.get(method, 0)))] for method in names}
   for column in columns:
     entries = aggregates.xs(column.metric, level="metric")
     means, sds = entries["mean"] * column.factor, entries["sd"] * column.factor
     decimals = _significant(means) if column.decimals is None else column.decimals
-    rivals = means[[method for method in means.index if method not in not_in_contest]]
-    rivals = rivals[np.isfinite(rivals)]
-    best = ""
-    if column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty:
-      # Entries that read the same are equally good: the text decides and not the 15th digit.
-      best = number(rivals.min(), decimals)
+    rivals = means[np.isfinite(means)].drop(list(not_in_contest), errors="ignore")
+    is_contest = column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty
+    # Entries that read the same are equally good: the text decides and not the 15th digit.
+    best = number(rivals.min(), decimals) if is_contest else ""
     for method, row in cells.items():
       if method not in means:
         row.append(Cell("–"))
@@ -195,16 +192,24 @@ def of_seeds(
       text = number(means[method], decimals)
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
       row.append(Cell(text, spread, text == best and method not in not_in_contest))
-  rows = [Row(names[method], row, (colors or {}).get(method, "")) for method, row in cells.items()]
-  headings = [first, "seeds", *(column.title for column in columns)]
+  rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]
   titles = {column.metric: column.title for column in columns}
-  return Table(title, headings, rows, note, "numbers", titles.get(focus, ""), lead, brief)
+  headings = [first, "seeds", *titles.values()]
+  return Table(title, headings, rows, focus=titles.get(focus, ""), **texts)
 
 
 def _significant(values: pd.Series) -> int:
   """Returns how many decimals show three significant digits of the smallest value."""
   sizes = values[(values > 0) & np.isfinite(values)]
   return min(4, max(0, 2 - math.floor(math.log10(min(sizes, default=1)))))
+
+
+def lowest_means(results: pd.DataFrame, metric: str, methods: Iterable[Name]) -> dict[Name, float]:
+  """Returns the means over seeds of a metric, where they are finite, the lowest first."""
+  means = over_seeds(results)["mean"]
+  found = {method: means.get((method, metric), math.nan) for method in methods}
+  finite = (entry for entry in found.items() if math.isfinite(entry[1]))
+  return dict(sorted(finite, key=lambda entry: entry[1]))
 
 
 def of_seed(results: pd.DataFrame, method: str, metric: str) -> pd.Series:
@@ -224,6 +229,19 @@ def points(changes: pd.Series, sign: bool = True) -> str:
   """Formats differences of fractions as mean and sd in percentage points, "−4.8 ± 1.1"."""
   text = number(100 * changes.mean(), sign=sign)
   return text if len(changes) == 1 else f"{text} ± {number(100 * changes.std())}"
+
+
+def effect(changes: pd.Series, subject: str = "it") -> str:
+  """Says what changes of a subject, as fractions, do to it: "lowers it by 4.8 ± 1.1 points"."""
+  if not float(number(100 * abs(changes.mean()))):
+    return f"leaves {subject} as it is"
+  verb, sizes = ("lowers", -changes) if changes.mean() < 0 else ("raises", changes)
+  return f"{verb} {subject} by {points(sizes, sign=False)} points"
+
+
+def over(num_seeds: int, caution: str = "") -> str:
+  """Ends a sentence about changes: says over how many seeds they are, then a caution."""
+  return f". {ONE_SEED}" if num_seeds == 1 else f", over {num_seeds} seeds.{caution}"
 
 
 def is_unsure(changes: pd.Series) -> bool:

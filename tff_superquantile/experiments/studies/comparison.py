@@ -19,21 +19,18 @@ too. The command needs no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-import dataclasses
+from collections.abc import Sequence
 import math
 import os
 import pathlib
+from typing import Any
 
 from absl import flags
 import pandas as pd
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
-from tff_superquantile.experiments.report import rounds
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
@@ -79,21 +76,6 @@ _FURTHER_COLUMNS = {
     for name, title in _STATISTICS.items()
   ],
 }
-# Figures, and whether they have room for any number of methods.
-_FIGURES = {
-  summary.error_by_method: True,
-  clients.error_histogram: False,
-  clients.loss_histogram: False,
-  clients.error_against_size: False,
-  clients.loss_against_size: False,
-  rounds.error_by_round: False,
-  rounds.selection_by_round: False,
-  rounds.loss_by_round: False,
-}
-_CONTENDERS_NOTE = (
-  " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
-  " percentiles are drawn."
-)
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
@@ -118,7 +100,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       f"and no finished run of {task!r} in {os.fspath(output_dir)!r}."
     )
   groups = run_folder.group_by_method(finished)
-  figures, omitted = draw(groups)
+  figures, omitted = summary.draw(groups)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
   return page.Page(
@@ -142,65 +124,28 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
 
 
 def table(
-  groups: run_folder.Groups,
-  columns: Sequence[tables.Column] = _COLUMNS,
-  title: str = "",
-  note: str = "",
-  lead: str = "",
-  brief: Collection[str] = (),
+  groups: run_folder.Groups, columns: Sequence[tables.Column] = _COLUMNS, **texts: Any
 ) -> tables.Table:
   """Lays out a row for each method.
 
   Args:
     groups: Finished runs by method.
     columns: The columns; those that no method has are left out.
-    title: As in `tables.Table`.
-    note: As in `tables.Table`.
-    lead: As in `tables.Table`.
-    brief: As in `tables.Table`.
+    **texts: As in `tables.of_seeds`.
 
   Returns:
     The table.
   """
   is_private = run_folder.at_one_epsilon(groups)[1] is not None
-  looks = style.palette(list(groups), None if is_private else list(summary.contenders(groups)))
+  coloured = None if is_private else list(summary.contenders(groups))
   return tables.of_seeds(
     tables.of_groups(groups),
     columns,
     {method: method.label for method in groups},
-    colors={method: look.color for method, look in looks.items()},
-    title=title,
-    note=note,
+    coloured=coloured,
     focus=summary.P90,
-    lead=lead,
-    brief=brief,
+    **texts,
   )
-
-
-def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
-  """Draws every figure that the runs have the data for.
-
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    The figures, and for each that is left out a sentence that says why.
-  """
-  figures, omitted = [], []
-  at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
-  shown = summary.contenders(at_one_budget)
-  if len({method.epsilon for method in groups} - {None}) > 1:
-    figures.append(summary.error_by_epsilon(groups))
-  for draw_one, has_room in _FIGURES.items():
-    try:
-      figure = draw_one(at_one_budget if has_room else shown)
-    except style.NothingToDraw as reason:
-      omitted.append(str(reason))
-      continue
-    if not has_room and len(shown) < len(at_one_budget):
-      figure = dataclasses.replace(figure, caption=figure.caption + _CONTENDERS_NOTE)
-    figures.append(style.at_epsilon(figure, epsilon))
-  return figures, omitted
 
 
 def summarize(groups: run_folder.Groups) -> str:
@@ -218,13 +163,11 @@ def summarize(groups: run_folder.Groups) -> str:
   groups, epsilon = run_folder.at_one_epsilon(groups)
   results = tables.of_groups(groups)
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
-  means = tables.over_seeds(results)["mean"]
-  tails = {method: means.get((method, summary.P90), math.nan) for method in groups}
-  tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
+  tails = tables.lowest_means(results, summary.P90, groups)
   if not tails:
     return f"{budget}No method reports {_TAIL}."
   rivals = [method for method in tails if method != names.FED_AVG]
-  best = min(rivals or tails, key=tails.__getitem__)
+  best = (rivals or list(tails))[0]
   name = best.label
   if names.FED_AVG not in tails or not rivals:
     return (
@@ -233,23 +176,18 @@ def summarize(groups: run_folder.Groups) -> str:
     )
   effect, changes = _effect(results, best)
   if len(rivals) == 1:
-    text = f"{budget}Against FedAvg, {name} {effect}"
+    subject = f"Against FedAvg, {name}"
   elif effect.startswith("lowers"):
-    text = (
-      f"{budget}Of {len(rivals)} methods compared with FedAvg, {name} does best by the worst-off"
-      f" clients: it {effect}"
-    )
+    of_all = f"Of {len(rivals)} methods compared with FedAvg"
+    subject = f"{of_all}, {name} does best by the worst-off clients: it"
   else:
-    text = (
-      f"{budget}None of {len(rivals)} methods serves the worst-off clients better than FedAvg;"
-      f" {name} comes closest: it {effect}"
-    )
+    of_all = f"None of {len(rivals)} methods serves the worst-off clients better than FedAvg"
+    subject = f"{of_all}; {name} comes closest: it"
+  text = f"{budget}{subject} {effect}"
   if changes.empty:
     return f"{text}; the two share no seed, so part of the difference may be the seeds’."
-  if len(changes) == 1:
-    return f"{text}. {tables.ONE_SEED}"
   caution = " The change of the percentile is no larger than its standard deviation over seeds."
-  return f"{text}, over {len(changes)} seeds.{caution if tables.is_unsure(changes) else ''}"
+  return text + tables.over(len(changes), caution if tables.is_unsure(changes) else "")
 
 
 def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
@@ -261,18 +199,11 @@ def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
     # Methods that share no seed are compared over all of theirs.
     return values[changes.index].mean() if len(changes) else values.mean()
 
-  def shift(metric: str) -> float:
-    return level(method, metric) - level(names.FED_AVG, metric)
-
-  levels = " → ".join(tables.percent(level(name, summary.P90)) for name in (names.FED_AVG, method))
-  size = tables.number(100 * abs(shift(summary.P90)))
-  if not float(size):
-    effect = f"leaves {_TAIL} as it is ({levels})"
-  else:
-    spread = f" ± {tables.number(100 * changes.std())}" if len(changes) > 1 else ""
-    verb = "lowers" if shift(summary.P90) < 0 else "raises"
-    effect = f"{verb} {_TAIL} by {size}{spread} points ({levels})"
-  if math.isfinite(mean := shift(_MEAN)):
+  before, after = (level(name, summary.P90) for name in (names.FED_AVG, method))
+  shown = pd.Series([after - before]) if changes.empty else changes
+  levels = f"{tables.percent(before)} → {tables.percent(after)}"
+  effect = f"{tables.effect(shown, _TAIL)} ({levels})"
+  if math.isfinite(mean := level(method, _MEAN) - level(names.FED_AVG, _MEAN)):
     effect += f" and changes the mean by {tables.number(100 * mean, sign=True)} points"
   return effect, changes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
@@ -31,14 +31,11 @@ class Settings:
       privacy.
   """
 
-  held_in_fraction: float = 0.5
+  held_in_fraction: float = finished_models.HELD_IN_FRACTION
   methods: Sequence[str] = ()
 
   def __post_init__(self) -> None:
-    if not 0.0 < self.held_in_fraction < 1.0:
-      raise ValueError(
-        f"Found held_in_fraction = {self.held_in_fraction}; expected a number between 0 and 1."
-      )
+    finished_models.check_fraction(self.held_in_fraction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,26 +115,28 @@ class Choice:
 
 
 def evaluate(
-  run: run_folder.Run, loader: finished_models.Loader, files: finished_models.Results
-) -> None:
-  """Evaluates one run's model on both parts of the test clients' examples, writes the results."""
+  material: finished_models.Material, on_client: Callable[[], None]
+) -> tuple[dict[str, Sequence], dict[str, Any]]:
+  """Evaluates one run's model on both parts of the test clients' examples.
+
+  Args:
+    material: What it is tried with.
+    on_client: Not called, as all clients are evaluated at once.
+
+  Returns:
+    Columns of the clients, and how many were left out.
+  """
   from tff_superquantile import evaluation
 
-  material = loader.load(run)
   columns: dict[str, Any] = {"client_id": material.examples.held_in.client_ids}
-  described: dict[str, Any] = {"num_left_out": material.examples.num_left_out}
   values: dict[str, Any] = {}
   for part in PARTS:
     metrics = evaluation.build_evaluator(material.model, getattr(material.examples, part))(
       material.weights
     )
     columns[f"num_{part}"] = metrics.num_examples
-    values.update({f"loss_{part}": metrics.loss, f"error_{part}": metrics.error})
-    described[part] = {
-      "loss": evaluation.describe(metrics.loss),
-      "error": evaluation.describe(metrics.error),
-    }
-  files.write(run, {**columns, **values}, described)
+    values |= {f"loss_{part}": metrics.loss, f"error_{part}": metrics.error}
+  return columns | values, {"num_left_out": material.examples.num_left_out}
 
 
 def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
+import itertools
 import os
 import sys
 from typing import Any
@@ -24,22 +25,10 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
-# Flags of a run that a command about finished runs may override, as data may have moved.
-WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
+HELD_IN_FRACTION = 0.5
 # A command that adopts this module's flags lists these in its --help.
-for _name in ("output_dir", "task", *WHERE_DATA_IS):
+for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
   flags.declare_key_flag(_name)
-# These flags decide a run's test clients.
-_DATA_FLAGS = (
-  "task",
-  "seed",
-  "data",
-  "min_examples_per_client",
-  "num_train_clients",
-  "num_test_clients",
-  "validation_fraction",
-  *WHERE_DATA_IS,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +36,14 @@ class Material:
   """A run's model with the test clients' examples.
 
   Attributes:
+    run: The run.
     config: Values of the run's flags.
     model: The task's model, a `tff.learning.models.FunctionalModel`.
     weights: The run's weights of it, `run_files.Weights`.
     examples: The test clients' examples in two parts, an `evaluation.SplitExamples`.
   """
 
+  run: run_folder.Run
   config: run_config.RunConfig
   model: Any
   weights: Any
@@ -78,21 +69,21 @@ def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
   return finished
 
 
-def check_weights(runs: Iterable[run_folder.Run]) -> None:
-  """Raises a `ValueError` that lists the runs without a file of their model."""
-  lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / WEIGHTS).is_file()]
-  if lacking:
-    listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
+def define_flags(purpose: str) -> None:
+  """Defines the flag of the fraction of examples that clients hold in for a purpose."""
+  flags.DEFINE_float(
+    "held_in_fraction",
+    HELD_IN_FRACTION,
+    f"Fraction of a test client's examples to {purpose} on; the others measure.",
+  )
+
+
+def check_fraction(held_in_fraction: float) -> None:
+  """Raises a `ValueError` unless clients can hold in this fraction of their examples."""
+  if not 0.0 < held_in_fraction < 1.0:
     raise ValueError(
-      f"Found no {WEIGHTS} in {len(lacking)} of the finished runs ({listed}), which an older"
-      " version left; delete their metrics.json and run the same experiment again: it continues"
-      " from the last checkpoint and writes the model."
+      f"Found held_in_fraction = {held_in_fraction}; expected a number between 0 and 1."
     )
-
-
-def fingerprint(run: run_folder.Run) -> str:
-  """Identifies the run's model: results of another one are out of date."""
-  return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
 def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
@@ -105,165 +96,152 @@ def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
   return model, splits["test"]
 
 
-class Loader:
-  """Loads runs' models and the test clients, which the methods of a seed share, once a seed."""
-
-  def __init__(self, held_in_fraction: float, overrides: Mapping[str, str] | None = None):
-    """Prepares the loader.
-
-    Args:
-      held_in_fraction: As in `evaluation.split_examples`.
-      overrides: Values in place of the runs' own, of the flags `WHERE_DATA_IS`.
-    """
-    self._held_in_fraction = held_in_fraction
-    self._overrides = dict(overrides or {})
-    self._key: tuple | None = None
-    # The model, the test clients' examples in two parts, and the ids of all test clients.
-    self._loaded: tuple[Any, Any, list[str]] | None = None
-
-  def load(self, run: run_folder.Run) -> Material:
-    """Loads a run's model with the test clients' examples.
-
-    Raises:
-      ValueError: If the model does not fit the task, or the test clients are not those that the run
-        was evaluated on.
-    """
-    config = run_config.from_flags({**run.flags, **self._overrides})
-    key = tuple(getattr(config, name) for name in _DATA_FLAGS)
-    if self._loaded is None or key != self._key:
-      from tff_superquantile import evaluation
-
-      model, files = load_task(config)
-      x, y, offsets = files.load()
-      everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-      self._loaded = (
-        model,
-        evaluation.split_examples(everything, self._held_in_fraction, run.seed),
-        list(files.client_ids),
-      )
-      self._key = key
-    model, examples, client_ids = self._loaded
-    if list(run.clients("test").get("client_id", client_ids)) != client_ids:
-      raise ValueError(
-        f"Found other test clients than those of {run.path / 'test_clients.csv'}; expected the data"
-        " that the run had: pass its --data_dir."
-      )
-    weights = run.weights
-    if weights is None:
-      raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
-    shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
-    expected = [[np.shape(w) for w in part] for part in model.initial_weights]
-    if shapes != expected:
-      raise ValueError(
-        f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
-        " task's model has them: run it again with this version."
-      )
-    return Material(config, model, weights, examples)
-
-
 @dataclasses.dataclass(frozen=True)
 class Results:
-  """The results of a command in each run's folder: NAME.csv, a row a client, and NAME.json.
+  """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
 
   Attributes:
     name: NAME.
-    settings: Plain values on which the results depend, besides the run's model.
+    settings: Plain values on which the results depend, besides the run's model; one of them is the
+      "held_in_fraction" of `evaluation.split_examples`.
+    parts: Suffixes of the columns loss_PART and error_PART, whose distributions are described.
   """
 
   name: str
   settings: Mapping[str, Any]
-
-  def _settings_of(self, run: run_folder.Run) -> dict[str, Any]:
-    return {**self.settings, "model": fingerprint(run)}
-
-  def missing(self, runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-    """Returns the runs without results of these settings and their present model."""
-    return [
-      run
-      for run in runs
-      if self.read(run).get("settings") != self._settings_of(run)
-      or not (run.path / f"{self.name}.csv").is_file()
-    ]
+  parts: Sequence[str]
 
   def read(self, run: run_folder.Run) -> dict[str, Any]:
     """Returns the content of the JSON; empty if there is none."""
     return run_files.read_json(run.path / f"{self.name}.json")
 
+  def numbers(self, run: run_folder.Run) -> dict[str, float]:
+    """The distributions of the parts by dotted name, such as PART.error.p90."""
+    return run_files.flatten({part: self.read(run)[part] for part in self.parts})
+
   def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
     """Returns the columns of the CSV: `client_id` as strings, the others as float64."""
     return run.read_columns(f"{self.name}.csv")
 
-  def write(
+  def left_out(self, runs: Iterable[run_folder.Run]) -> list[str]:
+    """Returns a sentence about clients that were left out, if there are any."""
+    most = max(self.read(run)["num_left_out"] for run in runs)
+    return [f"Left out: clients with a single example, up to {most} of a seed."] if most else []
+
+  def measure(
     self,
-    run: run_folder.Run,
-    columns: Mapping[str, Sequence],
-    described: Mapping[str, Any],
+    runs: Sequence[run_folder.Run],
+    work: Callable[[Material, Callable[[], None]], tuple[Mapping[str, Sequence], Mapping]],
+    overrides: Mapping[str, str] | None = None,
   ) -> None:
-    """Writes both files, each whole or not at all; the JSON last, as it says that both are there.
+    """Measures the runs that have no results of these settings and their present model.
+
+    One bar shows the time left. Each file is written whole or not at all.
+
+    Args:
+      runs: Finished runs.
+      work: Takes what a run's model is tried with, and a function to be called whenever a client is
+        done; returns the columns of the CSV and what else the JSON describes.
+      overrides: Values in place of the runs' own, of the flags `train_flags.WHERE_DATA_IS`.
 
     Raises:
-      OSError: If the folder cannot be written.
+      ValueError: If a run has no weights, a model does not fit its task, or test clients are not
+        those that the run was evaluated on.
+      OSError: If a folder cannot be written.
     """
-    (run.path / f"{self.name}.json").unlink(missing_ok=True)
-    run_files.write_clients(run.path / f"{self.name}.csv", columns)
-    atomic_files.write_json(
-      run.path / f"{self.name}.json", {"settings": self._settings_of(run), **described}
-    )
-
-
-def for_each(
-  runs: Sequence[run_folder.Run],
-  name: str,
-  work: Callable[[run_folder.Run, Callable[[], None]], None],
-) -> None:
-  """Works on every run, a seed after the other, under one bar that shows the time left.
-
-  Args:
-    runs: The runs.
-    name: The bar's title.
-    work: Takes a run and a function without arguments, to be called whenever a client is done.
-  """
-  sizes = [len(run.clients("test").get("client_id", ())) for run in runs]
-  terminal = sys.stderr.isatty()
-  with tqdm.tqdm(
-    desc=name,
-    total=sum(sizes) or None,
-    unit="client",
-    mininterval=0.2 if terminal else 20,
-    dynamic_ncols=terminal,
-    disable=not runs,
-  ) as bar:
+    _check_weights(runs)
+    settings = {run: {**self.settings, "model": _fingerprint(run)} for run in runs}
+    missing = [
+      run
+      for run in runs
+      if self.read(run).get("settings") != settings[run]
+      or not (run.path / f"{self.name}.csv").is_file()
+    ]
+    if not missing:
+      return
+    with cli.starting_tensorflow():
+      from tasks import task
     # Runs go by seed, as the methods of a seed share their clients.
-    done = 0
-    for run, size in sorted(zip(runs, sizes), key=lambda pair: pair[0].seed):
-      bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
-      work(run, bar.update)
-      done += size
-      bar.update(done - bar.n)  # Clients that were left out count as done.
+    missing.sort(key=lambda run: run.seed)
+    sizes = [len(run.clients("test").get("client_id", ())) for run in missing]
+    terminal = sys.stderr.isatty()
+    loaded: dict[tuple, tuple[Any, Any, list[str]]] = {}
+    with tqdm.tqdm(
+      desc=self.name.replace("_", " "),
+      total=sum(sizes) or None,
+      unit="client",
+      mininterval=0.2 if terminal else 20,
+      dynamic_ncols=terminal,
+    ) as bar:
+      for run, done in zip(missing, itertools.accumulate(sizes)):
+        bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
+        config = run_config.from_flags({**run.flags, **(overrides or {})})
+        key = (config.task, task.Request.of_run(config))
+        if key not in loaded:
+          loaded = {key: _load(config, self.settings["held_in_fraction"], run.seed)}
+        columns, described = work(_material(run, config, *loaded[key]), bar.update)
+        path = run.path / f"{self.name}.json"
+        path.unlink(missing_ok=True)  # Written last, it says that both are there.
+        run_files.write_clients(path.with_suffix(".csv"), columns)
+        described = {"settings": settings[run], **described, **self._distributions(columns)}
+        atomic_files.write_json(path, described)
+        bar.update(done - bar.n)  # Clients that were left out count as done.
+
+  def _distributions(self, columns: Mapping[str, Sequence]) -> dict[str, dict[str, Any]]:
+    from tff_superquantile import evaluation
+
+    return {
+      part: {name: evaluation.describe(columns[f"{name}_{part}"]) for name in ("loss", "error")}
+      for part in self.parts
+    }
 
 
-def task_of_flags() -> tuple[str, str, dict[str, str]]:
-  """Reads --output_dir, --task (by default the only one with finished runs), the data's place.
-
-  Returns:
-    (output directory, task, overrides of `WHERE_DATA_IS`).
-
-  Raises:
-    ValueError: If another flag of a training run is given, or the task is not clear.
-  """
-  given = list(train_flags.given())
-  strange = [name for name in given if name not in ("output_dir", "task", *WHERE_DATA_IS)]
-  if strange:
+def _check_weights(runs: Iterable[run_folder.Run]) -> None:
+  """Raises a `ValueError` that lists the runs without a file of their model."""
+  lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / WEIGHTS).is_file()]
+  if lacking:
+    listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
     raise ValueError(
-      f"Found --{strange[0]}, which this command does not take; the finished runs have their own."
+      f"Found no {WEIGHTS} in {len(lacking)} of the finished runs ({listed}), which an older"
+      " version left; delete their metrics.json and run the same experiment again: it continues"
+      " from the last checkpoint and writes the model."
     )
-  output_dir, task = flags.FLAGS.output_dir, flags.FLAGS.task
-  if "task" not in given:
-    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
-    if len(tasks) > 1:
-      raise ValueError(
-        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
-      )
-    task = tasks[0] if tasks else task
-  overrides = {name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in given}
-  return output_dir, task, overrides
+
+
+def _fingerprint(run: run_folder.Run) -> str:
+  """Identifies the run's model: results of another one are out of date."""
+  return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
+
+
+def _load(
+  config: run_config.RunConfig, held_in_fraction: float, seed: int
+) -> tuple[Any, Any, list[str]]:
+  """Returns a run's model, its test clients' examples in two parts, and all test clients' ids."""
+  from tff_superquantile import evaluation
+
+  model, files = load_task(config)
+  x, y, offsets = files.load()
+  everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  return model, evaluation.split_examples(everything, held_in_fraction, seed), files.client_ids
+
+
+def _material(
+  run: run_folder.Run, config: run_config.RunConfig, model: Any, examples: Any, ids: Sequence[str]
+) -> Material:
+  """Returns a run's model with its test clients, if model and test clients are those of the run."""
+  if list(run.clients("test").get("client_id", ids)) != list(ids):
+    raise ValueError(
+      f"Found other test clients than those of {run.path / 'test_clients.csv'}; expected the data"
+      " that the run had: pass its --data_dir."
+    )
+  weights = run.weights
+  if weights is None:
+    raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
+  shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
+  expected = [[np.shape(w) for w in part] for part in model.initial_weights]
+  if shapes != expected:
+    raise ValueError(
+      f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
+      " task's model has them: run it again with this version."
+    )
+  return Material(run, config, model, weights, examples)

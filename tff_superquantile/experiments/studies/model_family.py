@@ -31,9 +31,9 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import choices
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.studies import family_choices
@@ -81,7 +81,7 @@ def report(
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
     settings: The members of the family, and how clients choose.
-    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
 
   Returns:
     The page.
@@ -94,17 +94,9 @@ def report(
 
   family = family_choices.find_family(output_dir, task, settings)
   runs = [run for of_method in family.runs.values() for run in of_method.values()]
-  finished_models.check_weights(runs)
-  files = finished_models.Results(
-    family_choices.NAME, {"held_in_fraction": settings.held_in_fraction}
-  )
-  loader = finished_models.Loader(settings.held_in_fraction, overrides)
-  finished_models.for_each(
-    files.missing(runs),
-    "model family",
-    lambda run, on_client: family_choices.evaluate(run, loader, files),
-  )
-
+  measured_with = {"held_in_fraction": settings.held_in_fraction}
+  files = finished_models.Results(family_choices.NAME, measured_with, family_choices.PARTS)
+  files.measure(runs, family_choices.evaluate, overrides)
   methods = list(family.runs)
   chosen = {seed: family_choices.choose(family, files, seed) for seed in family.seeds}
   names = _names(methods)
@@ -112,13 +104,11 @@ def report(
   results = tables.of_values(
     (way, seed, choice.metrics(way)) for way in names for seed, choice in chosen.items()
   )
-  colors: dict[str, str] = {method: look.color for method, look in style.palette(methods).items()}
   drawn = {way: name for way, name in others.items() if way != model_family.BY_LOSS}
   atomic_files.write(
     pathlib.Path(output_dir, task, "model_family_clients.csv"),
     family_choices.clients_csv(methods, chosen),
   )
-  left_out = max(files.read(run)["num_left_out"] for run in runs)
   return page.Page(
     family_choices.NAME,
     f"{runs[0].task_title}, model family",
@@ -130,7 +120,6 @@ def report(
         results,
         _COLUMNS,
         names,
-        colors=colors,
         not_in_contest=model_family.LOOK_AHEAD,
         first="who gets which model",
         title="Results",
@@ -138,12 +127,11 @@ def report(
         focus="error.p90",
         lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",
       ),
-      *map(page.Text, _notes(family, chosen, results, settings, left_out)),
+      *map(page.Text, [*_notes(family, chosen, results, settings), *files.left_out(runs)]),
       tables.of_seeds(
         results[results["method"].isin(others)],
         _GAIN_COLUMNS,
         others,
-        colors=colors,
         title="Gain of the choice",
         first="own choice, by error, against",
         note=_GAIN_NOTE,
@@ -184,14 +172,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
     name: tables.of_seed(results, model_family.TUNED_SINGLE, f"gain.{name}")
     for name in ("p90", "mean")
   }
-  effects = {}
-  for name, gain in gains.items():
-    size = tables.number(100 * abs(gain.mean()))
-    if not float(size):
-      effects[name] = "leaves it as it is"
-    else:
-      spread = f" ± {tables.number(100 * gain.std())}" if len(gain) > 1 else ""
-      effects[name] = f"{'lowers' if gain.mean() > 0 else 'raises'} it by {size}{spread} points"
+  effects = {name: tables.effect(-gain) for name, gain in gains.items()}
   single, family = model_family.TUNED_SINGLE, model_family.BY_ERROR
   text = (
     f"With one of {num_models} models for all test clients, picked on their held-in examples, the"
@@ -215,7 +196,6 @@ def _notes(
   chosen: Mapping[int, family_choices.Choice],
   results: pd.DataFrame,
   settings: family_choices.Settings,
-  left_out: int,
 ) -> list[str]:
   """Returns caveats: the certainty of a client's choice, and the clients left out."""
   from tff_superquantile.evaluation import model_family
@@ -240,18 +220,12 @@ def _notes(
   if family.incomplete_seeds:
     seeds = ", ".join(map(str, family.incomplete_seeds))
     notes.append(f"Seeds that not all models have are left out: {seeds}.")
-  if left_out:
-    notes.append(f"Left out: clients with a single example, up to {left_out} of a seed.")
   return notes
 
 
 def define_flags() -> None:
+  finished_models.define_flags("choose")
   flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_float(
-    "held_in_fraction",
-    family_choices.Settings.held_in_fraction,
-    "Fraction of a test client's examples to choose on; the others measure the error.",
-  )
   flags.DEFINE_list(
     "methods",
     [],
@@ -261,7 +235,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task, overrides = finished_models.task_of_flags()
+  output_dir, task, overrides = train_flags.finished_task()
   settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

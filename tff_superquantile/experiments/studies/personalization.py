@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import math
+import functools
 import os
 import pathlib
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from absl import flags
 import pandas as pd
 
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -35,7 +36,6 @@ from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
 
@@ -57,15 +57,12 @@ class Settings:
   """
 
   epochs: int = 10
-  held_in_fraction: float = 0.5
+  held_in_fraction: float = finished_models.HELD_IN_FRACTION
 
   def __post_init__(self) -> None:
     if self.epochs < 1:
       raise ValueError(f"Found epochs = {self.epochs}; expected at least 1.")
-    if not 0.0 < self.held_in_fraction < 1.0:
-      raise ValueError(
-        f"Found held_in_fraction = {self.held_in_fraction}; expected a number between 0 and 1."
-      )
+    finished_models.check_fraction(self.held_in_fraction)
 
 
 def report(
@@ -80,7 +77,7 @@ def report(
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
     settings: How to personalize.
-    overrides: Values in place of the runs' own, of `finished_models.WHERE_DATA_IS`.
+    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
 
   Returns:
     The page.
@@ -89,32 +86,24 @@ def report(
     ValueError: If there is no finished run, one has no weights, or the data has changed.
   """
   runs = finished_models.find(output_dir, task)
-  finished_models.check_weights(runs)
-  files = finished_models.Results(_NAME, dataclasses.asdict(settings))
-  loader = finished_models.Loader(settings.held_in_fraction, overrides)
-  finished_models.for_each(
-    files.missing(runs),
-    _NAME,
-    lambda run, on_client: _personalize(run, loader, settings, files, on_client),
-  )
-
-  described = [files.read(run) for run in runs]
-  results = tables.of_values(
-    (run.method, run.seed, run_files.flatten({when: found[when] for when in fine_tuning.WHEN}))
-    for run, found in zip(runs, described)
-  )
+  files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
+  files.measure(runs, functools.partial(_personalize, settings.epochs), overrides)
+  described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)
   groups, epsilon = run_folder.at_one_epsilon(all_groups)
   # Methods are compared by their names without a budget: then FedAvg's is "fed_avg".
-  names = {members[0].method: method for method, members in groups.items()}
-  compared = results[results["method"].isin(names)].replace({"method": names})
-  shown = summary.contenders(groups)
-  figures = [
-    fine_tuning.arrows(compared, list(groups)),
-    fine_tuning.histograms({method: _pooled(files, runs) for method, runs in shown.items()}),
-  ]
+  results, compared = (
+    tables.of_values(
+      (method, run.seed, files.numbers(run)) for method, members in some.items() for run in members
+    )
+    for some in (all_groups, groups)
+  )
+  pooled = {
+    method: pd.concat([pd.DataFrame(files.read_clients(run)) for run in members])
+    for method, members in summary.contenders(groups).items()
+  }
+  figures = [fine_tuning.arrows(compared, list(groups)), fine_tuning.histograms(pooled)]
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
-  looks = style.palette(list(all_groups))
   return page.Page(
     _NAME,
     f"{runs[0].task_title}, personalized",
@@ -127,14 +116,13 @@ def report(
         results,
         _COLUMNS,
         {method: method.label for method in all_groups},
-        colors={method: look.color for method, look in looks.items()},
         title="Results",
         note=_note(settings, described),
         focus="after.error.p90",
         lead="Error of the test clients on their held-out examples in %, mean ± sd over seeds:",
       ),
       *map(page.Text, provenance.different_seeds(all_groups)),
-      *map(page.Text, _notes(described)),
+      *map(page.Text, [*files.left_out(runs), *_diverged(described)]),
       *(style.at_epsilon(figure, epsilon) for figure in figures),
     ],
     tables.to_csv(task, results),
@@ -152,51 +140,34 @@ def final_learning_rate(config: run_config.RunConfig) -> float:
 
 
 def _personalize(
-  run: run_folder.Run,
-  loader: finished_models.Loader,
-  settings: Settings,
-  files: finished_models.Results,
-  on_client: Callable[[], None],
-) -> None:
-  """Fine-tunes one run's model for all its test clients and writes the results."""
+  epochs: int, material: finished_models.Material, on_client: Callable[[], None]
+) -> tuple[dict[str, Sequence], dict[str, Any]]:
+  """Fine-tunes one run's model for all its test clients; returns columns and a description."""
   import tensorflow_federated as tff
 
   from tff_superquantile import evaluation
   from tff_superquantile.simulation import context
 
-  material = loader.load(run)
   learning_rate = final_learning_rate(material.config)
   personalize = evaluation.build_personalizer(
     material.model,
     material.examples,
     tff.learning.optimizers.build_sgdm(learning_rate),
-    seed=run.seed,
+    seed=material.run.seed,
     batch_size=material.config.batch_size,
-    epochs=settings.epochs,
+    epochs=epochs,
     l2=material.config.l2,
     num_threads=context.num_cores(),
   )
   metrics = personalize(material.weights, on_client)
   columns = metrics._replace(diverged=metrics.diverged.astype(int))._asdict()
-  distributions = {
-    when: {
-      quantity: evaluation.describe(getattr(metrics, f"{quantity}_{when}"))
-      for quantity in ("loss", "error")
-    }
-    for when in fine_tuning.WHEN
+  return {"client_id": columns.pop("client_ids"), **columns}, {
+    "learning_rate": learning_rate,
+    "batch_size": material.config.batch_size,
+    "num_clients": len(metrics.client_ids),
+    "num_left_out": material.examples.num_left_out,
+    "num_diverged": int(metrics.diverged.sum()),
   }
-  files.write(
-    run,
-    {"client_id": columns.pop("client_ids"), **columns},
-    {
-      "learning_rate": learning_rate,
-      "batch_size": material.config.batch_size,
-      "num_clients": len(metrics.client_ids),
-      "num_left_out": material.examples.num_left_out,
-      "num_diverged": int(metrics.diverged.sum()),
-      **distributions,
-    },
-  )
 
 
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
@@ -204,21 +175,16 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   means = tables.over_seeds(results)["mean"]
   fed_avg = names.FED_AVG
   first = next((method for method in methods if method == fed_avg), methods[0])
-  levels = {
-    (when, statistic): tables.percent(means[first, f"{when}.error.{statistic}"])
-    for when in fine_tuning.WHEN
-    for statistic in ("mean", "p90")
-  }
+  levels = {metric: tables.percent(mean) for metric, mean in means[first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
-    f" {levels['before', 'mean']} to {levels['after', 'mean']} and the 90th percentile from"
-    f" {levels['before', 'p90']} to {levels['after', 'p90']}."
+    f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"
+    f" {levels['before.error.p90']} to {levels['after.error.p90']}."
   )
-  tails = {m: means[m, "before.error.p90"] for m in methods if m != fed_avg}
-  tails = {method: tail for method, tail in tails.items() if math.isfinite(tail)}
-  if fed_avg not in methods or not tails:
+  rivals = [method for method in methods if method != fed_avg]
+  best = next(iter(tables.lowest_means(results, "before.error.p90", rivals)), None)
+  if fed_avg not in methods or best is None:
     return text
-  best = min(tails, key=tails.__getitem__)
   name = best.label
   changes = {
     when: tables.change(results, f"{when}.error.p90", fed_avg, best) for when in fine_tuning.WHEN
@@ -230,22 +196,18 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
     f" At the 90th percentile, {name} differs from FedAvg by {tables.points(changes['before'])}"
     f" points before fine-tuning and by {tables.points(changes['after'])} after it"
   )
-  if num_seeds == 1:
-    return f"{text}. {tables.ONE_SEED}"
-  text += f", over {num_seeds} seeds."
   unsure = [when for when in fine_tuning.WHEN if tables.is_unsure(changes[when])]
-  if unsure:
-    text += (
-      f" {' and '.join(unsure).capitalize()} fine-tuning, the difference is no larger than its"
-      " standard deviation over seeds."
-    )
-  return text
+  caution = (
+    f" {' and '.join(unsure).capitalize()} fine-tuning, the difference is no larger than its"
+    " standard deviation over seeds."
+  )
+  return text + tables.over(num_seeds, caution if unsure else "")
 
 
-def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
+def _note(settings: Settings, described: pd.DataFrame) -> str:
   """Says how to read the table, and how clients fine-tuned."""
-  rates = ", ".join(f"{rate:g}" for rate in sorted({found["learning_rate"] for found in described}))
-  sizes = sorted({found["batch_size"] for found in described})
+  rates = ", ".join(f"{rate:g}" for rate in sorted(described["learning_rate"].unique()))
+  sizes = sorted(described["batch_size"].unique())
   batches = ", ".join(str(size) if size else "all examples" for size in sizes)
   return (
     "Misclassification error of the test clients on their held-out examples in %, each client"
@@ -260,39 +222,24 @@ def _note(settings: Settings, described: Sequence[Mapping[str, Any]]) -> str:
   )
 
 
-def _notes(described: Sequence[Mapping[str, Any]]) -> list[str]:
-  """Returns the numbers of clients that were left out and that diverged."""
-  notes = []
-  left_out = max(found["num_left_out"] for found in described)
-  if left_out:
-    notes.append(f"Left out: clients with a single example, up to {left_out} of a seed.")
-  diverged = sum(found["num_diverged"] for found in described)
-  if diverged:
-    notes.append(
-      f"Fine-tuning diverged for {diverged} of {sum(found['num_clients'] for found in described)}"
-      " clients (over all methods and seeds); they keep the model that they were handed."
-    )
-  return notes
-
-
-def _pooled(files: finished_models.Results, runs: Sequence[run_folder.Run]) -> pd.DataFrame:
-  """Returns the errors of the clients of all seeds in %, before and after."""
-  columns = pd.concat([pd.DataFrame(files.read_clients(run)) for run in runs])
-  return pd.DataFrame({when: 100 * columns[f"error_{when}"] for when in fine_tuning.WHEN})
+def _diverged(described: pd.DataFrame) -> list[str]:
+  """Returns a sentence about clients whose fine-tuning diverged, if there are any."""
+  diverged, clients = described[["num_diverged", "num_clients"]].sum()
+  sentence = (
+    f"Fine-tuning diverged for {diverged} of {clients} clients (over all methods and seeds); they"
+    " keep the model that they were handed."
+  )
+  return [sentence] if diverged else []
 
 
 def define_flags() -> None:
+  finished_models.define_flags("fine-tune")
   flags.adopt_module_key_flags(finished_models)
   flags.DEFINE_integer("epochs", Settings.epochs, "Passes over the examples of fine-tuning.")
-  flags.DEFINE_float(
-    "held_in_fraction",
-    Settings.held_in_fraction,
-    "Fraction of a test client's examples to fine-tune on; the others measure the error.",
-  )
 
 
 def main() -> None:
-  output_dir, task, overrides = finished_models.task_of_flags()
+  output_dir, task, overrides = train_flags.finished_task()
   settings = Settings(flags.FLAGS.epochs, flags.FLAGS.held_in_fraction)
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -16,23 +16,35 @@ Points that are in the CSV already, with the same settings, are not measured aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import itertools
 import math
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
+import pandas as pd
 import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import quantile_error as figures
 
 _CSV = "quantile_error.csv"
+# Its columns, first those of what was measured: values of a distribution and their number, bins,
+# bits on the wire for one node, (epsilon, delta) of the release, number of data sets, recipe.
+_MEASURED = {
+  **{"distribution": str, "num_bins": int, "bits": int, "epsilon": float, "delta": float},
+  **{"num_clients": int, "num_seeds": int, "recipe": str},
+}
+# z_q, c, the mean quantile error, which is NaN if the recipe needs more bits, and its standard
+# deviation over data sets.
+_RESULTS = {"noise_multiplier": float, "scale": int, "error": float, "sd": float}
+# What a terminal shows. The real secure sum takes a tenth of a second: this alone, fewer data sets.
 _SHOWN = ("uniform", 64)
+_TFF_MAX_SEEDS = 50
 _SUMMARY = (
   "Each client adds noise to a binary tree of counts; the server sees the sum alone. The paper's"
   " recipe takes the tree's sensitivity for √(log₂ b) times what it is and reads counts off the"
@@ -81,24 +93,55 @@ def _plan() -> _Plan:
   return _Plan(num_seeds, flags.FLAGS.num_clients, flags.FLAGS.delta, epsilons, num_bins, bits)
 
 
-def _measure(plan: _Plan, path: pathlib.Path) -> list:
+def _read_points(path: pathlib.Path) -> pd.DataFrame:
+  """Returns the points of a CSV file, indexed by what was measured; none if there is no file."""
+  types = {**_MEASURED, **_RESULTS}
+  try:
+    table = pd.read_csv(path, float_precision="round_trip")[list(types)].astype(types)
+  except FileNotFoundError:
+    table = pd.DataFrame(columns=list(types)).astype(types)
+  except (KeyError, ValueError, TypeError) as error:
+    raise ValueError(f"Found {path}, which this experiment did not write; remove it.") from error
+  return table.set_index(list(_MEASURED))
+
+
+def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float) -> pd.DataFrame:
+  """Measures every recipe at every number of bits; returns points as `_read_points` does."""
+  from tff_superquantile.experiments.studies import quantile_error
+
+  values = quantile_error.draw_values(distribution, plan.num_seeds, plan.num_clients)
+  max_value, _ = quantile_error.DISTRIBUTIONS[distribution]
+  points = []
+
+  def add(bits: int, recipe: str, mechanism: Any, errors: Any, num_seeds: int) -> None:
+    of_all = (distribution, num_bins, bits, epsilon, plan.delta, plan.num_clients)
+    error, sd = (math.nan,) * 2 if errors is None else (errors.mean(), errors.std(ddof=1))
+    found = (mechanism.noise_multiplier, mechanism.scale, error, sd)
+    points.append((*of_all, num_seeds, recipe, *found))
+
+  for name, recipe in quantile_error.RECIPES.items():
+    arguments = (recipe, epsilon, plan.delta, num_bins, plan.num_clients)
+    mechanism = quantile_error.build_mechanism(*arguments)
+    true_counts, sums = quantile_error.noised_sums(values, mechanism, max_value)
+    for bits in plan.bits:
+      of_bits, errors = mechanism, None
+      if recipe.sensitivity != "l2" or bits >= mechanism.bits_per_entry:
+        of_bits = quantile_error.build_mechanism(*arguments, bits=bits)
+        errors = quantile_error.errors_of_sums(true_counts, sums, of_bits, recipe)
+      add(bits, name, of_bits, errors, plan.num_seeds)
+    if name == "least_squares" and (distribution, num_bins) == _SHOWN:
+      errors = quantile_error.errors_in_tff(values[:_TFF_MAX_SEEDS], mechanism, max_value)
+      add(mechanism.bits_per_entry, figures.THROUGH_TFF, mechanism, errors, len(errors))
+  return pd.DataFrame(points, columns=[*_MEASURED, *_RESULTS]).set_index(list(_MEASURED))
+
+
+def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
   """Measures the points that the CSV at `path` lacks, and writes them; returns all points."""
   from tff_superquantile.experiments.studies import quantile_error
 
-  points = {point.key: point for point in quantile_error.read_points(path)}
+  points = _read_points(path)
   blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins, plan.epsilons))
-  wanted = set()
-
-  def is_done(distribution: str, num_bins: int, epsilon: float) -> bool:
-    settings = (epsilon, plan.delta, plan.num_clients, plan.num_seeds)
-    keys = [
-      (distribution, num_bins, bits, *settings, recipe)
-      for bits in plan.bits
-      for recipe in quantile_error.RECIPES
-    ]
-    wanted.update(keys)
-    return all(key in points for key in keys)
-
+  all_wanted = set()
   # Progress counts the bins of each block, as time grows with them.
   terminal = sys.stderr.isatty()
   with tqdm.tqdm(
@@ -112,81 +155,22 @@ def _measure(plan: _Plan, path: pathlib.Path) -> list:
       bar.set_postfix_str(
         f"{distribution}, b = {num_bins}, epsilon = {epsilon:g}", refresh=terminal
       )
-      if not is_done(distribution, num_bins, epsilon):
-        measured = quantile_error.measure(
-          distribution,
-          num_bins,
-          epsilon,
-          delta=plan.delta,
-          num_clients=plan.num_clients,
-          num_seeds=plan.num_seeds,
-          all_bits=plan.bits,
-        )
-        points.update((point.key, point) for point in measured)
-        quantile_error.write_points(path, points.values())
+      settings = (epsilon, plan.delta, plan.num_clients, plan.num_seeds)
+      wanted = {
+        (distribution, num_bins, bits, *settings, recipe)
+        for bits in plan.bits
+        for recipe in quantile_error.RECIPES
+      }
+      all_wanted |= wanted
+      if not wanted <= set(points.index):
+        points = pd.concat([points, _measure_block(plan, distribution, num_bins, epsilon)])
+        points = points[~points.index.duplicated()]
+        atomic_files.write(path, points.reset_index().to_csv(index=False))
       bar.update(num_bins)
-
-  return [
-    point
-    for key, point in points.items()
-    if key in wanted or (point.recipe == quantile_error.THROUGH_TFF and point.delta == plan.delta)
-  ]
-
-
-def _tables(plan: _Plan, points: list) -> list[tables.Table]:
-  """Returns a table of recipes against epsilon for each distribution and number of bins."""
-  from tff_superquantile.experiments.studies import quantile_error
-
-  blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins))
-  # A terminal shows one table.
-  shown = _SHOWN if _SHOWN in blocks else blocks[0]
-  laid_out = []
-  for distribution, num_bins in blocks:
-    here = {
-      (p.recipe, p.bits, p.epsilon): p.error
-      for p in points
-      if p.distribution == distribution and p.num_bins == num_bins
-    }
-
-    def errors(title: str, recipe: str, bits: int, here: Mapping = here) -> tables.Row:
-      found = [here.get((recipe, bits, epsilon), math.nan) for epsilon in plan.epsilons]
-      return tables.Row(title, [tables.Cell("-" if math.isnan(e) else f"{e:.3f}") for e in found])
-
-    rows = []
-    for name, recipe in quantile_error.RECIPES.items():
-      for bits in plan.bits if name == "paper" else [max(plan.bits)]:
-        suffix = f", {bits} bits" if name == "paper" else ""
-        rows.append(errors(recipe.title + suffix, name, bits))
-    in_tff = {
-      p.epsilon: p
-      for p in points
-      if (p.recipe, p.distribution, p.num_bins)
-      == (quantile_error.THROUGH_TFF, distribution, num_bins)
-    }
-    if in_tff:
-      num_seeds = next(iter(in_tff.values())).num_seeds
-      found = [f"{in_tff[e].error:.3f}" if e in in_tff else "-" for e in plan.epsilons]
-      title = f"the same through TFF's secure sum, {num_seeds} seeds"
-      rows.append(tables.Row(title, [*map(tables.Cell, found)]))
-    needed = [
-      quantile_error.build_mechanism(
-        quantile_error.RECIPES["least_squares"], epsilon, plan.delta, num_bins, plan.num_clients
-      ).bits_per_entry
-      for epsilon in plan.epsilons
-    ]
-    rows.append(tables.Row("bits that ours needs", [tables.Cell(str(bits)) for bits in needed]))
-    title = f"{distribution}, {num_bins} bins"
-    lead = f"Mean quantile error, {title}, n = {plan.num_clients}, delta = {plan.delta:g}:"
-    laid_out.append(
-      tables.Table(
-        title,
-        ["epsilon", *(f"{epsilon:g}" for epsilon in plan.epsilons)],
-        rows,
-        lead=lead if (distribution, num_bins) == shown else "",
-      )
-    )
-  last = dataclasses.replace(laid_out[-1], note=_NOTE)
-  return [*laid_out[:-1], last]
+  is_wanted = points.index.isin(all_wanted)
+  points = points.reset_index()
+  in_tff = (points["recipe"] == figures.THROUGH_TFF) & (points["delta"] == plan.delta)
+  return points[is_wanted | in_tff]
 
 
 def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
@@ -202,18 +186,35 @@ def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
   Raises:
     ValueError: If the folder has a quantile_error.csv of something else.
   """
-  from tff_superquantile.experiments.report import quantile_error as figures
   from tff_superquantile.experiments.studies import quantile_error
 
   points = _measure(plan, folder / _CSV)
   titles = {name: recipe.title for name, recipe in quantile_error.RECIPES.items()}
+  ours = quantile_error.RECIPES["least_squares"]
+  blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins))
+  laid_out = {}
+  for name, num_bins in blocks:
+    settings = (plan.delta, num_bins, plan.num_clients)
+    needed = [
+      quantile_error.build_mechanism(ours, epsilon, *settings).bits_per_entry
+      for epsilon in plan.epsilons
+    ]
+    laid_out[name, num_bins] = figures.lay_out(
+      points, titles, name, num_bins, needed, plan.epsilons, plan.bits
+    )
+  shown = _SHOWN if _SHOWN in blocks else blocks[0]
+  lead = (
+    f"Mean quantile error, {laid_out[shown].title}, n = {plan.num_clients}, delta = {plan.delta:g}:"
+  )
+  laid_out[shown] = dataclasses.replace(laid_out[shown], lead=lead)
+  laid_out[blocks[-1]] = dataclasses.replace(laid_out[blocks[-1]], note=_NOTE)
   return page.Page(
     "report",
     "Private quantiles",
     "how far are they from the true ones?",
     f"{plan.num_clients} values, δ = {plan.delta:g}, {plan.num_seeds} data sets a point",
     _SUMMARY,
-    [figures.draw(points, titles, quantile_error.THROUGH_TFF), *_tables(plan, points)],
+    [figures.draw(points, titles), *laid_out.values()],
   )
 
 

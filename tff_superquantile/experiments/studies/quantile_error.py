@@ -8,21 +8,18 @@ All recipes run the library's own functions: encoding, noise of each client, red
 decoding, many data sets at once. `errors_in_tff` runs the real secure sum, one at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 import dataclasses
 import math
-import pathlib
 from typing import Optional
 
 import dp_accounting
 from dp_accounting import rdp
 import numpy as np
-import pandas as pd
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
-from tff_superquantile import atomic_files
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
@@ -34,11 +31,6 @@ DISTRIBUTIONS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
   "uniform": (1.0, lambda rng, shape: rng.uniform(size=shape)),
   "chi2(4)": (10.0, lambda rng, shape: rng.chisquare(4, size=shape)),
 }
-
-# The real secure sum takes a tenth of a second, so it gets fewer data sets and one curve.
-_TFF_MAX_SEEDS = 50
-_TFF_DISTRIBUTION, _TFF_NUM_BINS = "uniform", 64
-THROUGH_TFF = "least_squares_in_tff"
 
 # So many numbers of noise at once take some hundred megabytes.
 _MAX_ENTRIES = 2**22
@@ -71,53 +63,6 @@ RECIPES = {
     "least squares and isotonic regression", "l2", "least_squares", "rdp", False
   ),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-  """A row of the CSV.
-
-  Attributes:
-    distribution: The distribution of the values.
-    num_bins: b.
-    bits: The number of bits on the wire for one node.
-    epsilon: The budget of the release.
-    delta: The release's delta.
-    num_clients: n.
-    num_seeds: The number of data sets.
-    recipe: A key of `quantile_error.RECIPES`, or `THROUGH_TFF`.
-    noise_multiplier: z_q.
-    scale: c.
-    error: The mean quantile error; NaN if the recipe needs more bits.
-    sd: Its standard deviation over data sets.
-  """
-
-  distribution: str
-  num_bins: int
-  bits: int
-  epsilon: float
-  delta: float
-  num_clients: int
-  num_seeds: int
-  recipe: str
-  noise_multiplier: float
-  scale: int
-  error: float
-  sd: float
-
-  @property
-  def key(self) -> tuple:
-    """What was measured."""
-    return dataclasses.astuple(self)[:8]
-
-
-_TYPES = dict(
-  zip(
-    (field.name for field in dataclasses.fields(Point)),
-    (str, int, int, float, float, int, int, str, float, int, float, float),
-  )
-)
-_COLUMNS = list(_TYPES)
 
 
 def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
@@ -269,77 +214,3 @@ def errors_in_tff(
   ).numpy()
   cumulative = hierarchical_histogram.Cumulative(tf.constant(below), tf.constant(total))
   return _errors(true_counts, cumulative, None)
-
-
-def read_points(path: pathlib.Path) -> list[Point]:
-  """Returns the points of a CSV file; none if there is no such file.
-
-  Raises:
-    ValueError: If the file is not of this experiment.
-  """
-  if not path.exists():
-    return []
-  try:
-    table = pd.read_csv(path, float_precision="round_trip")[_COLUMNS].astype(_TYPES)
-  except (KeyError, ValueError, TypeError) as error:
-    raise ValueError(f"Found {path}, which this experiment did not write; remove it.") from error
-  return [Point(*values) for values in table.itertuples(index=False, name=None)]
-
-
-def write_points(path: pathlib.Path, points: Iterable[Point]) -> None:
-  """Writes a CSV file, whole or not at all."""
-  atomic_files.write(path, pd.DataFrame(points, columns=_COLUMNS).to_csv(index=False))
-
-
-def measure(
-  distribution: str,
-  num_bins: int,
-  epsilon: float,
-  *,
-  delta: float,
-  num_clients: int,
-  num_seeds: int,
-  all_bits: Sequence[int],
-) -> Iterator[Point]:
-  """Measures every recipe at every number of bits; see `Point` for the arguments."""
-  values = draw_values(distribution, num_seeds, num_clients)
-  max_value, _ = DISTRIBUTIONS[distribution]
-  in_tff = distribution == _TFF_DISTRIBUTION and num_bins == _TFF_NUM_BINS
-
-  def point(
-    bits: int,
-    num_seeds: int,
-    recipe: str,
-    mechanism: tree_mechanism.TreeMechanism,
-    errors: Optional[np.ndarray],
-  ) -> Point:
-    return Point(
-      distribution,
-      num_bins,
-      bits,
-      epsilon,
-      delta,
-      num_clients,
-      num_seeds,
-      recipe,
-      mechanism.noise_multiplier,
-      mechanism.scale,
-      math.nan if errors is None else float(errors.mean()),
-      math.nan if errors is None else float(errors.std(ddof=1)),
-    )
-
-  for name, recipe in RECIPES.items():
-    arguments = (recipe, epsilon, delta, num_bins, num_clients)
-    mechanism = build_mechanism(*arguments)
-    true_counts, sums = noised_sums(values, mechanism, max_value)
-    for bits in all_bits:
-      if recipe.sensitivity == "l2" and bits < mechanism.bits_per_entry:
-        yield point(bits, num_seeds, name, mechanism, None)
-        continue
-      of_bits = build_mechanism(*arguments, bits=bits)
-      errors = errors_of_sums(true_counts, sums, of_bits, recipe)
-      yield point(bits, num_seeds, name, of_bits, errors)
-    if name == "least_squares" and in_tff:
-      some = values[:_TFF_MAX_SEEDS]
-      errors = errors_in_tff(some, mechanism, max_value)
-      yield point(mechanism.bits_per_entry, len(some), THROUGH_TFF, mechanism, errors)
