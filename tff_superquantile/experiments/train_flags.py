@@ -6,7 +6,6 @@ from typing import Any
 from absl import flags
 
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_folder
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
 WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
@@ -47,6 +46,9 @@ def finished_task() -> tuple[str, str, dict[str, str]]:
   Raises:
     ValueError: If another flag of a training run is given, or the task is not clear.
   """
+  # With NumPy, which the --help of a run spares.
+  from tff_superquantile.experiments.run import run_folder
+
   names = list(given())
   strange = [name for name in names if name not in ("output_dir", "task", *WHERE_DATA_IS)]
   if strange:

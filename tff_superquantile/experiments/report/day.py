@@ -32,8 +32,11 @@ COUNTS = {
 }
 _COLUMNS = {"updates": "tail_size", "cohort": "cohort_size"}
 _AGGREGATES: dict[str, Callable[[np.ndarray], Any]] = {
-  **{"average": np.mean, "worst_hour": np.max},
-  **{"mean": np.mean, "least": np.min, "most": np.max},
+  "average": np.mean,
+  "worst_hour": np.max,
+  "mean": np.mean,
+  "least": np.min,
+  "most": np.max,
 }
 _PANELS = (
   ("tail_size", "Clients that trained (area: turned up)", 1),

@@ -86,7 +86,8 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
   """Draws the distribution of the clients' errors before and after, a panel for each method.
 
   Args:
-    pooled: {method: the clients of all seeds, errors in "error_before" and "error_after"}.
+    pooled: {method: the clients of all seeds, with the columns "error_before" and "error_after",
+      which are fractions}.
 
   Returns:
     The figure.

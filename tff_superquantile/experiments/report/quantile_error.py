@@ -109,15 +109,12 @@ def lay_out(
   in_tff = points[points["recipe"] == THROUGH_TFF].drop_duplicates("epsilon", keep="last")
   for num_seeds in in_tff["num_seeds"][:1]:
     found[f"the same through TFF's secure sum, {num_seeds} seeds"] = in_tff
-  texts = {
-    title: [
-      "-" if math.isnan(error) else f"{error:.3f}"
-      for error in of_row.set_index("epsilon")["error"].reindex(epsilons)
-    ]
-    for title, of_row in found.items()
-  }
-  texts["bits that ours needs"] = [*map(str, needed_bits)]
-  rows = [tables.Row(title, [*map(tables.Cell, row)]) for title, row in texts.items()]
+  rows = []
+  for title, of_row in found.items():
+    errors = of_row.drop_duplicates("epsilon", keep="last").set_index("epsilon")["error"]
+    texts = ("-" if math.isnan(error) else f"{error:.3f}" for error in errors.reindex(epsilons))
+    rows.append(tables.Row(title, [*map(tables.Cell, texts)]))
+  rows.append(tables.Row("bits that ours needs", [tables.Cell(str(bits)) for bits in needed_bits]))
   headings = ["epsilon", *(f"{epsilon:g}" for epsilon in epsilons)]
   return tables.Table(f"{distribution}, {num_bins} bins", headings, rows)
 

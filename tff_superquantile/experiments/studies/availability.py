@@ -141,7 +141,7 @@ def _span(windows: pd.DataFrame) -> str:
 
 
 def _starts_early(windows: pd.DataFrame) -> pd.DataFrame:
-  """Returns those whose evaluations begin in the first half of the training."""
+  """Returns the windows that begin in the first half of the training."""
   return windows[windows["first"] <= windows["num_rounds"] / 2]
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import pathlib
 import sys
 from typing import Any
 
 from absl import flags
+import numpy as np
 import pandas as pd
 import tqdm
 
@@ -33,11 +33,16 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import quantile_error as figures
 
 _CSV = "quantile_error.csv"
-# Its columns, first those of what was measured: values of a distribution and their number, bins,
-# bits on the wire for one node, (epsilon, delta) of the release, number of data sets, recipe.
+# Its columns, first those of what was measured.
 _MEASURED = {
-  **{"distribution": str, "num_bins": int, "bits": int, "epsilon": float, "delta": float},
-  **{"num_clients": int, "num_seeds": int, "recipe": str},
+  "distribution": str,
+  "num_bins": int,
+  "bits": int,  # On the wire, for one node.
+  "epsilon": float,
+  "delta": float,
+  "num_clients": int,
+  "num_seeds": int,  # How many data sets.
+  "recipe": str,
 }
 # z_q, c, the mean quantile error, which is NaN if the recipe needs more bits, and its standard
 # deviation over data sets.
@@ -113,25 +118,24 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
   max_value, _ = quantile_error.DISTRIBUTIONS[distribution]
   points = []
 
-  def add(bits: int, recipe: str, mechanism: Any, errors: Any, num_seeds: int) -> None:
-    of_all = (distribution, num_bins, bits, epsilon, plan.delta, plan.num_clients)
-    error, sd = (math.nan,) * 2 if errors is None else (errors.mean(), errors.std(ddof=1))
-    found = (mechanism.noise_multiplier, mechanism.scale, error, sd)
-    points.append((*of_all, num_seeds, recipe, *found))
+  def add(bits: int, recipe: str, mechanism: Any, errors: np.ndarray) -> None:
+    measured = (distribution, num_bins, bits, epsilon, plan.delta, plan.num_clients, len(errors))
+    found = (mechanism.noise_multiplier, mechanism.scale, errors.mean(), errors.std(ddof=1))
+    points.append((*measured, recipe, *found))
 
   for name, recipe in quantile_error.RECIPES.items():
     arguments = (recipe, epsilon, plan.delta, num_bins, plan.num_clients)
     mechanism = quantile_error.build_mechanism(*arguments)
     true_counts, sums = quantile_error.noised_sums(values, mechanism, max_value)
     for bits in plan.bits:
-      of_bits, errors = mechanism, None
+      of_bits, errors = mechanism, np.full(plan.num_seeds, np.nan)
       if recipe.sensitivity != "l2" or bits >= mechanism.bits_per_entry:
         of_bits = quantile_error.build_mechanism(*arguments, bits=bits)
         errors = quantile_error.errors_of_sums(true_counts, sums, of_bits, recipe)
-      add(bits, name, of_bits, errors, plan.num_seeds)
+      add(bits, name, of_bits, errors)
     if name == "least_squares" and (distribution, num_bins) == _SHOWN:
       errors = quantile_error.errors_in_tff(values[:_TFF_MAX_SEEDS], mechanism, max_value)
-      add(mechanism.bits_per_entry, figures.THROUGH_TFF, mechanism, errors, len(errors))
+      add(mechanism.bits_per_entry, figures.THROUGH_TFF, mechanism, errors)
   return pd.DataFrame(points, columns=[*_MEASURED, *_RESULTS]).set_index(list(_MEASURED))
 
 
