@@ -534,14 +534,14 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   for method in ("fed_avg", "superquantile_theta_0.5", private):
     _fabricate(tmp_path, method, 0, num_rounds=None)
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  chosen, epsilon = run_folder.at_one_epsilon(groups)
+  chosen, epsilon = summary.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
   assert "no result of FedAvg" not in comparison.summarize(groups)
   # Where there is something to compare at a budget, the budget it is.
   _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  chosen, epsilon = run_folder.at_one_epsilon(groups)
+  chosen, epsilon = summary.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
   # And alone it is better than nothing.
   alone = {method: runs for method, runs in groups.items() if method == private}
-  assert run_folder.at_one_epsilon(alone)[1] == 5.0
+  assert summary.at_one_epsilon(alone)[1] == 5.0

@@ -37,6 +37,29 @@ _CONTENDERS_NOTE = (
 )
 
 
+def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float | None]:
+  """Chooses private methods of one budget, so that they can be compared with each other.
+
+  Args:
+    groups: Runs by method.
+
+  Returns:
+    The methods of the middle budget, by their names without it, and that budget. Where there is
+    nothing to compare at it but there is without privacy, the methods without privacy and None.
+  """
+  epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
+  if not epsilons:
+    return groups, None
+  epsilon = epsilons[len(epsilons) // 2]
+  chosen = {
+    method.without_epsilon: runs for method, runs in groups.items() if method.epsilon == epsilon
+  }
+  public = {method: runs for method, runs in groups.items() if not method.epsilon}
+  if len(chosen) < 2 <= len(public):
+    return public, None
+  return chosen, epsilon
+
+
 def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """Chooses FedAvg and the methods of the lowest tails, where there are too many to tell apart.
 
@@ -71,7 +94,7 @@ def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
     The figures, and for each that is left out a sentence that says why.
   """
   figures, omitted = [], []
-  at_one_budget, epsilon = run_folder.at_one_epsilon(groups)
+  at_one_budget, epsilon = at_one_epsilon(groups)
   shown = contenders(at_one_budget)
   if len({method.epsilon for method in groups} - {None}) > 1:
     figures.append(error_by_epsilon(groups))

@@ -192,29 +192,6 @@ class Run:
 Groups = Mapping[names.Name, Sequence[Run]]
 
 
-def at_one_epsilon(groups: Groups) -> tuple[Groups, float | None]:
-  """Chooses private methods of one budget, so that they can be compared with each other.
-
-  Args:
-    groups: Runs by method.
-
-  Returns:
-    The methods of the middle budget, by their names without it, and that budget. Where there is
-    nothing to compare at it but there is without privacy, the methods without privacy and None.
-  """
-  epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
-  if not epsilons:
-    return groups, None
-  epsilon = epsilons[len(epsilons) // 2]
-  chosen = {
-    method.without_epsilon: runs for method, runs in groups.items() if method.epsilon == epsilon
-  }
-  public = {method: runs for method, runs in groups.items() if not method.epsilon}
-  if len(chosen) < 2 <= len(public):
-    return public, None
-  return chosen, epsilon
-
-
 def of_config(config: run_config.RunConfig) -> Run:
   """Returns the run that a config asks for, whether it has begun or not."""
   return Run(names.run_path(config), config.seed)

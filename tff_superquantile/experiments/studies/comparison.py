@@ -136,7 +136,7 @@ def table(
   Returns:
     The table.
   """
-  is_private = run_folder.at_one_epsilon(groups)[1] is not None
+  is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
   return tables.of_seeds(
     tables.of_groups(groups),
@@ -160,7 +160,7 @@ def summarize(groups: run_folder.Groups) -> str:
   Returns:
     Plain text, errors in % and differences in percentage points.
   """
-  groups, epsilon = run_folder.at_one_epsilon(groups)
+  groups, epsilon = summary.at_one_epsilon(groups)
   results = tables.of_groups(groups)
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
   tails = tables.lowest_means(results, summary.P90, groups)

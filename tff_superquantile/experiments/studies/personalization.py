@@ -90,7 +90,7 @@ def report(
   files.measure(runs, functools.partial(_personalize, settings.epochs), overrides)
   described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)
-  groups, epsilon = run_folder.at_one_epsilon(all_groups)
+  groups, epsilon = summary.at_one_epsilon(all_groups)
   # Methods are compared by their names without a budget: then FedAvg's is "fed_avg".
   results, compared = (
     tables.of_values(
