@@ -33,7 +33,21 @@ def pytest_unconfigure():
   gc.collect()
 
 
+# Files that take minutes; whichever process gets one last holds up the end.
+_LONG = (
+  *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
+  *("simulation/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
+  *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
+  *("threshold/test_tree", "docs/test_tutorials", "experiments/test_tuning"),
+  *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
+  *("experiments/test_kept_results", "algorithms/test_private_threshold"),
+  *("experiments/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
+)
+
+
 def pytest_collection_modifyitems(config, items):
+  ranks = {f"tests/{name}.py": rank for rank, name in enumerate(_LONG)}
+  items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(_LONG)))
   if config.getoption("--run_slow"):
     return
   skip = pytest.mark.skip(reason="a long reproduction; run it with --run_slow")

@@ -262,10 +262,16 @@ _LIMITS = {
 }
 
 
-@pytest.mark.parametrize("name", _LIMITS)
-def test_limits_are_fed_avg(name):
+@pytest.fixture(scope="module")
+def fed_avg(simulation_context):
+  """FedAvg's weights."""
   data = problems.datasets(problems.client_arrays())
-  fed_avg = _run(algorithms.build_fed_avg(_MODEL, _sgd()), data)[0]
+  return _run(algorithms.build_fed_avg(_MODEL, _sgd()), data)[0]
+
+
+@pytest.mark.parametrize("name", _LIMITS)
+def test_limits_are_fed_avg(name, fed_avg):
+  data = problems.datasets(problems.client_arrays())
   _assert_close(_run(_LIMITS[name](_sgd()), data)[0], fed_avg, atol=1e-6)
 
 
@@ -292,8 +298,9 @@ def test_agnostic_fed_avg_without_ascent_is_fed_avg():
 def test_clients_that_are_not_finite_are_left_out(build):
   arrays = problems.client_arrays()
   bad = (np.full([5, 5], np.nan, np.float32), np.zeros(5, np.int32))
-  good = _run(build(_sgd()), problems.datasets(arrays))[0]
-  with_bad, metrics = _run(build(_sgd()), problems.datasets([*arrays, bad]))
+  process = build(_sgd())
+  good = _run(process, problems.datasets(arrays))[0]
+  with_bad, metrics = _run(process, problems.datasets([*arrays, bad]))
   _assert_close(with_bad, good, atol=1e-6)
   assert metrics["cohort"]["num_excluded"] == 1
 

@@ -220,20 +220,21 @@ def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-@pytest.mark.parametrize("factor", [1e12, 1e25, 1e37])
-def test_no_update_is_too_large_to_be_clipped(distributed, factor):
+def test_no_update_is_too_large_to_be_clipped(distributed):
   # Even where the square of its norm is too large for a float32: one client must not be able to
   # suppress the round's noise.
-  clip_norm = 0.1
-  arrays = [_ARRAYS[0], (np.float32(factor) * _ARRAYS[1][0], _ARRAYS[1][1]), _NOBODY, _NOBODY]
+  clip_norm, (x, y) = 0.1, _ARRAYS[1]
+  large = [(np.float32(factor) * x, y) for factor in (1e12, 1e25, 1e37)]
+  arrays = [_ARRAYS[0], _NOBODY, _NOBODY, *large]
   update_sum = _sum(clip_norm=clip_norm, z=1e-3) if distributed else None
   process = _of_handles(arrays, clip_norm=clip_norm, z=1e-3, update_sum=update_sum)
-  with_it = _released(process, _handles([0, 1, 2, 3]))
-  without = _released(process, _handles([0, 2, 2, 3]))
-  assert np.all(np.isfinite(with_it)) and np.all(with_it != 0)
-  moved = 6 * np.linalg.norm(with_it - without)
-  # Clipped, or left out if the training itself gave no finite update.
-  assert moved < 1e-4 * clip_norm or moved == pytest.approx(clip_norm, rel=0.03)
+  without = _released(process, _handles([0, 1, 1, 2]))
+  for index in (3, 4, 5):
+    with_it = _released(process, _handles([0, index, 1, 2]))
+    assert np.all(np.isfinite(with_it)) and np.all(with_it != 0)
+    moved = 6 * np.linalg.norm(with_it - without)
+    # Clipped, or left out if the training itself gave no finite update.
+    assert moved < 1e-4 * clip_norm or moved == pytest.approx(clip_norm, rel=0.03)
 
 
 @pytest.mark.parametrize("distributed", [False, True])
@@ -320,12 +321,24 @@ def _assert_uncorrelated(first, second):
   assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < bound
 
 
+@functools.cache
+def _wide_process(noise_key=_KEY, distributed=False):
+  """A process that releases noise alone, with the mechanism of its sum."""
+  update_sum = _sum(1.7, 0.3, _NUM_WIDE) if distributed else None
+  return update_sum, _process(
+    model=_wide_model(),
+    clip_norm=0.3,
+    z=1.7,
+    expected_clients=8,
+    noise_key=noise_key,
+    update_sum=update_sum,
+  )
+
+
 @pytest.mark.parametrize("noise_key", [_KEY, None])
 @pytest.mark.parametrize("num_clients", [0, 5])
 def test_the_noise_of_the_server_is_z_clip_norm_over_divisor(noise_key, num_clients):
-  process = _process(
-    model=_wide_model(), clip_norm=0.3, z=1.7, expected_clients=8, noise_key=noise_key
-  )
+  _, process = _wide_process(noise_key)
   state, first, _ = _next(process, _wide_clients(num_clients))
   _, second, _ = _next(process, _wide_clients(num_clients), state)
   rounds = [first, [b - a for a, b in zip(first, second)]]
@@ -337,10 +350,7 @@ def test_the_noise_of_the_server_is_z_clip_norm_over_divisor(noise_key, num_clie
 
 @pytest.mark.parametrize("num_clients", [0, 4, 9])
 def test_the_noise_of_the_clients_is_completed_whatever_their_number(num_clients):
-  update_sum = _sum(1.7, 0.3, _NUM_WIDE)
-  process = _process(
-    model=_wide_model(), clip_norm=0.3, z=1.7, expected_clients=8, update_sum=update_sum
-  )
+  update_sum, process = _wide_process(distributed=True)
   state, first, _ = _next(process, _wide_clients(num_clients))
   _, second, _ = _next(process, _wide_clients(num_clients), state)
   stddev = update_sum.local_stddev * np.sqrt(_NUM_SHARES) / update_sum.scale

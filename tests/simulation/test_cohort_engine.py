@@ -135,6 +135,7 @@ def local_work(files, batch_size, **reading):
   )
 
 
+@functools.cache  # Each is built once for all tests: what a context makes of it is the context's.
 def build(name, files, batch_size, **reading):
   return BUILDERS[name](local_work(files, batch_size, **reading))
 
