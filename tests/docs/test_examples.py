@@ -57,14 +57,9 @@ def test_task_example_is_found_and_trains(tmp_path, with_keras):
     assert _MODEL not in source and "_keras_model," in source
   tasks = tmp_path / "tasks"
   tasks.mkdir()
-<<<<<<< HEAD
   for path in (_ROOT / "tasks").iterdir():
     if path.name != "__pycache__":
       (tasks / path.name).symlink_to(path)
-=======
-  for path in {*(_ROOT / "tasks").iterdir()} - {_ROOT / "tasks" / "__pycache__"}:
-    (tasks / path.name).symlink_to(path)
->>>>>>> partS
   (tasks / "weather.py").write_text(source, encoding="utf-8")
   command = re.search(r"(-m tff_superquantile\S+ --task=weather.*)", _page(name))[1].split()
   flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
