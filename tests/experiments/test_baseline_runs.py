@@ -12,6 +12,7 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import train_flags  # noqa: F401  Whose flags are parsed.
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
