@@ -12,8 +12,9 @@ import dataclasses
 import math
 from typing import Any, Optional
 
-import tff_superquantile as tsq
+import tff_superquantile
 
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
 Config = Any  # A `RunConfig`, whose fields are made from the parameters here.
 
 

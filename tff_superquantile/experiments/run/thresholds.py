@@ -11,11 +11,12 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-import tff_superquantile as tsq
+import tff_superquantile
 
 if TYPE_CHECKING:
   from privacy.noise import tree_mechanism
 
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
 Config = Any  # A `RunConfig`, whose choices of --threshold are the rows here.
 
 
