@@ -22,8 +22,6 @@ def pytest_configure():
 
 def pytest_collection_finish():
   gc.freeze()
-  # TensorFlow's graphs are many objects that live long: looked through seldom.
-  gc.set_threshold(50_000, 20, 20)
   gc.enable()
 
 
@@ -47,6 +45,7 @@ _LONG = (
 
 def pytest_collection_modifyitems(config, items):
   ranks = {f"tests/{name}.py": rank for rank, name in enumerate(_LONG)}
+  assert all((_ROOT / name).exists() for name in ranks), "_LONG names a file that is not there"
   items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(_LONG)))
   if config.getoption("--run_slow"):
     return

@@ -140,7 +140,6 @@ class _PflResearch(contender.Contender):
 
     settings = workload.settings
     self._workload = workload
-    self._options = options
     self._clients: dict[int, tuple[Any, Any]] = {}
     self._datasets: dict[int, Any] = {}
     self._places: Iterator[int] = iter(())
