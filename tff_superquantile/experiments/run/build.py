@@ -118,7 +118,7 @@ def _check_threshold(config: run_config.RunConfig) -> None:
       f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
       " fewest clients of a round follow from one. Use --sampling=fixed_size."
     )
-  _build_threshold(config, None, None)  # The builder checks the rest.
+  _build_threshold(config, None, None)  # A tree checks its bins and its noise.
 
 
 def _build_threshold(
