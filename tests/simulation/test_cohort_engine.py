@@ -1,20 +1,17 @@
 """The engine computes what TFF's runtime does, and leaves the rest to it."""
 
 import collections
-import functools
 
 import numpy as np
 import problems
 import pytest
+import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from privacy.noise import sum_mechanism
-from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import noise_source
-from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
@@ -22,12 +19,6 @@ from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
-
-_CLIENTS = 20
-# Less than the largest of the cohorts, and more than the others.
-_NUM_SHARES = 18
-_KEY = bytes(range(16))
-_NUM_PARAMETERS = problems.NUM_FEATURES * problems.NUM_CLASSES + problems.NUM_CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -43,158 +34,48 @@ def restored_context():
   tff.framework.set_default_context(old)
 
 
-def write_files(directory, sizes):
-  arrays = problems.client_arrays(sizes)
-  return client_files.write_client_files(
-    directory / "clients", ((f"client {i}", x, y) for i, (x, y) in enumerate(arrays))
-  )
-
-
 @pytest.fixture(scope="module")
 def equal_files(tmp_path_factory):
   """Clients of the same size: compiled."""
-  return write_files(tmp_path_factory.mktemp("equal"), [11] * _CLIENTS)
+  return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
 
 
 @pytest.fixture(scope="module")
 def unequal_files(tmp_path_factory):
-  return write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + _CLIENTS))
+  return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
 
 
-def tree_threshold():
-  return functools.partial(
-    threshold_lib.build_tree_quantile,
-    mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=_NUM_SHARES),
-    max_loss=4.0,
-    noise_key=_KEY,
-  )
-
-
-def geometric_threshold():
-  return functools.partial(
-    threshold_lib.build_geometric_quantile,
-    noise_multiplier=1.0,
-    expected_clients=_CLIENTS,
-    initial_estimate=1.0,
-    noise_key=_KEY,
-  )
-
-
-def private(local, threshold, distributed=False):
-  update_sum = None
-  if distributed:
-    update_sum = sum_mechanism.build_sum_mechanism(1.0, 0.5, _NUM_PARAMETERS, _NUM_SHARES)
-  return algorithms.build_private_superquantile_fed_avg(
-    theta=0.5,
-    threshold=threshold,
-    clip_norm=0.5,
-    noise_multiplier=1.0,
-    expected_clients=_CLIENTS,
-    noise_key=_KEY,
-    update_sum=update_sum,
-    **local,
-  )
-
-
-def superquantile(local, threshold):
-  return algorithms.build_superquantile_fed_avg(theta=0.5, threshold=threshold, **local)
-
-
-BUILDERS = {
-  "fed_avg": lambda local: algorithms.build_fed_avg(
-    **{k: v for k, v in local.items() if k != "seed_fn"}
-  ),
-  "exact": lambda local: superquantile(local, "exact"),
-  "reweighting": lambda local: superquantile(local, "reweighting"),
-  "tree": lambda local: superquantile(local, tree_threshold()),
-  "geometric": lambda local: superquantile(local, geometric_threshold()),
-  "private tree": lambda local: private(local, tree_threshold()),
-  "private geometric": lambda local: private(local, geometric_threshold()),
-  "private distributed": lambda local: private(local, tree_threshold(), distributed=True),
-  "fed_prox": lambda local: algorithms.build_fed_prox(proximal_strength=0.5, **local),
-  "q_fed_avg": lambda local: algorithms.build_q_fed_avg(q=2.0, **local),
-  "tilted_erm": lambda local: algorithms.build_tilted_erm(
-    temperature=3.0, moving_average_rate=0.3, **local
-  ),
-  "agnostic_fed_avg": lambda local: algorithms.build_agnostic_fed_avg(
-    ascent_rate=0.5, num_clients=_CLIENTS, index_fn=lambda handle: handle["index"], **local
-  ),
-  "adaptive theta": lambda local: algorithms.build_superquantile_fed_avg(
-    theta=threshold_lib.AdaptiveTheta(8, 0.1, 0.9), **local
-  ),
-}
-
-
-def local_work(files, batch_size, **reading):
-  return dict(
-    model_fn=problems.linear_model(),
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3, momentum=0.9),
-    examples_fn=client_files.build_examples_fn(files, shuffle=batch_size > 0, **reading),
-    local_batch_size=batch_size,
-    seed_fn=lambda handle: handle["seed"],
-  )
-
-
-@functools.cache  # Each is built once for all tests: what a context makes of it is the context's.
-def build(name, files, batch_size, **reading):
-  return BUILDERS[name](local_work(files, batch_size, **reading))
-
-
-def cohort(files, clients, round_num=0):
-  return [files.handle(f"client {i}", (i, round_num)) for i in clients]
-
-
-def run(of_context, process, cohorts):
-  """The outputs of `next`, one a cohort."""
-  tff.framework.set_default_context(of_context)
-  state = process.initialize()
-  outputs = []
-  for clients in cohorts:
-    outputs.append(process.next(state, clients))
-    state = outputs[-1].state
-  return outputs
-
-
-def assert_same(found, expected, rtol=1e-5):
-  assert [path for path, _ in tree.flatten_with_path(found)] == [
-    path for path, _ in tree.flatten_with_path(expected)
-  ]
-  for a, b in zip(tree.flatten(found), tree.flatten(expected)):
-    assert type(a) is type(b)
-    if isinstance(b, (np.ndarray, np.number)):
-      assert np.asarray(a).dtype == np.asarray(b).dtype
-      np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
-    else:
-      assert a == b
-
-
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", rounds.BUILDERS)
 @pytest.mark.parametrize("batch_size", [0, 4])
 def test_rounds_are_those_of_tffs_runtime(name, batch_size, native, equal_files, unequal_files):
   files = equal_files if batch_size == 0 else unequal_files
-  process = build(name, files, batch_size)
+  process = rounds.build(name, files, batch_size)
   clients = [range(16), range(2, 20), range(20), [4, 5, 6, 7, 8, 9, 1, 3], range(4, 20)]
-  cohorts = [cohort(files, c, r) for r, c in enumerate(clients)]
+  cohorts = [rounds.cohort(files, c, r) for r, c in enumerate(clients)]
   in_process = engine.CohortContext()  # No fallback: it would hide what cannot be done.
-  assert_same(run(in_process, process, cohorts), run(native, process, cohorts))
+  rounds.assert_same(rounds.run(in_process, process, cohorts), rounds.run(native, process, cohorts))
 
 
 def test_counts_that_are_summed_securely_are_the_same(equal_files):
-  local = local_work(equal_files, 0)
+  local = rounds.local_work(equal_files, 0)
   summed = dict(metrics_aggregator=tff.learning.metrics.sum_then_finalize)
   plain, secure = (
-    run(engine.CohortContext(), BUILDERS["fed_avg"](work), [cohort(equal_files, range(16))])
+    rounds.run(
+      engine.CohortContext(),
+      rounds.BUILDERS["fed_avg"](work),
+      [rounds.cohort(equal_files, range(16))],
+    )
     for work in (local, {**local, **summed})
   )
-  assert_same(secure, plain, rtol=0)
+  rounds.assert_same(secure, plain, rtol=0)
   assert secure[0].metrics["client_work"]["cohort"]["cohort_size"] == 16
 
 
 @pytest.mark.parametrize("name", ["exact", "private distributed"])
 def test_an_empty_cohort_is_that_of_tffs_runtime(name, native, equal_files):
-  process = build(name, equal_files, 0)
+  process = rounds.build(name, equal_files, 0)
   in_process = engine.CohortContext()
-  assert_same(run(in_process, process, [[]]), run(native, process, [[]]))
+  rounds.assert_same(rounds.run(in_process, process, [[]]), rounds.run(native, process, [[]]))
 
 
 @pytest.mark.parametrize("batch_size", [0, 4])
@@ -203,18 +84,20 @@ def test_clients_without_examples_are_those_of_tffs_runtime(
 ):
   """Who sends noise alone has a file, like others, and reads nothing of it."""
   files = equal_files if batch_size == 0 else unequal_files
-  process = build("private distributed", files, batch_size, may_lack_examples=True)
+  process = rounds.build("private distributed", files, batch_size, may_lack_examples=True)
 
   def clients(helpers, round_num):
     cohort = [(files.handle, files.handle_without_examples)[i in helpers] for i in range(17)]
     return [handle(f"client {i}", (i, round_num)) for i, handle in enumerate(cohort)]
 
   cohorts = [clients(*args) for args in (((), 0), ((3, 9, 16), 1), (range(17), 2), ((0,), 3))]
-  in_process = run(engine.CohortContext(), process, cohorts)
-  assert_same(in_process, run(native, process, cohorts))
+  in_process = rounds.run(engine.CohortContext(), process, cohorts)
+  rounds.assert_same(in_process, rounds.run(native, process, cohorts))
   # As if they had no file at all, and not as if they trained.
-  everybody = run(engine.CohortContext(), build("private distributed", files, batch_size), cohorts)
-  assert_same(in_process[0], everybody[0])
+  everybody = rounds.run(
+    engine.CohortContext(), rounds.build("private distributed", files, batch_size), cohorts
+  )
+  rounds.assert_same(in_process[0], everybody[0])
   sizes = [
     float(output.metrics["client_work"]["threshold"]["estimated_cohort_size"])
     for output in (in_process[1], everybody[1])
@@ -225,12 +108,12 @@ def test_clients_without_examples_are_those_of_tffs_runtime(
 
 def test_few_functions_are_traced_for_cohorts_of_all_sizes(equal_files, unequal_files):
   def traced(files, sizes):
-    process = build("exact", files, 0)
+    process = rounds.build("exact", files, 0)
     in_process = engine.CohortContext()
-    run(in_process, process, [cohort(files, range(n)) for n in sizes])
+    rounds.run(in_process, process, [rounds.cohort(files, range(n)) for n in sizes])
     program = in_process._programs[id(process.next)]
-    assert program._can_compile  # Whatever XLA refused would be computed without, in silence.
-    return {key and key.capacity for key in program._functions}
+    assert program.whole._can_compile  # Whatever XLA refused would be computed without, in silence.
+    return {key and key.capacity for key in program.whole._functions}
 
   sizes = (2, 5, 9, 16, 17, 18, 19, 20)
   assert traced(unequal_files, sizes) == {None}
@@ -242,12 +125,12 @@ def test_few_functions_are_traced_for_cohorts_of_all_sizes(equal_files, unequal_
 
 @pytest.mark.parametrize("name", ["exact", "private distributed"])
 def test_what_a_cohort_computes_does_not_depend_on_the_cohorts_before_it(name, equal_files):
-  process = build(name, equal_files, 0)
+  process = rounds.build(name, equal_files, 0)
   results = []
   for sizes in ([17], [20, 17], [16, 17]):  # In loops for 17, 20 and 21 clients.
     in_process = engine.CohortContext()
-    run(in_process, process, [cohort(equal_files, range(n)) for n in sizes[:-1]])
-    results.append(run(in_process, process, [cohort(equal_files, range(17))])[0])
+    rounds.run(in_process, process, [rounds.cohort(equal_files, range(n)) for n in sizes[:-1]])
+    results.append(rounds.run(in_process, process, [rounds.cohort(equal_files, range(17))])[0])
   for other in results[1:]:
     for expected, found in zip(tree.flatten(results[0]), tree.flatten(other)):
       np.testing.assert_array_equal(expected, found)
@@ -255,13 +138,13 @@ def test_what_a_cohort_computes_does_not_depend_on_the_cohorts_before_it(name, e
 
 def test_the_order_of_evaluation_does_not_matter(equal_files):
   """A context that has computed something else before computes the same."""
-  cohorts = [cohort(equal_files, range(18), r) for r in range(2)]
-  process = build("tree", equal_files, 0)
-  fresh = run(engine.CohortContext(), process, cohorts)
+  cohorts = [rounds.cohort(equal_files, range(18), r) for r in range(2)]
+  process = rounds.build("tree", equal_files, 0)
+  fresh = rounds.run(engine.CohortContext(), process, cohorts)
   used = engine.CohortContext()
-  run(used, build("fed_avg", equal_files, 0), cohorts)
-  run(used, process, cohorts[::-1])
-  assert_same(run(used, process, cohorts), fresh, rtol=0)
+  rounds.run(used, rounds.build("fed_avg", equal_files, 0), cohorts)
+  rounds.run(used, process, cohorts[::-1])
+  rounds.assert_same(rounds.run(used, process, cohorts), fresh, rtol=0)
 
 
 @pytest.mark.parametrize("reads_files", [False, True])
@@ -283,7 +166,7 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
     return tff.federated_sum(tff.federated_map(draw, clients))
 
   tff.framework.set_default_context(engine.CohortContext())
-  clients = cohort(equal_files, range(_CLIENTS))
+  clients = rounds.cohort(equal_files, range(rounds.NUM_CLIENTS))
   first, second = total(clients), total(clients)
   assert np.mean(first == second) < 0.01
   for sums in (first, second):
@@ -291,7 +174,7 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
     low = sums - 1000 * high
     for part in (high, low):
       # The sum of independent draws of n clients has n times the variance of one, not n^2.
-      assert np.std(part) == pytest.approx(5.0 * np.sqrt(_CLIENTS), rel=0.2)
+      assert np.std(part) == pytest.approx(5.0 * np.sqrt(rounds.NUM_CLIENTS), rel=0.2)
     assert abs(np.corrcoef(high, low)[0, 1]) < 0.2
 
 
@@ -300,15 +183,17 @@ def test_data_sets_go_to_the_fallback(native):
     problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)
   )
   datasets = problems.datasets(problems.client_arrays())
-  expected = run(native, process, [datasets])
+  expected = rounds.run(native, process, [datasets])
   calls = []
-  assert_same(
-    run(engine.CohortContext(lambda: calls.append(1) or native), process, [datasets] * 2)[:1],
+  rounds.assert_same(
+    rounds.run(engine.CohortContext(lambda: calls.append(1) or native), process, [datasets] * 2)[
+      :1
+    ],
     expected,
   )
   assert calls == [1]
   with pytest.raises(Exception, match="values of type"):
-    run(engine.CohortContext(), process, [datasets])
+    rounds.run(engine.CohortContext(), process, [datasets])
 
 
 def test_secure_sums_means_and_folds(native):
@@ -347,7 +232,7 @@ def test_secure_sums_means_and_folds(native):
   for of_context in (engine.CohortContext(), native):
     tff.framework.set_default_context(of_context)
     results.append(everything(*arguments))
-  assert_same(*results)
+  rounds.assert_same(*results)
   tff.framework.set_default_context(engine.CohortContext())
   with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
     everything([101], [1.0])
@@ -426,10 +311,16 @@ def test_folds_that_stack_rows(rows_of, expected):
 
 def test_what_is_kept_of_the_files_is_bounded(monkeypatch, unequal_files):
   monkeypatch.setattr(reading, "_CLIENTS_A_CALL", 3)
-  cohorts = [cohort(unequal_files, clients) for clients in (range(20), [5, 5, 1], range(10, 20))]
-  process = build("exact", unequal_files, 4)
+  cohorts = [
+    rounds.cohort(unequal_files, clients) for clients in (range(20), [5, 5, 1], range(10, 20))
+  ]
+  process = rounds.build("exact", unequal_files, 4)
   small = engine.CohortContext(max_bytes=2000)  # A few clients of 24 bytes an example.
-  assert_same(run(small, process, cohorts), run(engine.CohortContext(), process, cohorts), rtol=0)
+  rounds.assert_same(
+    rounds.run(small, process, cohorts),
+    rounds.run(engine.CohortContext(), process, cohorts),
+    rtol=0,
+  )
   kept = sum(value.nbytes for value in small._store._values.values())
   assert 0 < kept == small._store._bytes <= 2000
 
@@ -504,12 +395,12 @@ def test_what_xla_cannot_compile_is_computed_without(equal_files):
 
   in_process = engine.CohortContext()
   tff.framework.set_default_context(in_process)
-  arrays = problems.client_arrays([11] * _CLIENTS)
+  arrays = problems.client_arrays([11] * rounds.NUM_CLIENTS)
   for size in (16, 18):
     expected = 2 * sum(x.sum() for x, _ in arrays[:size])
-    assert total(2.0, cohort(equal_files, range(size))) == pytest.approx(expected, rel=1e-4)
+    assert total(2.0, rounds.cohort(equal_files, range(size))) == pytest.approx(expected, rel=1e-4)
   (program,) = in_process._programs.values()
-  assert not program._can_compile
+  assert not program.whole._can_compile
 
 
 def test_constants_are_computed_as_tensorflow_does():
@@ -581,7 +472,7 @@ def test_clients_values_in_all_forms_that_tff_takes(clients, native):
   for of_context in (engine.CohortContext(), native):
     tff.framework.set_default_context(of_context)
     results.append(total(clients))
-  assert_same(*results)
+  rounds.assert_same(*results)
 
 
 def test_what_is_wrong_is_said():

@@ -35,7 +35,9 @@ def _native_context(concurrency: int) -> tff.framework.SyncContext:
 
 
 def set_simulation_context(
-  max_concurrent_computation_calls: Optional[int] = None, engine: str = "auto"
+  max_concurrent_computation_calls: Optional[int] = None,
+  engine: str = "auto",
+  block_size: Optional[int] = None,
 ) -> None:
   """Makes a context with simulated secure aggregation the default one.
 
@@ -45,9 +47,12 @@ def set_simulation_context(
     engine: "native", TFF's C++ runtime; "in_process", the whole cohort at once in this process,
       which raises for what it does not know; or "auto", in this process what can be done there, and
       the rest by TFF's runtime, which is not started before it is needed.
+    block_size: The largest number of clients whose updates are in memory at once, in this process:
+      larger cohorts are computed in blocks, which are then added up. That changes the last bits of
+      the results. None for whole cohorts.
 
   Raises:
-    ValueError: If the number is not positive or the engine is unknown.
+    ValueError: If a number is not positive or the engine is unknown.
   """
   concurrency = max_concurrent_computation_calls
   if concurrency is not None and concurrency < 1:
@@ -56,12 +61,16 @@ def set_simulation_context(
     )
   if engine not in _ENGINES:
     raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(_ENGINES)}.")
+  if block_size is not None and block_size < 1:
+    raise ValueError(f"Found block_size = {block_size}; expected at least 1, or None.")
   concurrency = concurrency or num_cores()
   native = functools.partial(_native_context, concurrency)
   if engine == "native":
     context = native()
   else:
-    context = cohort_engine.CohortContext(native if engine == "auto" else None, concurrency)
+    context = cohort_engine.CohortContext(
+      native if engine == "auto" else None, concurrency, block_size=block_size
+    )
   tff.framework.set_default_context(context)
 
 

@@ -49,12 +49,20 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     if getattr(config, name):
       own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
   resolved = dataclasses.replace(config, **own)
+  if config.block_size is None and config.engine != "native":
+    if resolved.clients_per_round > run_config.BLOCK_SIZE:
+      resolved = dataclasses.replace(resolved, block_size=run_config.BLOCK_SIZE)
   if resolved.is_private:
     private.check_resolved(resolved)
   else:
     private.check_not_private(resolved)
     if has_threshold:
       _check_threshold(resolved)
+  if resolved.engine == "native" and resolved.block_size:
+    raise ValueError(
+      f"Found --block_size={resolved.block_size} with --engine=native, which has no blocks; give"
+      " one of them."
+    )
   for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < getattr(resolved, name) < math.inf:
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")

@@ -12,6 +12,8 @@ from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import thresholds
 
+# Rounds of more clients are computed in blocks of so many, whose updates fit in a GB or so.
+BLOCK_SIZE = 512
 _TASK_DEFAULT = "None for the task's own"
 # These do not change the results: a run continues under other values of them.
 INCIDENTAL = (
@@ -270,6 +272,13 @@ class RunConfig(_ParametersOfMethods):
     "Runtime of a round: this process, with the whole cohort at once (in_process), or TFF's C++"
     " runtime (native); auto takes this process wherever it can.",
     choices=("auto", "in_process", "native"),
+  )
+  block_size: int = _flag(
+    None,
+    "Largest number of clients whose updates are in memory at once, in this process: larger cohorts"
+    " are computed in blocks and added up, which changes the last bits. 0 for no blocks; None for"
+    f" {BLOCK_SIZE} if more clients are selected in a round.",
+    least=0,
   )
   run_name: str = _flag(
     "",

@@ -72,6 +72,10 @@ def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, di
   }
 
 
+# What runs did whose flags do not say it.
+_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0"}
+
+
 def _check_same_flags(
   folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
@@ -80,6 +84,8 @@ def _check_same_flags(
   # These follow from the budget and the clients, and are not known yet.
   followed = private.CALIBRATED if config.epsilon is not None else ()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
+  found = {**_BEFORE_THERE_WAS_A_FLAG, **found}
+  wanted = {**_BEFORE_THERE_WAS_A_FLAG, **wanted}
   incidental = set(run_config.INCIDENTAL)
   if config.is_private:
     incidental.discard("num_rounds")  # The noise is calibrated for that many rounds.
@@ -161,7 +167,7 @@ def _train(
     account = accounts.Account(config, release, folder)
     key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
   select_clients = selection.build_selection(splits["train"], config, release, key)
-  context.set_simulation_context(engine=config.engine)
+  context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
     print(account.describe(), flush=True)

@@ -1,142 +1,22 @@
 """A TFF context that runs computations in this process, and hands the rest to another context."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+import math
 from typing import Any, Optional
 import weakref
 
 from absl import logging
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation.engine import interpreter
-from tff_superquantile.simulation.engine import mapping
+from tff_superquantile.simulation.engine import program as program_lib
 from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine import values
 
 
-class _Program:
-  """A computation as traced TensorFlow functions, for cohorts of any size."""
-
-  def __init__(self, comp: tff.framework.ConcreteComputation, store: reading.Store, parallel: int):
-    self._parallel = parallel
-    self._store = store
-    self._parameter_type = comp.type_signature.parameter
-    # Compiling loses the Python containers that the annotated type has.
-    self._result_type = comp.type_signature.result
-    block = tff.framework.to_call_dominant(comp.to_building_block())
-    if not isinstance(block, tff.framework.Lambda):
-      block = _wrap(block, self._parameter_type)  # A bare component.
-    self._block = block
-    self._parameters = (
-      [] if self._parameter_type is None else values.leaf_types(self._parameter_type)
-    )
-    self._converter = None
-    if self._parameter_type is not None:
-      self._converter = values.Converter(self._parameter_type)
-    self._results = values.leaf_types(self._result_type)
-    self._to_python = values.build_to_python(self._result_type)
-    strings = [
-      i
-      for i, leaf in enumerate(self._parameters)
-      if leaf.stacked and leaf.shape == () and tf.as_dtype(leaf.dtype) == tf.string
-    ]
-    self._library = mapping.Library({i: f"string {k}" for k, i in enumerate(strings)})
-    discovery = mapping.Discovery(self._library)
-    with tf.Graph().as_default():
-      parameters = [leaf.spec for leaf in self._parameters]
-      self._run([tf.compat.v1.placeholder(p.dtype, p.shape) for p in parameters], discovery)
-    self._strings = strings
-    self._reader = None
-    if discovery.reads:
-      self._reader = reading.Reader(discovery.reads, strings)
-    self._functions: dict[Optional[reading.Key], Any] = {}
-    self._can_compile = True
-
-  def _run(self, tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
-    leaves = [
-      values.Leaf(tensor, leaf.stacked, i)
-      for i, (tensor, leaf) in enumerate(zip(tensors, self._parameters))
-    ]
-    stacked = [leaf.tensor for leaf in leaves if leaf.stacked]
-    num_clients = tf.shape(stacked[0])[0] if stacked else tf.constant(0)
-    evaluator = interpreter.Interpreter(num_clients, mapper)
-    scope = {}
-    if self._block.parameter_name is not None:
-      scope[self._block.parameter_name] = values.pack(self._parameter_type, iter(leaves))
-    results = list(values.flatten(evaluator.evaluate(self._block.result, scope)))
-    return [
-      evaluator.stack(leaf) if leaf_type.stacked else leaf.tensor
-      for leaf, leaf_type in zip(results, self._results)
-    ]
-
-  def _function(self, key: Optional[reading.Key], reads: Sequence[reading.Read]) -> Any:
-    """The traced function for what is read: of any shapes, or with a key of these shapes."""
-    if key not in self._functions:
-
-      def run(parameters: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
-        mapper: mapping.Mapper
-        if key is None:
-          by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-          mapper = mapping.Sequential(self._library, by_ref, self._parallel)
-        else:
-          # All but the values follow from the key.
-          by_ref = {
-            r.ref: (flat, *map(tf.constant, r.places())) for r, (flat,) in zip(reads, given)
-          }
-          stacked = {
-            r.ref: tf.reshape(flat, [key.capacity, *r.shapes[0]])
-            for r, (flat,) in zip(reads, given)
-          }
-          mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, key.capacity)
-        return self._run(parameters, mapper)
-
-      signature = ([p.spec for p in self._parameters], [r.specs(key) for r in reads])
-      function = tf.function(run, input_signature=signature, autograph=False)
-      self._functions[key] = function.get_concrete_function()
-    return self._functions[key]
-
-  def __call__(self, arg: Any) -> Any:
-    arrays = []
-    if self._converter is not None:
-      arrays = self._converter.arrays(arg)
-    key: Optional[reading.Key] = None
-    reads: list[reading.Read] = []
-    if self._reader is not None:
-      compiled = self._functions if self._can_compile else None
-      reads, key = self._store.read(self._reader, arrays, compiled)
-    results = self._invoke(key, arrays, reads)
-    return self._to_python([result.numpy() for result in results])
-
-  def _invoke(
-    self, key: Optional[reading.Key], arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
-  ) -> Sequence[tf.Tensor]:
-    tensors = [tf.constant(array) for array in arrays]
-    try:
-      parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
-      return self._function(key, reads)(tensors, parts)
-    except tf.errors.OpError as error:
-      if key is None:
-        raise
-      logging.info("The engine computes without XLA, which cannot: %s", error)
-      self._can_compile = False
-    reads = [r.without_padding(len(arrays[self._strings[0]])) for r in reads]
-    return self._invoke(None, arrays, reads)
-
-
-def _wrap(
-  block: tff.framework.ComputationBuildingBlock, parameter_type: Optional[tff.Type]
-) -> tff.framework.Lambda:
-  if parameter_type is None:
-    return tff.framework.Lambda(None, None, tff.framework.Call(block))
-  argument = tff.framework.Reference("engine_argument", block.type_signature.parameter)
-  return tff.framework.Lambda(
-    argument.name, argument.type_signature, tff.framework.Call(block, argument)
-  )
-
-
 class CohortContext(tff.framework.SyncContext):
-  """Compiles each computation once, into one TensorFlow function for the whole cohort.
+  """Compiles each computation once, into TensorFlow functions for the whole cohort or its blocks.
 
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
@@ -151,6 +31,7 @@ class CohortContext(tff.framework.SyncContext):
     fallback: Optional[Callable[[], tff.framework.SyncContext]] = None,
     parallel: int = 2,
     max_bytes: int = 2**30,
+    block_size: Optional[int] = None,
   ):
     """Initializes the context.
 
@@ -160,13 +41,17 @@ class CohortContext(tff.framework.SyncContext):
       parallel: How many clients compute at once.
       max_bytes: How much of what clients read from files is kept in memory. A file is taken not to
         change while the context lives.
+      block_size: The largest number of clients whose values are in memory at once. A larger cohort
+        is computed in the fewest blocks that are not larger, which are then added up; so the
+        number changes the last bits of the results. None for cohorts in one block.
     """
     self._make_fallback = fallback
     self._fallback_context: Optional[tff.framework.SyncContext] = None
     self._parallel = parallel
     # By identity: comparing computations, or hashing them, means to serialize them.
-    self._programs: dict[int, Optional[_Program]] = {}
+    self._programs: dict[int, Optional[program_lib.Program]] = {}
     self._store = reading.Store(max_bytes)
+    self._block_size = block_size
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     """See `tff.framework.SyncContext`.
@@ -178,7 +63,7 @@ class CohortContext(tff.framework.SyncContext):
     if program is None:
       return self._fallback(comp, arg)
     try:
-      return program(arg)
+      return self._compute(program, arg)
     except (tf.errors.OpError, values.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
@@ -190,11 +75,23 @@ class CohortContext(tff.framework.SyncContext):
         raise
       return self._fallback(comp, arg)  # Whose errors people know.
 
-  def _program(self, comp: tff.framework.ConcreteComputation) -> Optional[_Program]:
+  def _compute(self, program: program_lib.Program, arg: Any) -> Any:
+    arrays = program.arrays(arg)
+    num_clients = program.num_clients(arrays)
+    if self._block_size is None or num_clients <= self._block_size:
+      return program.to_python(program.whole(arrays))
+    if isinstance(program.stages, str):
+      message = "The engine computes all %d clients in one block, as it cannot cut %s"
+      logging.log_first_n(logging.WARNING, message, 1, num_clients, program.stages)
+      return program.to_python(program.whole(arrays))
+    blocks = stages.split(arrays, program.parameters, math.ceil(num_clients / self._block_size))
+    return program.to_python(program.stages(arrays, stages.LocalBlocks(program.stages, blocks)))
+
+  def _program(self, comp: tff.framework.ConcreteComputation) -> Optional[program_lib.Program]:
     key = id(comp)
     if key not in self._programs:
       try:
-        program = _Program(comp, self._store, self._parallel)
+        program = program_lib.Program(comp, self._store, self._parallel)
       except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
         if self._make_fallback is None:
           raise

@@ -112,7 +112,8 @@ class Reader:
     )
     self._specs = one.structured_outputs
     signature = [tf.TensorSpec([None], tf.string)] * len(strings)
-    self._read_all = tf.function(read_all, input_signature=signature, autograph=False)
+    function = tf.function(read_all, input_signature=signature, autograph=False)
+    self._read_all = function.get_concrete_function()
 
   def specs(self) -> list[tf.TensorSpec]:
     """What is read, of any client."""

@@ -1,0 +1,144 @@
+"""A federated computation as TensorFlow functions of a cohort."""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation.engine import aggregations
+from tff_superquantile.simulation.engine import interpreter
+from tff_superquantile.simulation.engine import mapping
+from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine import stages as stages_lib
+from tff_superquantile.simulation.engine import traces
+from tff_superquantile.simulation.engine import values
+
+
+class Program:
+  """A computation in this process, for whole cohorts or in stages for their blocks.
+
+  Attributes:
+    block: The computation in call-dominant form.
+    parameters: The leaves of its parameter.
+    whole: Returns the result for a whole cohort at once, one tensor a leaf.
+  """
+
+  def __init__(self, comp: tff.framework.ConcreteComputation, store: reading.Store, parallel: int):
+    """Reads a computation.
+
+    Args:
+      comp: The computation.
+      store: Keeps what clients read.
+      parallel: How many clients compute at once.
+
+    Raises:
+      UnsupportedError: If there is something in it that the engine does not know.
+    """
+    self._store = store
+    self._parallel = parallel
+    self._parameter_type = comp.type_signature.parameter
+    # Compiling loses the Python containers that the annotated type has.
+    result_type = comp.type_signature.result
+    block = tff.framework.to_call_dominant(comp.to_building_block())
+    if not isinstance(block, tff.framework.Lambda):
+      block = _wrap(block, self._parameter_type)  # A bare component.
+    self.block = block
+    self.parameters: list[values.LeafType] = []
+    self._converter = None
+    if self._parameter_type is not None:
+      self.parameters = values.leaf_types(self._parameter_type)
+      self._converter = values.Converter(self._parameter_type)
+    self._results = values.leaf_types(result_type)
+    self._to_python = values.build_to_python(result_type)
+    self._strings = [
+      i
+      for i, leaf in enumerate(self.parameters)
+      if leaf.stacked and leaf.shape == () and tf.as_dtype(leaf.dtype) == tf.string
+    ]
+    self._library = mapping.Library({i: f"string {k}" for k, i in enumerate(self._strings)})
+    self.whole = self.cohort_function(self._evaluate)
+
+  def arrays(self, arg: Any) -> list[np.ndarray]:
+    """Returns an argument as one array a leaf, those at clients with the clients in rows."""
+    return [] if self._converter is None else self._converter.arrays(arg)
+
+  def num_clients(self, arrays: Sequence[Any]) -> int:
+    """Returns the number of clients of an argument; 0 if nothing in it tells."""
+    return next((len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked), 0)
+
+  @functools.cached_property
+  def stages(self) -> Union[stages_lib.Stages, str]:
+    """The computation, cut at its aggregations; or why it cannot be cut."""
+    try:
+      return stages_lib.Stages(self)
+    except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
+      return str(error)
+
+  def to_python(self, results: Sequence[tf.Tensor]) -> Any:
+    """Returns the Python value of a result, one tensor a leaf."""
+    return self._to_python([result.numpy() for result in results])
+
+  def cohort_function(
+    self,
+    function: Callable[[Sequence[tf.Tensor], aggregations.Clients], list[tf.Tensor]],
+    more: Sequence[tf.TensorSpec] = (),
+  ) -> traces.CohortFunction:
+    """Builds a function of the parameter's leaves, and of more tensors.
+
+    Args:
+      function: From the tensors and the clients of a trace to the results.
+      more: The specs of tensors behind those of the parameter.
+
+    Returns:
+      A function of arrays or tensors.
+    """
+
+    def run(tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
+      stacked = [t for t, leaf in zip(tensors, self.parameters) if leaf.stacked]
+      num_clients = tf.shape(stacked[0])[0] if stacked else tf.constant(0)
+      return function(tensors, aggregations.Clients(num_clients, mapper))
+
+    specs = [leaf.spec for leaf in self.parameters]
+    return traces.CohortFunction(
+      run, [*specs, *more], self._strings, self._library, self._store, self._parallel
+    )
+
+  def server(self) -> aggregations.Clients:
+    """Returns what stands for the clients in a trace that has none."""
+    return aggregations.Clients(
+      tf.constant(0), mapping.Sequential(self._library, {}, self._parallel)
+    )
+
+  def scope(self, tensors: Sequence[Optional[tf.Tensor]]) -> dict[str, Any]:
+    """Returns the scope of the computation for the tensors of its parameter."""
+    if self.block.parameter_name is None:
+      return {}
+    leaves = [
+      values.Leaf(tensor, leaf.stacked, i)
+      for i, (tensor, leaf) in enumerate(zip(tensors, self.parameters))
+    ]
+    return {self.block.parameter_name: values.pack(self._parameter_type, iter(leaves))}
+
+  def _evaluate(
+    self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
+  ) -> list[tf.Tensor]:
+    evaluator = interpreter.Interpreter(clients)
+    results = values.flatten(evaluator.evaluate(self.block.result, self.scope(tensors)))
+    return [
+      clients.stack(leaf) if leaf_type.stacked else leaf.tensor
+      for leaf, leaf_type in zip(results, self._results)
+    ]
+
+
+def _wrap(
+  block: tff.framework.ComputationBuildingBlock, parameter_type: Optional[tff.Type]
+) -> tff.framework.Lambda:
+  if parameter_type is None:
+    return tff.framework.Lambda(None, None, tff.framework.Call(block))
+  argument = tff.framework.Reference("engine_argument", block.type_signature.parameter)
+  return tff.framework.Lambda(
+    argument.name, argument.type_signature, tff.framework.Call(block, argument)
+  )

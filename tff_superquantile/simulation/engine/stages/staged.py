@@ -1,0 +1,108 @@
+"""A computation cut at its aggregations, for cohorts in blocks.
+
+Blocks are computed without state, so that anybody can compute any block of any stage again. What
+is added up, and in which order, depends on the number of blocks alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import typing
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tff_superquantile.simulation.engine.stages import blocks as blocks_lib
+from tff_superquantile.simulation.engine.stages import functions
+from tff_superquantile.simulation.engine.stages import plan as plan_lib
+
+if typing.TYPE_CHECKING:
+  from tff_superquantile.simulation.engine import program as program_lib
+
+
+class Blocks(Protocol):
+  """Computes stages of all blocks of one cohort."""
+
+  def total(self, index: int, received: functions.Named) -> Sequence[tf.Tensor]:
+    """Returns the aggregates of all blocks in a stage, merged by `add_up`.
+
+    Args:
+      index: The stage; they come in their order.
+      received: The values of the server that it needs.
+    """
+
+
+class Stages:
+  """A computation in stages."""
+
+  def __init__(self, program: "program_lib.Program"):
+    """Cuts a computation.
+
+    Args:
+      program: The computation.
+
+    Raises:
+      UnsupportedError: If it cannot be cut.
+    """
+    plan = plan_lib.Plan(program.block)
+    self._stages: list[functions.Stage] = []
+    kept: dict[str, functions.Template] = {}
+    for stage in plan.stages:
+      self._stages.append(functions.Stage(program, plan, stage, kept))
+      kept.update(self._stages[-1].kept)
+    totals: list[Mapping[str, functions.Template]] = [
+      {},
+      *(stage.partials for stage in self._stages),
+    ]
+    self._steps = [
+      functions.Step(program, plan, step, of_step, returns=step is plan.steps[-1])
+      for step, of_step in zip(plan.steps, totals)
+    ]
+
+  def __len__(self) -> int:
+    return len(self._stages)
+
+  def __getitem__(self, index: int) -> functions.Stage:
+    return self._stages[index]
+
+  def __call__(self, arrays: Sequence[np.ndarray], blocks: Blocks) -> list[tf.Tensor]:
+    """Computes a round.
+
+    Args:
+      arrays: The argument; what is at the clients is not used.
+      blocks: Computes the clients' part.
+
+    Returns:
+      The result, one tensor a leaf.
+    """
+    known, result = self._steps[0](arrays, {}, [])
+    for index, stage in enumerate(self._stages):
+      total = blocks.total(index, {name: known[name] for name in stage.received})
+      kept, result = self._steps[index + 1](arrays, known, total)
+      known.update(kept)
+    return result
+
+
+class LocalBlocks:
+  """Computes blocks one after the other in this process, so that few are in memory at once."""
+
+  def __init__(self, stages: Stages, blocks: Sequence[list[np.ndarray]]):
+    """Initializes the blocks of a round.
+
+    Args:
+      stages: Computes them.
+      blocks: Their arguments, of `split`.
+    """
+    self._stages = stages
+    self._blocks = blocks
+    self._kept: list[functions.Named] = [{} for _ in blocks]
+
+  def total(self, index: int, received: functions.Named) -> Sequence[tf.Tensor]:
+    """See `Blocks`."""
+
+    def partials() -> Iterator[list[tf.Tensor]]:
+      for arrays, kept in zip(self._blocks, self._kept):
+        own, new = self._stages[index](arrays, received, kept)
+        kept.update(new)
+        yield own
+
+    return blocks_lib.add_up(self._stages[index].merge, len(self._blocks), partials())

@@ -1,0 +1,103 @@
+"""Traces functions of a cohort, and gives them what the clients have read."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from absl import logging
+import tensorflow as tf
+
+from tff_superquantile.simulation.engine import mapping
+from tff_superquantile.simulation.engine import reading
+
+
+class CohortFunction:
+  """A function of tensors of a cohort, or of a part of it, as traced TensorFlow functions.
+
+  It is traced once for cohorts of all sizes, and once more for each key: cohorts whose clients have
+  all read values of these shapes are compiled by XLA.
+  """
+
+  def __init__(
+    self,
+    function: Callable[[Sequence[tf.Tensor], mapping.Mapper], list[tf.Tensor]],
+    specs: Sequence[tf.TensorSpec],
+    strings: Sequence[int],
+    library: mapping.Library,
+    store: reading.Store,
+    parallel: int,
+  ):
+    """Initializes a function, and finds out what its clients read.
+
+    Args:
+      function: From tensors and the mapper of a trace to the results.
+      specs: The specs of the tensors.
+      strings: The positions, among the tensors, of the strings that say where to read.
+      library: The components that it calls.
+      store: Keeps what was read.
+      parallel: How many clients compute at once.
+
+    Raises:
+      UnsupportedError: If there is something in it that the engine does not know.
+    """
+    self._run = function
+    self._specs = specs
+    self._strings = strings
+    self._library = library
+    self._store = store
+    self._parallel = parallel
+    discovery = mapping.Discovery(library)
+    with tf.Graph().as_default():
+      function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
+    self._reader = reading.Reader(discovery.reads, strings) if discovery.reads else None
+    self._functions: dict[Optional[reading.Key], Any] = {}
+    self._can_compile = True
+
+  def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
+    """Returns the results of arrays or tensors; strings are arrays."""
+    key: Optional[reading.Key] = None
+    reads: list[reading.Read] = []
+    if self._reader is not None:
+      compiled = self._functions if self._can_compile else None
+      reads, key = self._store.read(self._reader, arrays, compiled)
+    return self._invoke(key, arrays, reads)
+
+  def _function(self, key: Optional[reading.Key], reads: Sequence[reading.Read]) -> Any:
+    """The traced function for what is read: of any shapes, or with a key of these shapes."""
+    if key not in self._functions:
+
+      def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
+        mapper: mapping.Mapper
+        if key is None:
+          by_ref = {r.ref: parts for r, parts in zip(reads, given)}
+          mapper = mapping.Sequential(self._library, by_ref, self._parallel)
+        else:
+          # All but the values follow from the key.
+          by_ref = {
+            r.ref: (flat, *map(tf.constant, r.places())) for r, (flat,) in zip(reads, given)
+          }
+          stacked = {
+            r.ref: tf.reshape(flat, [key.capacity, *r.shapes[0]])
+            for r, (flat,) in zip(reads, given)
+          }
+          mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, key.capacity)
+        return self._run(tensors, mapper)
+
+      signature = (list(self._specs), [r.specs(key) for r in reads])
+      function = tf.function(run, input_signature=signature, autograph=False)
+      self._functions[key] = function.get_concrete_function()
+    return self._functions[key]
+
+  def _invoke(
+    self, key: Optional[reading.Key], arrays: Sequence[Any], reads: Sequence[reading.Read]
+  ) -> Sequence[tf.Tensor]:
+    tensors = [tf.convert_to_tensor(array) for array in arrays]
+    try:
+      parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
+      return self._function(key, reads)(tensors, parts)
+    except tf.errors.OpError as error:
+      if key is None:
+        raise
+      logging.info("The engine computes without XLA, which cannot: %s", error)
+      self._can_compile = False
+    reads = [r.without_padding(len(arrays[self._strings[0]])) for r in reads]
+    return self._invoke(None, arrays, reads)
