@@ -8,6 +8,7 @@ from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import examples_of_datasets
 from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.distribution import describe
+from tff_superquantile.evaluation.federated import build_federated_evaluator
 from tff_superquantile.evaluation.personalization import PersonalizationMetrics
 from tff_superquantile.evaluation.personalization import build_personalizer
 
@@ -17,6 +18,7 @@ __all__ = (
   "PersonalizationMetrics",
   "SplitExamples",
   "build_evaluator",
+  "build_federated_evaluator",
   "build_personalizer",
   "describe",
   "examples_of_datasets",

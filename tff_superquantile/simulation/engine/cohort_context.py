@@ -63,7 +63,7 @@ class CohortContext(tff.framework.SyncContext):
     if program is None:
       return self._fallback(comp, arg)
     try:
-      return self._compute(program, arg)
+      return self._compute(comp, program, arg)
     except (tf.errors.OpError, values.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
@@ -75,7 +75,10 @@ class CohortContext(tff.framework.SyncContext):
         raise
       return self._fallback(comp, arg)  # Whose errors people know.
 
-  def _compute(self, program: program_lib.Program, arg: Any) -> Any:
+  def _compute(
+    self, comp: tff.framework.ConcreteComputation, program: program_lib.Program, arg: Any
+  ) -> Any:
+    """Computes a program of `comp`; other contexts have other ways."""
     arrays = program.arrays(arg)
     num_clients = program.num_clients(arrays)
     if self._block_size is None or num_clients <= self._block_size:

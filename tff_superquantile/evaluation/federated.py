@@ -1,0 +1,65 @@
+"""Evaluates clients where TFF's context computes: on the workers of a cluster, for example."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.client_work import rows
+from tff_superquantile.evaluation import clients
+from tff_superquantile.simulation import client_files
+
+
+def build_federated_evaluator(
+  model: tff.learning.models.FunctionalModel, files: client_files.ClientFiles
+) -> Callable[[Any], clients.ClientMetrics]:
+  """Builds what `build_evaluator` builds, as a federated computation over client files.
+
+  Args:
+    model: The model.
+    files: The examples of all clients.
+
+  Returns:
+    A function of `tff.learning.models.ModelWeights`.
+  """
+  read = client_files.build_examples_fn(files, shuffle=False)
+  losses_and_errors = clients.build_losses_and_errors(model)
+  weights_type = tff.types.type_from_tensors(model.initial_weights)
+  num_clients = len(files.client_ids)
+
+  @tff.tensorflow.computation(weights_type, client_files.HANDLE_TYPE)
+  def sums(weights, handle):
+    """The client's index, and the sums of its losses and errors; float64 [3]."""
+    x, y = read(handle)
+
+    def add(start, total):
+      batch = slice(start, start + clients.BATCH_SIZE)
+      values = losses_and_errors(tuple(map(tuple, weights)), x[batch], y[batch])
+      return start + clients.BATCH_SIZE, total + tf.reduce_sum(values, axis=0)
+
+    _, total = tf.while_loop(
+      lambda start, _: start < tf.shape(y)[0], add, (0, tf.zeros([2], tf.float64))
+    )
+    return tf.concat([[tf.cast(handle["index"], tf.float64)], total], axis=0)
+
+  @tff.federated_computation(
+    tff.FederatedType(weights_type, tff.SERVER),
+    tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS),
+  )
+  def evaluate_clients(weights, handles):
+    own = tff.federated_map(sums, (tff.federated_broadcast(weights), handles))
+    return rows.collect(own, 3, np.float64)
+
+  handles = [files.handle(client_id, (0, 0)) for client_id in files.client_ids]
+
+  def evaluate(weights: Any) -> clients.ClientMetrics:
+    found = evaluate_clients(tuple(map(tuple, weights)), handles)
+    means = np.full([num_clients, 2], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+      index = found[:, 0].astype(np.int64)
+      means[index] = found[:, 1:] / files.num_examples[index, np.newaxis]
+    return clients.ClientMetrics(files.client_ids, files.num_examples, means[:, 0], means[:, 1])
+
+  return evaluate

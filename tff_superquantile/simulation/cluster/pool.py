@@ -1,0 +1,153 @@
+"""A pool of Ray's actors: who computes what next, and what happens when one does not answer."""
+
+from collections.abc import Sequence
+import dataclasses
+import time
+from typing import Any
+
+import ray
+
+from tff_superquantile.simulation.cluster import errors
+
+# How often Ray repeats a call whose worker died, each time in a new worker.
+_MAX_RETRIES = 3
+
+
+@dataclasses.dataclass
+class Call:
+  """A call of a worker's method, which gives the same result on any worker.
+
+  Attributes:
+    method: The name of the method.
+    args: Its arguments, or references to them.
+    title: What it is, for people.
+    worker: The worker to prefer, by its number; then the one that has computed it.
+  """
+
+  method: str
+  args: tuple
+  title: str
+  worker: int
+
+
+@dataclasses.dataclass
+class _Running:
+  call: int
+  worker: int
+  refs: list[ray.ObjectRef]
+  deadline: float
+
+
+class Pool:
+  """Workers that compute calls, one call at a time each."""
+
+  def __init__(
+    self,
+    worker: type,
+    arguments: tuple,
+    num_workers: int,
+    threads: int,
+    timeout: float,
+  ):
+    """Starts the workers.
+
+    Args:
+      worker: Their class.
+      arguments: The arguments of its constructor.
+      num_workers: How many.
+      threads: How many cores each takes.
+      timeout: Seconds; a call that is not done by then goes to another worker.
+    """
+    actor = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, num_cpus=threads)(worker)
+    self._workers = [actor.remote(*arguments) for _ in range(num_workers)]
+    self._timeout = timeout
+    # Workers that have not answered in time, by what they have not answered.
+    self._silent: dict[ray.ObjectRef, int] = {}
+
+  def __len__(self) -> int:
+    return len(self._workers)
+
+  def all(self, method: str, *args: Any) -> list[Any]:
+    """Calls a method of each worker once, at the same time.
+
+    Raises:
+      ClusterError: If one does not answer in time.
+    """
+    refs = [getattr(worker, method).remote(*args) for worker in self._workers]
+    try:
+      return ray.get(refs, timeout=self._timeout)
+    except ray.exceptions.GetTimeoutError:
+      ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+      raise errors.ClusterError(
+        f"Found {len(ready)} of {len(refs)} workers after {self._timeout:g} s; expected all of them:"
+        " see `ray status`, or wait longer by --worker_timeout."
+      ) from None
+    except ray.exceptions.RayError as error:
+      raise errors.ClusterError(f"Found a worker that does not start: {error}") from None
+
+  def run(self, calls: Sequence[Call]) -> list[list[Any]]:
+    """Computes calls on the workers.
+
+    Args:
+      calls: The calls. `worker` in them becomes the one that has computed it.
+
+    Returns:
+      The results of each call, in their order: the last one as a value, references to others.
+
+    Raises:
+      ClusterError: If a computation fails, a call ends worker after worker, or none answers.
+    """
+    results: dict[int, list[Any]] = {}
+    todo = list(range(len(calls)))
+    running: dict[ray.ObjectRef, _Running] = {}
+    while len(results) < len(calls):
+      self._submit(calls, todo, running)
+      if not running:
+        raise errors.ClusterError(
+          f"Found that none of {len(self)} workers has answered in {self._timeout:g} s; see whether"
+          " the machines are there (`ray status`), or wait longer by --worker_timeout."
+        )
+      first = min(one.deadline for one in running.values())
+      refs = [*running, *self._silent]
+      ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, first - time.monotonic()))
+      for ref in ready:
+        if ref in self._silent:
+          del self._silent[ref]  # It is back. What it has computed another has, too.
+          continue
+        one = running.pop(ref)
+        results[one.call] = [*one.refs[:-1], self._result(ref, calls[one.call])]
+        calls[one.call].worker = one.worker
+      for ref, one in list(running.items()):
+        if one.deadline < time.monotonic():
+          del running[ref]
+          self._silent[ref] = one.worker
+          todo.insert(0, one.call)
+    return [results[i] for i in range(len(calls))]
+
+  def _submit(
+    self, calls: Sequence[Call], todo: list[int], running: dict[ray.ObjectRef, _Running]
+  ) -> None:
+    """Gives a call to each worker that has nothing to do, if it can its own."""
+    busy = {one.worker for one in running.values()} | set(self._silent.values())
+    for worker, actor in enumerate(self._workers):
+      if worker in busy or not todo:
+        continue
+      index = next((i for i in todo if calls[i].worker == worker), todo[0])
+      todo.remove(index)
+      call = calls[index]
+      refs = getattr(actor, call.method).remote(*call.args)
+      refs = refs if isinstance(refs, list) else [refs]
+      running[refs[-1]] = _Running(index, worker, refs, time.monotonic() + self._timeout)
+
+  def _result(self, ref: ray.ObjectRef, call: Call) -> Any:
+    try:
+      return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+      raise errors.ClusterError(
+        f"Found that {call.title} cannot be computed on {error.cause}"
+      ) from None
+    except ray.exceptions.RayError as error:
+      raise errors.ClusterError(
+        f"Found that {call.title} ended its worker {1 + _MAX_RETRIES} times; expected it to fit"
+        f" into the memory: ask for more blocks by --num_blocks, or for more memory. ({error})"
+      ) from None

@@ -1,0 +1,192 @@
+"""A TFF context whose cohorts are computed by Ray's actors, a block of clients each."""
+
+from collections.abc import Iterable, Sequence
+import hashlib
+import logging
+import os
+from typing import Any, Optional
+import weakref
+
+import numpy as np
+import ray
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation import context
+from tff_superquantile.simulation.cluster import errors
+from tff_superquantile.simulation.cluster import pool
+from tff_superquantile.simulation.cluster import worker
+from tff_superquantile.simulation.engine import cohort_context
+from tff_superquantile.simulation.engine import program as program_lib
+from tff_superquantile.simulation.engine import stages
+from tff_superquantile.simulation.engine import values
+
+
+class _RemoteBlocks:
+  """The blocks of one round on the workers; see `stages.Blocks`."""
+
+  def __init__(
+    self,
+    workers: pool.Pool,
+    computation: tuple[bytes, ray.ObjectRef],
+    cut: stages.Stages,
+    blocks: Sequence[list[np.ndarray]],
+  ):
+    self._workers = workers
+    self._computation = computation
+    self._cut = cut
+    self._blocks = blocks
+    self._kept: list[worker.Arrays] = [{} for _ in blocks]
+    # Who has computed a block has read the files of its clients.
+    self._owners = [i % len(workers) for i in range(len(blocks))]
+
+  def total(self, index: int, received: stages.Named) -> Sequence[tf.Tensor]:
+    """See `stages.Blocks`."""
+    common = ray.put(worker.as_arrays(received))
+    calls = [
+      pool.Call(
+        "compute",
+        (*self._computation, index, arrays, common, kept),
+        f"block {i + 1} of {len(self._blocks)} (stage {index + 1})",
+        owner,
+      )
+      for i, (arrays, kept, owner) in enumerate(zip(self._blocks, self._kept, self._owners))
+    ]
+    partials = []
+    for i, (own, kept) in enumerate(self._workers.run(calls)):
+      partials.append(own)
+      self._kept[i].update(kept)
+      self._owners[i] = calls[i].worker
+    sums: Iterable[list[np.ndarray]] = map(ray.get, partials)  # One at a time is in memory.
+    groups = stages.groups(len(partials))
+    if len(groups) > 1:
+      calls = [
+        pool.Call(
+          "add_up",
+          (*self._computation, index, *(partials[i] for i in group)),
+          f"the sum of {len(group)} blocks (stage {index + 1})",
+          self._owners[group[0]],
+        )
+        for group in groups
+      ]
+      sums = (total for (total,) in self._workers.run(calls))
+    return list(map(tf.convert_to_tensor, worker.merged(self._cut, index, sums)))
+
+
+class RayContext(cohort_context.CohortContext):
+  """Computes the clients' part of a computation on Ray's workers, and the server's in this process.
+
+  A cohort is cut into `num_blocks` blocks. Any worker gives the same bits for a block, and what
+  blocks give is added up in an order that the number of blocks decides. So the results depend on
+  the number of blocks and on the threads of a worker, and not on the number of workers, on which
+  of them computes what, and on which of them die.
+
+  Attributes:
+    num_blocks: The number of blocks of a cohort.
+  """
+
+  def __init__(
+    self,
+    address: str = "local",
+    num_blocks: Optional[int] = None,
+    threads_per_worker: int = 1,
+    timeout: float = 600.0,
+    max_bytes: int = 2**30,
+    parallel: int = 2,
+  ):
+    """Connects to Ray and starts the workers.
+
+    Args:
+      address: "local" for workers on this machine, "auto" for the cluster that runs here, or
+        "HOST:PORT" of a cluster's head.
+      num_blocks: The number of blocks; None for the number of workers.
+      threads_per_worker: The cores that a worker takes; each machine gets as many workers as fit.
+      timeout: Seconds in which a worker must answer; then another one gets its block.
+      max_bytes: What each worker keeps of the files that it has read.
+      parallel: How many clients compute at once in this process, for what is not distributed.
+
+    Raises:
+      ClusterError: If there is no cluster, or a worker does not start, or has other versions.
+    """
+    super().__init__(None, parallel, max_bytes)
+    _connect(address)
+    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    num_workers = sum(number // threads_per_worker for number in cores)
+    if num_workers < 1:
+      raise errors.ClusterError(
+        f"Found machines of {cores} cores; expected one with {threads_per_worker}, which a worker"
+        " takes: ask for fewer by --threads_per_worker."
+      )
+    arguments = (threads_per_worker, max_bytes)
+    self._workers = pool.Pool(worker.Worker, arguments, num_workers, threads_per_worker, timeout)
+    self.num_blocks = num_blocks or num_workers
+    # By identity, as programs.
+    self._serialized: dict[int, tuple[bytes, ray.ObjectRef]] = {}
+    self.check_files([])
+
+  def check_files(self, paths: Sequence[str]) -> None:
+    """Checks that each worker has the versions of this process, and sees the same files.
+
+    Args:
+      paths: The files.
+
+    Raises:
+      ClusterError: If not; it names the host.
+    """
+    expected = worker.Description("", 0, worker.versions(), {p: worker.digest(p) for p in paths})
+    for found in self._workers.all("describe", list(paths)):
+      for name, version in expected.versions.items():
+        if found.versions.get(name) != version:
+          raise errors.ClusterError(
+            f"Found {name} {found.versions.get(name)} on {found.host}; expected {version} as here:"
+            " install the same versions on all machines."
+          )
+      for path, own in expected.digests.items():
+        if found.digests[path] != own:
+          what = "another content of" if found.digests[path] else "no"
+          raise errors.ClusterError(
+            f"Found {what} {path} on {found.host}; expected the file of this machine: put"
+            " --cache_dir where all machines see it, or copy it to the same place on each."
+          )
+
+  def _compute(
+    self, comp: tff.framework.ConcreteComputation, program: program_lib.Program, arg: Any
+  ) -> Any:
+    arrays = program.arrays(arg)
+    num_clients = program.num_clients(arrays)
+    if num_clients == 0:
+      return program.to_python(program.whole(arrays))
+    if isinstance(program.stages, str):
+      raise values.UnsupportedError(
+        f"Found a computation over {num_clients} clients that cannot be distributed:"
+        f" {program.stages}; compute it by engine = in_process."
+      )
+    blocks = stages.split(arrays, program.parameters, min(self.num_blocks, num_clients))
+    remote = _RemoteBlocks(self._workers, self._computation(comp), program.stages, blocks)
+    return program.to_python(program.stages(arrays, remote))
+
+  def _computation(self, comp: tff.framework.ConcreteComputation) -> tuple[bytes, ray.ObjectRef]:
+    """The digest of a computation, and the computation for the workers."""
+    key = id(comp)
+    if key not in self._serialized:
+      text = tff.framework.serialize_computation(comp).SerializeToString(deterministic=True)
+      self._serialized[key] = hashlib.sha256(text).digest(), ray.put(text)
+      weakref.finalize(comp, self._serialized.pop, key, None)
+    return self._serialized[key]
+
+
+def _connect(address: str) -> None:
+  """Connects to Ray, unless this process is connected."""
+  if ray.is_initialized():
+    return
+  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Nothing is told to anybody.
+  options: dict[str, Any] = {}
+  if address == "local":
+    options = {"num_cpus": context.num_cores(), "include_dashboard": False}
+  try:
+    ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
+  except (ConnectionError, RuntimeError, ValueError) as error:
+    raise errors.ClusterError(
+      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
+      " --ray_address=local."
+    ) from None

@@ -1,0 +1,151 @@
+"""What runs on a worker: the engine, for one block at a time."""
+
+from collections.abc import Iterable, Sequence
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import socket
+from typing import NamedTuple, Optional
+
+import numpy as np
+import ray
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# A private module of TFF's, needed to read what `serialize_computation` gives.
+from tensorflow_federated.proto.v0 import computation_pb2
+
+from tff_superquantile.simulation.engine import program as program_lib
+from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine import stages
+
+# Arrays of some values, by their names.
+Arrays = dict[str, list[np.ndarray]]
+_PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+
+
+def versions() -> dict[str, str]:
+  """Returns what must be the same on all machines for the same results."""
+  found = {name: importlib.metadata.version(name) for name in _PACKAGES}
+  return {"python": platform.python_version(), **found}
+
+
+class Description(NamedTuple):
+  """Describes a worker.
+
+  Attributes:
+    host: The name of its machine.
+    pid: Its process.
+    versions: Those of Python and of packages, by name.
+    digests: The digests of files by their paths; None for those that are not there.
+  """
+
+  host: str
+  pid: int
+  versions: dict[str, str]
+  digests: dict[str, Optional[str]]
+
+
+def digest(path: str) -> Optional[str]:
+  """Returns the SHA-256 of a file's content, None if it cannot be read."""
+  try:
+    with open(path, "rb") as file:
+      return hashlib.sha256(file.read()).hexdigest()
+  except OSError:
+    return None
+
+
+def as_arrays(values: stages.Named) -> Arrays:
+  """Returns the tensors of some values as arrays."""
+  return {name: [tensor.numpy() for tensor in tensors] for name, tensors in values.items()}
+
+
+class Worker:
+  """Computes any block of any stage. It remembers computations and files, and nothing of rounds."""
+
+  def __init__(self, threads: int, max_bytes: int):
+    """Initializes a worker, in a process of its own.
+
+    Args:
+      threads: The number of threads that compute.
+      max_bytes: See `engine.CohortContext`.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    self._threads = threads
+    self._store = reading.Store(max_bytes)
+    self._programs: dict[bytes, program_lib.Program] = {}
+
+  def describe(self, files: Sequence[str]) -> Description:
+    """Describes where this worker is, and what of some files it finds there."""
+    return Description(
+      socket.gethostname(), os.getpid(), versions(), {path: digest(path) for path in files}
+    )
+
+  @ray.method(num_returns=2)
+  def compute(
+    self,
+    key: bytes,
+    serialized: bytes,
+    index: int,
+    arrays: list[np.ndarray],
+    received: Arrays,
+    carried: Arrays,
+  ) -> tuple[list[np.ndarray], Arrays]:
+    """Computes a block.
+
+    Args:
+      key: A digest of the computation.
+      serialized: The computation.
+      index: The stage.
+      arrays: The block's part of the computation's argument.
+      received: The values of the server that the stage needs.
+      carried: What earlier stages of the block kept.
+
+    Returns:
+      The partial aggregates, and what this stage keeps.
+
+    Raises:
+      RuntimeError: If the computation fails; it names the host.
+    """
+    try:
+      partials, kept = self._stages(key, serialized)[index](arrays, received, carried)
+      return [tensor.numpy() for tensor in partials], as_arrays(kept)
+    except Exception as error:  # TensorFlow's errors do not survive the way to another process.
+      raise RuntimeError(f"{socket.gethostname()}: {error}") from None
+
+  def add_up(
+    self, key: bytes, serialized: bytes, index: int, *partials: list[np.ndarray]
+  ) -> list[np.ndarray]:
+    """Merges the partial aggregates of consecutive blocks of a stage.
+
+    Args:
+      key: A digest of the computation.
+      serialized: The computation.
+      index: The stage.
+      *partials: The aggregates, in the blocks' order.
+
+    Returns:
+      Those of all these blocks.
+    """
+    return merged(self._stages(key, serialized), index, partials)
+
+  def _stages(self, key: bytes, serialized: bytes) -> stages.Stages:
+    if key not in self._programs:
+      proto = computation_pb2.Computation.FromString(serialized)
+      comp = tff.framework.deserialize_computation(proto)
+      self._programs[key] = program_lib.Program(comp, self._store, self._threads)
+    cut = self._programs[key].stages
+    if isinstance(cut, str):
+      raise RuntimeError(cut)
+    return cut
+
+
+def merged(
+  cut: stages.Stages, index: int, partials: Iterable[list[np.ndarray]]
+) -> list[np.ndarray]:
+  """Merges partial aggregates of a stage in their order; see `Worker.add_up`."""
+  as_tensors = (list(map(tf.convert_to_tensor, part)) for part in partials)
+  return [tensor.numpy() for tensor in functools.reduce(cut[index].merge, as_tensors)]
