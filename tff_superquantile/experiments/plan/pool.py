@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import csv
 import os
+import random
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -109,7 +111,8 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[s
   Raises:
     ValueError: If a run found its flags or its data wrong; the others are stopped.
   """
-  cores = sorted(os.sched_getaffinity(0))
+  # Under a quota any of the machine's cores: other containers on it choose others.
+  cores = sorted(random.sample(limits.cores(), limits.num_cores()))
   num_workers = min(num_workers, len(configs), len(cores))
   # A slot is a share of the cores and a line of the terminal.
   free: list[tuple[Sequence[int], int]]

@@ -111,6 +111,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
+  context.limit_threads()  # Before reading the clients starts TensorFlow's threads.
   task = tasks.get_task(config.task)
   folder = names.run_path(config)
   config = build.resolve(config, task)
