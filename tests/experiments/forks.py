@@ -85,18 +85,8 @@ def _server():
   return os.environ[_ADDRESS]
 
 
-class _ForkedRun(Fork):
-  """In the place of `DependentProcess`: a run of a sweep, forked by the same server."""
-
-  def __init__(self, arguments, *, cores, stdout, **_):
-    super().__init__(arguments[1:], os.getcwd(), stdout.name, stdout.name, list(cores))
-
-
 def _carry_out(arguments):
   """As Python does with these arguments."""
-  from tff_superquantile.simulation import dependent_process
-
-  dependent_process.DependentProcess = _ForkedRun
   kind, what, *rest = arguments
   sys.path[0] = os.getcwd()
   sys.argv = [kind, *rest]

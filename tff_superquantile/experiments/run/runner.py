@@ -193,6 +193,10 @@ def _train(
       values["epsilon"] = account.epsilon(round_num)
     return values
 
+  # Events have times, and the time of a round tells the size of its cohort.
+  events = (
+    [release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []
+  )
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
     tff.program.FileProgramStateManager if account is None else accounts.SecretStateManager
@@ -207,8 +211,7 @@ def _train(
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
-      # Events have times, and the time of a round tells the size of its cohort.
-      *([release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []),
+      *events,
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
@@ -219,6 +222,8 @@ def _train(
     state = training_loop.run(loop)
   finally:
     bar.close()
+    for manager in events:
+      manager.close()
 
   weights = process.get_model_weights(state)
   metrics = {}
