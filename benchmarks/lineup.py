@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import difflib
-import os
 from typing import Any, Optional
+
+from tff_superquantile.simulation import limits
 
 FED_AVG = "fed_avg"
 SUPERQUANTILE = "superquantile"
@@ -59,7 +60,7 @@ class Entry:
 # pfl-research's guide to fast simulations wants a process for each device. Measured on 2 cores,
 # seconds a round, 100 clients of the linear and of the ConvNet task: 0.25 and 4.9 with one process
 # of one thread, 0.23 and 4.2 with one of two threads, 0.16 and 3.1 with two of one thread.
-_PFL_PROCESSES = len(os.sched_getaffinity(0))
+_PFL_PROCESSES = limits.num_cores()
 _OTHERS = (
   Entry(BEST_STOCK, "TFF's FedAvg, client ids", "tff_stock", {"way": "client_ids"}),
   Entry("tff_tutorial", "TFF's FedAvg, as in tutorials", "tff_stock", {"way": "tutorial"}),

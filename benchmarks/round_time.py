@@ -41,6 +41,7 @@ from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.simulation import dependent_process  # noqa: E402
+from tff_superquantile.simulation import limits  # noqa: E402
 
 _KNOWN_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_lstm")
 
@@ -157,7 +158,7 @@ def _compare() -> None:
   pythons: dict[Optional[str], str] = {None: sys.executable}
   for peer in dict.fromkeys(entry.peer for entry in entries if entry.peer):
     pythons[peer] = environments.python_of(peer, _PEERS_DIR.value)
-  print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, theta = {_THETA.value:g}")
+  print(f"{platform.machine()}, {limits.num_cores()} cores, theta = {_THETA.value:g}")
   tables = []
   for task in _TASKS.value:
     for clients_per_round in sizes:

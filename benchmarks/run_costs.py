@@ -28,6 +28,7 @@ sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the proj
 
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
+from tff_superquantile.simulation import limits  # noqa: E402
 
 # This command uses data_dir and cache_dir of these.
 flags.adopt_module_key_flags(train_flags)
@@ -193,7 +194,7 @@ def _measure_sweep(temporary: str) -> None:
     )
 
   actions = {"one run": one_run, "four runs and their report": four_runs}
-  title = f"Sweep, {_SWEEP_ROUNDS.value} rounds, {len(os.sched_getaffinity(0))} cores"
+  title = f"Sweep, {_SWEEP_ROUNDS.value} rounds, {limits.num_cores()} cores"
   _print_table(title, _in_turns(actions, max(_REPEATS.value // 2, 1)), "one run")
 
 

@@ -29,6 +29,27 @@ def _sgd(learning_rate=0.2):
   return tff.learning.optimizers.build_sgdm(learning_rate)
 
 
+_LINEAR = problems.linear_model()
+
+
+# Processes have no state: those that several tests run are built, and compiled, once.
+
+
+@functools.cache
+def _superquantile(model, theta=0.5, **kwargs):
+  return algorithms.build_superquantile_fed_avg(model, theta, _sgd(), **kwargs)
+
+
+@functools.cache
+def _fed_avg(model):
+  return algorithms.build_fed_avg(model, _sgd())
+
+
+@functools.cache
+def _tffs_fed_avg(model):
+  return tff.learning.algorithms.build_weighted_fed_avg(model, _sgd())
+
+
 def _run(process, data, num_rounds=3, state=None):
   state = process.initialize() if state is None else state
   for _ in range(num_rounds):
@@ -95,14 +116,12 @@ def test_rounds_against_numpy(threshold, weighting):
   )
 
 
-@pytest.mark.parametrize(
-  "model", [problems.linear_model(), problems.linear_model_fn, problems.keras_model_fn]
-)
+@pytest.mark.parametrize("model", [_LINEAR, problems.linear_model_fn, problems.keras_model_fn])
 def test_theta_1_is_tffs_fed_avg(model):
   data = problems.datasets(problems.client_arrays())
-  ours, our_metrics = _run(algorithms.build_superquantile_fed_avg(model, 1.0, _sgd()), data)
-  fed_avg, fed_avg_metrics = _run(algorithms.build_fed_avg(model, _sgd()), data)
-  tffs, tff_metrics = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd()), data)
+  ours, our_metrics = _run(_superquantile(model, 1.0), data)
+  fed_avg, fed_avg_metrics = _run(_fed_avg(model), data)
+  tffs, tff_metrics = _run(_tffs_fed_avg(model), data)
   for state, metrics in ((ours, our_metrics), (fed_avg, fed_avg_metrics)):
     _assert_same_weights(state, tffs, rtol=0, atol=1e-6)
     tf.nest.map_structure(
@@ -154,12 +173,11 @@ def test_ragged_batches_are_followed_and_can_be_overridden():
     return functools.reduce(tf.data.Dataset.concatenate, parts)
 
   ragged = [in_batches(*arrays[0], 4, 1, 5), in_batches(*arrays[1], 1, 5)]
-  model = problems.linear_model()
-  ours = _run(algorithms.build_fed_avg(model, _sgd()), ragged)[0]
-  tffs = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd()), ragged)[0]
+  ours = _run(_fed_avg(_LINEAR), ragged)[0]
+  tffs = _run(_tffs_fed_avg(_LINEAR), ragged)[0]
   _assert_same_weights(ours, tffs, rtol=0, atol=1e-6)
-  rebatched = _run(algorithms.build_fed_avg(model, _sgd(), local_batch_size=3), ragged)[0]
-  batches_of_3 = _run(algorithms.build_fed_avg(model, _sgd()), problems.datasets(arrays, 3))[0]
+  rebatched = _run(algorithms.build_fed_avg(_LINEAR, _sgd(), local_batch_size=3), ragged)[0]
+  batches_of_3 = _run(_fed_avg(_LINEAR), problems.datasets(arrays, 3))[0]
   _assert_same_weights(rebatched, batches_of_3, rtol=0, atol=0)
 
 
@@ -210,7 +228,7 @@ def test_learning_rate_schedule_and_hparams():
   for got, want in zip(state.global_model_weights.trainable, weights):
     np.testing.assert_allclose(got, want, atol=2e-6)
 
-  process = algorithms.build_fed_avg(problems.linear_model(), _sgd(0.2))
+  process = _fed_avg(_LINEAR)
   state = process.initialize()
   hparams = process.get_hparams(state)
   assert hparams["client_work"]["learning_rate"] == pytest.approx(0.2)
@@ -311,12 +329,12 @@ def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted():
   spoilt[4][0][0, 0] = np.inf
   healthy = [arrays[i] for i in (0, 1, 3, 5)]
   for build in (
-    algorithms.build_fed_avg,
-    functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5),
-    functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5, threshold="reweighting"),
+    _fed_avg,
+    _superquantile,
+    functools.partial(_superquantile, threshold="reweighting"),
   ):
-    for model in (problems.linear_model(), problems.linear_model_fn):
-      process = build(model_fn=model, client_optimizer_fn=_sgd())
+    for model in (_LINEAR, problems.linear_model_fn):
+      process = build(model)
       with_spoilt, metrics = _run(process, problems.datasets(spoilt))
       without, healthy_metrics = _run(process, problems.datasets(healthy))
       _assert_same_weights(with_spoilt, without, rtol=0, atol=1e-7)
@@ -328,12 +346,13 @@ def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted():
       )
 
 
-@pytest.mark.parametrize("model", [problems.linear_model(), problems.linear_model_fn])
+@pytest.mark.parametrize("model", [_LINEAR, problems.linear_model_fn])
 def test_a_client_without_examples_is_left_out_and_counted(model):
   arrays = problems.client_arrays()
   empty = (np.zeros([0, problems.NUM_FEATURES], np.float32), np.zeros([0], np.int32))
-  for weighting in (_UNIFORM, _BY_EXAMPLES):
-    process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd(), client_weighting=weighting)
+  # By the number of examples, as by default, and uniformly.
+  for weighting in ({}, dict(client_weighting=_UNIFORM)):
+    process = _superquantile(model, **weighting)
     with_empty, metrics = _run(process, problems.datasets([*arrays, empty]))
     _assert_same_weights(with_empty, _run(process, problems.datasets(arrays))[0], rtol=0, atol=1e-7)
     assert metrics["cohort"]["num_excluded"] == 1
@@ -403,7 +422,7 @@ def test_a_model_that_does_not_count_its_examples():
 
 def test_with_nobody_in_the_tail_the_model_stays():
   arrays = [(np.full_like(x, np.nan), y) for x, y in problems.client_arrays()]
-  process = algorithms.build_superquantile_fed_avg(problems.linear_model(), 0.5, _sgd())
+  process = _superquantile(_LINEAR)
   state, metrics = _run(process, problems.datasets(arrays), 1)
   _assert_same_weights(state, process.initialize(), rtol=0, atol=0)
   assert metrics["cohort"] == dict(cohort_size=6, tail_size=0, num_excluded=6)
@@ -411,7 +430,7 @@ def test_with_nobody_in_the_tail_the_model_stays():
 
 def test_models_may_have_pythons_if_on_tensors():
   """As in TFF's own algorithms, which convert what they call by AutoGraph."""
-  plain = problems.linear_model()
+  plain = _LINEAR
 
   @tf.function
   def predict(weights, x, training):
@@ -447,8 +466,7 @@ def test_models_may_have_pythons_if_on_tensors():
   data = problems.datasets(problems.client_arrays())
   states = []
   for model in (plain, functional, model_fn):
-    process = algorithms.build_superquantile_fed_avg(model, 0.5, _sgd())
-    states.append(_run(process, data, 1)[0])
+    states.append(_run(_superquantile(model), data, 1)[0])
   for state in states[1:]:
     for found, expected in zip(
       state.global_model_weights.trainable, states[0].global_model_weights.trainable
@@ -529,7 +547,7 @@ def test_tffs_training_loop_and_dataset_computation(event_loop_of_main_thread):
     y = tf.range(size) % problems.NUM_CLASSES
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
 
-  process = algorithms.build_superquantile_fed_avg(problems.linear_model(), 0.5, _sgd())
+  process = _superquantile(_LINEAR)
   composed = tff.simulation.compose_dataset_computation_with_learning_process(make_dataset, process)
   state = tff.simulation.run_training_process(
     composed, training_selection_fn=lambda round_num: list(sizes), total_rounds=2
@@ -567,11 +585,10 @@ def test_tffs_training_loop_and_dataset_computation(event_loop_of_main_thread):
 
 def test_dict_batches():
   arrays = problems.client_arrays()
-  linear = problems.linear_model()
-  x_spec, y_spec = linear.input_spec
+  x_spec, y_spec = _LINEAR.input_spec
   model = tff.learning.models.FunctionalModel(
-    initial_weights=linear.initial_weights,
-    predict_on_batch_fn=linear.predict_on_batch,
+    initial_weights=_LINEAR.initial_weights,
+    predict_on_batch_fn=_LINEAR.predict_on_batch,
     loss_fn=problems.mean_cross_entropy,
     input_spec=collections.OrderedDict(x=x_spec, y=y_spec),
   )
@@ -580,9 +597,7 @@ def test_dict_batches():
     for x, y in arrays
   ]
   as_dicts = _run(algorithms.build_superquantile_fed_avg(model, 0.5, _sgd()), data)[0]
-  as_tuples = _run(
-    algorithms.build_superquantile_fed_avg(linear, 0.5, _sgd()), problems.datasets(arrays)
-  )[0]
+  as_tuples = _run(_superquantile(_LINEAR), problems.datasets(arrays))[0]
   _assert_same_weights(as_dicts, as_tuples, rtol=0, atol=0)
 
 

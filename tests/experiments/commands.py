@@ -155,6 +155,10 @@ class Lab:
     """Starts a command with the flags of a small task, which `arguments` override."""
     return self.python("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
 
+  def start_fork(self, module, *arguments):
+    """As `start`, by a fork: where the start of a process is not the point."""
+    return self.fork("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
+
   def bare(self, module, *arguments):
     """Carries out a command, as a fork."""
     return self.fork("-m", f"{_PACKAGE}.{module}", *arguments).wait()

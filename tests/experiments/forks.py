@@ -30,7 +30,7 @@ def environment():
 class Fork:
   """A command, with the interface of `subprocess.Popen` as far as it is needed here."""
 
-  def __init__(self, arguments, folder, out, err, cores=None):
+  def __init__(self, arguments, folder, out, err):
     """Starts it.
 
     Args:
@@ -39,12 +39,11 @@ class Fork:
       folder: Where it runs.
       out: The file of its output.
       err: The file of its errors, which may be the same.
-      cores: The processor cores that it may use; None for all.
     """
     self.returncode = None
     self._answers = pathlib.Path(tempfile.mkdtemp())
     files = dict(out=str(out), err=str(err), answers=str(self._answers))
-    request = dict(arguments=list(arguments), folder=str(folder), cores=cores, **files)
+    request = dict(arguments=list(arguments), folder=str(folder), **files)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
       client.sendto(json.dumps(request).encode(), _server())
     while (pid := self._answer("pid")) is None:
@@ -85,18 +84,8 @@ def _server():
   return os.environ[_ADDRESS]
 
 
-class _ForkedRun(Fork):
-  """In the place of `DependentProcess`: a run of a sweep, forked by the same server."""
-
-  def __init__(self, arguments, *, cores, stdout, **_):
-    super().__init__(arguments[1:], os.getcwd(), stdout.name, stdout.name, list(cores))
-
-
 def _carry_out(arguments):
   """As Python does with these arguments."""
-  from tff_superquantile.simulation import dependent_process
-
-  dependent_process.DependentProcess = _ForkedRun
   kind, what, *rest = arguments
   sys.path[0] = os.getcwd()
   sys.argv = [kind, *rest]
@@ -112,8 +101,6 @@ def _watch(request, answers):
   if pid == 0:
     gc.enable()
     os.chdir(request["folder"])
-    if request["cores"]:
-      os.sched_setaffinity(0, request["cores"])
     for number, name in ((1, "out"), (2, "err")):
       os.dup2(os.open(request[name], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644), number)
     return

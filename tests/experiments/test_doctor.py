@@ -28,6 +28,7 @@ from tff_superquantile.doctor import runtime
 from tff_superquantile.doctor import trials
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import context
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import private_network
 
 _LOCK = 'zeta==1.0\nalpha==2.0\nbeta==3.0.post1 ; python_version < "3.0"\n# gamma==4.0\n'
@@ -50,8 +51,8 @@ def _assert_finding(finding, status, *parts):
 @pytest.fixture
 def root(tmp_path, monkeypatch):
   """A folder in place of /, with two cores and 8 GB that no cgroup limits."""
-  monkeypatch.setattr(machine, "_ROOT", tmp_path)
-  monkeypatch.setattr(machine, "_num_cores", lambda: 2)
+  monkeypatch.setattr(limits, "ROOT", tmp_path)
+  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
   _write(tmp_path, "proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable:    8000000 kB\n")
   _write(tmp_path, "proc/cpuinfo", "model name\t: Fast  One\nflags\t\t: fpu sse avx avx2\n")
   _write(tmp_path, "proc/self/cgroup", "0::/a/b\n")
@@ -127,22 +128,17 @@ def test_cores_and_quotas(root):
   _write(root, "sys/fs/cgroup/a/b/cpu.max", "300000 100000")
   _assert_finding(machine.check_cores(), "ok", "2")
   _write(root, "sys/fs/cgroup/a/cpu.max", "150000 100000")  # Of a cgroup around.
-  _assert_finding(machine.check_cores(), "note", "allows 1.5", "--num_workers=1")
-
-
-def test_cores_and_quotas_of_version_1(root):
-  _write(root, "proc/self/cgroup", "3:cpu,cpuacct:/not/seen/here\n1:memory:/\n")
-  _write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", -1)
-  _write(root, "sys/fs/cgroup/cpu/cpu.cfs_period_us", 100000)
-  _assert_finding(machine.check_cores(), "ok", "2")
-  _write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", 100000)
-  _assert_finding(machine.check_cores(), "note", "allows 1.", "--num_workers=1")
+  _assert_finding(machine.check_cores(), "ok", "2 of 2", "allows 1.5")
+  _write(root, "sys/fs/cgroup/a/cpu.max", "100000 100000")
+  _assert_finding(machine.check_cores(), "ok", "1 of 2", "allows 1")
 
 
 def test_memory_of_the_machine(root):
   _assert_finding(machine.check_memory(), "ok", "8.2 GB available")
   _write(root, "proc/meminfo", "MemAvailable: 1500000 kB\n")
   _assert_finding(machine.check_memory(), "note", "1.5 GB", "--num_workers=1")
+  _write(root, "sys/fs/cgroup/a/b/cpu.max", "50000 100000")  # One run at a time anyway.
+  _assert_finding(machine.check_memory(), "ok", "1.5 GB")
   _write(root, "proc/meminfo", "MemAvailable: 400000 kB\n")
   _assert_finding(machine.check_memory(), "FAIL", "0.4 GB", "expected 1 GB")
   (root / "proc/meminfo").unlink()

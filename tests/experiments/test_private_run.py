@@ -86,13 +86,8 @@ def private(lab):
 @pytest.fixture(scope="module")
 def killed(lab, private):
   """A run as it was when it was killed, with the key of the one that nothing disturbed."""
-  command = lab.start(
-    "train",
-    "--output_dir=killed",
-    "--seconds_per_checkpoint=0",
-    f"--noise_key_file={private[1] / _KEY}",
-    *_FLAGS,
-  )
+  flags = ("--output_dir=killed", "--seconds_per_checkpoint=0", *_FLAGS)
+  command = lab.start_fork("train", f"--noise_key_file={private[1] / _KEY}", *flags)
   run = lab.folder / "killed" / _RUN
   command.wait_until(lambda: commands.num_rows(run) > 5)
   result = command.end_by(signal.SIGKILL)

@@ -201,7 +201,10 @@ def build(
   if server_optimizer_fn is None:
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"), weights_type
+    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"),
+    weights_type,
+    # TFF's default, of which autograph has nothing to convert: it takes a tenth of a second.
+    tf.autograph.experimental.do_not_convert(tff.learning.templates.reject_non_finite_update),
   )
   return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
 

@@ -14,12 +14,12 @@ import sys
 import tempfile
 
 from tff_superquantile.doctor import report
+from tff_superquantile.simulation import limits
 
 # The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
 PYTHONS = ((3, 9), (3, 10), (3, 11))
 MIN_GLIBC = (2, 31)
 
-_ROOT = pathlib.Path("/")  # Where /proc and /sys are.
 _GB = 10**9
 # A run holds as much with cohorts of 100, TFF's worker included: docs/performance.md.
 _RUN_BYTES = _GB
@@ -27,14 +27,6 @@ _RUN_BYTES = _GB
 _LEAST_DISK_BYTES = _GB // 10
 _AMPLE_DISK_BYTES = _GB
 _TRIED_BYTES = 1 << 16
-
-
-def _read(path: pathlib.Path) -> str:
-  """Returns the text of a file of the kernel's; "" if it cannot be read."""
-  try:
-    return path.read_text(errors="replace")
-  except OSError:
-    return ""
 
 
 def check_python() -> report.Finding:
@@ -89,7 +81,7 @@ def check_c_library() -> report.Finding:
     if (int(version[1]), int(version[2])) >= MIN_GLIBC:
       return report.ok(found)
     return report.fail(f"Found {found}; {wanted}.", remedy)
-  if any((_ROOT / "lib").glob("ld-musl-*")):
+  if any((limits.ROOT / "lib").glob("ld-musl-*")):
     return report.fail(
       f"Found musl, as in Alpine; {wanted}, for which TensorFlow's wheels are.",
       "Use Debian, Ubuntu or the like, or a container of one.",
@@ -99,7 +91,7 @@ def check_c_library() -> report.Finding:
 
 def check_processor() -> report.Finding:
   """Checks whether the processor has the instructions that TensorFlow's wheels use."""
-  cpuinfo = _read(_ROOT / "proc/cpuinfo")
+  cpuinfo = limits.read(limits.ROOT / "proc/cpuinfo")
   model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
   flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
   found = " ".join(model[1].split()) if model else "a processor without a name"
@@ -117,66 +109,34 @@ def check_processor() -> report.Finding:
   )
 
 
-def _cgroup_folders(controller: str) -> list[pathlib.Path]:
-  """Returns the folders whose limits hold for this process: its cgroup's, and those around it."""
-  folders = []
-  for line in _read(_ROOT / "proc/self/cgroup").splitlines():
-    _, controllers, path = line.split(":", 2)
-    mount = _ROOT / "sys/fs/cgroup"
-    if controllers:  # Version 1: a hierarchy for each controller.
-      if controller not in controllers.split(","):
-        continue
-      mount /= controller
-    # In a container the path may be the host's, which is not there; its limits are at the mount.
-    folder = mount / path.lstrip("/")
-    folders += [f for f in (folder, *folder.parents) if f == mount or mount in f.parents]
-  return folders
-
-
 def _number(*paths: pathlib.Path) -> int | None:
   """Returns the number in the first file that is there; None for a word, or without a file."""
-  texts = [text for text in (_read(path).strip() for path in paths) if text]
+  texts = [text for text in (limits.read(path).strip() for path in paths) if text]
   return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
 
 
-def _cpu_quota() -> float | None:
-  """Returns how many cores the quotas of containers allow; None for all."""
-  quotas = []
-  for folder in _cgroup_folders("cpu"):
-    texts = _read(folder / "cpu.max").split()  # Version 2: quota or "max", and period.
-    if not texts:
-      texts = [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if all(text.isdecimal() for text in texts):  # Neither "max" nor -1.
-      quotas.append(int(texts[0]) / int(texts[1]))
-  return min(quotas, default=None)
-
-
-def _num_cores() -> int:
-  """Counts as `simulation.context.num_cores`, without TensorFlow, and on any platform."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def check_cores() -> report.Finding:
-  """Counts the cores that may be used; a note if a quota allows less."""
-  cores, quota = _num_cores(), _cpu_quota()
+  """Counts the cores that may be used, and says if a quota allows less than all."""
+  cores, quota = len(limits.cores()), limits.cpu_quota()
   if quota is not None and quota < cores:
-    return report.note(
-      f"Found {cores}, and a quota of the container's that allows {quota:g}.",
-      f"Start sweeps with --num_workers={max(1, int(quota))}, or raise the quota.",
+    return report.ok(
+      f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}"
     )
   return report.ok(str(cores))
 
 
 def _available_bytes() -> int | None:
   """Returns the memory without swapping: the machine's, or the container's if it has less."""
-  match = re.search(r"^MemAvailable:\s*(\d+) kB", _read(_ROOT / "proc/meminfo"), re.MULTILINE)
+  match = re.search(
+    r"^MemAvailable:\s*(\d+) kB", limits.read(limits.ROOT / "proc/meminfo"), re.MULTILINE
+  )
   available = [int(match[1]) * 1024] if match else []
-  for folder in _cgroup_folders("memory"):
+  for folder in limits.folders("memory"):
     limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
     if limit is not None:
       used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
       # Files that were read count as used, but make room.
-      stat = _read(folder / "memory.stat")
+      stat = limits.read(folder / "memory.stat")
       cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
       available.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
   return min(available, default=None)
@@ -194,7 +154,7 @@ def check_memory() -> report.Finding:
       f"Found {found}; expected {a_run}, which a run takes.",
       "End other programs, or raise the memory limit of the container.",
     )
-  if at_once < _num_cores():
+  if at_once < limits.num_cores():
     return report.note(
       f"Found {found}; expected {a_run} for each core, as a sweep starts a run on each.",
       f"Start sweeps with --num_workers={at_once}.",

@@ -157,9 +157,41 @@ def build_losses_and_errors(
   return losses_and_errors
 
 
+class Evaluator:
+  """Computes the loss and error of every client from `tff.learning.models.ModelWeights`."""
+
+  def __init__(self, examples: ClientExamples, batch_sums: Callable[..., tf.Tensor]):
+    """Initializes an evaluator.
+
+    Args:
+      examples: The examples of all clients.
+      batch_sums: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
+        clients) to sums of losses and errors, float64 [clients, 2].
+    """
+    self._examples = examples
+    self.batch_sums = batch_sums
+    self._num_examples = np.diff(examples.offsets)
+    self._owner = np.repeat(np.arange(len(self._num_examples)), self._num_examples)
+
+  def __call__(self, weights: tff.learning.models.ModelWeights) -> ClientMetrics:
+    """Returns the loss and error of every client."""
+    tensors = as_tensors(weights)
+    sums = np.zeros([len(self._num_examples), 2])
+    for start in range(0, len(self._owner), BATCH_SIZE):
+      rows = slice(start, start + BATCH_SIZE)
+      parts = self._examples.x, self._examples.y, self._owner
+      batch = (tf.constant(part[rows]) for part in parts)
+      sums += self.batch_sums(tensors, *batch, tf.constant(len(sums))).numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+      means = sums / self._num_examples[:, np.newaxis]
+    return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], means[:, 1])
+
+
 def build_evaluator(
-  model: tff.learning.models.FunctionalModel, examples: ClientExamples
-) -> Callable[[Any], ClientMetrics]:
+  model: tff.learning.models.FunctionalModel,
+  examples: ClientExamples,
+  like: Optional[Evaluator] = None,
+) -> Evaluator:
   """Builds a function from model weights to the loss and error of every client.
 
   It is exact: nothing is sampled, and segment sums take apart a batch that holds parts of several
@@ -168,6 +200,8 @@ def build_evaluator(
   Args:
     model: The model; of a Keras model, `tff.learning.models.functional_model_from_keras`.
     examples: The examples of all clients.
+    like: An evaluator of the same model on other clients, whose examples have the same types and
+      are decoded alike: its trace is used again. None to trace.
 
   Returns:
     A function of `tff.learning.models.ModelWeights`.
@@ -180,30 +214,19 @@ def build_evaluator(
       f"Found a {type(model).__name__} to evaluate; expected a tff.learning.models.FunctionalModel,"
       " which functional_model_from_keras makes of a Keras model."
     )
-  num_clients = len(examples.client_ids)
-  num_examples = np.diff(examples.offsets)
-  owner = np.repeat(np.arange(num_clients), num_examples)
+  if like is not None:
+    return Evaluator(examples, like.batch_sums)
   losses_and_errors = build_losses_and_errors(model)
-  signature = [weights_spec(model), *examples.specs(), tf.TensorSpec([None], owner.dtype)]
+  owner_spec, number_spec = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
+  signature = [weights_spec(model), *examples.specs(), owner_spec, number_spec]
 
   @tf.function(input_signature=signature, autograph=False)
-  def batch_sums(weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor) -> tf.Tensor:
+  def batch_sums(
+    weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor, num_clients: tf.Tensor
+  ) -> tf.Tensor:
     values = losses_and_errors(weights, examples.decoded(x), y)
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
   # TFF's functional models of Keras models refuse to be traced outside of a graph.
   with tf.Graph().as_default():
-    traced_batch_sums = batch_sums.get_concrete_function()
-
-  def evaluate(weights: Any) -> ClientMetrics:
-    tensors = as_tensors(weights)
-    sums = np.zeros([num_clients, 2])
-    for start in range(0, len(owner), BATCH_SIZE):
-      rows = slice(start, start + BATCH_SIZE)
-      batch = (tf.constant(part[rows]) for part in (examples.x, examples.y, owner))
-      sums += traced_batch_sums(tensors, *batch).numpy()
-    with np.errstate(invalid="ignore", divide="ignore"):
-      means = sums / num_examples[:, np.newaxis]
-    return ClientMetrics(examples.client_ids, num_examples, means[:, 0], means[:, 1])
-
-  return evaluate
+    return Evaluator(examples, batch_sums.get_concrete_function())

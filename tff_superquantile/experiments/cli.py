@@ -76,6 +76,37 @@ def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
   return None
 
 
+def _end_by_signals() -> None:
+  """Turns signals into orderly ends."""
+
+  def terminate(signum: int, frame: Optional[types.FrameType]) -> NoReturn:
+    del frame
+    sys.exit(128 + signum)  # The stack unwinds, so that computed rounds are saved.
+
+  signal.signal(signal.SIGTERM, terminate)
+  if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it: it stays so.
+    signal.signal(signal.SIGHUP, terminate)
+
+
+def run_forked(main: Callable[[], None]) -> int:
+  """Runs a command in a fork of another; returns its exit code.
+
+  Args:
+    main: As in `run`; the flags are those of the other command.
+
+  Returns:
+    The exit code, after the sentence for a failure.
+  """
+  _end_by_signals()
+  try:
+    failure = _carry_out(main)
+    if failure is not None:
+      fail(*failure)
+    return 0
+  except SystemExit as error:  # By `fail`, or by a signal.
+    return error.code if isinstance(error.code, int) else FAILED
+
+
 def run(main: Callable[[], None]) -> None:
   """Runs a command: parses its flags, quietens TensorFlow and turns signals into orderly ends.
 
@@ -86,18 +117,12 @@ def run(main: Callable[[], None]) -> None:
   # This comes before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-  def terminate(signum: int, frame: Optional[types.FrameType]) -> NoReturn:
-    del frame
-    sys.exit(128 + signum)  # The stack unwinds, so that computed rounds are saved.
-
   def guarded(argv: Sequence[str]) -> None:
     if len(argv) > 1:
       fail(f"Found {argv[1]!r} among the flags; expected --name=value.", USAGE_ERROR)
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)
-    signal.signal(signal.SIGTERM, terminate)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it: it stays so.
-      signal.signal(signal.SIGHUP, terminate)
+    _end_by_signals()
     failure = _carry_out(main)
     if failure is not None:
       fail(*failure)

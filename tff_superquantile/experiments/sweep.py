@@ -15,7 +15,6 @@ import dataclasses
 import difflib
 import itertools
 import math
-import os
 import pathlib
 import shlex
 import sys
@@ -34,6 +33,7 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.simulation import limits
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_string(
@@ -222,7 +222,7 @@ def main() -> None:
   folder = pathlib.Path(output_dir, task)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
-  stages = _Stages(_NUM_WORKERS.value or len(os.sched_getaffinity(0)), _PRINT_COMMANDS.value)
+  stages = _Stages(_NUM_WORKERS.value or limits.num_cores(), _PRINT_COMMANDS.value)
   tune = _TUNE.value or ("none" if _QUICK.value else "methods")
   try:
     planned = _tune(stages, preset, planned, tune)

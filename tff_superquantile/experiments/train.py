@@ -10,12 +10,13 @@ from absl import flags
 
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import run_config
 
 flags.adopt_module_key_flags(train_flags)
 
 
-def main() -> None:
-  config = train_flags.config()
+def train(config: run_config.RunConfig) -> None:
+  """Carries out a run, or the rest of it; ends with a sentence if it diverges."""
   with cli.starting_tensorflow():  # --help does not get here.
     from tff_superquantile.experiments import run
     from tff_superquantile.simulation import training_loop
@@ -24,6 +25,10 @@ def main() -> None:
     run.train(config)
   except training_loop.DivergedError as error:
     cli.fail(str(error), cli.FAILED)
+
+
+def main() -> None:
+  train(train_flags.config())
 
 
 if __name__ == "__main__":

@@ -9,22 +9,36 @@ else as the native one does.
 """
 
 import atexit
+import contextlib
 import functools
 import gc
-import os
 from typing import Optional
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation import engine as cohort_engine
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import worker
 
 _ENGINES = ("auto", "in_process", "native")
 
 
 def num_cores() -> int:
-  """Returns the number of processor cores that this process may use."""
-  return len(os.sched_getaffinity(0))
+  """Returns the number of processor cores that this process may use, by a container's quota too."""
+  return limits.num_cores()
+
+
+def limit_threads() -> None:
+  """Has TensorFlow take no more threads than a quota allows cores, unless it has begun to compute.
+
+  Left alone, it takes one a core of the machine. Nothing changes where no quota is lower than that,
+  since results of convolutions depend on the number of threads.
+  """
+  if limits.num_cores() < len(limits.cores()):
+    with contextlib.suppress(RuntimeError):  # It has begun.
+      tf.config.threading.set_intra_op_parallelism_threads(limits.num_cores())
+      tf.config.threading.set_inter_op_parallelism_threads(limits.num_cores())
 
 
 def _native_context(concurrency: int) -> tff.framework.SyncContext:
@@ -63,6 +77,7 @@ def set_simulation_context(
     raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(_ENGINES)}.")
   if block_size is not None and block_size < 1:
     raise ValueError(f"Found block_size = {block_size}; expected at least 1, or None.")
+  limit_threads()
   concurrency = concurrency or num_cores()
   native = functools.partial(_native_context, concurrency)
   if engine == "native":

@@ -1,12 +1,16 @@
 """Child processes that end when their parent does, in whatever way it ends (Linux)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+import ctypes
 import os
+import signal
 import subprocess
 import sys
-from typing import Any, Optional
+import traceback
+from typing import Any, NoReturn, Optional
 
 _PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Runs in the child before the program: asks the kernel to kill it when its parent ends, and has
 # signals do what they usually do (a shell starts background jobs with SIGINT ignored, and who waits
@@ -43,3 +47,88 @@ class DependentProcess(subprocess.Popen):
     core_list = ",".join(str(core) for core in cores or ())
     wrapper = [sys.executable, "-I", "-S", "-c", _EXEC_AS_DEPENDENT, str(os.getpid()), core_list]
     super().__init__([*wrapper, *args], start_new_session=True, **kwargs)
+
+
+class DependentFork:
+  """A function that a fork of this process carries out, bound to it as a `DependentProcess` is.
+
+  It spares the imports of another Python. A fork has none of this process's other threads, so
+  TensorFlow may be imported here, but must not have begun to compute. Nothing is done at its end
+  that waits for Python's: neither `atexit` nor the finalizers of objects.
+
+  Attributes:
+    pid: The id of the process.
+    returncode: As in `subprocess.Popen`.
+  """
+
+  def __init__(
+    self, function: Callable[[], int], *, output: int, cores: Optional[Sequence[int]] = None
+  ):
+    """Forks.
+
+    Args:
+      function: Returns the exit code of the fork. What it raises is shown, with code 1.
+      output: The descriptor of the file for what it prints. It reads nothing.
+      cores: The processor cores that it may use; None for all that this process may.
+    """
+    self.returncode: Optional[int] = None
+    parent = os.getpid()
+    sys.stdout.flush()  # Else the fork would write that, too.
+    sys.stderr.flush()
+    # A signal for the fork waits until it has handlers of its own.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+      self.pid = os.fork()
+      if self.pid == 0:
+        _carry_out(function, parent, output, cores, blocked)
+    finally:
+      signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+  def _wait(self, options: int) -> Optional[int]:
+    if self.returncode is None:
+      pid, status = os.waitpid(self.pid, options)
+      if pid:
+        self.returncode = os.waitstatus_to_exitcode(status)
+    return self.returncode
+
+  def poll(self) -> Optional[int]:
+    """Returns the exit code, negative for a signal; None while it runs."""
+    return self._wait(os.WNOHANG)
+
+  def wait(self) -> Optional[int]:
+    """Waits for its end and returns the exit code."""
+    return self._wait(0)
+
+  def send_signal(self, signum: int) -> None:
+    """Sends a signal, unless it has ended."""
+    if self.poll() is None:
+      os.kill(self.pid, signum)
+
+
+def _carry_out(
+  function: Callable[[], int],
+  parent: int,
+  output: int,
+  cores: Optional[Sequence[int]],
+  blocked: Iterable[int],
+) -> NoReturn:
+  """Carries out a function in a fork, in place of all that its parent had still to do."""
+  code = 1
+  try:
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+      os._exit(code)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if cores:
+      os.sched_setaffinity(0, cores)
+    for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+      os.dup2(descriptor, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    code = function()
+    sys.stdout.flush()
+  except BaseException:  # Nothing gets past here: above is what the parent does.
+    traceback.print_exc()
+  finally:
+    os._exit(code)

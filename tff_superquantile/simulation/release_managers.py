@@ -113,7 +113,8 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
   def __init__(self, folder: str | os.PathLike):
     # Not TensorFlow's: of each eager tensor, TensorFlow 2.14 on Python 3.11 loses 16 bytes.
     self._writer = event_file_writer.EventFileWriter(os.fspath(folder))
-    weakref.finalize(self, self._writer.close)
+    # To be called at the end; else it is when nobody holds this any more.
+    self.close = weakref.finalize(self, self._writer.close)
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """Writes the scalars of a round.

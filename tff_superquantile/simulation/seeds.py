@@ -4,11 +4,14 @@ Of a private run, what must stay secret derives in the same way from a key of 16
 place of the seed: its cohorts, and all its noise.
 """
 
+import functools
 import hashlib
 from typing import Union
 import zlib
 
 import numpy as np
+
+_LARGEST = np.int64(2**63 - 1)
 
 # A public number, or a secret key.
 Seed = Union[int, bytes]
@@ -31,6 +34,11 @@ def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generat
   return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round_num])
 
 
+@functools.lru_cache(maxsize=16, typed=True)
+def _key_of(seed: int) -> bytes:
+  return hashlib.sha256(str(seed).encode()).digest()
+
+
 def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
   """Returns the seed of all that a client draws in a round, its noise for one.
 
@@ -46,7 +54,7 @@ def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
   Returns:
     int64 [2]; of a key all 128 bits, of a seed not negative.
   """
-  key = seed if isinstance(seed, bytes) else hashlib.sha256(str(seed).encode()).digest()
+  key = seed if isinstance(seed, bytes) else _key_of(seed)
   digest = hashlib.blake2b(f"{round_num}:{client_id}".encode(), digest_size=16, key=key).digest()
-  numbers = np.frombuffer(digest, np.uint64).astype(np.int64)
-  return numbers if isinstance(seed, bytes) else numbers & np.int64(2**63 - 1)
+  numbers = np.frombuffer(digest, np.int64)
+  return numbers.copy() if isinstance(seed, bytes) else numbers & _LARGEST

@@ -1,21 +1,29 @@
-"""Carries out runs, several at once, each in a process of its own on its share of the cores."""
+"""Carries out runs, several at once, each in a process of its own on its share of the cores.
+
+The processes are forks of this one, which has imported TensorFlow and computes nothing with it:
+the import takes as long as 500 rounds of the default experiment.
+"""
 
 from collections.abc import Sequence
 import csv
 import os
+import random
 import re
 import signal
-import subprocess
 import sys
+import threading
 import time
 
+import threadpoolctl
 import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import train
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import dependent_process
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -27,6 +35,19 @@ def command(config: run_config.RunConfig) -> list[str]:
   """Returns the command that carries out a run."""
   module = "tff_superquantile.experiments.train"
   return [sys.executable, "-m", module, *config.to_arguments()]
+
+
+def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
+  """Carries out a run in a fork; returns the exit code."""
+  from tff_superquantile.simulation import context
+
+  # The bars of this process, and what locks them, are none of the fork's.
+  tqdm.tqdm._instances.clear()  # Private to tqdm: nothing public forgets bars.
+  tqdm.tqdm.set_lock(threading.RLock())
+  threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
+  code = cli.run_forked(lambda: train.train(config))
+  context.close()
+  return code
 
 
 class _ActiveRun:
@@ -43,12 +64,8 @@ class _ActiveRun:
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it open.
     with log:
-      self.process = dependent_process.DependentProcess(
-        command(config),
-        cores=cores,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
+      self.process = dependent_process.DependentFork(
+        lambda: _carry_out(config, len(cores)), output=log.fileno(), cores=cores
       )
 
   def last_round(self) -> tuple[int, dict[str, float]]:
@@ -96,6 +113,11 @@ def _stop(active: Sequence[_ActiveRun]) -> None:
     run.process.wait()
 
 
+def _prepare_report() -> None:
+  """Imports what the report takes, while a core is idle; does nothing the second time."""
+  from tff_superquantile.experiments.studies import comparison  # noqa: F401
+
+
 def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[str]:
   """Carries out runs, `num_workers` at a time, each on its share of the cores.
 
@@ -109,7 +131,11 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[s
   Raises:
     ValueError: If a run found its flags or its data wrong; the others are stopped.
   """
-  cores = sorted(os.sched_getaffinity(0))
+  with cli.starting_tensorflow():  # Here, once for all runs.
+    from tff_superquantile.experiments.run import runner  # noqa: F401
+
+  # Under a quota any of the machine's cores: other containers on it choose others.
+  cores = sorted(random.sample(limits.cores(), limits.num_cores()))
   num_workers = min(num_workers, len(configs), len(cores))
   # A slot is a share of the cores and a line of the terminal.
   free: list[tuple[Sequence[int], int]]
@@ -132,6 +158,8 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[s
     while waiting or active:
       while waiting and free:
         active.append(_ActiveRun(waiting.pop(0), *free.pop()))
+      if free:
+        _prepare_report()
       time.sleep(_SECONDS_BETWEEN_LOOKS)
       for run in [run for run in active if run.process.poll() is not None]:
         run.bar.close()

@@ -1,6 +1,6 @@
 """Carries out one run: from its config to a folder with all its results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import pathlib
 from typing import Any
@@ -55,13 +55,19 @@ def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in named.items() if value is not None}
 
 
-def _build_evaluator(
-  model: tff.learning.models.FunctionalModel, files: client_files.ClientFiles
-) -> Callable[[Any], evaluation.ClientMetrics]:
-  x, y, offsets = files.load()
-  return evaluation.build_evaluator(
-    model, evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-  )
+def _build_evaluators(
+  model: tff.learning.models.FunctionalModel, splits: Mapping[str, client_files.ClientFiles]
+) -> dict[str, Any]:
+  """Builds an evaluator of each split's clients; splits whose files are alike share a trace."""
+  evaluators: dict[str, Any] = {}
+  by_kind: dict[tuple, Any] = {}
+  for split, files in splits.items():
+    x, y, offsets = files.load()
+    examples = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+    kind = (files.x_shape, files.x_dtype, files.x_scale)
+    evaluators[split] = evaluation.build_evaluator(model, examples, by_kind.get(kind))
+    by_kind.setdefault(kind, evaluators[split])
+  return evaluators
 
 
 def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
@@ -117,6 +123,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
+  context.limit_threads()  # Before reading the clients starts TensorFlow's threads.
   task = tasks.get_task(config.task)
   folder = names.run_path(config)
   config = build.resolve(config, task)
@@ -172,8 +179,8 @@ def _train(
   if account is not None:
     print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
-  evaluated = [split for split in splits if account is None or split != "train"]
-  evaluators = {split: _build_evaluator(model, splits[split]) for split in evaluated}
+  evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
+  evaluators = _build_evaluators(model, evaluated)
 
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config.seed)
@@ -198,6 +205,8 @@ def _train(
       values["epsilon"] = account.epsilon(round_num)
     return values
 
+  # Events have times, and the time of a round tells the size of its cohort.
+  events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
     tff.program.FileProgramStateManager if account is None else accounts.SecretStateManager
@@ -212,8 +221,7 @@ def _train(
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
-      # Events have times, and the time of a round tells the size of its cohort.
-      *([release_managers.ScalarReleaseManager(folder / "tensorboard")] if account is None else []),
+      *events,
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
@@ -224,6 +232,8 @@ def _train(
     state = training_loop.run(loop)
   finally:
     bar.close()
+    for manager in events:
+      manager.close()
 
   weights = process.get_model_weights(state)
   metrics = {}

@@ -109,14 +109,17 @@ class ClientFiles:
     Raises:
       ValueError: If the client is unknown or the seed isn't two integers.
     """
-    (index,) = self._indices([client_id])
+    if client_id not in self._positions:
+      self._indices([client_id])  # Raises.
     array = np.asarray(seed)
     if array.shape != (2,) or array.dtype.kind not in "iu":
       raise ValueError(
         f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
       )
     return collections.OrderedDict(
-      client_id=file_stem(client_id), seed=array.astype(np.int64), index=np.int32(index)
+      client_id=file_stem(client_id),
+      seed=array.astype(np.int64),
+      index=np.int32(self._positions[client_id]),
     )
 
   def handle_without_examples(
@@ -171,6 +174,7 @@ class ClientFiles:
     return x, y, offsets
 
 
+@functools.lru_cache(maxsize=2**16)
 def file_stem(client_id: str) -> str:
   """Returns the name of a client's file, without its suffix."""
   return urllib.parse.quote(client_id, safe="")
