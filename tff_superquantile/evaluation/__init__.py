@@ -11,6 +11,7 @@ from tff_superquantile.evaluation.distribution import describe
 from tff_superquantile.evaluation.federated import build_federated_evaluator
 from tff_superquantile.evaluation.personalization import PersonalizationMetrics
 from tff_superquantile.evaluation.personalization import build_personalizer
+from tff_superquantile.evaluation.splits import build_evaluators
 
 __all__ = (
   "ClientExamples",
@@ -18,6 +19,7 @@ __all__ = (
   "PersonalizationMetrics",
   "SplitExamples",
   "build_evaluator",
+  "build_evaluators",
   "build_federated_evaluator",
   "build_personalizer",
   "describe",

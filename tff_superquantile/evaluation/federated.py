@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import rows
 from tff_superquantile.evaluation import clients
 from tff_superquantile.simulation import client_files
@@ -26,7 +27,7 @@ def build_federated_evaluator(
   """
   read = client_files.build_examples_fn(files, shuffle=False)
   losses_and_errors = clients.build_losses_and_errors(model)
-  weights_type = tff.types.type_from_tensors(model.initial_weights)
+  weights_type = local_model.describe(model).weights_type
   num_clients = len(files.client_ids)
 
   @tff.tensorflow.computation(weights_type, client_files.HANDLE_TYPE)
@@ -36,7 +37,7 @@ def build_federated_evaluator(
 
     def add(start, total):
       batch = slice(start, start + clients.BATCH_SIZE)
-      values = losses_and_errors(tuple(map(tuple, weights)), x[batch], y[batch])
+      values = losses_and_errors((weights.trainable, weights.non_trainable), x[batch], y[batch])
       return start + clients.BATCH_SIZE, total + tf.reduce_sum(values, axis=0)
 
     _, total = tf.while_loop(
@@ -55,7 +56,7 @@ def build_federated_evaluator(
   handles = [files.handle(client_id, (0, 0)) for client_id in files.client_ids]
 
   def evaluate(weights: Any) -> clients.ClientMetrics:
-    found = evaluate_clients(tuple(map(tuple, weights)), handles)
+    found = evaluate_clients(weights, handles)
     means = np.full([num_clients, 2], np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
       index = found[:, 0].astype(np.int64)

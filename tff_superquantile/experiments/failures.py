@@ -14,6 +14,8 @@ import textwrap
 import traceback
 from typing import Any, NamedTuple, Optional
 
+from tff_superquantile.simulation.cluster import errors
+
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 FAILED = 1
 
@@ -60,6 +62,8 @@ def describe(error: Exception) -> Failure:
   """Returns the failure of a command that this error ends."""
   if _is_sentence(error):
     return Failure(str(error), USAGE_ERROR)
+  if isinstance(error, errors.ClusterError):
+    return Failure(f"{error} The same command goes on where it was.", FAILED)
   said = _system_error(error)
   if said is not None:
     return Failure(

@@ -10,6 +10,7 @@ else as the native one does.
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import gc
 from typing import Optional
@@ -21,7 +22,7 @@ from tff_superquantile.simulation import engine as cohort_engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import worker
 
-_ENGINES = ("auto", "in_process", "native")
+ENGINES = ("auto", "in_process", "native", "ray")
 
 
 def num_cores() -> int:
@@ -48,45 +49,93 @@ def _native_context(concurrency: int) -> tff.framework.SyncContext:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+  """Where and how `engine="ray"` computes.
+
+  Attributes:
+    address: "local" for workers on this machine, "auto" for the cluster that this machine belongs
+      to, or "HOST:PORT" of a cluster's head.
+    num_blocks: The number of blocks of a cohort; None for the number of workers. Results depend on
+      it, and on the threads, and not on the workers.
+    threads_per_worker: The cores that a worker takes.
+    worker_timeout: Seconds; a block that is not done by then goes to another worker.
+  """
+
+  address: str = "local"
+  num_blocks: Optional[int] = None
+  threads_per_worker: int = 1
+  worker_timeout: float = 600.0
+
+
+def _ray_context(cluster: Cluster, concurrency: int) -> tff.framework.SyncContext:
+  try:
+    from tff_superquantile.simulation.cluster import ray_context  # Ray is an extra.
+  except ModuleNotFoundError as error:
+    raise ValueError(
+      f"Found no package {error.name}, which engine = ray needs; install it by pip install"
+      " 'tff-superquantile[cluster]'."
+    ) from None
+  return ray_context.RayContext(
+    cluster.address,
+    cluster.num_blocks,
+    cluster.threads_per_worker,
+    cluster.worker_timeout,
+    parallel=concurrency,
+  )
+
+
 def set_simulation_context(
   max_concurrent_computation_calls: Optional[int] = None,
   engine: str = "auto",
   block_size: Optional[int] = None,
-) -> None:
+  cluster: Cluster = Cluster(),
+) -> tff.framework.SyncContext:
   """Makes a context with simulated secure aggregation the default one.
 
   Args:
     max_concurrent_computation_calls: How many clients compute at once; None for the number of
       cores.
     engine: "native", TFF's C++ runtime; "in_process", the whole cohort at once in this process,
-      which raises for what it does not know; or "auto", in this process what can be done there, and
-      the rest by TFF's runtime, which is not started before it is needed.
+      which raises for what it does not know; "auto", in this process what can be done there, and
+      the rest by TFF's runtime, which is not started before it is needed; or "ray", the blocks of
+      a cohort on the workers of a cluster.
     block_size: The largest number of clients whose updates are in memory at once, in this process:
       larger cohorts are computed in blocks, which are then added up. That changes the last bits of
       the results. None for whole cohorts.
+    cluster: The cluster of "ray".
+
+  Returns:
+    The context.
 
   Raises:
-    ValueError: If a number is not positive or the engine is unknown.
+    ValueError: If a number is not positive, the engine is unknown, or Ray is not installed.
+    ClusterError: If the cluster or its workers are not as they should be.
   """
   concurrency = max_concurrent_computation_calls
-  if concurrency is not None and concurrency < 1:
-    raise ValueError(
-      f"Found max_concurrent_computation_calls = {concurrency}; expected at least 1."
-    )
-  if engine not in _ENGINES:
-    raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(_ENGINES)}.")
-  if block_size is not None and block_size < 1:
-    raise ValueError(f"Found block_size = {block_size}; expected at least 1, or None.")
+  for name, number in (
+    ("max_concurrent_computation_calls", concurrency),
+    ("block_size", block_size),
+    ("num_blocks", cluster.num_blocks),
+    ("threads_per_worker", cluster.threads_per_worker),
+  ):
+    if number is not None and number < 1:
+      raise ValueError(f"Found {name} = {number}; expected at least 1.")
+  if engine not in ENGINES:
+    raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}.")
   limit_threads()
   concurrency = concurrency or num_cores()
   native = functools.partial(_native_context, concurrency)
   if engine == "native":
     context = native()
+  elif engine == "ray":
+    context = _ray_context(cluster, concurrency)
   else:
     context = cohort_engine.CohortContext(
       native if engine == "auto" else None, concurrency, block_size=block_size
     )
   tff.framework.set_default_context(context)
+  return context
 
 
 @atexit.register

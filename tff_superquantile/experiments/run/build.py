@@ -49,25 +49,40 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     if getattr(config, name):
       own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
   resolved = dataclasses.replace(config, **own)
-  if config.block_size is None and config.engine != "native":
-    if resolved.clients_per_round > run_config.BLOCK_SIZE:
-      resolved = dataclasses.replace(resolved, block_size=run_config.BLOCK_SIZE)
+  resolved = _resolve_engine(resolved)
   if resolved.is_private:
     private.check_resolved(resolved)
   else:
     private.check_not_private(resolved)
     if has_threshold:
       _check_threshold(resolved)
-  if resolved.engine == "native" and resolved.block_size:
-    raise ValueError(
-      f"Found --block_size={resolved.block_size} with --engine=native, which has no blocks; give"
-      " one of them."
-    )
   for name in ("client_learning_rate", "learning_rate_decay"):
     if not 0.0 < getattr(resolved, name) < math.inf:
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
   checks.scale("--max_loss", resolved.max_loss)
   return resolved
+
+
+def _resolve_engine(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Fills in what only one engine has, and refuses it for the others."""
+  own = {
+    "auto": ("block_size",),
+    "in_process": ("block_size",),
+    "native": (),
+    "ray": ("num_blocks", "threads_per_worker"),
+  }[config.engine]
+  for name in ("block_size", "num_blocks", "threads_per_worker"):
+    if getattr(config, name) is not None and name not in own:
+      raise ValueError(
+        f"Found --{name}={getattr(config, name)} with --engine={config.engine}, which has no such"
+        " thing; leave it out, or choose another engine."
+      )
+  if config.engine == "ray":
+    return dataclasses.replace(config, threads_per_worker=config.threads_per_worker or 1)
+  if config.block_size is None and "block_size" in own:
+    if config.clients_per_round > run_config.BLOCK_SIZE:
+      return dataclasses.replace(config, block_size=run_config.BLOCK_SIZE)
+  return config
 
 
 def load_task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import typing
@@ -23,7 +23,11 @@ INCIDENTAL = (
   "num_rounds",
   "rounds_per_evaluation",
   "noise_key_file",
+  "ray_address",
+  "worker_timeout",
 )
+# What runs did whose flags do not say it.
+_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0"}
 
 
 def _flag(
@@ -269,9 +273,10 @@ class RunConfig(_ParametersOfMethods):
   )
   engine: str = _flag(
     "auto",
-    "Runtime of a round: this process, with the whole cohort at once (in_process), or TFF's C++"
-    " runtime (native); auto takes this process wherever it can.",
-    choices=("auto", "in_process", "native"),
+    "Runtime of a round: this process, with the whole cohort at once (in_process), TFF's C++"
+    " runtime (native), or the workers of a cluster (ray, docs/how_to/cluster.md); auto takes this"
+    " process wherever it can.",
+    choices=("auto", "in_process", "native", "ray"),
   )
   block_size: int = _flag(
     None,
@@ -279,6 +284,28 @@ class RunConfig(_ParametersOfMethods):
     " are computed in blocks and added up, which changes the last bits. 0 for no blocks; None for"
     f" {BLOCK_SIZE} if more clients are selected in a round.",
     least=0,
+  )
+  ray_address: str = _flag(
+    "local",
+    "With --engine=ray: local for workers on this machine, auto for the cluster that it belongs to,"
+    " or HOST:PORT of a cluster's head.",
+  )
+  num_blocks: int = _flag(
+    None,
+    "With --engine=ray: number of blocks of a cohort, which decides the order of sums and so the"
+    " last bits; None for the number of workers.",
+    least=1,
+  )
+  threads_per_worker: int = _flag(
+    None,
+    "With --engine=ray: cores that a worker takes, on which results of convolutions depend, too;"
+    " None for 1.",
+    least=1,
+  )
+  worker_timeout: float = _flag(
+    600.0,
+    "With --engine=ray: seconds after which a block that is not done goes to another worker.",
+    least=1.0,
   )
   run_name: str = _flag(
     "",
@@ -377,3 +404,29 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
           f"Found --{name}={found[name]} among a run's flags; expected a number."
         ) from None
   return RunConfig(**values)
+
+
+def differences(
+  found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
+) -> list[str]:
+  """Lists the flags that keep a run from being continued under another config.
+
+  Args:
+    found: The texts of the run's flags.
+    config: The other config.
+    followed: Names of values that `config` does not have yet where it is None.
+
+  Returns:
+    A phrase for each flag that is not the same and is not incidental.
+  """
+  wanted = config.to_flags()
+  found = {name: value for name, value in found.items() if name in wanted or name not in followed}
+  found, wanted = {**_BEFORE_THERE_WAS_A_FLAG, **found}, {**_BEFORE_THERE_WAS_A_FLAG, **wanted}
+  incidental = set(INCIDENTAL)
+  if config.is_private:
+    incidental.discard("num_rounds")  # The noise is calibrated for that many rounds.
+  return [
+    f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
+    for name in sorted(set(found) | set(wanted))
+    if found.get(name) != wanted.get(name) and name not in incidental
+  ]

@@ -55,21 +55,6 @@ def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in named.items() if value is not None}
 
 
-def _build_evaluators(
-  model: tff.learning.models.FunctionalModel, splits: Mapping[str, client_files.ClientFiles]
-) -> dict[str, Any]:
-  """Builds an evaluator of each split's clients; splits whose files are alike share a trace."""
-  evaluators: dict[str, Any] = {}
-  by_kind: dict[tuple, Any] = {}
-  for split, files in splits.items():
-    x, y, offsets = files.load()
-    examples = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-    kind = (files.x_shape, files.x_dtype, files.x_scale)
-    evaluators[split] = evaluation.build_evaluator(model, examples, by_kind.get(kind))
-    by_kind.setdefault(kind, evaluators[split])
-  return evaluators
-
-
 def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
   weights = metrics.num_examples if weighted else None
   return {
@@ -78,33 +63,33 @@ def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, di
   }
 
 
-# What runs did whose flags do not say it.
-_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0"}
-
-
 def _check_same_flags(
   folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
   """Refuses to continue a run that had other flags."""
-  wanted = config.to_flags()
   # These follow from the budget and the clients, and are not known yet.
   followed = private.CALIBRATED if config.epsilon is not None else ()
-  found = {name: value for name, value in found.items() if name in wanted or name not in followed}
-  found = {**_BEFORE_THERE_WAS_A_FLAG, **found}
-  wanted = {**_BEFORE_THERE_WAS_A_FLAG, **wanted}
-  incidental = set(run_config.INCIDENTAL)
-  if config.is_private:
-    incidental.discard("num_rounds")  # The noise is calibrated for that many rounds.
-  different = [
-    f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
-    for name in sorted(set(found) | set(wanted))
-    if found.get(name) != wanted.get(name) and name not in incidental
-  ]
+  different = run_config.differences(found, config, followed)
   if different:
     raise ValueError(
       f"Found a run with other flags in {folder} ({'; '.join(different)}); choose another"
       " --output_dir or --run_name, or remove that folder."
     )
+
+
+def _set_context(
+  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
+) -> run_config.RunConfig:
+  """Sets the context of a run; its config then has the number of blocks, if on a cluster."""
+  if config.engine != "ray":
+    context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
+    return config
+  cluster = context.Cluster(
+    config.ray_address, config.num_blocks, config.threads_per_worker, config.worker_timeout
+  )
+  on_cluster = context.set_simulation_context(engine="ray", cluster=cluster)
+  on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
+  return dataclasses.replace(config, num_blocks=on_cluster.num_blocks)
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
@@ -131,6 +116,9 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, config.seed)
     if earlier.flags:
+      if config.engine == "ray" and config.num_blocks is None and "num_blocks" in earlier.flags:
+        # There may be other workers now.
+        config = dataclasses.replace(config, num_blocks=int(earlier.flags["num_blocks"]))
       _check_same_flags(folder, config, earlier.flags)
       if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
@@ -174,13 +162,13 @@ def _train(
     account = accounts.Account(config, release, folder)
     key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
   select_clients = selection.build_selection(splits["train"], config, release, key)
-  context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
+  config = _set_context(config, splits)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
     print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
-  evaluators = _build_evaluators(model, evaluated)
+  evaluators = evaluation.build_evaluators(model, evaluated, federated=config.engine == "ray")
 
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config.seed)

@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 # The suffix keeps the ids "index.json", "." and ".." from being files of their own meaning.
 SUFFIX = ".bin"
+INDEX_NAME = "index.json"
 Y_BYTES = 4  # int32
 # It stands in place of a client's index.
 WITHOUT_EXAMPLES = -1
@@ -65,6 +66,11 @@ class ClientFiles:
   @functools.cached_property
   def _positions(self) -> dict[str, int]:
     return {client_id: i for i, client_id in enumerate(self.client_ids)}
+
+  @property
+  def index_path(self) -> str:
+    """Returns the path of the directory's index, which has a checksum of each file."""
+    return os.path.join(self.directory, INDEX_NAME)
 
   @property
   def x_bytes(self) -> int:

@@ -14,7 +14,6 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation.client_files import files
 
 FORMAT_VERSION = 2
-INDEX_NAME = "index.json"
 # Reading a damaged index raises one of these.
 _INDEX_ERRORS = (ValueError, KeyError, TypeError, RecursionError, OSError)
 
@@ -28,7 +27,7 @@ def index_checksum(index: Mapping[str, Any]) -> int:
 def is_outdated(directory: str) -> bool:
   """Tells whether an earlier version of this module made the directory."""
   try:
-    with open(os.path.join(directory, INDEX_NAME), encoding="utf-8") as f:
+    with open(os.path.join(directory, files.INDEX_NAME), encoding="utf-8") as f:
       return json.load(f)["format_version"] < FORMAT_VERSION
   except _INDEX_ERRORS:
     return False  # Not there, or damaged, which is for `open_client_files` to say.
@@ -42,7 +41,7 @@ def open_client_files(directory: Union[str, os.PathLike]) -> files.ClientFiles:
       client's file is missing or damaged.
   """
   directory = os.path.abspath(directory)
-  path = os.path.join(directory, INDEX_NAME)
+  path = os.path.join(directory, files.INDEX_NAME)
   remedy = f"delete the directory {directory} to have it made anew"
   index = _read_index(path, remedy)
   opened = files.ClientFiles(
@@ -92,8 +91,8 @@ def _read_index(path: str, remedy: str) -> dict[str, Any]:
     return index
   except FileNotFoundError:
     raise ValueError(
-      f"Found no {INDEX_NAME} in {os.path.dirname(path)}; expected a directory of client files:"
-      f" write one, or {remedy}."
+      f"Found no {files.INDEX_NAME} in {os.path.dirname(path)}; expected a directory of client"
+      f" files: write one, or {remedy}."
     ) from None
   except _INDEX_ERRORS as e:
     raise ValueError(f"Found a damaged index {path} ({e!r}); {remedy}.") from e

@@ -99,7 +99,7 @@ def _write_into(
   # The index last, when all that it names would survive a loss of power. One call for all files:
   # an fsync takes 0.3 to 4 ms each.
   os.sync()
-  atomic_files.write(os.path.join(directory, reading.INDEX_NAME), json.dumps(index))
+  atomic_files.write(os.path.join(directory, files.INDEX_NAME), json.dumps(index))
 
 
 def _write_and_open(
@@ -126,7 +126,7 @@ def _write_and_open(
       os.rename(made, directory)
     except OSError:
       # Another process converted the same clients meanwhile: its directory is as good as ours.
-      if not os.path.exists(os.path.join(directory, reading.INDEX_NAME)):
+      if not os.path.exists(os.path.join(directory, files.INDEX_NAME)):
         raise
   return reading.open_client_files(directory)
 

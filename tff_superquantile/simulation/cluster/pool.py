@@ -79,8 +79,8 @@ class Pool:
     except ray.exceptions.GetTimeoutError:
       ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
       raise errors.ClusterError(
-        f"Found {len(ready)} of {len(refs)} workers after {self._timeout:g} s; expected all of them:"
-        " see `ray status`, or wait longer by --worker_timeout."
+        f"Found {len(ready)} of {len(refs)} workers after {self._timeout:g} s; expected all: see"
+        " `ray status`, or wait longer by --worker_timeout."
       ) from None
     except ray.exceptions.RayError as error:
       raise errors.ClusterError(f"Found a worker that does not start: {error}") from None

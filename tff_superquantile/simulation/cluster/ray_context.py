@@ -1,6 +1,7 @@
 """A TFF context whose cohorts are computed by Ray's actors, a block of clients each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+import contextlib
 import hashlib
 import logging
 import os
@@ -12,7 +13,7 @@ import ray
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation import context
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.cluster import errors
 from tff_superquantile.simulation.cluster import pool
 from tff_superquantile.simulation.cluster import worker
@@ -175,16 +176,32 @@ class RayContext(cohort_context.CohortContext):
     return self._serialized[key]
 
 
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+  """Silences the process but for Python's errors: Ray says which level of messages it was given."""
+  own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+  try:
+    os.dup2(nowhere, 2)
+    yield
+  finally:
+    os.dup2(own, 2)
+    os.close(own)
+    os.close(nowhere)
+
+
 def _connect(address: str) -> None:
   """Connects to Ray, unless this process is connected."""
   if ray.is_initialized():
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Nothing is told to anybody.
+  os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Its logs are in files, too.
+  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # It would warn of a change.
   options: dict[str, Any] = {}
   if address == "local":
-    options = {"num_cpus": context.num_cores(), "include_dashboard": False}
+    options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
   try:
-    ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    with _without_stderr():
+      ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
   except (ConnectionError, RuntimeError, ValueError) as error:
     raise errors.ClusterError(
       f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
