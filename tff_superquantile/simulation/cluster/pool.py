@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import textwrap
 import time
 from typing import Any
 
@@ -11,6 +12,9 @@ from tff_superquantile.simulation.cluster import errors
 
 # How often Ray repeats a call whose worker died, each time in a new worker.
 _MAX_RETRIES = 3
+# To import TensorFlow from a disk that many share may take minutes.
+_LEAST_SECONDS_TO_START = 300.0
+_MOST_CHARACTERS = 300  # Of what Ray says, which may be pages.
 
 
 @dataclasses.dataclass
@@ -39,7 +43,11 @@ class _Running:
 
 
 class Pool:
-  """Workers that compute calls, one call at a time each."""
+  """Workers that compute calls, one call at a time each.
+
+  Attributes:
+    timeout: Seconds; a call that is not done by then goes to another worker.
+  """
 
   def __init__(
     self,
@@ -60,7 +68,7 @@ class Pool:
     """
     actor = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, num_cpus=threads)(worker)
     self._workers = [actor.remote(*arguments) for _ in range(num_workers)]
-    self._timeout = timeout
+    self.timeout = timeout
     # Workers that have not answered in time, by what they have not answered.
     self._silent: dict[ray.ObjectRef, int] = {}
 
@@ -68,22 +76,23 @@ class Pool:
     return len(self._workers)
 
   def all(self, method: str, *args: Any) -> list[Any]:
-    """Calls a method of each worker once, at the same time.
+    """Calls a method of each worker once, at the same time; they may have to start first.
 
     Raises:
       ClusterError: If one does not answer in time.
     """
+    timeout = max(self.timeout, _LEAST_SECONDS_TO_START)
     refs = [getattr(worker, method).remote(*args) for worker in self._workers]
     try:
-      return ray.get(refs, timeout=self._timeout)
+      return ray.get(refs, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
       ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
       raise errors.ClusterError(
-        f"Found {len(ready)} of {len(refs)} workers after {self._timeout:g} s; expected all: see"
+        f"Found {len(ready)} of {len(refs)} workers after {timeout:g} s; expected all: see"
         " `ray status`, or wait longer by --worker_timeout."
       ) from None
     except ray.exceptions.RayError as error:
-      raise errors.ClusterError(f"Found a worker that does not start: {error}") from None
+      raise errors.ClusterError(f"Found a worker that does not start: {_words(error)}.") from None
 
   def run(self, calls: Sequence[Call]) -> list[list[Any]]:
     """Computes calls on the workers.
@@ -104,7 +113,7 @@ class Pool:
       self._submit(calls, todo, running)
       if not running:
         raise errors.ClusterError(
-          f"Found that none of {len(self)} workers has answered in {self._timeout:g} s; see whether"
+          f"Found that none of {len(self)} workers has answered in {self.timeout:g} s; see whether"
           " the machines are there (`ray status`), or wait longer by --worker_timeout."
         )
       first = min(one.deadline for one in running.values())
@@ -137,17 +146,28 @@ class Pool:
       call = calls[index]
       refs = getattr(actor, call.method).remote(*call.args)
       refs = refs if isinstance(refs, list) else [refs]
-      running[refs[-1]] = _Running(index, worker, refs, time.monotonic() + self._timeout)
+      running[refs[-1]] = _Running(index, worker, refs, time.monotonic() + self.timeout)
 
   def _result(self, ref: ray.ObjectRef, call: Call) -> Any:
     try:
       return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
       raise errors.ClusterError(
-        f"Found that {call.title} cannot be computed on {error.cause}"
+        f"Found that {call.title} cannot be computed on {_shortened(str(error.cause))}."
       ) from None
     except ray.exceptions.RayError as error:
       raise errors.ClusterError(
         f"Found that {call.title} ended its worker {1 + _MAX_RETRIES} times; expected it to fit"
-        f" into the memory: ask for more blocks by --num_blocks, or for more memory. ({error})"
+        " into the memory: ask for more blocks by --num_blocks, or for more memory."
+        f" Ray says: {_words(error)}."
       ) from None
+
+
+def _words(error: Exception) -> str:
+  """What matters in an error of Ray's: its last line."""
+  lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+  return _shortened(lines[-1])
+
+
+def _shortened(text: str) -> str:
+  return textwrap.shorten(text, _MOST_CHARACTERS, placeholder=" ...").rstrip(".")

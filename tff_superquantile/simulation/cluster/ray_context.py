@@ -1,10 +1,12 @@
 """A TFF context whose cohorts are computed by Ray's actors, a block of clients each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import hashlib
 import logging
 import os
+import signal
+import threading
 from typing import Any, Optional
 import weakref
 
@@ -53,12 +55,14 @@ class _RemoteBlocks:
       )
       for i, (arrays, kept, owner) in enumerate(zip(self._blocks, self._kept, self._owners))
     ]
-    partials = []
-    for i, (own, kept) in enumerate(self._workers.run(calls)):
-      partials.append(own)
-      self._kept[i].update(kept)
-      self._owners[i] = calls[i].worker
-    sums: Iterable[list[np.ndarray]] = map(ray.get, partials)  # One at a time is in memory.
+    partials: list[Optional[ray.ObjectRef]] = [None] * len(calls)
+    while missing := self._missing(partials):
+      todo = [calls[i] for i in missing]
+      for i, (own, kept) in zip(missing, self._workers.run(todo)):
+        partials[i] = own
+        self._kept[i].update(kept)
+        self._owners[i] = calls[i].worker
+    sums = map(self._fetch, partials)  # One at a time is in memory.
     groups = stages.groups(len(partials))
     if len(groups) > 1:
       calls = [
@@ -70,8 +74,26 @@ class _RemoteBlocks:
         )
         for group in groups
       ]
-      sums = (total for (total,) in self._workers.run(calls))
+      sums = iter([total for (total,) in self._workers.run(calls)])
     return list(map(tf.convert_to_tensor, worker.merged(self._cut, index, sums)))
+
+  def _missing(self, partials: Sequence[Optional[ray.ObjectRef]]) -> list[int]:
+    """The blocks that are not computed, or whose aggregates have gone with a host, for good."""
+    refs = [ref for ref in partials if ref is not None]
+    there: set[ray.ObjectRef] = set()
+    if refs:
+      # Ray computes again what has gone, unless there is no room for the worker that had done it.
+      timeout = self._workers.timeout
+      there.update(ray.wait(refs, num_returns=len(refs), timeout=timeout, fetch_local=False)[0])
+    return [i for i, ref in enumerate(partials) if ref not in there]
+
+  def _fetch(self, partial: ray.ObjectRef) -> list[np.ndarray]:
+    try:
+      return ray.get(partial, timeout=self._workers.timeout)
+    except ray.exceptions.RayError as error:
+      raise errors.ClusterError(
+        f"Found that what a worker has computed went with its machine ({type(error).__name__})."
+      ) from None
 
 
 class RayContext(cohort_context.CohortContext):
@@ -197,6 +219,7 @@ def _connect(address: str) -> None:
   os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Its logs are in files, too.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # It would warn of a change.
   options: dict[str, Any] = {}
+  handler = signal.getsignal(signal.SIGTERM)
   if address == "local":
     options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
   try:
@@ -207,3 +230,5 @@ def _connect(address: str) -> None:
       f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
       " --ray_address=local."
     ) from None
+  if handler != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the command's.

@@ -1,0 +1,346 @@
+"""Rounds on Ray's workers: the bits of the same blocks in one process, whatever dies meanwhile."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import problems
+import pytest
+import rounds
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import evaluation
+from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation import engine
+from tff_superquantile.simulation import limits
+from tff_superquantile.simulation.engine import values
+
+pytestmark = pytest.mark.ray
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.51,<2.53'")
+
+from tff_superquantile.simulation.cluster import errors  # noqa: E402
+from tff_superquantile.simulation.cluster import pool  # noqa: E402
+from tff_superquantile.simulation.cluster import ray_context  # noqa: E402
+from tff_superquantile.simulation.cluster import worker  # noqa: E402
+
+_SECONDS = 240  # Of patience, not of duration.
+_OPENAT = "257"  # On x86-64, the only machine that TFF has wheels for.
+
+
+@pytest.fixture(scope="module")
+def on_ray():
+  """Two workers of one thread, for all tests: to start one takes ten seconds."""
+  old = tff.framework.get_context_stack().current
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(limits, "num_cores", lambda: 2)
+    context = ray_context.RayContext(num_blocks=3)
+  yield context
+  tff.framework.set_default_context(old)
+  ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def usual_settings(on_ray):
+  yield
+  on_ray.num_blocks, on_ray._workers.timeout = 3, 600.0
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """Those of twenty clients, and of others that one test each asks for: what is read stays."""
+  return rounds.write_files(tmp_path_factory.mktemp("files"), range(3, 9 + rounds.NUM_CLIENTS))
+
+
+def in_process(block_size):
+  """Blocks in this process, one client after the other as on a worker."""
+  return engine.CohortContext(parallel=1, block_size=block_size)
+
+
+def pids(context):
+  return [found.pid for found in context._workers.all("describe", [])]
+
+
+def _is_waiting_for_a_file(pid):
+  """Whether a thread of a process stays in the opening of a file, as that of a FIFO does."""
+
+  def opening():
+    found = set()
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/syscall"):
+      with contextlib.suppress(OSError):
+        if path.read_text().startswith(_OPENAT):
+          found.add(path)
+    return found
+
+  first = opening()
+  time.sleep(0.1)
+  return bool(first & opening())
+
+
+def strike(path, found, act):
+  """In a thread, does something to the worker that reads a client's file.
+
+  The file is a FIFO until then, in which reading waits. It is replaced before the worker is struck:
+  who tries again finds the file.
+
+  Args:
+    path: The client's file.
+    found: The processes of the workers.
+    act: What to do with one.
+
+  Returns:
+    A function that waits for it, and returns the process.
+  """
+  away = path.with_suffix(".away")
+  path.rename(away)
+  os.mkfifo(path)
+  struck = []
+
+  def run():
+    end = time.monotonic() + _SECONDS
+    while not struck and time.monotonic() < end:
+      struck.extend(pid for pid in found if _is_waiting_for_a_file(pid))
+    away.rename(path)
+    act(*struck[:1])
+
+  thread = threading.Thread(target=run)
+  thread.start()
+
+  def wait():
+    thread.join()
+    return struck[0]
+
+  return wait
+
+
+def kill(pid):
+  os.kill(pid, signal.SIGKILL)
+
+
+def of_client(files, i):
+  return pathlib.Path(client_files.client_path(files.directory, f"client {i}"))
+
+
+@pytest.fixture(scope="module")
+def exact(files):
+  return rounds.build("exact", files, 4)
+
+
+@pytest.fixture(scope="module")
+def private(files):
+  return rounds.build("private distributed", files, 4)
+
+
+@pytest.mark.parametrize("num_blocks, num_clients, block_size", [(3, 20, 7), (11, 22, 2)])
+def test_rounds_have_the_bits_of_the_same_blocks_in_one_process(
+  num_blocks, num_clients, block_size, on_ray, exact, files
+):
+  clients = [*range(20), *range(num_clients - 20)]
+  cohorts = [rounds.cohort(files, clients, r) for r in range(3)]
+  on_ray.num_blocks = num_blocks
+  found = rounds.run(on_ray, exact, cohorts)
+  rounds.assert_same(found, rounds.run(in_process(block_size), exact, cohorts), rtol=0)
+
+
+def test_fewer_clients_than_blocks_and_none(on_ray, exact, files):
+  cohorts = [rounds.cohort(files, clients) for clients in ([4, 2], [], [7])]
+  found = rounds.run(on_ray, exact, cohorts)
+  rounds.assert_same(found, rounds.run(in_process(1), exact, cohorts), rtol=0)
+
+
+def test_clients_are_evaluated_on_the_workers(on_ray, files):
+  model = problems.linear_model()
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+  tff.framework.set_default_context(on_ray)
+  found = evaluation.build_federated_evaluator(model, files)(weights)
+  expected = evaluation.build_evaluators(model, {"test": files})["test"](weights)
+  assert found.client_ids == expected.client_ids
+  np.testing.assert_array_equal(found.num_examples, expected.num_examples)
+  np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
+  np.testing.assert_allclose(found.error, expected.error, rtol=1e-6)
+
+
+# Workers die in mid-call.
+
+
+@pytest.mark.parametrize("name, client", [("exact", 20), ("private distributed", 21)])
+def test_a_worker_killed_in_the_first_stage(name, client, on_ray, exact, private, files):
+  process = {"exact": exact, "private distributed": private}[name]
+  cohorts = [rounds.cohort(files, range(15)), rounds.cohort(files, [*range(3, 17), client], 1)]
+  expected = rounds.run(in_process(5), process, cohorts)
+  before = pids(on_ray)
+  struck = strike(of_client(files, client), before, kill)
+  rounds.assert_same(rounds.run(on_ray, process, cohorts), expected, rtol=0)
+  assert [pid in pids(on_ray) for pid in before] == [pid != struck() for pid in before]
+
+
+def test_a_worker_killed_in_the_second_stage(on_ray, files):
+  read = client_files.build_examples_fn(files, shuffle=False)
+
+  @tff.tensorflow.computation(client_files.HANDLE_TYPE)
+  def draw(handle):
+    return tf.random.stateless_normal([], handle["seed"])
+
+  @tff.tensorflow.computation(client_files.HANDLE_TYPE, np.float32, np.float32)
+  def shifted_sum(handle, own, mean):
+    return tf.reduce_sum(read(handle)[0] * own) - mean
+
+  @tff.federated_computation(tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS))
+  def sums(clients):
+    own = tff.federated_map(draw, clients)
+    mean = tff.federated_mean(own)
+    of_clients = tff.federated_map(shifted_sum, (clients, own, tff.federated_broadcast(mean)))
+    return mean, tff.federated_sum(of_clients)
+
+  cohort = rounds.cohort(files, [0, 1, 2, 3, 4, 5, 22])
+  tff.framework.set_default_context(in_process(3))
+  expected = sums(cohort)
+  before = pids(on_ray)
+  struck = strike(of_client(files, 22), before, kill)
+  tff.framework.set_default_context(on_ray)
+  assert sums(cohort) == expected
+  assert struck() not in pids(on_ray)
+  assert len(on_ray._program(sums).stages) == 2
+
+
+# Workers that do not answer.
+
+
+def test_the_block_of_a_silent_worker_goes_elsewhere_and_the_worker_comes_back(
+  on_ray, exact, files
+):
+  cohorts = [rounds.cohort(files, range(15)), rounds.cohort(files, [*range(14), 23], 1)]
+  expected = rounds.run(in_process(5), exact, cohorts)
+  found = rounds.run(on_ray, exact, cohorts[:1])  # All have traced it.
+  on_ray._workers.timeout = 10.0
+  struck = strike(of_client(files, 23), pids(on_ray), lambda pid: os.kill(pid, signal.SIGSTOP))
+  try:
+    found.append(exact.next(found[0].state, cohorts[1]))
+    assert len(on_ray._workers._silent) == 1
+  finally:
+    os.kill(struck(), signal.SIGCONT)
+  rounds.assert_same(found, expected, rtol=0)
+  assert struck() in pids(on_ray)
+  rounds.run(on_ray, exact, cohorts[:1])
+  assert not on_ray._workers._silent
+
+
+def test_no_worker_answers(on_ray, exact, files):
+  cohorts = [rounds.cohort(files, range(15))]
+  expected = rounds.run(on_ray, exact, cohorts)
+  found = pids(on_ray)
+  on_ray._workers.timeout = 2.0
+  for pid in found:
+    os.kill(pid, signal.SIGSTOP)
+  try:
+    with pytest.raises(errors.ClusterError, match="none of 2 workers has answered in 2 s; see"):
+      rounds.run(on_ray, exact, cohorts)
+  finally:
+    for pid in found:
+      os.kill(pid, signal.SIGCONT)
+  on_ray._workers.timeout = 600.0
+  assert pids(on_ray) == found
+  rounds.assert_same(rounds.run(on_ray, exact, cohorts), expected, rtol=0)
+
+
+# Errors that another try does not mend.
+
+
+def test_a_missing_file_is_one_error_and_not_tried_again(on_ray, exact, files):
+  path, before = of_client(files, 24), pids(on_ray)
+  path.rename(path.with_suffix(".away"))
+  with pytest.raises(errors.ClusterError) as error:
+    rounds.run(on_ray, exact, [rounds.cohort(files, [*range(14), 24])])
+  text = str(error.value)
+  assert socket.gethostname() in text and "client%2024.bin" in text and "No such file" in text
+  assert "block 3 of 3 (stage 1)" in text and "\n" not in text
+  assert pids(on_ray) == before
+
+
+def test_other_files_on_a_worker_are_refused(on_ray, tmp_path, monkeypatch):
+  path = tmp_path / "index.json"
+  path.write_text("the same")
+  on_ray.check_files([str(path)])
+  monkeypatch.setattr(worker, "digest", lambda path: "another")
+  with pytest.raises(errors.ClusterError, match=f"another content of {path} on "):
+    on_ray.check_files([str(path)])
+  path.unlink()
+  with pytest.raises(errors.ClusterError, match=f"Found no {path} on .*--cache_dir"):
+    on_ray.check_files([str(path)])
+  monkeypatch.setattr(worker, "versions", lambda: {"numpy": "0.1"})
+  with pytest.raises(errors.ClusterError, match="Found numpy 1.* on .*; expected 0.1 as here"):
+    on_ray.check_files([])
+
+
+def _small_worker(folder):
+  """A worker that needs no TensorFlow."""
+
+  class Small:
+    def here(self, value):
+      return value, os.getpid()
+
+    def die(self):
+      with open(f"{folder}/{time.monotonic()}", "w"):
+        pass
+      os.kill(os.getpid(), signal.SIGKILL)
+
+  return Small
+
+
+def test_a_block_that_ends_its_worker_each_time(on_ray, tmp_path):
+  workers = pool.Pool(_small_worker(tmp_path), (), 2, 0, 600.0)
+  calls = [pool.Call("here", (1,), "block 1 of 2", 0), pool.Call("die", (), "block 2 of 2", 1)]
+  with pytest.raises(errors.ClusterError) as error:
+    workers.run(calls)
+  text = str(error.value)
+  assert "block 2 of 2 ended its worker 4 times" in text and "\n" not in text
+  assert "--num_blocks" in text and "memory" in text
+  assert len(list(tmp_path.iterdir())) == 4
+  # The workers go on.
+  again = [pool.Call("here", (value,), "a block", value % 2) for value in range(5)]
+  assert [result[0][0] for result in workers.run(again)] == list(range(5))
+
+
+def test_calls_prefer_their_workers_and_nobody_waits(on_ray, tmp_path):
+  workers = pool.Pool(_small_worker(tmp_path), (), 2, 0, 600.0)
+  (_, first), (_, second) = workers.all("here", 0)
+  calls = [pool.Call("here", (i,), "a block", worker) for i, worker in enumerate([1, 0])]
+  assert [pid for ((_, pid),) in workers.run(calls)] == [second, first]
+  # The second worker takes what the first one has not come to.
+  calls = [pool.Call("here", (i,), "a block", 0) for i in range(20)]
+  done = [pid for ((_, pid),) in workers.run(calls)]
+  assert set(done) == {first, second}
+  assert [call.worker for call in calls] == [[first, second].index(pid) for pid in done]
+
+
+def test_a_worker_that_does_not_start_is_an_error(on_ray):
+  class Broken:
+    def __init__(self):
+      raise RuntimeError("no such package")
+
+    def here(self):
+      return None
+
+  with pytest.raises(errors.ClusterError, match="does not start: .*no such package") as error:
+    pool.Pool(Broken, (), 1, 0, 600.0).all("here")
+  assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_distributed_is_refused(on_ray):
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def same(values):
+    return values
+
+  tff.framework.set_default_context(on_ray)
+  with pytest.raises(values.UnsupportedError, match="cannot be distributed.*in_process"):
+    same([1.0, 2.0])
+
+
+def test_more_threads_than_cores_are_refused(on_ray):
+  with pytest.raises(errors.ClusterError, match=r"machines of \[2\] cores; expected one with 3"):
+    ray_context.RayContext(threads_per_worker=3)
