@@ -13,10 +13,8 @@ _HALF_WIDTH = 12.0
 _MAX_STDDEV = 2.0**21
 # A uniform number of float64 is a multiple of 2^-52 in [0, 1).
 _UNIFORM_BITS = 52
-# The guide of a table has 2 to 4 cells an entry, and at least 2^10, 8 kB. That of a table with more
-# than 2^19 entries would not fit a processor's cache.
-_MIN_GUIDE_BITS = 10
-_MAX_GUIDE_BITS = 20
+# A guide has at most 106 * 2^14 cells, 14 MB.
+_MAX_GUIDE_BITS = 14
 
 
 def check_stddev(stddev: float) -> float:
@@ -58,71 +56,92 @@ def probabilities(stddev: float) -> np.ndarray:
 
 
 class _Guide(NamedTuple):
-  """Finds most uniform numbers in a table without a search, by their first bits.
+  """Finds uniform numbers in a table without a search, by the first bits of their codes.
 
-  The numbers u = m / 2^52 with the same first bits are a cell. In most cells is at most one entry
-  of the table, b / 2^52 rounded up, so that the result is a or, from m = b on, a + 1. Both are the
-  upper bits of m + shift of the cell, with shift = (a + 1) 2^width - b.
+  Numbers of the same first bits of the code (see `_codes`) are a cell, which has at most one entry
+  of the table. The result is a before that entry's code b and a + 1 from it on: the first bits of
+  code + shift, with shift = (a + 1) 2^width - b.
 
   Attributes:
-    width: The number of bits of m that are not the cell's.
-    shifts: int64 [2^(52 - width)], one a cell; where a cell has more entries the result is below
-      every value of the noise.
+    width: The number of bits of a code that are not its cell's.
+    first_cell: The cell of the least code.
+    shifts: int64 [cells], one a cell.
   """
 
   width: int
+  first_cell: int
   shifts: np.ndarray
+
+
+def _codes(uniform: tf.Tensor) -> tf.Tensor:
+  """Returns increasing codes of multiples of 2^-52 in [0, 1), int64, fine towards both ends.
+
+  The bits of a float64 are an integer that grows like a logarithm. So equal steps of the code of u
+  are equal factors of u where it is small, and of 1 - u where that is. All is exact: w is an odd
+  multiple of 2^-53.
+  """
+  w = uniform + 0.5 ** (_UNIFORM_BITS + 1)
+  return tf.bitcast(w, tf.int64) - tf.bitcast(1.0 - w, tf.int64)
+
+
+def _codes_of_multiples(multiples: np.ndarray) -> np.ndarray:
+  """Returns `_codes(multiples / 2^52)`, in numpy: a graph may be under construction."""
+  w = np.ldexp(2.0 * multiples + 1.0, -_UNIFORM_BITS - 1)
+  return w.view(np.int64) - (1.0 - w).view(np.int64)
 
 
 def _build_guide(table: np.ndarray, smallest: int) -> Optional[_Guide]:
   """Builds the guide of a table.
 
   Args:
-    table: float64 [n], non-decreasing.
+    table: float64 [n], non-decreasing and not negative.
     smallest: What a number below all entries results in; each entry up to the number adds one.
 
   Returns:
-    The guide; None for tables too large for one.
+    The guide; None if it would be too large.
   """
-  bits = max((2 * table.size - 1).bit_length(), _MIN_GUIDE_BITS)
-  if bits > _MAX_GUIDE_BITS:
+  # With fewer bits, cells about u = 1/2 would be wider than the entries are apart.
+  least_bits = (table.size // 64).bit_length()
+  if least_bits > _MAX_GUIDE_BITS:
     return None
-  width = _UNIFORM_BITS - bits
-  # u >= entry if and only if m >= bound. The scaling is exact.
-  bounds = np.ceil(np.ldexp(table, _UNIFORM_BITS)).astype(np.int64)
-  starts = np.arange(2**bits, dtype=np.int64) << width
-  first = np.searchsorted(bounds, starts, side="right")
-  last = np.searchsorted(bounds, starts + (2**width - 1), side="right")
-  ends = starts + 2**width
-  bound = np.minimum(np.append(bounds, ends[-1])[first], ends)
-  shifts = ((smallest + first + 1) << width) - bound
-  return _Guide(width, np.where(last - first <= 1, shifts, -(2**62)))
+  # u = m / 2^52 >= entry if and only if m >= bound. The scaling is exact.
+  bounds = np.ceil(np.ldexp(table, _UNIFORM_BITS))
+  # Every number reaches the entries 0, which very little noise has, and none those beyond 1.
+  smallest += int(np.sum(bounds <= 0.0))
+  bounds = bounds[(bounds > 0.0) & (bounds < 2.0**_UNIFORM_BITS)]
+  codes, codes_before = _codes_of_multiples(bounds), _codes_of_multiples(bounds - 1.0)
+  for bits in range(least_bits, _MAX_GUIDE_BITS + 1):
+    width = _UNIFORM_BITS - bits
+    # No number lies between two codes, so an entry may be moved to where its cell begins.
+    entries = np.maximum(codes >> width << width, codes_before + 1)
+    first_cell = -((_UNIFORM_BITS + 1) << bits)
+    starts = np.arange(first_cell, -first_cell, dtype=np.int64) << width
+    ends = starts + 2**width
+    a = np.searchsorted(entries, starts, side="right")
+    if np.all(np.searchsorted(entries, ends, side="left") - a <= 1):
+      b = np.minimum(np.append(entries, ends[-1])[a], ends)
+      return _Guide(width, first_cell, ((smallest + a + 1) << width) - b)
+  return None
 
 
 def _invert(table: np.ndarray, smallest: int, uniform: tf.Tensor) -> tf.Tensor:
   """Returns smallest + the number of the table's entries up to each uniform number.
 
   Args:
-    table: float64 [n], non-decreasing.
-    smallest: The result below all of the table; negative.
+    table: float64 [n], non-decreasing and not negative.
+    smallest: The result below all of the table.
     uniform: float64 [k], multiples of 2^-52 in [0, 1).
 
   Returns:
     int64 [k].
   """
-
-  def search(numbers: tf.Tensor) -> tf.Tensor:
-    return tf.searchsorted(table, numbers, side="right", out_type=tf.int64) + smallest
-
   guide = _build_guide(table, smallest)
   if guide is None:
-    return search(uniform)
+    return tf.searchsorted(table, uniform, side="right", out_type=tf.int64) + smallest
   width = tf.constant(guide.width, tf.int64)
-  multiples = tf.cast(uniform * 2.0**_UNIFORM_BITS, tf.int64)
-  shifts = tf.gather(guide.shifts, tf.bitwise.right_shift(multiples, width))
-  found = tf.bitwise.right_shift(multiples + shifts, width)
-  missing = tf.where(found < smallest)
-  return tf.tensor_scatter_nd_update(found, missing, search(tf.gather_nd(uniform, missing)))
+  codes = _codes(uniform)
+  cells = tf.bitwise.right_shift(codes, width) - guide.first_cell
+  return tf.bitwise.right_shift(codes + tf.gather(guide.shifts, cells), width)
 
 
 def sample(

@@ -13,8 +13,6 @@ from tff_superquantile.simulation.engine import values
 _SHARED_STATE = frozenset(
   ("VarHandleOp", "Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2")
 )
-# Ops whose results differ in size from client to client, so that they cannot be stacked.
-_OF_ANY_SIZE = frozenset(("DynamicPartition", "Unique", "UniqueV2", "Where"))
 
 
 def _tensor_names(binding: Any) -> list[str]:
@@ -56,9 +54,8 @@ class Component:
     self._has_session_token = any(
       f"{node.name}:0" == self._session_token for node in self._graph_def.node
     )
-    # Neither loops nor conditions, nor calls that may hide them, nor values of unknown size.
-    is_flat = not ops & (expressions.CONTROL_FLOW | _OF_ANY_SIZE)
-    self.is_flat = is_flat and not self._graph_def.library.function
+    # Neither loops nor conditions, nor calls that may hide them.
+    self.is_flat = not ops & expressions.CONTROL_FLOW and not self._graph_def.library.function
     self.is_deterministic = not any(expressions.is_stateful(op) for op in ops)
     self.result_types = values.leaf_types(block.type_signature.result)
     parameter_types = values.leaf_types(block.type_signature.parameter or tff.StructType([]))

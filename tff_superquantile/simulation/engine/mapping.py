@@ -346,22 +346,21 @@ class Compiled(Sequential):
     return [result[:num_clients] for result in results]
 
 
-# Of the ops that are computed apart, the attribute with the type of the result.
-_APART = {"LowerBound": "out_type", "TensorScatterUpdate": "T", "UpperBound": "out_type"}
+def _is_search(expression: expressions.Expression) -> bool:
+  return expression.op in ("LowerBound", "UpperBound") and not expression.reads
 
 
 def _is_apart(expression: expressions.Expression) -> bool:
   """Tells whether TensorFlow computes an expression beforehand: random draws and table searches.
 
-  XLA draws other numbers from the same seed, compares a value with all of a table, and has no
-  values of unknown size, such as the few that are searched for and put among others.
+  XLA draws other numbers from the same seed, and compares a value with all of a table.
   """
   is_draw = expression.op.startswith("StatelessRandom") and "dtype" in expression.node.attr
-  return is_draw or (expression.op in _APART and not expression.reads)
+  return is_draw or _is_search(expression)
 
 
 def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
-  name = _APART.get(ref.expression.op, "dtype")
+  name = "out_type" if _is_search(ref.expression) else "dtype"
   return tf.TensorSpec(None, tf.as_dtype(ref.expression.node.attr[name].type))
 
 
