@@ -89,6 +89,79 @@ def test_no_deviation_is_no_noise():
   assert not _sample([1000], tf.constant(1e-6, tf.float64), 11, 3).any()
 
 
+def _oracle(stddev, uniform):
+  """The noise by a search of the table, as it always was: saved runs repeat themselves by it."""
+  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
+  return np.searchsorted(table, uniform, side="right") - discrete_gaussian.support(stddev)
+
+
+def _extreme_multiples(stddev):
+  """Integers m < 2^52 next to the steps of the distribution, both ends, and powers of two."""
+  table = np.cumsum(discrete_gaussian.probabilities(stddev))
+  powers = 2 ** np.arange(53)
+  centres = np.concatenate([np.floor(table * 2.0**52).astype(np.int64), powers, 2**52 - powers])
+  multiples = np.unique(centres[:, np.newaxis] + np.arange(-2, 4))
+  return multiples[(multiples >= 0) & (multiples < 2**52)]
+
+
+_MANY_STDDEVS = (1e-4, 0.05, 0.2, *_STDDEVS, 2.218, 9.99, 100.0, 1113.38, 11_111.1)
+
+
+@pytest.mark.parametrize("stddev", _MANY_STDDEVS)
+def test_the_guide_finds_what_a_search_finds(stddev):
+  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
+  smallest = -discrete_gaussian.support(stddev)
+  guide = discrete_gaussian._build_guide(table, smallest)
+  assert guide is not None and guide.shifts.nbytes <= max(1000, 6 * table.nbytes)
+  uniform = np.concatenate(
+    [
+      _extreme_multiples(stddev) * 2.0**-52,
+      tf.random.stateless_uniform([100_000], [4, 5], dtype=tf.float64).numpy(),
+    ]
+  )
+
+  def invert(uniform):
+    return discrete_gaussian._invert(table, smallest, uniform)
+
+  expected = _oracle(stddev, uniform)
+  signature = [tf.TensorSpec([None], tf.float64)]
+  # XLA takes seconds to read a large table.
+  for jit_compile in (False, True)[: 1 + (stddev < 5000.0)]:
+    function = tf.function(
+      invert, input_signature=signature, autograph=False, jit_compile=jit_compile
+    )
+    np.testing.assert_array_equal(function(uniform), expected)
+
+
+@pytest.mark.parametrize("stddev", [0.5, 25.5, 1113.38, 60_000.0])
+def test_the_noise_is_the_inverse_of_the_distribution(stddev):
+  for seed in ((1, 2), (-(2**62), 2**63 - 1)):
+    uniform = tf.random.stateless_uniform([70, 31], seed, dtype=tf.float64)
+    np.testing.assert_array_equal(_sample([70, 31], stddev, *seed), _oracle(stddev, uniform))
+
+
+def test_codes_increase_wherever_the_exponent_changes():
+  multiples = _extreme_multiples(1113.38)
+  codes = discrete_gaussian._codes(tf.constant(multiples * 2.0**-52)).numpy()
+  assert np.all(np.diff(codes) > 0)
+  np.testing.assert_array_equal(
+    codes, discrete_gaussian._codes_of_multiples(multiples.astype(np.float64))
+  )
+  # As many bits for either end, the least number and the largest.
+  assert codes[0] == -(53 * 2**52) + 1 and codes[-1] == -codes[0]
+
+
+def test_a_table_without_a_guide_is_searched():
+  table = np.cumsum(discrete_gaussian.probabilities(60_000.0))[:-1]
+  assert discrete_gaussian._build_guide(table, -discrete_gaussian.support(60_000.0)) is None
+  # Two entries without a number between them, or too near to one another for a guide.
+  for near in ([0.3, 0.3], [0.3, 0.3 + 2.0**-50]):
+    assert discrete_gaussian._build_guide(np.array(near), -1) is None
+    uniform = np.array([0.0, 0.25, near[0], near[1], 0.75])
+    found = discrete_gaussian._invert(np.array(near), -1, tf.constant(uniform))
+    np.testing.assert_array_equal(found, np.searchsorted(near, uniform, side="right") - 1)
+
+
 @pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf, 1e300, 1e8])
 def test_bad_arguments(stddev):
   for refuse in (discrete_gaussian.probabilities, lambda s: _sample([3], s, 0, 0)):

@@ -96,3 +96,15 @@ def test_in_a_graph_that_knows_neither_the_number_nor_the_shape():
       tf.constant(sums), tf.constant(num_clients, tf.int64), _STDDEV, _NUM_SHARES, _seed(2, 3)
     )
     np.testing.assert_array_equal(complete(sums, num_clients), expected)
+
+
+@pytest.mark.parametrize("modulus", [1, 2, 7, 2**20 + 1, 2**62])
+def test_modular_reports_are_remainders(modulus):
+  """With and without a division, whatever the signs."""
+  ends = np.array([-modulus, 1 - modulus, -1, 0, 1, modulus - 1])
+  for beyond, values in ((0, ends), (1, np.append(ends, [-modulus - 1, modulus]))):
+    values = np.unique(np.clip(values, -modulus - beyond, modulus - 1 + beyond))
+    smallest, largest = int(values[0]), int(values[-1])
+    modular = secure_sum.build_secure_sum("modular", modulus, smallest, largest)
+    reports = modular.at_client(tf.constant(values, tf.int64)).numpy()
+    np.testing.assert_array_equal(reports, values % modulus)

@@ -178,6 +178,32 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
     assert abs(np.corrcoef(high, low)[0, 1]) < 0.2
 
 
+@pytest.mark.parametrize("name", ["equal_files", "unequal_files"])
+@pytest.mark.parametrize("stddev", [2.2, 300.0])
+def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, request):
+  """In one loop compiled by XLA, client by client, and in TFF's runtime."""
+  files = request.getfixturevalue(name)
+  read = client_files.build_examples_fn(files, shuffle=False)
+
+  @tff.tensorflow.computation(client_files.HANDLE_TYPE)
+  def draw(handle):
+    noise = discrete_gaussian.sample([999], stddev, handle["seed"])
+    return noise + tf.cast(0.0 * tf.reduce_sum(read(handle)[0]), tf.int64)
+
+  @tff.federated_computation(tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS))
+  def draw_all(clients):
+    return tff.federated_map(draw, clients)
+
+  clients = cohort(files, range(_CLIENTS))
+  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
+  for one in (engine.CohortContext(), native):
+    tff.framework.set_default_context(one)
+    for client, noise in zip(clients, draw_all(clients)):
+      uniform = tf.random.stateless_uniform([999], client["seed"], dtype=tf.float64)
+      expected = np.searchsorted(table, uniform, side="right") - discrete_gaussian.support(stddev)
+      np.testing.assert_array_equal(noise, expected)
+
+
 def test_data_sets_go_to_the_fallback(native):
   process = algorithms.build_superquantile_fed_avg(
     problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import rows
 from tff_superquantile.client_work import local_model
-from tff_superquantile.client_work import rows
 from tff_superquantile.evaluation import clients
 from tff_superquantile.simulation import client_files
 

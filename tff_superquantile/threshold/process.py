@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.client_work import rows as rows_lib
+from tff_superquantile import rows as rows_lib
 from tff_superquantile.threshold import adaptive_theta
 
 LOSS_TYPE = tff.TensorType(np.float32)

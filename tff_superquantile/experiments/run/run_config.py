@@ -12,8 +12,8 @@ from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import thresholds
 
-# Rounds of more clients are computed in blocks of so many, whose updates fit in a GB or so.
-BLOCK_SIZE = 512
+# Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
+BLOCK_SIZE = 256
 _TASK_DEFAULT = "None for the task's own"
 # These do not change the results: a run continues under other values of them.
 INCIDENTAL = (
