@@ -5,6 +5,8 @@ import os
 import pathlib
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -19,6 +21,7 @@ from tff_superquantile import evaluation
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import limits
+from tff_superquantile.simulation.client_files import files as files_lib
 from tff_superquantile.simulation.engine import values
 
 pytestmark = pytest.mark.ray
@@ -123,7 +126,7 @@ def kill(pid):
 
 
 def of_client(files, i):
-  return pathlib.Path(client_files.client_path(files.directory, f"client {i}"))
+  return pathlib.Path(files_lib.client_path(files.directory, f"client {i}"))
 
 
 @pytest.fixture(scope="module")
@@ -344,3 +347,95 @@ def test_what_cannot_be_distributed_is_refused(on_ray):
 def test_more_threads_than_cores_are_refused(on_ray):
   with pytest.raises(errors.ClusterError, match=r"machines of \[2\] cores; expected one with 3"):
     ray_context.RayContext(threads_per_worker=3)
+
+
+# Machines, in a process of their own: one process belongs to one cluster.
+
+_NODES = """
+import sys
+sys.path[:0] = [{simulation!r}, {algorithms!r}]
+import pathlib
+import ray
+import ray.cluster_utils
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+import rounds, test_ray
+from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation.cluster import ray_context
+
+memory = dict(object_store_memory=100 * 2**20)
+cluster = ray.cluster_utils.Cluster(
+  initialize_head=True, head_node_args=dict(num_cpus=0, include_dashboard=False, **memory)
+)
+nodes = [cluster.add_node(num_cpus=1, **memory) for _ in range(2)]
+cluster.wait_for_nodes()
+files = rounds.write_files(pathlib.Path({folder!r}), range(3, 20))
+read = client_files.build_examples_fn(files, shuffle=False)
+
+@tff.tensorflow.computation(client_files.HANDLE_TYPE)
+def large(handle):  # Ray keeps values of more than 100 KB where they were made.
+  return tf.reduce_sum(read(handle)[0]) + tf.random.stateless_normal([40000], handle["seed"])
+
+@tff.tensorflow.computation(large.type_signature.result, large.type_signature.result)
+def minus(own, mean):
+  return tf.abs(own - mean)
+
+@tff.federated_computation(tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS))
+def spread(clients):
+  own = tff.federated_map(large, clients)
+  mean = tff.federated_broadcast(tff.federated_mean(own))
+  return tff.federated_sum(tff.federated_map(minus, (own, mean)))
+
+def compute(context, last, round_num):
+  tff.framework.set_default_context(context)
+  return spread(rounds.cohort(files, [*range(9), last], round_num))
+
+expected = [compute(test_ray.in_process(2), last, last) for last in (10, 11)]
+context = ray_context.RayContext(cluster.address, num_blocks=5, timeout=40.0)
+test_ray.pids(context)
+
+def lose(pid):
+  parent = int(pathlib.Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[1])
+  (node,) = [n for n in nodes if n.all_processes["raylet"][0].process.pid == parent]
+  nodes.remove(node)
+  cluster.remove_node(node, allow_graceful=False)
+
+# No room elsewhere: the other worker does it all.
+struck = test_ray.strike(test_ray.of_client(files, 10), test_ray.pids(context), lose)
+assert np.array_equal(compute(context, 10, 10), expected[0])
+struck()
+print("without room:", len(context._workers._silent), "silent", flush=True)
+# Another machine comes, and the lost worker starts there.
+nodes.append(cluster.add_node(num_cpus=1, **memory))
+cluster.wait_for_nodes()
+found = test_ray.pids(context)
+assert np.array_equal(compute(context, 10, 10), expected[0])
+assert len(set(found)) == 2 and not context._workers._silent
+# There is room elsewhere when the next one goes.
+spare = cluster.add_node(num_cpus=1, **memory)
+cluster.wait_for_nodes()
+context._workers.timeout = 600.0
+struck = test_ray.strike(test_ray.of_client(files, 11), found, lose)
+assert np.array_equal(compute(context, 11, 11), expected[1])
+assert struck() not in test_ray.pids(context)
+print("with room", flush=True)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_machines_go_and_come(tmp_path):
+  here = pathlib.Path(__file__).resolve()
+  folders = dict(simulation=str(here.parent), algorithms=str(here.parents[1] / "algorithms"))
+  script = _NODES.format(folder=str(tmp_path), **folders)
+  path = os.pathsep.join(filter(None, [str(here.parents[2]), os.environ.get("PYTHONPATH")]))
+  result = subprocess.run(
+    [sys.executable, "-c", script],
+    capture_output=True,
+    text=True,
+    timeout=600,
+    env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+  )
+  assert result.returncode == 0, result.stderr[-3000:]
+  assert result.stdout.split("\n")[-2:] == ["with room", ""]
+  assert "without room: 1 silent" in result.stdout

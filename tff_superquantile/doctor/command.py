@@ -1,11 +1,13 @@
 """Checks this machine, and says how to mend its faults.
 
-    python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE] [--json]
+    python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE]
+        [--ray_address=ADDRESS] [--json]
 
 Python, platform, C library, processor, memory and disk; every package against requirements.lock;
 that TensorFlow and TFF import, that TFF's worker and the engine compute, that a secure sum is
-right, that no process is left behind; and which data sets are there. A check that needs a failed
-one is skipped. Runs with nothing installed but Python, so with argparse and not absl.
+right, that no process is left behind; which data sets are there; and with an address the workers of
+that cluster. A check that needs a failed one is skipped. Runs with nothing installed but Python, so
+with argparse and not absl.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.
 """
@@ -35,6 +37,7 @@ _FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 # The limits are patient: from a cold disk on a network, TensorFlow takes a minute to import.
 _SECONDS_TO_IMPORT = 180.0
 _SECONDS_TO_COMPUTE = 60.0
+_SECONDS_TO_START_WORKERS = 400.0
 
 # `typing` has it also in old versions of Python.
 _Run = Callable[[], report.Finding]
@@ -106,6 +109,10 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
     Check("engine", trial("engine", kind="in_process"), ("TFF",)),
     Check("secure sum", trial("secure_sum"), ("TFF's worker", "own packages")),
   ]
+  if options.ray_address:
+    where = dict(address=options.ray_address, cache_dir=options.cache_dir)
+    cluster = trial("cluster", _SECONDS_TO_START_WORKERS, **where)
+    checks.append(Check("cluster", cluster, ("engine",)))
   tasks_need: tuple[str, ...] = ("TFF", "own packages")
   data_needs = tasks_need
   if options.data_dir:
@@ -158,6 +165,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--glove", default="", help="file of word vectors, as for train")
   parser.add_argument("--output_dir", default="results", help="where results are to go")
   parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where data are kept")
+  parser.add_argument("--ray_address", default="", help="a cluster to check, too, as for train")
   parser.add_argument("--json", action="store_true", help="print all findings as JSON")
   return parser.parse_args(arguments)
 

@@ -7,12 +7,15 @@ standard error.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 import dataclasses
 import functools
 import json
+import pathlib
 import secrets
 import sys
+import tempfile
 import time
 
 from tff_superquantile.doctor import report
@@ -133,6 +136,37 @@ def secure_sum() -> report.Finding:
   )
 
 
+def cluster(address: str, cache_dir: str) -> report.Finding:
+  """Starts the workers of a cluster, which must have these versions and see this cache.
+
+  Args:
+    address: As for `train`.
+    cache_dir: The folder. The clients in it are looked for, or else a file that is made for it.
+
+  Returns:
+    The finding.
+  """
+  start = time.monotonic()
+  from tff_superquantile.simulation import context
+
+  try:
+    on_cluster = context.set_simulation_context(
+      engine="ray", cluster=context.Cluster(address, worker_timeout=60.0)
+    )
+    folder = pathlib.Path(cache_dir).absolute()
+    if folder.exists():
+      with tempfile.NamedTemporaryFile(dir=folder) as file:
+        on_cluster.check_files(sorted(map(str, folder.rglob("index.json"))) or [file.name])
+  except (RuntimeError, ValueError) as error:  # Sentences, with what to do.
+    found, _, remedy = str(error).partition(": ")
+    return report.fail(f"{found.rstrip('.')}.", remedy[:1].upper() + remedy[1:])
+  hosts = collections.Counter(on_cluster.hosts())
+  each = ", ".join(f"{host} {number}" for host, number in sorted(hosts.items()))
+  same = "versions and cache" if folder.exists() else "versions"
+  seconds = time.monotonic() - start
+  return report.ok(f"{sum(hosts.values())} workers ({each}), the same {same}, {seconds:.1f} s")
+
+
 def _of_data(name: str, **arguments: str) -> report.Finding:
   """Carries out a check of `data`."""
   from tff_superquantile.doctor import data
@@ -145,6 +179,7 @@ _TRIALS: dict[str, Callable[..., report.Finding]] = {
   "federated": federated,
   "engine": engine,
   "secure_sum": secure_sum,
+  "cluster": cluster,
   "data_dir": functools.partial(_of_data, "check_data_dir"),
   "data_set": functools.partial(_of_data, "check_data_set"),
   "word_vectors": functools.partial(_of_data, "check_word_vectors"),

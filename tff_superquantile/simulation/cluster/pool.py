@@ -109,14 +109,15 @@ class Pool:
     results: dict[int, list[Any]] = {}
     todo = list(range(len(calls)))
     running: dict[ray.ObjectRef, _Running] = {}
+    patience = time.monotonic() + self.timeout  # With those that were silent before.
     while len(results) < len(calls):
       self._submit(calls, todo, running)
-      if not running:
+      first = min((one.deadline for one in running.values()), default=patience)
+      if not running and patience < time.monotonic():
         raise errors.ClusterError(
           f"Found that none of {len(self)} workers has answered in {self.timeout:g} s; see whether"
           " the machines are there (`ray status`), or wait longer by --worker_timeout."
         )
-      first = min(one.deadline for one in running.values())
       refs = [*running, *self._silent]
       ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, first - time.monotonic()))
       for ref in ready:

@@ -172,6 +172,10 @@ class RayContext(cohort_context.CohortContext):
             " --cache_dir where all machines see it, or copy it to the same place on each."
           )
 
+  def hosts(self) -> list[str]:
+    """Returns the name of each worker's machine."""
+    return [found.host for found in self._workers.all("describe", [])]
+
   def _compute(
     self, comp: tff.framework.ConcreteComputation, program: program_lib.Program, arg: Any
   ) -> Any:

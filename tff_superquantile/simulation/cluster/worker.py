@@ -114,7 +114,7 @@ class Worker:
       partials, kept = self._stages(key, serialized)[index](arrays, received, carried)
       return [tensor.numpy() for tensor in partials], as_arrays(kept)
     except Exception as error:  # TensorFlow's errors do not survive the way to another process.
-      raise RuntimeError(f"{socket.gethostname()}: {error}") from None
+      raise RuntimeError(f"{socket.gethostname()}: {_words(error)}") from None
 
   def add_up(
     self, key: bytes, serialized: bytes, index: int, *partials: list[np.ndarray]
@@ -141,6 +141,12 @@ class Worker:
     if isinstance(cut, str):
       raise RuntimeError(cut)
     return cut
+
+
+def _words(error: Exception) -> str:
+  """What matters in an error: of TensorFlow's the line between those of Python and of its graph."""
+  lines = str(error).partition("\n\t [[")[0].splitlines()
+  return next((line for line in reversed(lines) if line.strip()), type(error).__name__)
 
 
 def merged(

@@ -1,0 +1,151 @@
+"""Runs on Ray's workers: flags, ends and continuations, and what they leave behind."""
+
+import os
+import pathlib
+import signal
+import time
+
+import commands
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ray
+_RUN = f"{commands.METHOD}/seed_0"
+_FLAGS = ("--num_rounds=40", "--rounds_per_evaluation=40", "--seconds_per_checkpoint=0")
+# Blocks of 3, 3 and 2 of the 8 clients, as those of --block_size=3.
+_RAY = (*_FLAGS, "--engine=ray", "--num_blocks=3")
+_SECONDS_TO_END = 120.0
+_TRAIN = "from tff_superquantile.experiments import cli, train; cli.run(train.main)"
+
+
+@pytest.fixture(scope="module")
+def with_ray():
+  pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.51,<2.53'")
+
+
+def weights(run):
+  with np.load(run / "weights.npz") as arrays:
+    return dict(arrays)
+
+
+def assert_same_weights(run, other):
+  found, expected = weights(run), weights(other)
+  assert found.keys() == expected.keys() and len(found) > 1
+  for name, array in expected.items():
+    np.testing.assert_array_equal(found[name], array)
+
+
+def workers(command):
+  """The processes of a command's workers, as Ray names them."""
+  command.look()
+  found = []
+  for pid, _ in command._seen:
+    try:
+      title = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+      continue
+    if title.startswith("ray::Worker"):
+      found.append(pid)
+  return found
+
+
+def rounds_done(command, run, number):
+  command.wait_until(lambda: commands.num_rows(run) >= number)
+
+
+@pytest.fixture(scope="module")
+def expected(lab):
+  """An undisturbed run of the same blocks in one process."""
+  result = lab.train(*_FLAGS, "--engine=in_process", "--block_size=3", "--output_dir=expected")
+  assert result.code == 0, result.err
+  return lab.folder / "expected" / _RUN
+
+
+def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_process(
+  with_ray, lab, expected
+):
+  run = lab.folder / "disturbed" / _RUN
+  # All workers fall silent.
+  command = lab.start("train", *_RAY, "--worker_timeout=5", "--output_dir=disturbed")
+  rounds_done(command, run, 3)
+  stopped = workers(command)
+  assert len(stopped) == len(os.sched_getaffinity(0))
+  for pid in stopped:
+    os.kill(pid, signal.SIGSTOP)
+  result = command.wait()
+  result.assert_fails_with_a_sentence(1, "has answered in 5 s", "The same command goes on where")
+  assert (run / "checkpoints").is_dir()
+  assert not command.left_behind(_SECONDS_TO_END)
+  # The same command goes on, with other values of what decides nothing, until SIGTERM.
+  command = lab.start("train", *_RAY, "--output_dir=disturbed")
+  before = commands.num_rows(run)
+  rounds_done(command, run, before + 3)
+  result = command.end_by(signal.SIGTERM)
+  assert result.code == 143, result.err
+  assert not command.left_behind(_SECONDS_TO_END)
+  # One worker does the rest, and nobody says how many blocks.
+  one_core = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])"
+  arguments = lab.small([*_RAY[:-1], "--output_dir=disturbed"])
+  command = lab.python("-c", f"{one_core}; {_TRAIN}", *arguments)
+  result = command.wait()
+  assert result.code == 0, result.err
+  assert result.out == f"Finished: disturbed/{_RUN}\n"
+  rows = commands.rows(run)
+  assert [int(row["round"]) for row in rows] == list(range(41))  # No round was computed twice.
+  assert_same_weights(run, expected)
+  assert not command.left_behind(_SECONDS_TO_END)
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nobody_and_two_at_once_do_not_meet(with_ray, lab, expected):
+  names = ("killed", "beside")
+  started = [lab.start("train", *_RAY, f"--output_dir={name}") for name in names]
+  runs = [lab.folder / name / _RUN for name in names]
+  for command, run in zip(started, runs):
+    rounds_done(command, run, 3)
+  assert not set(workers(started[0])) & set(workers(started[1]))
+  result = started[0].end_by(signal.SIGKILL)
+  assert result.code == -signal.SIGKILL
+  assert started[1].wait().code == 0
+  assert not started[0].left_behind(_SECONDS_TO_END)
+  result = lab.start("train", *_RAY, "--output_dir=killed").wait()
+  assert result.code == 0, result.err
+  for run in runs:
+    assert_same_weights(run, expected)
+
+
+# Flags.
+
+
+@pytest.mark.parametrize(
+  "flags, parts",
+  [
+    (("--num_blocks=3",), ("--num_blocks=3 with --engine=auto",)),
+    (("--engine=in_process", "--threads_per_worker=2"), ("--threads_per_worker=2",)),
+    (("--engine=ray", "--block_size=3"), ("--block_size=3 with --engine=ray",)),
+    (("--engine=ray", "--worker_timeout=0"), ("worker_timeout = 0.0", "at least 1")),
+  ],
+)
+def test_flags_of_another_engine_are_refused(flags, parts, lab):
+  lab.train("--num_rounds=1", *flags, "--output_dir=refused").assert_refused(*parts)
+
+
+def test_other_blocks_are_another_run(lab, expected):
+  del expected
+  result = lab.train(*_FLAGS, "--engine=in_process", "--block_size=4", "--output_dir=expected")
+  result.assert_refused("--block_size=3 there, 4 here")
+
+
+def test_without_ray_a_sentence_says_what_to_install(lab):
+  no_ray = "import sys; sys.modules['ray'] = None"
+  flags = lab.small(["--num_rounds=1", "--engine=ray", "--output_dir=without"])
+  result = lab.fork("-c", f"{no_ray}; {_TRAIN}", *flags).wait()
+  result.assert_refused("no package ray", "tff-superquantile[cluster]")
+  assert not (lab.folder / "without" / _RUN).exists()
+
+
+def test_no_cluster_at_an_address(with_ray, lab):
+  start = time.monotonic()
+  result = lab.train("--num_rounds=1", *_RAY, "--ray_address=127.0.0.1:1", "--output_dir=nowhere")
+  result.assert_fails_with_a_sentence(1, "no Ray cluster at '127.0.0.1:1'", "ray start --head")
+  assert time.monotonic() - start < 200
