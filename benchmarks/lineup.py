@@ -14,6 +14,7 @@ _ENGINES = {
   "auto": "",
   "native": ", TFF's runtime",
   "in_process": ", in process",
+  "ray": ", Ray's workers, one thread each",
 }
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
 _PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="uniform")

@@ -73,9 +73,9 @@ def _private_names(tree, own):
       yield node.attr
     elif isinstance(node.value, ast.Name):
       name = f"{imports.get(node.value.id, '')}.{node.attr}"
-      # TensorFlow and TFF keep their code in a package `python`, TensorFlow Privacy in `privacy`.
+      # TensorFlow and TFF keep theirs in `python` and `proto`, TensorFlow Privacy in `privacy`.
       if re.match(
-        r"(tensorflow|tensorflow_federated)\.python\.|tensorflow_privacy\.privacy\.", name
+        r"(tensorflow|tensorflow_federated)\.(python|proto)\.|tensorflow_privacy\.privacy\.", name
       ):
         yield name
 

@@ -1,4 +1,4 @@
-"""This project's processes, computed by TFF's runtime or by the engine in this process."""
+"""This project's processes, computed by TFF's runtime, in this process, or by Ray's workers."""
 
 from collections.abc import Mapping
 from typing import Any
