@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
@@ -36,20 +37,17 @@ class _Program:
       self._converter = values.Converter(self._parameter_type)
     self._results = values.leaf_types(self._result_type)
     self._to_python = values.build_to_python(self._result_type)
-    strings = [
-      i
-      for i, leaf in enumerate(self._parameters)
-      if leaf.stacked and leaf.shape == () and tf.as_dtype(leaf.dtype) == tf.string
-    ]
-    self._library = mapping.Library({i: f"string {k}" for k, i in enumerate(strings)})
+    if any(leaf.is_data_set for leaf in self._results):
+      raise values.UnsupportedError("a data set as a result")
+    origins = reading.origins(self._parameters)
+    self._library = mapping.Library({i: origin.name for i, origin in origins.items()})
     discovery = mapping.Discovery(self._library)
     with tf.Graph().as_default():
       parameters = [leaf.spec for leaf in self._parameters]
       self._run([tf.compat.v1.placeholder(p.dtype, p.shape) for p in parameters], discovery)
-    self._strings = strings
     self._reader = None
     if discovery.reads:
-      self._reader = reading.Reader(discovery.reads, strings)
+      self._reader = reading.Reader(discovery.reads, origins)
     self._functions: dict[Optional[reading.Key], Any] = {}
     self._can_compile = True
 
@@ -76,7 +74,7 @@ class _Program:
 
       def run(parameters: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         mapper: mapping.Mapper
-        if key is None:
+        if key is None or not reads:
           by_ref = {r.ref: parts for r, parts in zip(reads, given)}
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
@@ -102,7 +100,9 @@ class _Program:
       arrays = self._converter.arrays(arg)
     key: Optional[reading.Key] = None
     reads: list[reading.Read] = []
-    if self._reader is not None:
+    if not all(source.is_fixed for source in data_sets.sources_of(arrays)):
+      key = reading.LIVE
+    elif self._reader is not None:
       compiled = self._functions if self._can_compile else None
       reads, key = self._store.read(self._reader, arrays, compiled)
     results = self._invoke(key, arrays, reads)
@@ -111,16 +111,18 @@ class _Program:
   def _invoke(
     self, key: Optional[reading.Key], arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
   ) -> Sequence[tf.Tensor]:
-    tensors = [tf.constant(array) for array in arrays]
+    tensors = [data_sets.as_tensor(array, leaf.spec.dtype) for array, leaf in zip(arrays, self._parameters)]
     try:
       parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
       return self._function(key, reads)(tensors, parts)
     except tf.errors.OpError as error:
-      if key is None:
+      if key in (None, reading.LIVE):
         raise
       logging.info("The engine computes without XLA, which cannot: %s", error)
       self._can_compile = False
-    reads = [r.without_padding(len(arrays[self._strings[0]])) for r in reads]
+    assert self._reader is not None
+    num_clients = len(arrays[self._reader.positions[0]])
+    reads = [r.without_padding(num_clients) for r in reads]
     return self._invoke(None, arrays, reads)
 
 

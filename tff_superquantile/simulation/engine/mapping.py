@@ -12,6 +12,7 @@ from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import ops
 
 Leaf = values.Leaf
 
@@ -23,15 +24,15 @@ _WINDOW = 4
 class Library:
   """Reads each component of a computation once, and makes its expressions."""
 
-  def __init__(self, names_of_strings: Mapping[int, str]):
+  def __init__(self, names: Mapping[int, str]):
     """Initializes a library.
 
     Args:
-      names_of_strings: From the position of a leaf in the computation's argument to the name of its
-        root, for the strings that clients hold.
+      names: From the position of a leaf in the computation's argument to the name of its root, for
+        the strings and data sets that clients hold.
     """
     self.pool = expressions.Pool()
-    self._names = names_of_strings
+    self._names = names
     # The key is the block's id; the block is kept so that no other block gets that id.
     self._components: dict[int, tuple[Any, components.Component]] = {}
     self._count = 0
@@ -49,10 +50,12 @@ class Library:
     roots = []
     for leaf in leaves:
       name = None if leaf.origin is None else self._names.get(leaf.origin)
+      is_named, is_data_set = name is not None, leaf.tensor.dtype == tf.variant
       if name is None:
         self._count += 1
         name = f"argument {self._count}"
-      roots.append(expressions.Ref(self.pool.root(name), 0))
+      root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
+      roots.append(expressions.Ref(root, 0))
     try:
       return roots, component.body(roots, self.pool)
     except values.UnsupportedError as error:
@@ -60,12 +63,14 @@ class Library:
       return None
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression reads a client's file that the client's strings determine.
+    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
 
     Expressions of a shape do not count: they are known as soon as the shape is.
     """
     return (
-      expression.reads
+      expression.node is not None
+      and expression.reads
+      and not ops.is_variant(expression.op)
       and not expression.of_shape
       and expression.is_pure
       and expression.roots <= set(self._names.values())
@@ -286,7 +291,7 @@ class Compiled(Sequential):
     roots, body = found
     needed = set(expressions.walk(body.outputs, stop=self._library.is_read))
     used = [i for i, root in enumerate(roots) if root.expression in needed]
-    if any(leaves[i].tensor.dtype == tf.string for i in used):
+    if any(leaves[i].tensor.dtype in (tf.string, tf.variant) for i in used):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
     apart = expressions.frontier(body.outputs, _is_apart)
@@ -367,7 +372,7 @@ def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
 def _may_compile(body: expressions.Body) -> bool:
   """Tells whether XLA can and should compile a body, without convolutions and stateful ops."""
   return not body.effects and not any(
-    expression.op.startswith(("Conv", "Depthwise")) or expressions.is_stateful(expression.op)
+    expression.op.startswith(("Conv", "Depthwise")) or ops.is_stateful(expression.op)
     for expression in expressions.walk(body.outputs)
     if expression.node is not None
   )

@@ -1,14 +1,17 @@
 """What clients read from files, kept in memory from round to round."""
 
 import collections
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
+import weakref
 
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
+from tff_superquantile.simulation.engine import values
 
 # Compiling takes about a second, which smaller cohorts do not give back.
 _MIN_COMPILED_CLIENTS = 16
@@ -21,6 +24,10 @@ class Key(NamedTuple):
 
   capacity: int
   shapes: tuple[tuple[int, ...], ...]
+
+
+# Nothing has been read before: data sets give other elements each time.
+LIVE = Key(0, ())
 
 
 class Read(NamedTuple):
@@ -62,22 +69,55 @@ class Read(NamedTuple):
     return Read(self.ref, self.flat[:size], shapes)
 
 
-class Reader:
-  """Reads the files of clients."""
+class Origin(NamedTuple):
+  """What clients hold that says from where they read.
 
-  def __init__(self, refs: Sequence[expressions.Ref], strings: Sequence[int]):
+  Attributes:
+    name: Its root in the components' expressions.
+    dtype: tf.string or, for data sets, tf.variant.
+  """
+
+  name: str
+  dtype: tf.DType
+
+
+def origins(parameters: Sequence[values.LeafType]) -> dict[int, Origin]:
+  """Returns what clients hold that says from where they read, by its position.
+
+  Args:
+    parameters: The tensors of a computation's argument.
+  """
+  found: dict[int, Origin] = {}
+  for i, leaf in enumerate(parameters):
+    dtype = tf.as_dtype(leaf.dtype)
+    if leaf.stacked and leaf.shape == () and dtype in (tf.string, tf.variant):
+      kind = "data set" if leaf.is_data_set else "string"
+      count = sum(origin.dtype == dtype for origin in found.values())
+      found[i] = Origin(f"{kind} {count}", dtype)
+  return found
+
+
+# What says from where a client's values are read.
+_Names = tuple[Union[bytes, data_sets.Source], ...]
+
+
+class Reader:
+  """Reads the files and data sets of clients."""
+
+  def __init__(self, refs: Sequence[expressions.Ref], origins: Mapping[int, Origin]):
     """Initializes a reader.
 
     Args:
       refs: What is read.
-      strings: The positions, among the arguments, of the strings that say from where.
+      origins: What says from where, by the positions among the arguments.
     """
     self.refs = refs
-    self.strings = strings
+    self.positions = list(origins)
+    self._dtypes = [origin.dtype for origin in origins.values()]
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
     def read(*names: tf.Tensor) -> list[tf.Tensor]:
-      pool_names = {f"string {k}": name for k, name in enumerate(names)}
+      pool_names = {origin.name: name for origin, name in zip(origins.values(), names)}
       known = {
         expressions.Ref(expression, 0): emission.Value(pool_names[name], None)
         for expression in expressions.walk(refs)
@@ -108,24 +148,29 @@ class Reader:
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
     one = tf.function(read, autograph=False).get_concrete_function(
-      *[tf.TensorSpec([], tf.string)] * len(strings)
+      *[tf.TensorSpec([], dtype) for dtype in self._dtypes]
     )
     self._specs = one.structured_outputs
-    signature = [tf.TensorSpec([None], tf.string)] * len(strings)
+    signature = [tf.TensorSpec([None], dtype) for dtype in self._dtypes]
     self._read_all = tf.function(read_all, input_signature=signature, autograph=False)
 
   def specs(self) -> list[tf.TensorSpec]:
     """What is read, of any client."""
     return self._specs
 
-  def __call__(self, clients: Sequence[tuple[bytes, ...]]) -> Iterator[list[np.ndarray]]:
+  def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """The values of each client, in the order of `refs`."""
     for first in range(0, len(clients), _CLIENTS_A_CALL):
-      flat, shapes = self._read_all(*zip(*clients[first : first + _CLIENTS_A_CALL]))
+      columns = zip(*clients[first : first + _CLIENTS_A_CALL])
+      names = [
+        data_sets.stack(column) if dtype == tf.variant else column
+        for column, dtype in zip(columns, self._dtypes)
+      ]
+      flat, shapes = self._read_all(*names)
       of_refs = []
-      for values, all_shapes in zip(flat, shapes):
+      for one_flat, all_shapes in zip(flat, shapes):
         ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
-        parts = np.split(values.numpy(), ends[:-1])
+        parts = np.split(one_flat.numpy(), ends[:-1])
         # Copies, so that one client can be forgotten and the others kept.
         of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
       yield from map(list, zip(*of_refs))
@@ -146,10 +191,6 @@ def _key(
   return Key(num_clients + (num_clients // 4 if earlier else 0), shapes)
 
 
-# What says from where a client's values are read.
-_Names = tuple[bytes, ...]
-
-
 class Store:
   """Keeps what was read, up to a number of bytes; what was not used for longest goes first."""
 
@@ -159,6 +200,27 @@ class Store:
     # From (a key of the reader, the names of a client).
     self._values: collections.OrderedDict[tuple[tuple[bytes, int], _Names], np.ndarray]
     self._values = collections.OrderedDict()
+    # What was read from a data set, and the data sets that are gone since.
+    self._of_source: dict[data_sets.Source, list[Any]] = {}
+    self._dead: collections.deque[data_sets.Source] = collections.deque()
+
+  def _forget_dead(self) -> None:
+    while self._dead:
+      for key in self._of_source.pop(self._dead.popleft()):
+        value = self._values.pop(key, None)
+        if value is not None:
+          self._bytes -= value.nbytes
+
+  def _watch(self, key: tuple[tuple[bytes, int], _Names]) -> None:
+    """Sees to it that what is kept under a key goes when its data sets go."""
+    for source in key[1]:
+      if isinstance(source, data_sets.Source):
+        if source not in self._of_source:
+          self._of_source[source] = []
+          # Not at once: data sets go at any time, also while values are looked up.
+          weakref.finalize(source.data_set, self._dead.append, source)
+        if key not in self._of_source[source]:
+          self._of_source[source].append(key)
 
   def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
     """The values of each client."""
@@ -175,6 +237,7 @@ class Store:
         if (key, name) not in self._values:
           self._bytes += value.nbytes
         self._values[key, name] = value
+        self._watch((key, name))
     for name in clients:
       for key in reader.keys:
         self._values.move_to_end((key, name))
@@ -200,7 +263,8 @@ class Store:
       The values, and a key if all clients' have the same shapes; then they are padded to its
       capacity, by repeating the last client.
     """
-    names = list(zip(*(arrays[i].tolist() for i in reader.strings)))
+    self._forget_dead()
+    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
     clients = self._clients(reader, names)
     if not clients:
       return [
