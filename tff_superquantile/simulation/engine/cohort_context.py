@@ -39,7 +39,7 @@ class _Program:
     self._to_python = values.build_to_python(self._result_type)
     if any(leaf.is_data_set for leaf in self._results):
       raise values.UnsupportedError("a data set as a result")
-    origins = reading.origins(self._parameters)
+    origins = values.origins(self._parameters)
     self._library = mapping.Library({i: origin.name for i, origin in origins.items()})
     discovery = mapping.Discovery(self._library)
     with tf.Graph().as_default():
@@ -48,6 +48,7 @@ class _Program:
     self._reader = None
     if discovery.reads:
       self._reader = reading.Reader(discovery.reads, origins)
+    self._looks_again = discovery.looks_again
     self._functions: dict[Optional[reading.Key], Any] = {}
     self._can_compile = True
 
@@ -100,8 +101,11 @@ class _Program:
       arrays = self._converter.arrays(arg)
     key: Optional[reading.Key] = None
     reads: list[reading.Read] = []
-    if not all(source.is_fixed for source in data_sets.sources_of(arrays)):
+    sources = data_sets.sources_of(arrays)
+    if not all(source.is_fixed for source in sources):
       key = reading.LIVE
+    elif self._looks_again and any(source.is_shuffled for source in sources):
+      raise values.UnsupportedError("a shuffled data set that is read several times")
     elif self._reader is not None:
       compiled = self._functions if self._can_compile else None
       reads, key = self._store.read(self._reader, arrays, compiled)
@@ -111,10 +115,15 @@ class _Program:
   def _invoke(
     self, key: Optional[reading.Key], arrays: Sequence[np.ndarray], reads: Sequence[reading.Read]
   ) -> Sequence[tf.Tensor]:
-    tensors = [data_sets.as_tensor(array, leaf.spec.dtype) for array, leaf in zip(arrays, self._parameters)]
     try:
+      function = self._function(key, reads)
+      # Data sets that have been read need not be handed over.
+      tensors = [
+        data_sets.as_tensor(array, tensor.dtype, _is_used(tensor))
+        for array, tensor in zip(arrays, function.inputs)
+      ]
       parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
-      return self._function(key, reads)(tensors, parts)
+      return function(tensors, parts)
     except tf.errors.OpError as error:
       if key in (None, reading.LIVE):
         raise
@@ -124,6 +133,10 @@ class _Program:
     num_clients = len(arrays[self._reader.positions[0]])
     reads = [r.without_padding(num_clients) for r in reads]
     return self._invoke(None, arrays, reads)
+
+
+def _is_used(tensor: tf.Tensor) -> bool:
+  return any(consumer.type != "Shape" for consumer in tensor.consumers())
 
 
 def _wrap(
@@ -143,9 +156,9 @@ class CohortContext(tff.framework.SyncContext):
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
 
-  What the engine does not know (data sets at the clients, variables, tensors of unknown shape
-  between the computations of clients) another context does, if there is one; a computation that
-  went there once stays there.
+  What the engine does not know (tables, tensors of unknown shape or data sets between the
+  computations of clients) another context does, if there is one, after a warning that says why; a
+  computation that went there once stays there.
   """
 
   def __init__(
@@ -160,8 +173,9 @@ class CohortContext(tff.framework.SyncContext):
       fallback: Makes the context for what cannot be done here, called when it is needed for the
         first time; None to raise instead.
       parallel: How many clients compute at once.
-      max_bytes: How much of what clients read from files is kept in memory. A file is taken not to
-        change while the context lives.
+      max_bytes: How much of what clients read from files and data sets is kept in memory. A file is
+        taken not to change while the context lives, nor is what a data set reads, unless it draws
+        at random without a seed. What was read from a data set goes with it.
     """
     self._make_fallback = fallback
     self._fallback_context: Optional[tff.framework.SyncContext] = None
@@ -184,12 +198,14 @@ class CohortContext(tff.framework.SyncContext):
     except (tf.errors.OpError, values.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
+      self._log(comp, error)
       result = self._fallback(comp, arg)  # Raises where the computation itself is at fault.
-      self._give_up(comp, error)
+      self._programs[id(comp)] = None
       return result
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
       if self._make_fallback is None:
         raise
+      self._log(comp, error)
       return self._fallback(comp, arg)  # Whose errors people know.
 
   def _program(self, comp: tff.framework.ConcreteComputation) -> Optional[_Program]:
@@ -206,13 +222,11 @@ class CohortContext(tff.framework.SyncContext):
       self._programs[key] = program
     return self._programs[key]
 
-  def _give_up(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    self._programs[id(comp)] = None
-    self._log(comp, error)
-
   def _log(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    logging.info(
-      "TFF's runtime computes a computation of type %.200s, as the engine cannot: %s",
+    # What starts the other context, often another process, is worth a warning; the rest is not.
+    logging.log(
+      logging.INFO if self._fallback_context else logging.WARNING,
+      "TFF's runtime computes a computation of type %.200s, as this process cannot: %s",
       comp.type_signature.compact_representation(),
       error,
     )

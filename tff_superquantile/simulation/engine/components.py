@@ -13,7 +13,9 @@ from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
 
 # Ops whose state would be shared by all clients, where TFF gives each a session of its own.
-_SHARED_STATE = frozenset(("Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2"))
+_SHARED_STATE = frozenset(
+  ("Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2")
+)
 
 
 def _tensor_names(binding: Any) -> list[str]:

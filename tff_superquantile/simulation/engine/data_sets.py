@@ -1,5 +1,6 @@
 """Data sets that clients hold, as values of a computation's argument."""
 
+import collections
 from collections.abc import Sequence
 from typing import Any, Optional
 import weakref
@@ -27,12 +28,18 @@ _FAIL_ON_STATE = 2
 
 
 class Source:
-  """A data set, for as long as it lives."""
+  """A data set, for as long as it lives.
+
+  Attributes:
+    type: Its type.
+    is_shuffled: Whether every first reading, but not every other, is in the same order; known
+      once `is_fixed` is.
+  """
 
   def __init__(self, data_set: tf.data.Dataset):
     self._data_set = weakref.ref(data_set)
     self._is_fixed: Optional[bool] = None
-    self._is_shuffled = False
+    self.is_shuffled = False
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)
 
@@ -68,7 +75,7 @@ class Source:
         seeds = [nodes[name.partition(":")[0]].attr["value"] for name in node.input[2:4]]
         if not any(tf.make_ndarray(seed.tensor) for seed in seeds):
           return False
-        self._is_shuffled = True
+        self.is_shuffled = True
       elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
         return False
     return True
@@ -79,9 +86,34 @@ class Source:
     A shuffled one is begun anew, as in TFF's runtime, where each call of a client's computation
     gets a copy and sees its first order.
     """
-    if self.is_fixed and self._is_shuffled:
+    if self.is_fixed and self.is_shuffled:
       return tf.raw_ops.DatasetFromGraph(graph_def=self._serialize())
     return tf.data.experimental.to_variant(self.data_set)
+
+
+class Keys:
+  """The keys under which something of data sets is kept, until they go."""
+
+  def __init__(self) -> None:
+    self._keys: dict[Source, set[Any]] = {}
+    self._gone: collections.deque[Source] = collections.deque()
+
+  def watch(self, one: Source, key: Any) -> None:
+    """Adds a key of a data set."""
+    if one not in self._keys:
+      self._keys[one] = set()
+      weakref.finalize(one.data_set, self._gone.append, one)
+    self._keys[one].add(key)
+
+  def pop_gone(self) -> list[Any]:
+    """Returns the keys of data sets that are gone since the last call.
+
+    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
+    """
+    keys: list[Any] = []
+    while self._gone:
+      keys.extend(self._keys.pop(self._gone.popleft()))
+    return keys
 
 
 # Data sets compare by identity.
@@ -108,17 +140,26 @@ def source(value: Any, sequence: tff.SequenceType) -> Source:
   return found
 
 
-def as_tensor(array: np.ndarray, dtype: tf.DType) -> tf.Tensor:
-  """Returns an array of an argument as a tensor of that type; data sets become variants."""
+def as_tensor(array: np.ndarray, dtype: tf.DType, is_used: bool) -> tf.Tensor:
+  """Returns an array of an argument as a tensor.
+
+  Args:
+    array: The array.
+    dtype: The type of the tensor; data sets become variants.
+    is_used: Whether more than its shape matters.
+  """
   if dtype != tf.variant:
     return tf.constant(array)
-  return stack(array) if array.ndim else array.item().variant()
+  if not array.ndim:
+    return array.item().variant()
+  if not is_used or not array.size:
+    nothing = tf.data.experimental.to_variant(tf.data.Dataset.range(0))
+    return tf.stack([nothing] * (array.size + 1))[: array.size]
+  return stack(list(array))
 
 
 def stack(sources: Sequence[Source]) -> tf.Tensor:
   """Returns data sets as one tensor of variants."""
-  if not len(sources):
-    return tf.raw_ops.Empty(shape=[0], dtype=tf.variant)
   return tf.stack([one.variant() for one in sources])
 
 

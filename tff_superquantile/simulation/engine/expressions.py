@@ -3,7 +3,7 @@
 Equal expressions are one object wherever they stand, and each knows the inputs on which it depends.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import hashlib
 from typing import Any, NamedTuple, Optional
 
@@ -70,11 +70,13 @@ class Body(NamedTuple):
     parameters: The loop variables that change; empty for branches.
     outputs: Its results; the results of a loop's body are the next values of its parameters.
     effects: Expressions that must run beside it, such as assertions.
+    looks_again: Whether it goes over a data set several times.
   """
 
   parameters: tuple[Expression, ...]
   outputs: tuple[Ref, ...]
   effects: tuple[Expression, ...]
+  looks_again: bool = False
 
 
 class Pool:

@@ -128,11 +128,13 @@ class Discovery(Mapper):
 
   Attributes:
     reads: The values that are read, in a fixed order.
+    looks_again: Whether a component may go over a data set several times.
   """
 
   def __init__(self, library: Library):
     super().__init__(library)
     self.reads: list[expressions.Ref] = []
+    self.looks_again = False
 
   def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
     return [
@@ -147,8 +149,11 @@ class Discovery(Mapper):
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
     found = self._library.body(component, leaves)
-    if found is not None:
+    if found is None:
+      self.looks_again |= any(leaf.tensor.dtype == tf.variant for leaf in leaves)
+    else:
       _, body = found
+      self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
       for ref in expressions.frontier([*body.outputs, *effects], self._library.is_read):
         if ref not in self.reads:
@@ -228,14 +233,25 @@ class Sequential(Mapper):
     if component.is_flat and component.is_deterministic:
       return _vectorize(component, leaves)
     found = self._library.body(component, leaves) if self._reads else None
+    needed: set[expressions.Expression] = set()
+    if found is not None:
+      effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
+      refs = [*found[1].outputs, *effects]
+      needed.update(expressions.walk(refs, stop=self._library.is_read))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
-      # Rows are taken one at a time, because all of them would be in memory a second time.
-      arguments = [leaf.tensor[client] if leaf.stacked else leaf.tensor for leaf in leaves]
+      def argument(leaf: Leaf) -> tf.Tensor:
+        # Rows are taken one at a time, because all of them would be in memory a second time.
+        return leaf.tensor[client] if leaf.stacked else leaf.tensor
+
       if found is None:
-        return component.call(arguments)
+        return component.call([argument(leaf) for leaf in leaves])
       roots, body = found
-      known = {root: emission.Value(tensor, None) for root, tensor in zip(roots, arguments)}
+      known = {
+        root: emission.Value(argument(leaf), None)
+        for root, leaf in zip(roots, leaves)
+        if root.expression in needed
+      }
       for ref, (flat, offsets, shapes) in self._reads.items():
         part = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
         known[ref] = emission.Value(part, None)

@@ -2,8 +2,7 @@
 
 import collections
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
-import weakref
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -69,34 +68,6 @@ class Read(NamedTuple):
     return Read(self.ref, self.flat[:size], shapes)
 
 
-class Origin(NamedTuple):
-  """What clients hold that says from where they read.
-
-  Attributes:
-    name: Its root in the components' expressions.
-    dtype: tf.string or, for data sets, tf.variant.
-  """
-
-  name: str
-  dtype: tf.DType
-
-
-def origins(parameters: Sequence[values.LeafType]) -> dict[int, Origin]:
-  """Returns what clients hold that says from where they read, by its position.
-
-  Args:
-    parameters: The tensors of a computation's argument.
-  """
-  found: dict[int, Origin] = {}
-  for i, leaf in enumerate(parameters):
-    dtype = tf.as_dtype(leaf.dtype)
-    if leaf.stacked and leaf.shape == () and dtype in (tf.string, tf.variant):
-      kind = "data set" if leaf.is_data_set else "string"
-      count = sum(origin.dtype == dtype for origin in found.values())
-      found[i] = Origin(f"{kind} {count}", dtype)
-  return found
-
-
 # What says from where a client's values are read.
 _Names = tuple[Union[bytes, data_sets.Source], ...]
 
@@ -104,7 +75,7 @@ _Names = tuple[Union[bytes, data_sets.Source], ...]
 class Reader:
   """Reads the files and data sets of clients."""
 
-  def __init__(self, refs: Sequence[expressions.Ref], origins: Mapping[int, Origin]):
+  def __init__(self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin]):
     """Initializes a reader.
 
     Args:
@@ -200,27 +171,7 @@ class Store:
     # From (a key of the reader, the names of a client).
     self._values: collections.OrderedDict[tuple[tuple[bytes, int], _Names], np.ndarray]
     self._values = collections.OrderedDict()
-    # What was read from a data set, and the data sets that are gone since.
-    self._of_source: dict[data_sets.Source, list[Any]] = {}
-    self._dead: collections.deque[data_sets.Source] = collections.deque()
-
-  def _forget_dead(self) -> None:
-    while self._dead:
-      for key in self._of_source.pop(self._dead.popleft()):
-        value = self._values.pop(key, None)
-        if value is not None:
-          self._bytes -= value.nbytes
-
-  def _watch(self, key: tuple[tuple[bytes, int], _Names]) -> None:
-    """Sees to it that what is kept under a key goes when its data sets go."""
-    for source in key[1]:
-      if isinstance(source, data_sets.Source):
-        if source not in self._of_source:
-          self._of_source[source] = []
-          # Not at once: data sets go at any time, also while values are looked up.
-          weakref.finalize(source.data_set, self._dead.append, source)
-        if key not in self._of_source[source]:
-          self._of_source[source].append(key)
+    self._keys_of_data_sets = data_sets.Keys()
 
   def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
     """The values of each client."""
@@ -237,7 +188,9 @@ class Store:
         if (key, name) not in self._values:
           self._bytes += value.nbytes
         self._values[key, name] = value
-        self._watch((key, name))
+        for source in name:
+          if isinstance(source, data_sets.Source):
+            self._keys_of_data_sets.watch(source, (key, name))
     for name in clients:
       for key in reader.keys:
         self._values.move_to_end((key, name))
@@ -263,7 +216,9 @@ class Store:
       The values, and a key if all clients' have the same shapes; then they are padded to its
       capacity, by repeating the last client.
     """
-    self._forget_dead()
+    for key_and_name in self._keys_of_data_sets.pop_gone():
+      gone = self._values.pop(key_and_name, None)
+      self._bytes -= 0 if gone is None else gone.nbytes
     names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
     clients = self._clients(reader, names)
     if not clients:

@@ -80,6 +80,34 @@ def _elements(struct: Any) -> list[tuple[Optional[str], Any]]:
   return tff.structure.to_elements(struct)
 
 
+class Origin(NamedTuple):
+  """What clients hold that says from where they read.
+
+  Attributes:
+    name: Its root in the components' expressions.
+    dtype: tf.string or, for data sets, tf.variant.
+  """
+
+  name: str
+  dtype: tf.DType
+
+
+def origins(parameters: Sequence[LeafType]) -> dict[int, Origin]:
+  """Returns what clients hold that says from where they read, by its position.
+
+  Args:
+    parameters: The tensors of a computation's argument.
+  """
+  found: dict[int, Origin] = {}
+  for i, leaf in enumerate(parameters):
+    dtype = tf.as_dtype(leaf.dtype)
+    if leaf.stacked and leaf.shape == () and dtype in (tf.string, tf.variant):
+      kind = "data set" if leaf.is_data_set else "string"
+      count = sum(origin.dtype == dtype for origin in found.values())
+      found[i] = Origin(f"{kind} {count}", dtype)
+  return found
+
+
 def flatten(value: Any) -> Iterator[Leaf]:
   """Yields the leaves of a value in a trace, depth first."""
   if isinstance(value, tff.structure.Struct):

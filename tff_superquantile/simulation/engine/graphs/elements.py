@@ -30,13 +30,14 @@ def argument_specs(function: Any) -> list[tf.TensorSpec]:
   """Returns the types of a FunctionDef's arguments; unknown shapes where it does not say them."""
   specs = []
   for i, argument in enumerate(function.signature.input_arg):
-    shapes = function.arg_attr[i].attr["_output_shapes"].list.shape if i in function.arg_attr else ()
+    attributes = function.arg_attr[i].attr if i in function.arg_attr else {}
+    shapes = attributes["_output_shapes"].list.shape if "_output_shapes" in attributes else ()
     shape = tf.TensorShape(shapes[0]) if shapes else None
     specs.append(tf.TensorSpec(shape, tf.as_dtype(argument.type)))
   return specs
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
   """Builds what reads all elements of a data set, and what takes one of them.
 

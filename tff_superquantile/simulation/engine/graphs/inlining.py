@@ -34,6 +34,12 @@ class _Graph:
     self.arguments = arguments
     self.library = library
 
+  @classmethod
+  def of(cls, graph_def: tf.compat.v1.GraphDef, arguments: Mapping[str, Ref]) -> "_Graph":
+    """Returns a GraphDef with values in the place of some nodes."""
+    library = {function.signature.name: function for function in graph_def.library.function}
+    return cls(graph_def.node, arguments, library)
+
   def parse(self, name: str) -> tuple[str, Optional[str], int]:
     """Splits a tensor's name into (node, output argument or None, index)."""
     parts = name.split(":")
@@ -118,14 +124,20 @@ class _Evaluator:
       return self._loop(node, inputs)
     if node.op == "ReduceDataset":
       return self._reduce(node, inputs)
+    if node.op == "ScanDataset" and any(state.is_handle(ref) for ref in inputs):
+      symbol = Ref(self._pool.parameter(), 0)
+      state.scans[symbol] = self._scan(node, inputs)
+      return (symbol,)
     if node.op in variables.OPS:
       return state.apply(node, inputs, self._pool)
-    if any(state.is_handle(ref) for ref in inputs):
+    if any(state.is_handle(ref) or ref in state.scans for ref in inputs):
       raise values.UnsupportedError(f"an op {node.op} on a variable")
     functions = ops.functions_of(node, library)
     if functions and "Dataset" not in node.op:
       raise values.UnsupportedError(f"an op {node.op}, which calls functions")
     expression = self._pool.apply(node, inputs, functions=functions)
+    if node.op in ops.LOOKS:
+      state.note_look(expression)
     if ops.has_effect(node.op):
       self.effects.append(expression)
     return expression
@@ -153,30 +165,44 @@ class _Evaluator:
       self.effects.append(expression)
     return expression
 
+  def _scan(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> variables.Scan:
+    """Describes a ScanDataset, or a ReduceDataset: one whose elements nobody needs."""
+    end = 1 + len(node.attr["Tstate"].list.type)
+    function = self._graph.library[node.attr["f"].func.name]
+    return variables.Scan(function, inputs[0], inputs[1:end], inputs[end:])
+
   def _reduce(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> tuple[Ref, ...]:
-    """A loop over the elements of a data set, all of which are read first."""
-    library = self._graph.library
-    num_states = len(node.attr["Tstate"].list.type)
-    initial, captured = inputs[1 : 1 + num_states], inputs[1 + num_states :]
-    function = library[node.attr["f"].func.name]
-    specs = elements.argument_specs(function)[num_states : -len(captured) or None]
+    """Makes a loop over the elements of a data set, all of which are read first."""
+    scans = [self._scan(node, inputs)]
+    while scans[0].source in self._state.scans:
+      scans.insert(0, self._state.scans[scans[0].source])
+    specs = elements.argument_specs(scans[0].function)
+    specs = specs[len(scans[0].initial) : len(specs) - len(scans[0].captured)]
     read, take = elements.build_graphs(tuple(specs))
-    all_elements = self._inline(read, inputs[:1])
+    all_elements = self._inline(read, [scans[0].source])
     # The position in the data set is a variable of the loop.
     first = self._pool.apply(ops.constant(0, tf.int32), [])
+    initial = [Ref(first, 0), *(ref for scan in scans for ref in scan.initial)]
 
-    def step(own: Sequence[Ref]) -> tuple[list[Ref], list[Ref], Sequence[Expression]]:
+    def step(own: Sequence[Ref]) -> tuple[list[Ref], list[Ref], list[Expression]]:
       goes_on, position, *element = self._inline(take, [own[0], *all_elements])
-      arguments = [*own[1:], *element, *captured]
-      body = function_body(function, arguments, library, self._pool, self._state)
-      return [goes_on], [position, *body.outputs], body.effects
+      after, effects = [position], []
+      for scan in scans:
+        before = own[len(after) : len(after) + len(scan.initial)]
+        arguments = [*before, *element, *scan.captured]
+        library = self._graph.library
+        body = function_body(scan.function, arguments, library, self._pool, self._state)
+        after += body.outputs[: len(before)]
+        element = list(body.outputs[len(before) :])
+        effects += body.effects
+      return [goes_on], after, effects
 
-    loop = ops.make_node("StatelessWhile")
-    return self._repeat(loop, [Ref(first, 0), *initial], step)[1:]
+    results = self._repeat(ops.make_node("StatelessWhile"), initial, step)
+    return results[len(results) - len(scans[-1].initial) :]
 
   def _inline(self, graph: Any, arguments: Sequence[Ref]) -> tuple[Ref, ...]:
     names = dict(zip(graph.arguments, arguments))
-    return graph_body(graph.graph_def, names, graph.results, self._pool).outputs
+    return _run(_Graph.of(graph.graph_def, names), graph.results, self._pool, self._state).outputs
 
   def _loop(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> tuple[Ref, ...]:
     library = self._graph.library
@@ -222,20 +248,20 @@ class _Evaluator:
       condition, outputs, effects = step(own[: len(inputs)])
       return condition, [*outputs, *(state[key] for key in keys)], effects
 
+    state.num_loops += 1
     _, outputs, _ = run(parameters)
     # A variable that the loop only hands on keeps its initial value.
     changes = [new != old for new, old in zip(outputs, parameters)]
     arguments = [p if change else i for p, i, change in zip(parameters, initial, changes)]
     goes_on, outputs, effects = run(arguments)
+    state.num_loops -= 1
     own = tuple(p.expression for p, change in zip(parameters, changes) if change)
     bodies = [
       Body(own, tuple(goes_on), ()),
       Body(own, tuple(o for o, change in zip(outputs, changes) if change), tuple(effects)),
     ]
     variable = [i for i, change in zip(initial, changes) if change]
-    constant = [
-      i for i, change in zip(initial, changes) if not change and not state.is_handle(i)
-    ]
+    constant = [i for i, change in zip(initial, changes) if not change and not state.is_handle(i)]
     expression = self._pool.apply(node, [*variable, *_computed(constant)], bodies)
     if effects:
       self.effects.append(expression)
@@ -285,13 +311,15 @@ def graph_body(
   Raises:
     UnsupportedError: If the graph has an op that cannot be taken apart.
   """
-  library = {function.signature.name: function for function in graph_def.library.function}
-  graph, state = _Graph(graph_def.node, arguments, library), variables.State()
+  graph, state = _Graph.of(graph_def, arguments), variables.State()
   if initialize_op:
     # What it draws for a variable that gets another value before it is read, nobody needs.
     _Evaluator(graph, pool, state).run_for_effect([initialize_op])
+  body = _run(graph, results, pool, state)
+  return body._replace(looks_again=state.looks_in_loop or len(state.looks) > 1)
+
+
+def _run(graph: _Graph, results: Sequence[str], pool: Pool, state: variables.State) -> Body:
   evaluator = _Evaluator(graph, pool, state)
   outputs = evaluator.run(results)
   return Body((), outputs, tuple(dict.fromkeys(evaluator.effects)))
-
-

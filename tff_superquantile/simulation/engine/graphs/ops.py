@@ -92,7 +92,7 @@ def functions_of(node: tf.compat.v1.NodeDef, library: Functions) -> list[Any]:
 
 def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
   """Returns the digest of a node without its inputs, equal for functions of different names."""
-  hasher = hashlib.sha256((b"" if node.op in library else node.op.encode()))
+  hasher = hashlib.sha256(b"" if node.op in library else node.op.encode())
   for name in sorted(node.attr):
     if name.startswith("_"):
       continue

@@ -6,6 +6,7 @@ values that they would hold: to assign a variable is to give its name to another
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,13 +30,45 @@ OPS = frozenset(
 )
 
 
+class Scan(NamedTuple):
+  """A data set that hands a state on from element to element, and may use variables.
+
+  Attributes:
+    function: From (state, element, captured values) to (state, element), a FunctionDef.
+    source: The data set that it goes over.
+    initial: The initial state.
+    captured: The captured values.
+  """
+
+  function: Any
+  source: Ref
+  initial: Sequence[Ref]
+  captured: Sequence[Ref]
+
+
 class State:
-  """What the variables hold at one point of a computation."""
+  """What the variables hold at one point of a computation.
+
+  Attributes:
+    scans: From what stands for a data set that a ScanDataset makes to that op and its inputs.
+    num_loops: In how many loops that point is.
+    looks: The expressions so far that look into a data set.
+    looks_in_loop: Whether one of them does so in a loop.
+  """
 
   def __init__(self) -> None:
+    self.scans: dict[Ref, Scan] = {}
+    self.num_loops = 0
+    self.looks: set[expressions.Expression] = set()
+    self.looks_in_loop = False
     # From the handle of a variable to its type.
     self._handles: dict[Ref, tf.compat.v1.AttrValue] = {}
     self._values: dict[Ref, Ref] = {}
+
+  def note_look(self, expression: expressions.Expression) -> None:
+    """Notes that an expression looks into a data set."""
+    self.looks.add(expression)
+    self.looks_in_loop = self.looks_in_loop or self.num_loops > 0
 
   def is_handle(self, ref: Ref) -> bool:
     """Tells whether a value stands for a variable."""
