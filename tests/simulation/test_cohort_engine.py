@@ -295,22 +295,6 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
     assert abs(np.corrcoef(high, low)[0, 1]) < 0.2
 
 
-def test_data_sets_go_to_the_fallback(native):
-  process = algorithms.build_superquantile_fed_avg(
-    problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)
-  )
-  datasets = problems.datasets(problems.client_arrays())
-  expected = run(native, process, [datasets])
-  calls = []
-  assert_same(
-    run(engine.CohortContext(lambda: calls.append(1) or native), process, [datasets] * 2)[:1],
-    expected,
-  )
-  assert calls == [1]
-  with pytest.raises(Exception, match="values of type"):
-    run(engine.CohortContext(), process, [datasets])
-
-
 def test_secure_sums_means_and_folds(native):
   modular = tff.aggregators.SecureModularSumFactory(modulus=256).create(tff.TensorType(np.int32))
 

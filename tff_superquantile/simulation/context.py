@@ -44,7 +44,8 @@ def set_simulation_context(
       cores.
     engine: "native", TFF's C++ runtime; "in_process", the whole cohort at once in this process,
       which raises for what it does not know; or "auto", in this process what can be done there, and
-      the rest by TFF's runtime, which is not started before it is needed.
+      the rest by TFF's runtime, which is not started before it is needed, with a warning that says
+      for what.
 
   Raises:
     ValueError: If the number is not positive or the engine is unknown.

@@ -77,6 +77,14 @@ def _slice(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.nd
   return np.asarray(value)[tuple(index)]
 
 
+def _constant(tensor: Any) -> np.ndarray:
+  """Returns a TensorProto as an array; `tf.make_ndarray` fails for some without elements."""
+  shape = [dim.size for dim in tensor.tensor_shape.dim]
+  if 0 in shape:
+    return np.zeros(shape, tf.as_dtype(tensor.dtype).as_numpy_dtype)
+  return tf.make_ndarray(tensor)
+
+
 def _call(
   node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
 ) -> Sequence[tf.Tensor]:
@@ -89,10 +97,7 @@ def _call(
 
 
 def _call_with_functions(
-  op: str,
-  attributes: Mapping[str, Any],
-  inputs: Sequence[tf.Tensor],
-  functions: Sequence[Any],
+  op: str, attributes: Mapping[str, Any], inputs: Sequence[tf.Tensor], functions: Sequence[Any]
 ) -> Sequence[tf.Tensor]:
   """Emits one op and the functions that it calls, which the graph may not know."""
   graph_def = tf.compat.v1.GraphDef()
@@ -179,7 +184,7 @@ class Emitter:
   def _op(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
     node = expression.node
     if node.op == "Const":
-      constant = tf.make_ndarray(node.attr["value"].tensor)
+      constant = _constant(node.attr["value"].tensor)
       if constant.size <= _MAX_FOLDED_SIZE and constant.dtype != np.object_:
         return [Value(None, constant)]
       return [Value(tf.constant(constant), None)]
