@@ -3,8 +3,8 @@
 "client_ids" is the fastest way that is known to us: a functional model, ids of clients in, each
 client's data set built by a computation on the client, as many clients at once as there are cores.
 "tutorial" is the way of TFF's tutorials: a Keras model, lists of `tf.data.Dataset`, and the context
-that TFF sets when it is imported. "data_sets" is the same on this project's engine, which reads the data
-sets of a round, new ones each time, while the clock runs.
+that TFF sets when it is imported. "data_sets" is the same on this project's engine, which reads the
+data sets of a round, new ones each time, while the clock runs.
 """
 
 from collections.abc import Mapping
