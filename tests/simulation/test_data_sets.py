@@ -92,11 +92,33 @@ def test_weights_are_those_of_tffs_runtime(native, name):
     results.append((weights.trainable, weights.non_trainable, metrics["client_work"]))
   for theirs, ours in zip(*map(tf.nest.flatten, results)):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-  moved = [np.abs(w - w0).max() for w, w0 in zip(results[1][0], initial_trainable(process, first))]
+  moved = [np.abs(w - w0).max() for w, w0 in zip(results[1][0], trainable(process, first))]
   assert min(moved) > 1e-3
 
 
-def initial_trainable(process, state):
+def test_training_on_data_sets_that_are_drawn_anew():
+  """Batches of all examples do not depend on their order, which no seed fixes."""
+  process = algorithms.build_superquantile_fed_avg(problems.keras_model_fn, 0.5, sgd())
+  table = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(tf.range(3), tf.constant([2, 0, 1])), -1
+  )
+  arrays = problems.client_arrays()
+  plain = problems.datasets([(x, np.int32([2, 0, 1])[y]) for x, y in arrays], batch_size=64)
+  drawn = [
+    own.unbatch().shuffle(64).map(lambda x, y: (x, table.lookup(y))).batch(64)
+    for own in problems.datasets(arrays)
+  ]
+  of_context = engine.CohortContext()
+  first = invoke(of_context, process.initialize)
+  results = []
+  for cohort in (plain, drawn):
+    state = process.next(first, cohort).state
+    results.append(trainable(process, state))
+  for one, other in zip(*results):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def trainable(process, state):
   return process.get_model_weights(state).trainable
 
 

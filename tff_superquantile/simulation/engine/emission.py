@@ -100,6 +100,7 @@ def _call_with_functions(
   op: str, attributes: Mapping[str, Any], inputs: Sequence[tf.Tensor], functions: Sequence[Any]
 ) -> Sequence[tf.Tensor]:
   """Emits one op and the functions that it calls, which the graph may not know."""
+  inputs = [tf.identity(tensor) for tensor in inputs]  # They may be of the graph around this one.
   graph_def = tf.compat.v1.GraphDef()
   names = [f"input_{i}" for i in range(len(inputs))]
   for name, tensor in zip(names, inputs):
