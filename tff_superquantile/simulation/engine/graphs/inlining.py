@@ -186,7 +186,8 @@ class _Evaluator:
 
     def step(own: Sequence[Ref]) -> tuple[list[Ref], list[Ref], list[Expression]]:
       goes_on, position, *element = self._inline(take, [own[0], *all_elements])
-      after, effects = [position], []
+      after: list[Ref] = [position]
+      effects: list[Expression] = []
       for scan in scans:
         before = own[len(after) : len(after) + len(scan.initial)]
         arguments = [*before, *element, *scan.captured]
