@@ -65,6 +65,7 @@ _PFL_PROCESSES = limits.num_cores()
 _OTHERS = (
   Entry(BEST_STOCK, "TFF's FedAvg, client ids", "tff_stock", {"way": "client_ids"}),
   Entry("tff_tutorial", "TFF's FedAvg, as in tutorials", "tff_stock", {"way": "tutorial"}),
+  Entry("data_sets", "TFF's FedAvg, tutorials, in process", "tff_stock", {"way": "data_sets"}),
   Entry("floor", "a loop of one tf.function", "floor", {}),
   Entry(
     "pfl_research",

@@ -1,9 +1,10 @@
-"""TFF's own `tff.learning.algorithms.build_weighted_fed_avg`, in two ways.
+"""TFF's own `tff.learning.algorithms.build_weighted_fed_avg`, in three ways.
 
 "client_ids" is the fastest way that is known to us: a functional model, ids of clients in, each
 client's data set built by a computation on the client, as many clients at once as there are cores.
 "tutorial" is the way of TFF's tutorials: a Keras model, lists of `tf.data.Dataset`, and the context
-that TFF sets when it is imported.
+that TFF sets when it is imported. "data_sets" is the same on this project's engine, which reads the
+data sets of a round, new ones each time, while the clock runs.
 """
 
 from collections.abc import Mapping
@@ -90,18 +91,22 @@ def _keras_layers(workload: workload_lib.Workload) -> list[Any]:
 
 
 class _Tutorial(_Stock):
-  """Runs TFF as its tutorials do."""
+  """Runs TFF as its tutorials do, in TFF's own context or in this process."""
 
-  def __init__(self, workload):
+  def __init__(self, workload, in_process=False):
     import tensorflow as tf
     import tensorflow_federated as tff
     from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
+    from tff_superquantile.simulation import context
     from tff_superquantile.simulation import dependent_process
 
     super().__init__(workload)
-    # TFF's worker would outlive this process; in all else it is TFF's own context.
-    executor_factory.subprocess = types.SimpleNamespace(Popen=dependent_process.DependentProcess)
+    if in_process:
+      context.set_simulation_context(engine="in_process")
+    else:
+      # TFF's worker would outlive this process; in all else it is TFF's own context.
+      executor_factory.subprocess = types.SimpleNamespace(Popen=dependent_process.DependentProcess)
     settings = workload.settings
     is_binary = settings["num_outputs"] == 1
     input_spec = (
@@ -146,7 +151,9 @@ class _Tutorial(_Stock):
 
 
 def _build(workload: workload_lib.Workload, options: Mapping[str, Any]) -> contender.Contender:
-  return {"client_ids": _ClientIds, "tutorial": _Tutorial}[options["way"]](workload)
+  if options["way"] == "client_ids":
+    return _ClientIds(workload)
+  return _Tutorial(workload, in_process=options["way"] == "data_sets")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,17 @@ def test_library_example(capsys):
   assert capsys.readouterr().out.count("tail_size") == 2
 
 
+def test_scripts_with_fast_rounds(tmp_path, simulation_context):
+  page = "docs/how_to/fast_rounds.md"
+  names = dict(model_fn=problems.keras_model_fn, examples=problems.client_arrays())
+  names["folder"] = tmp_path / "clients"
+  for number in range(2):  # The second begins where the first ends, in process.
+    exec(_block(page, number), names)
+    cohort = names["metrics"]["client_work"]["cohort"]
+    assert cohort["cohort_size"] == 4 and 2 <= cohort["tail_size"] < 4
+    assert names.pop("state") and len(_block(page, number).splitlines()) <= 14
+
+
 def test_readme_is_under_two_screens():
   assert len(_page("README.md").splitlines()) < 100
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_superquantile import algorithms
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import client_files
@@ -194,7 +193,7 @@ def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, req
   def draw_all(clients):
     return tff.federated_map(draw, clients)
 
-  clients = cohort(files, range(_CLIENTS))
+  clients = rounds.cohort(files, range(rounds.NUM_CLIENTS))
   table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
   for one in (engine.CohortContext(), native):
     tff.framework.set_default_context(one)
@@ -202,24 +201,6 @@ def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, req
       uniform = tf.random.stateless_uniform([999], client["seed"], dtype=tf.float64)
       expected = np.searchsorted(table, uniform, side="right") - discrete_gaussian.support(stddev)
       np.testing.assert_array_equal(noise, expected)
-
-
-def test_data_sets_go_to_the_fallback(native):
-  process = algorithms.build_superquantile_fed_avg(
-    problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)
-  )
-  datasets = problems.datasets(problems.client_arrays())
-  expected = rounds.run(native, process, [datasets])
-  calls = []
-  rounds.assert_same(
-    rounds.run(engine.CohortContext(lambda: calls.append(1) or native), process, [datasets] * 2)[
-      :1
-    ],
-    expected,
-  )
-  assert calls == [1]
-  with pytest.raises(Exception, match="values of type"):
-    rounds.run(engine.CohortContext(), process, [datasets])
 
 
 def test_secure_sums_means_and_folds(native):

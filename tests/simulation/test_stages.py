@@ -1,11 +1,13 @@
 """Cohorts in blocks: a computation that is cut at its aggregations gives what it gave whole."""
 
 import numpy as np
+import problems
 import pytest
 import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import algorithms
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import stages
@@ -297,3 +299,14 @@ def test_blocks_are_consecutive_and_of_nearly_one_size():
   assert [len(rows) for rows, _ in blocks] == [5, 5, 5, 4, 4]
   np.testing.assert_array_equal(np.concatenate([rows for rows, _ in blocks]), np.arange(23))
   assert [common for _, common in blocks] == [5] * 5
+
+
+def test_data_sets_in_blocks():
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)
+  )
+  datasets = problems.datasets(problems.client_arrays())
+  whole = rounds.run(engine.CohortContext(), process, [datasets] * 2)
+  blocks = rounds.run(in_blocks(2), process, [datasets] * 2)
+  assert len(datasets) > 2
+  rounds.assert_same(blocks, whole)

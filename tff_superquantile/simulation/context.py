@@ -98,7 +98,8 @@ def set_simulation_context(
       cores.
     engine: "native", TFF's C++ runtime; "in_process", the whole cohort at once in this process,
       which raises for what it does not know; "auto", in this process what can be done there, and
-      the rest by TFF's runtime, which is not started before it is needed; or "ray", the blocks of
+      the rest by TFF's runtime, which is not started before it is needed, with a warning that says
+      for what; or "ray", the blocks of
       a cohort on the workers of a cluster.
     block_size: The largest number of clients whose updates are in memory at once, in this process:
       larger cohorts are computed in blocks, which are then added up. That changes the last bits of

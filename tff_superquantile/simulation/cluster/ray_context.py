@@ -183,6 +183,11 @@ class RayContext(cohort_context.CohortContext):
     num_clients = program.num_clients(arrays)
     if num_clients == 0:
       return program.to_python(program.whole(arrays))
+    if any(leaf.stacked and leaf.is_data_set for leaf in program.parameters):
+      raise values.UnsupportedError(
+        "Found clients that hold data sets, which are in this process alone; give them client files"
+        " (docs/how_to/fast_rounds.md), or compute by engine = in_process."
+      )
     if isinstance(program.stages, str):
       raise values.UnsupportedError(
         f"Found a computation over {num_clients} clients that cannot be distributed:"

@@ -21,8 +21,8 @@ class CohortContext(tff.framework.SyncContext):
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
 
-  What the engine does not know (data sets at the clients, variables, tensors of unknown shape
-  between the computations of clients) another context does, if there is one; a computation that
+  What the engine does not know (tables, tensors of unknown shape between the computations of
+  clients) another context does, if there is one, after a warning that says why; a computation that
   went there once stays there.
   """
 
@@ -39,8 +39,9 @@ class CohortContext(tff.framework.SyncContext):
       fallback: Makes the context for what cannot be done here, called when it is needed for the
         first time; None to raise instead.
       parallel: How many clients compute at once.
-      max_bytes: How much of what clients read from files is kept in memory. A file is taken not to
-        change while the context lives.
+      max_bytes: How much of what clients read from files and data sets is kept in memory. A file is
+        taken not to change while the context lives, nor is what a data set reads, unless it draws
+        at random without a seed. What was read from a data set goes with it.
       block_size: The largest number of clients whose values are in memory at once. A larger cohort
         is computed in the fewest blocks that are not larger, which are then added up; so the
         number changes the last bits of the results. None for cohorts in one block.
@@ -67,12 +68,14 @@ class CohortContext(tff.framework.SyncContext):
     except (tf.errors.OpError, values.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
+      self._log(comp, error)
       result = self._fallback(comp, arg)  # Raises where the computation itself is at fault.
-      self._give_up(comp, error)
+      self._programs[id(comp)] = None
       return result
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
       if self._make_fallback is None:
         raise
+      self._log(comp, error)
       return self._fallback(comp, arg)  # Whose errors people know.
 
   def _compute(
@@ -104,13 +107,11 @@ class CohortContext(tff.framework.SyncContext):
       self._programs[key] = program
     return self._programs[key]
 
-  def _give_up(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    self._programs[id(comp)] = None
-    self._log(comp, error)
-
   def _log(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    logging.info(
-      "TFF's runtime computes a computation of type %.200s, as the engine cannot: %s",
+    # What starts the other context, often another process, is worth a warning; the rest is not.
+    logging.log(
+      logging.INFO if self._fallback_context else logging.WARNING,
+      "TFF's runtime computes a computation of type %.200s, as this process cannot: %s",
       comp.type_signature.compact_representation(),
       error,
     )

@@ -6,12 +6,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import inlining
+from tff_superquantile.simulation.engine.graphs import ops as op_types
 
 # Ops whose state would be shared by all clients, where TFF gives each a session of its own.
 _SHARED_STATE = frozenset(
-  ("VarHandleOp", "Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2")
+  ("Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2")
 )
 
 
@@ -23,7 +26,7 @@ def _tensor_names(binding: Any) -> list[str]:
     return [name for element in binding.struct.element for name in _tensor_names(element)]
   if kind == "tensor":
     return [binding.tensor.tensor_name]
-  raise values.UnsupportedError("a data set between computations")
+  return [binding.sequence.variant_tensor_name]
 
 
 class Component:
@@ -33,7 +36,7 @@ class Component:
     """Reads a component.
 
     Raises:
-      UnsupportedError: If it is not TensorFlow, or has variables, or takes data sets.
+      UnsupportedError: If it is not TensorFlow, or has state that clients would share.
     """
     proto = block.proto
     if proto.WhichOneof("computation") != "tensorflow":
@@ -49,16 +52,27 @@ class Component:
       *(node for f in self._graph_def.library.function for node in f.node_def),
     ]
     ops = {node.op for node in nodes}
-    if proto.tensorflow.initialize_op or ops & _SHARED_STATE:
-      raise values.UnsupportedError("a component with variables")
+    shared = sorted(ops & _SHARED_STATE)
+    if shared:
+      raise values.UnsupportedError(f"a component with {', '.join(shared)}")
+    self._initialize_op = proto.tensorflow.initialize_op
     self._has_session_token = any(
       f"{node.name}:0" == self._session_token for node in self._graph_def.node
     )
+    has_variables = bool(self._initialize_op) or "VarHandleOp" in ops
     # Neither loops nor conditions, nor calls that may hide them.
-    self.is_flat = not ops & expressions.CONTROL_FLOW and not self._graph_def.library.function
-    self.is_deterministic = not any(expressions.is_stateful(op) for op in ops)
+    self.is_flat = (
+      not has_variables
+      and not ops & op_types.CONTROL_FLOW
+      and not self._graph_def.library.function
+      and not any("Dataset" in op for op in ops)
+    )
+    self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
     self.result_types = values.leaf_types(block.type_signature.result)
     parameter_types = values.leaf_types(block.type_signature.parameter or tff.StructType([]))
+    if has_variables:
+      self._function = self._build_without_variables(parameter_types)
+      return
     with tf.init_scope():
       self._function = tf.compat.v1.wrap_function(self._import, [t.spec for t in parameter_types])
 
@@ -76,7 +90,27 @@ class Component:
       UnsupportedError: If it cannot be taken apart.
     """
     names = [name.rpartition(":")[0] for name in self._parameters]
-    return expressions.graph_body(self._graph_def, dict(zip(names, roots)), self._results, pool)
+    return inlining.graph_body(
+      self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
+    )
+
+  def _build_without_variables(
+    self, parameter_types: Sequence[values.LeafType]
+  ) -> Callable[..., list[tf.Tensor]]:
+    """Returns what computes the component of its arguments, with variables taken out."""
+    pool = expressions.Pool()
+    roots = [
+      expressions.Ref(pool.root(f"argument {i}", is_pure=not leaf.is_data_set), 0)
+      for i, leaf in enumerate(parameter_types)
+    ]
+    body = self.body(roots, pool)
+
+    def emit(*arguments: tf.Tensor) -> list[tf.Tensor]:
+      known = {root: emission.Value(tensor, None) for root, tensor in zip(roots, arguments)}
+      results = emission.Emitter(known).emit(body.outputs, body.effects)
+      return [result.as_tensor() for result in results]
+
+    return emit
 
   def _import(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
     inputs = dict(zip(self._parameters, arguments))

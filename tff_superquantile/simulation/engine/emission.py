@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import ops
 
 # Constants are folded up to this size: shapes, bounds and conditions, not data.
 _MAX_FOLDED_SIZE = 64
@@ -76,11 +77,44 @@ def _slice(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.nd
   return np.asarray(value)[tuple(index)]
 
 
-def _call(node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def _constant(tensor: Any) -> np.ndarray:
+  """Returns a TensorProto as an array; `tf.make_ndarray` fails for some without elements."""
+  shape = [dim.size for dim in tensor.tensor_shape.dim]
+  if 0 in shape:
+    return np.zeros(shape, tf.as_dtype(tensor.dtype).as_numpy_dtype)
+  return tf.make_ndarray(tensor)
+
+
+def _call(
+  node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
+) -> Sequence[tf.Tensor]:
   """Emits one op."""
   attributes = {name: value for name, value in node.attr.items() if name not in _DROPPED}
+  if functions:
+    return _call_with_functions(node.op, attributes, inputs, functions)
   graph = tf.compat.v1.get_default_graph()
   return graph.create_op(node.op, inputs, attrs=attributes, name=node.op).outputs
+
+
+def _call_with_functions(
+  op: str, attributes: Mapping[str, Any], inputs: Sequence[tf.Tensor], functions: Sequence[Any]
+) -> Sequence[tf.Tensor]:
+  """Emits one op and the functions that it calls, which the graph may not know."""
+  inputs = [tf.identity(tensor) for tensor in inputs]  # They may be of the graph around this one.
+  graph_def = tf.compat.v1.GraphDef()
+  names = [f"input_{i}" for i in range(len(inputs))]
+  for name, tensor in zip(names, inputs):
+    dtype = ops.type_attr(tensor.dtype)
+    graph_def.node.add(name=name, op="Placeholder").attr["dtype"].CopyFrom(dtype)
+  node = graph_def.node.add(name=op, op=op, input=names)
+  for name, value in attributes.items():
+    node.attr[name].CopyFrom(value)
+  graph_def.library.function.extend(functions)
+  ops.register(functions)
+  (operation,) = tf.graph_util.import_graph_def(
+    graph_def, input_map=dict(zip(names, inputs)), return_elements=[op], name=op
+  )
+  return operation.outputs
 
 
 class Emitter:
@@ -151,7 +185,7 @@ class Emitter:
   def _op(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
     node = expression.node
     if node.op == "Const":
-      constant = tf.make_ndarray(node.attr["value"].tensor)
+      constant = _constant(node.attr["value"].tensor)
       if constant.size <= _MAX_FOLDED_SIZE and constant.dtype != np.object_:
         return [Value(None, constant)]
       return [Value(tf.constant(constant), None)]
@@ -161,7 +195,7 @@ class Emitter:
       return [Value(None, np.asarray(_FOLDED[node.op](*constants)))]
     if are_constant and node.op == "StridedSlice":
       return [Value(None, np.asarray(_slice(node, constants)))]
-    results = _call(node, [i.as_tensor() for i in inputs])
+    results = _call(node, [i.as_tensor() for i in inputs], expression.functions)
     if are_constant or node.op == "Shape":
       folded = [tf.get_static_value(t) for t in results]
       if all(f is not None and f.size <= _MAX_FOLDED_SIZE for f in folded):

@@ -12,6 +12,7 @@ from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import ops
 
 Leaf = values.Leaf
 
@@ -23,15 +24,15 @@ _WINDOW = 4
 class Library:
   """Reads each component of a computation once, and makes its expressions."""
 
-  def __init__(self, names_of_strings: Mapping[int, str]):
+  def __init__(self, names: Mapping[int, str]):
     """Initializes a library.
 
     Args:
-      names_of_strings: From the position of a leaf in the computation's argument to the name of its
-        root, for the strings that clients hold.
+      names: From the position of a leaf in the computation's argument to the name of its root, for
+        the strings and data sets that clients hold.
     """
     self.pool = expressions.Pool()
-    self._names = names_of_strings
+    self._names = names
     # The key is the block's id; the block is kept so that no other block gets that id.
     self._components: dict[int, tuple[Any, components.Component]] = {}
     self._count = 0
@@ -49,10 +50,12 @@ class Library:
     roots = []
     for leaf in leaves:
       name = None if leaf.origin is None else self._names.get(leaf.origin)
+      is_named, is_data_set = name is not None, leaf.tensor.dtype == tf.variant
       if name is None:
         self._count += 1
         name = f"argument {self._count}"
-      roots.append(expressions.Ref(self.pool.root(name), 0))
+      root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
+      roots.append(expressions.Ref(root, 0))
     try:
       return roots, component.body(roots, self.pool)
     except values.UnsupportedError as error:
@@ -60,12 +63,14 @@ class Library:
       return None
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression reads a client's file that the client's strings determine.
+    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
 
     Expressions of a shape do not count: they are known as soon as the shape is.
     """
     return (
-      expression.reads
+      expression.node is not None
+      and expression.reads
+      and not ops.is_variant(expression.op)
       and not expression.of_shape
       and expression.is_pure
       and expression.roots <= set(self._names.values())
@@ -123,11 +128,13 @@ class Discovery(Mapper):
 
   Attributes:
     reads: The values that are read, in a fixed order.
+    looks_again: Whether a component may go over a data set several times.
   """
 
   def __init__(self, library: Library):
     super().__init__(library)
     self.reads: list[expressions.Ref] = []
+    self.looks_again = False
 
   def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
     return [
@@ -142,8 +149,11 @@ class Discovery(Mapper):
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
     found = self._library.body(component, leaves)
-    if found is not None:
+    if found is None:
+      self.looks_again |= any(leaf.tensor.dtype == tf.variant for leaf in leaves)
+    else:
       _, body = found
+      self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
       for ref in expressions.frontier([*body.outputs, *effects], self._library.is_read):
         if ref not in self.reads:
@@ -223,14 +233,25 @@ class Sequential(Mapper):
     if component.is_flat and component.is_deterministic:
       return _vectorize(component, leaves)
     found = self._library.body(component, leaves) if self._reads else None
+    needed: set[expressions.Expression] = set()
+    if found is not None:
+      effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
+      refs = [*found[1].outputs, *effects]
+      needed.update(expressions.walk(refs, stop=self._library.is_read))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
-      # Rows are taken one at a time, because all of them would be in memory a second time.
-      arguments = [leaf.tensor[client] if leaf.stacked else leaf.tensor for leaf in leaves]
+      def argument(leaf: Leaf) -> tf.Tensor:
+        # Rows are taken one at a time, because all of them would be in memory a second time.
+        return leaf.tensor[client] if leaf.stacked else leaf.tensor
+
       if found is None:
-        return component.call(arguments)
+        return component.call([argument(leaf) for leaf in leaves])
       roots, body = found
-      known = {root: emission.Value(tensor, None) for root, tensor in zip(roots, arguments)}
+      known = {
+        root: emission.Value(argument(leaf), None)
+        for root, leaf in zip(roots, leaves)
+        if root.expression in needed
+      }
       for ref, (flat, offsets, shapes) in self._reads.items():
         part = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
         known[ref] = emission.Value(part, None)
@@ -286,7 +307,7 @@ class Compiled(Sequential):
     roots, body = found
     needed = set(expressions.walk(body.outputs, stop=self._library.is_read))
     used = [i for i, root in enumerate(roots) if root.expression in needed]
-    if any(leaves[i].tensor.dtype == tf.string for i in used):
+    if any(leaves[i].tensor.dtype in (tf.string, tf.variant) for i in used):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
     apart = expressions.frontier(body.outputs, _is_apart)
@@ -367,7 +388,7 @@ def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
 def _may_compile(body: expressions.Body) -> bool:
   """Tells whether XLA can and should compile a body, without convolutions and stateful ops."""
   return not body.effects and not any(
-    expression.op.startswith(("Conv", "Depthwise")) or expressions.is_stateful(expression.op)
+    expression.op.startswith(("Conv", "Depthwise")) or ops.is_stateful(expression.op)
     for expression in expressions.walk(body.outputs)
     if expression.node is not None
   )

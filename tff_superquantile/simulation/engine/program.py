@@ -53,12 +53,10 @@ class Program:
       self._converter = values.Converter(self._parameter_type)
     self._results = values.leaf_types(result_type)
     self._to_python = values.build_to_python(result_type)
-    self._strings = [
-      i
-      for i, leaf in enumerate(self.parameters)
-      if leaf.stacked and leaf.shape == () and tf.as_dtype(leaf.dtype) == tf.string
-    ]
-    self._library = mapping.Library({i: f"string {k}" for k, i in enumerate(self._strings)})
+    if any(leaf.is_data_set for leaf in self._results):
+      raise values.UnsupportedError("a data set as a result")
+    self._origins = values.origins(self.parameters)
+    self._library = mapping.Library({i: origin.name for i, origin in self._origins.items()})
     self.whole = self.cohort_function(self._evaluate)
 
   def arrays(self, arg: Any) -> list[np.ndarray]:
@@ -103,7 +101,7 @@ class Program:
 
     specs = [leaf.spec for leaf in self.parameters]
     return traces.CohortFunction(
-      run, [*specs, *more], self._strings, self._library, self._store, self._parallel
+      run, [*specs, *more], self._origins, self._library, self._store, self._parallel
     )
 
   def server(self) -> aggregations.Clients:

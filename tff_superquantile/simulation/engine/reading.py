@@ -1,14 +1,16 @@
 """What clients read from files, kept in memory from round to round."""
 
 import collections
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
+from tff_superquantile.simulation.engine import values
 
 # Compiling takes about a second, which smaller cohorts do not give back.
 _MIN_COMPILED_CLIENTS = 16
@@ -21,6 +23,10 @@ class Key(NamedTuple):
 
   capacity: int
   shapes: tuple[tuple[int, ...], ...]
+
+
+# Nothing has been read before: data sets give other elements each time.
+LIVE = Key(0, ())
 
 
 class Read(NamedTuple):
@@ -62,22 +68,27 @@ class Read(NamedTuple):
     return Read(self.ref, self.flat[:size], shapes)
 
 
-class Reader:
-  """Reads the files of clients."""
+# What says from where a client's values are read.
+_Names = tuple[Union[bytes, data_sets.Source], ...]
 
-  def __init__(self, refs: Sequence[expressions.Ref], strings: Sequence[int]):
+
+class Reader:
+  """Reads the files and data sets of clients."""
+
+  def __init__(self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin]):
     """Initializes a reader.
 
     Args:
       refs: What is read.
-      strings: The positions, among the arguments, of the strings that say from where.
+      origins: What says from where, by the positions among the arguments.
     """
     self.refs = refs
-    self.strings = strings
+    self.positions = list(origins)
+    self._dtypes = [origin.dtype for origin in origins.values()]
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
     def read(*names: tf.Tensor) -> list[tf.Tensor]:
-      pool_names = {f"string {k}": name for k, name in enumerate(names)}
+      pool_names = {origin.name: name for origin, name in zip(origins.values(), names)}
       known = {
         expressions.Ref(expression, 0): emission.Value(pool_names[name], None)
         for expression in expressions.walk(refs)
@@ -108,10 +119,10 @@ class Reader:
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
     one = tf.function(read, autograph=False).get_concrete_function(
-      *[tf.TensorSpec([], tf.string)] * len(strings)
+      *[tf.TensorSpec([], dtype) for dtype in self._dtypes]
     )
     self._specs = one.structured_outputs
-    signature = [tf.TensorSpec([None], tf.string)] * len(strings)
+    signature = [tf.TensorSpec([None], dtype) for dtype in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
 
@@ -119,14 +130,19 @@ class Reader:
     """What is read, of any client."""
     return self._specs
 
-  def __call__(self, clients: Sequence[tuple[bytes, ...]]) -> Iterator[list[np.ndarray]]:
+  def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """The values of each client, in the order of `refs`."""
     for first in range(0, len(clients), _CLIENTS_A_CALL):
-      flat, shapes = self._read_all(*zip(*clients[first : first + _CLIENTS_A_CALL]))
+      columns = zip(*clients[first : first + _CLIENTS_A_CALL])
+      names = [
+        data_sets.stack(column) if dtype == tf.variant else column
+        for column, dtype in zip(columns, self._dtypes)
+      ]
+      flat, shapes = self._read_all(*names)
       of_refs = []
-      for values, all_shapes in zip(flat, shapes):
+      for one_flat, all_shapes in zip(flat, shapes):
         ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
-        parts = np.split(values.numpy(), ends[:-1])
+        parts = np.split(one_flat.numpy(), ends[:-1])
         # Copies, so that one client can be forgotten and the others kept.
         of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
       yield from map(list, zip(*of_refs))
@@ -147,10 +163,6 @@ def _key(
   return Key(num_clients + (num_clients // 4 if earlier else 0), shapes)
 
 
-# What says from where a client's values are read.
-_Names = tuple[bytes, ...]
-
-
 class Store:
   """Keeps what was read, up to a number of bytes; what was not used for longest goes first."""
 
@@ -160,6 +172,7 @@ class Store:
     # From (a key of the reader, the names of a client).
     self._values: collections.OrderedDict[tuple[tuple[bytes, int], _Names], np.ndarray]
     self._values = collections.OrderedDict()
+    self._keys_of_data_sets = data_sets.Keys()
 
   def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
     """The values of each client."""
@@ -176,6 +189,9 @@ class Store:
         if (key, name) not in self._values:
           self._bytes += value.nbytes
         self._values[key, name] = value
+        for source in name:
+          if isinstance(source, data_sets.Source):
+            self._keys_of_data_sets.watch(source, (key, name))
     for name in clients:
       for key in reader.keys:
         self._values.move_to_end((key, name))
@@ -201,7 +217,10 @@ class Store:
       The values, and a key if all clients' have the same shapes; then they are padded to its
       capacity, by repeating the last client.
     """
-    names = list(zip(*(arrays[i].tolist() for i in reader.strings)))
+    for key_and_name in self._keys_of_data_sets.pop_gone():
+      gone = self._values.pop(key_and_name, None)
+      self._bytes -= 0 if gone is None else gone.nbytes
+    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
     clients = self._clients(reader, names)
     if not clients:
       return [

@@ -1,13 +1,15 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from absl import logging
 import tensorflow as tf
 
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine import values
 
 
 class CohortFunction:
@@ -21,7 +23,7 @@ class CohortFunction:
     self,
     function: Callable[[Sequence[tf.Tensor], mapping.Mapper], list[tf.Tensor]],
     specs: Sequence[tf.TensorSpec],
-    strings: Sequence[int],
+    origins: Mapping[int, values.Origin],
     library: mapping.Library,
     store: reading.Store,
     parallel: int,
@@ -31,7 +33,7 @@ class CohortFunction:
     Args:
       function: From tensors and the mapper of a trace to the results.
       specs: The specs of the tensors.
-      strings: The positions, among the tensors, of the strings that say where to read.
+      origins: What says from where clients read, by its position among the tensors.
       library: The components that it calls.
       store: Keeps what was read.
       parallel: How many clients compute at once.
@@ -41,22 +43,27 @@ class CohortFunction:
     """
     self._run = function
     self._specs = specs
-    self._strings = strings
     self._library = library
     self._store = store
     self._parallel = parallel
     discovery = mapping.Discovery(library)
     with tf.Graph().as_default():
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
-    self._reader = reading.Reader(discovery.reads, strings) if discovery.reads else None
+    self._reader = reading.Reader(discovery.reads, origins) if discovery.reads else None
+    self._looks_again = discovery.looks_again
     self._functions: dict[Optional[reading.Key], Any] = {}
     self._can_compile = True
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
-    """Returns the results of arrays or tensors; strings are arrays."""
+    """Returns the results of arrays or tensors; strings and data sets are arrays."""
     key: Optional[reading.Key] = None
     reads: list[reading.Read] = []
-    if self._reader is not None:
+    sources = data_sets.sources_of(arrays)
+    if not all(source.is_fixed for source in sources):
+      key = reading.LIVE
+    elif self._looks_again and any(source.is_shuffled for source in sources):
+      raise values.UnsupportedError("a shuffled data set that is read several times")
+    elif self._reader is not None:
       compiled = self._functions if self._can_compile else None
       reads, key = self._store.read(self._reader, arrays, compiled)
     return self._invoke(key, arrays, reads)
@@ -67,7 +74,7 @@ class CohortFunction:
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         mapper: mapping.Mapper
-        if key is None:
+        if key is None or not reads:
           by_ref = {r.ref: parts for r, parts in zip(reads, given)}
           mapper = mapping.Sequential(self._library, by_ref, self._parallel)
         else:
@@ -90,14 +97,25 @@ class CohortFunction:
   def _invoke(
     self, key: Optional[reading.Key], arrays: Sequence[Any], reads: Sequence[reading.Read]
   ) -> Sequence[tf.Tensor]:
-    tensors = [tf.convert_to_tensor(array) for array in arrays]
     try:
+      function = self._function(key, reads)
+      # Data sets that have been read need not be handed over.
+      tensors = [
+        data_sets.as_tensor(array, tensor.dtype, _is_used(tensor))
+        for array, tensor in zip(arrays, function.inputs)
+      ]
       parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
-      return self._function(key, reads)(tensors, parts)
+      return function(tensors, parts)
     except tf.errors.OpError as error:
-      if key is None:
+      if key in (None, reading.LIVE):
         raise
       logging.info("The engine computes without XLA, which cannot: %s", error)
       self._can_compile = False
-    reads = [r.without_padding(len(arrays[self._strings[0]])) for r in reads]
+    assert self._reader is not None
+    num_clients = len(arrays[self._reader.positions[0]])
+    reads = [r.without_padding(num_clients) for r in reads]
     return self._invoke(None, arrays, reads)
+
+
+def _is_used(tensor: tf.Tensor) -> bool:
+  return any(consumer.type != "Shape" for consumer in tensor.consumers())

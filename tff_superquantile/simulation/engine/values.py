@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation.engine import data_sets
+
 
 class UnsupportedError(Exception):
   """Signals that the engine cannot do something that TFF's own runtime may do."""
@@ -31,9 +33,9 @@ class Leaf(NamedTuple):
 
 
 class LeafType(NamedTuple):
-  """Describes one tensor of a type, as `Leaf` holds one of a value."""
+  """Describes one tensor of a type, as `Leaf` holds one of a value; a data set is a variant."""
 
-  dtype: np.dtype
+  dtype: Any
   shape: Optional[tuple]
   stacked: bool
 
@@ -43,6 +45,18 @@ class LeafType(NamedTuple):
     if self.stacked:
       shape = tf.TensorShape([None]).concatenate(shape)
     return tf.TensorSpec(shape, tf.as_dtype(self.dtype))
+
+  @property
+  def is_data_set(self) -> bool:
+    """Tells whether it is a data set."""
+    return tf.as_dtype(self.dtype) == tf.variant
+
+  @property
+  def array_dtype(self) -> np.dtype:
+    """Returns the type of the values in an array; data sets are objects."""
+    if self.is_data_set:
+      return np.dtype(np.object_)
+    return np.dtype(tf.as_dtype(self.dtype).as_numpy_dtype)
 
 
 def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
@@ -57,11 +71,41 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
     return [leaf for _, element in _elements(type_spec) for leaf in leaf_types(element, stacked)]
   if isinstance(type_spec, tff.TensorType):
     return [LeafType(type_spec.dtype, type_spec.shape, stacked)]
+  if isinstance(type_spec, tff.SequenceType):
+    return [LeafType(tf.variant, (), stacked)]
   raise UnsupportedError(f"values of type {type_spec}")
 
 
 def _elements(struct: Any) -> list[tuple[Optional[str], Any]]:
   return tff.structure.to_elements(struct)
+
+
+class Origin(NamedTuple):
+  """What clients hold that says from where they read.
+
+  Attributes:
+    name: Its root in the components' expressions.
+    dtype: tf.string or, for data sets, tf.variant.
+  """
+
+  name: str
+  dtype: tf.DType
+
+
+def origins(parameters: Sequence[LeafType]) -> dict[int, Origin]:
+  """Returns what clients hold that says from where they read, by its position.
+
+  Args:
+    parameters: The tensors of a computation's argument.
+  """
+  found: dict[int, Origin] = {}
+  for i, leaf in enumerate(parameters):
+    dtype = tf.as_dtype(leaf.dtype)
+    if leaf.stacked and leaf.shape == () and dtype in (tf.string, tf.variant):
+      kind = "data set" if leaf.is_data_set else "string"
+      count = sum(origin.dtype == dtype for origin in found.values())
+      found[i] = Origin(f"{kind} {count}", dtype)
+  return found
 
 
 def flatten(value: Any) -> Iterator[Leaf]:
@@ -138,7 +182,7 @@ class Converter:
       self._elements = [(name, Converter(element)) for name, element in _elements(type_spec)]
     else:
       (leaf,) = leaf_types(type_spec)
-      self._dtype = np.dtype(tf.as_dtype(leaf.dtype).as_numpy_dtype)
+      self._dtype = leaf.array_dtype
       self._shape = None if leaf.shape is None else tuple(leaf.shape)
     self._names = [name for name, _ in self._elements or ()]
     self._are_named = all(name is not None for name in self._names)
@@ -150,6 +194,8 @@ class Converter:
       TypeError: If the value is not of the type.
       UnsupportedError: If tensors of several clients do not have the same shape.
     """
+    if isinstance(self._type, tff.SequenceType):
+      return [np.array(data_sets.source(value, self._type), np.object_)]
     if self._elements is None:
       return [_as_array(value, self._dtype, self._shape)]
     if self._is_stacked:
@@ -175,9 +221,7 @@ class Converter:
       raise TypeError(f"Found a {type(value).__name__}; expected a list, one value a client.")
     if not value:
       return [
-        np.zeros(
-          [0, *(size or 0 for size in leaf.shape or ())], tf.as_dtype(leaf.dtype).as_numpy_dtype
-        )
+        np.zeros([0, *(size or 0 for size in leaf.shape or ())], leaf.array_dtype)
         for leaf in leaf_types(self._type.member)
       ]
     columns = member._columns(value)
@@ -192,6 +236,8 @@ class Converter:
 
   def _columns(self, clients: Sequence[Any]) -> Optional[list[np.ndarray]]:
     """Stacks clients that are dictionaries of plain values, much faster; None for others."""
+    if isinstance(self._type, tff.SequenceType):
+      return [np.array([data_sets.source(c, self._type) for c in clients], np.object_)]
     if self._elements is None:
       column = _as_column(clients, self._dtype)
       if column is None or column.shape[1:] != self._shape:

@@ -1,0 +1,390 @@
+"""Clients that hold data sets, and models that have variables, are computed in this process."""
+
+import collections
+import gc
+
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import algorithms
+from tff_superquantile.simulation import context
+from tff_superquantile.simulation import engine
+from tff_superquantile.simulation.engine import cohort_context
+from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine import values
+
+_NUMBERS = tff.SequenceType(np.float32)
+
+
+@pytest.fixture(scope="module")
+def native():
+  return context._native_context(context.num_cores())
+
+
+@pytest.fixture(autouse=True)
+def restored_context():
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
+
+
+def at_clients(component):
+  """The computation that maps a component over its clients."""
+
+  @tff.federated_computation(
+    tff.FederatedType(component.type_signature.parameter, tff.CLIENTS, all_equal=False)
+  )
+  def everywhere(held):
+    return tff.federated_map(component, held)
+
+  return everywhere
+
+
+def invoke(of_context, computation, *arguments):
+  tff.framework.set_default_context(of_context)
+  return computation(*arguments)
+
+
+def numbers(*held, **kwargs):
+  """One data set a client."""
+  return [tf.data.Dataset.from_tensor_slices(np.float32(own), **kwargs) for own in held]
+
+
+def sgd():
+  return tff.learning.optimizers.build_sgdm(0.3, momentum=0.5)
+
+
+PROCESSES = {
+  "superquantile, Keras": lambda: algorithms.build_superquantile_fed_avg(
+    problems.keras_model_fn, 0.5, sgd(), local_epochs=2
+  ),
+  "superquantile, a variable model": lambda: algorithms.build_superquantile_fed_avg(
+    problems.linear_model_fn, 0.5, sgd()
+  ),
+  "superquantile, a functional model": lambda: algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, sgd()
+  ),
+  "TFF's weighted, Keras": lambda: tff.learning.algorithms.build_weighted_fed_avg(
+    problems.keras_model_fn, client_optimizer_fn=sgd()
+  ),
+  "TFF's unweighted, Keras": lambda: tff.learning.algorithms.build_unweighted_fed_avg(
+    problems.keras_model_fn, client_optimizer_fn=sgd()
+  ),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_weights_are_those_of_tffs_runtime(native, name):
+  process = PROCESSES[name]()
+  # The last batch is smaller, and one client has one that is not full.
+  cohort = problems.datasets(problems.client_arrays())
+  first = invoke(native, process.initialize)
+  results = []
+  for of_context in (native, engine.CohortContext()):
+    tff.framework.set_default_context(of_context)
+    state = first
+    for _ in range(2):
+      state, metrics = process.next(state, cohort)
+    weights = process.get_model_weights(state)
+    results.append((weights.trainable, weights.non_trainable, metrics["client_work"]))
+  for theirs, ours in zip(*map(tf.nest.flatten, results)):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+  moved = [np.abs(w - w0).max() for w, w0 in zip(results[1][0], trainable(process, first))]
+  assert min(moved) > 1e-3
+
+
+def test_training_on_data_sets_that_are_drawn_anew():
+  """Batches of all examples do not depend on their order, which no seed fixes."""
+  process = algorithms.build_superquantile_fed_avg(problems.keras_model_fn, 0.5, sgd())
+  table = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(tf.range(3), tf.constant([2, 0, 1])), -1
+  )
+  arrays = problems.client_arrays()
+  plain = problems.datasets([(x, np.int32([2, 0, 1])[y]) for x, y in arrays], batch_size=64)
+  drawn = [
+    own.unbatch().shuffle(64).map(lambda x, y: (x, table.lookup(y))).batch(64)
+    for own in problems.datasets(arrays)
+  ]
+  of_context = engine.CohortContext()
+  first = invoke(of_context, process.initialize)
+  results = []
+  for cohort in (plain, drawn):
+    state = process.next(first, cohort).state
+    results.append(trainable(process, state))
+  for one, other in zip(*results):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def trainable(process, state):
+  return process.get_model_weights(state).trainable
+
+
+def test_weights_that_keras_draws_at_the_server():
+  initialize = PROCESSES["superquantile, Keras"]().initialize
+  state = invoke(engine.CohortContext(), initialize)
+  own = problems.keras_model_fn()
+  for ours, kernel in zip(state.global_model_weights.trainable[::4], own.trainable_variables[::4]):
+    np.testing.assert_array_equal(ours, kernel.numpy())  # Drawn with seeds.
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _running(data_set):
+  total, steps = tf.Variable(0.0), tf.Variable(1)
+
+  @tf.function
+  def run():
+    for value in data_set:
+      if value > 0:
+        total.assign(2 * total + value)
+      else:
+        steps.assign_sub(1)
+      steps.assign_add(2)
+    return total.read_value(), steps.read_value()
+
+  return run()
+
+
+def test_clients_share_no_variables():
+  rng = np.random.default_rng(0)
+  held = [rng.integers(-3, 4, size=n).astype(np.float32) for n in rng.integers(0, 9, 40)]
+  expected = []
+  for own in held:
+    total, steps = 0.0, 1
+    for value in own:
+      total = 2 * total + value if value > 0 else total
+      steps += 2 if value > 0 else 1
+    expected.append((total, steps))
+  of_context = engine.CohortContext(parallel=8)
+  data_sets = numbers(*held)
+  for _ in range(2):  # They begin anew.
+    assert invoke(of_context, at_clients(_running), data_sets) == expected
+
+
+_STRUCTURE = collections.OrderedDict(
+  y=tff.TensorType(np.str_, [None]), x=tff.TensorType(np.float32, [None, None])
+)
+
+
+@tff.tensorflow.computation(tff.SequenceType(_STRUCTURE))
+def _fold(data_set):
+  return data_set.reduce(
+    (0.0, "", 0),
+    lambda state, element: (
+      3 * state[0] + tf.reduce_sum(element["x"]),
+      state[1] + tf.strings.reduce_join(element["y"]),
+      state[2] + tf.size(element["x"]),
+    ),
+  )
+
+
+def test_a_fold_over_elements_of_several_shapes():
+  shapes = [[(2, 3), (1, 1), (4, 2)], [(0, 3)], []]
+  rng = np.random.default_rng(1)
+  held, expected = [], []
+  for own in shapes:
+    elements = [
+      dict(y=[f"{i}{k}" for k in range(i)], x=rng.normal(size=s).astype(np.float32))
+      for i, s in enumerate(own)
+    ]
+    spec = dict(y=tf.TensorSpec([None], tf.string), x=tf.TensorSpec([None, None], tf.float32))
+    generated = tf.data.Dataset.from_generator(
+      lambda elements=elements: (collections.OrderedDict(e) for e in elements),
+      output_signature=collections.OrderedDict(spec),
+    )
+    held.append(generated)
+    total, joined = 0.0, b""
+    for element in elements:
+      total = 3 * total + element["x"].sum()
+      joined += "".join(element["y"]).encode()
+    expected.append((total, joined, sum(element["x"].size for element in elements)))
+  # Generated elements may be others each time; those that were saved are read beforehand.
+  for found in (
+    invoke(engine.CohortContext(), at_clients(_fold), held),
+    invoke(engine.CohortContext(), at_clients(_fold), [as_constants(one) for one in held[:2]]),
+  ):
+    for (total, joined, size), wanted in zip(found, expected):
+      assert (joined, size) == wanted[1:]
+      assert total == pytest.approx(wanted[0], rel=1e-5)
+
+
+def as_constants(data_set):
+  """The same elements, of a data set that calls no Python."""
+  parts = [tf.data.Dataset.from_tensors(element) for element in data_set]
+  relaxed = tf.data.Dataset.from_tensors(next(iter(data_set))).take(0)
+  relaxed = relaxed.map(
+    lambda e: collections.OrderedDict(
+      (name, tf.ensure_shape(tf.compat.v1.placeholder_with_default(e[name], s), s))
+      for name, s in (("y", [None]), ("x", [None, None]))
+    )
+  )
+  for part in parts:
+    relaxed = relaxed.concatenate(part)
+  return relaxed
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _first_five(data_set):
+  return tf.ensure_shape(data_set.map(lambda x: x + 1).take(5).batch(5).get_single_element(), [5])
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _by_iterator(data_set):
+  @tf.function(autograph=False)
+  def run():
+    iterator = iter(data_set)
+    return tf.while_loop(
+      lambda i, total: i < 3,
+      lambda i, total: (i + 1, 2 * total + iterator.get_next()),
+      (0, 0.0),
+    )[1]
+
+  return run()
+
+
+def test_endless_data_sets_and_iterators():
+  held = [
+    tf.data.Dataset.range(n, 100).repeat().map(lambda x: tf.cast(x, tf.float32)) for n in (3, 7)
+  ]
+  of_context = engine.CohortContext()
+  np.testing.assert_array_equal(
+    invoke(of_context, at_clients(_first_five), held), [np.arange(4, 9), np.arange(8, 13)]
+  )
+  for _ in range(2):
+    assert invoke(of_context, at_clients(_by_iterator), held) == [
+      3 * 4 + 4 * 2 + 5,
+      7 * 4 + 8 * 2 + 9,
+    ]
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _order(data_set):
+  return tf.ensure_shape(data_set.take(20).batch(20).get_single_element(), [20])
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _orders(data_set):
+  looks = [data_set.take(20 - k).batch(20).get_single_element() for k in range(2)]
+  return tf.ensure_shape(tf.concat(looks, 0), [39])
+
+
+def test_a_shuffled_data_set_with_a_seed_begins_anew(native):
+  held = [data_set.shuffle(20, seed=4) for data_set in numbers(np.arange(20), -np.arange(20))]
+  of_context = engine.CohortContext()
+  expected = invoke(native, at_clients(_order), held)
+  assert list(expected[0]) != list(np.arange(20))
+  for _ in range(3):
+    np.testing.assert_array_equal(invoke(of_context, at_clients(_order), held), expected)
+  assert of_context._store._bytes == 2 * 20 * 4
+  # The second time the order is another one, which only TFF's runtime knows.
+  with pytest.raises(values.UnsupportedError, match="read several times"):
+    invoke(of_context, at_clients(_orders), held)
+
+
+@pytest.mark.parametrize(
+  "draw",
+  [
+    lambda data_set: data_set.shuffle(20),
+    lambda data_set: data_set.map(lambda x: x + tf.random.uniform([])),
+    lambda data_set: data_set.map(
+      lambda x: tf.numpy_function(np.random.normal, [x], tf.double)
+    ).map(lambda x: tf.cast(tf.ensure_shape(x, []), tf.float32)),
+  ],
+  ids=["shuffled", "mapped", "from Python"],
+)
+def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw):
+  (data_set,) = numbers(np.arange(20))
+  of_context = engine.CohortContext()
+  computation = at_clients(_order)
+  # Beside one that is kept.
+  kept = invoke(of_context, computation, [data_set])[0]
+  found = [invoke(of_context, computation, [draw(data_set), data_set]) for _ in range(2)]
+  again = draw(data_set)
+  found += [invoke(of_context, computation, [again, data_set]) for _ in range(2)]
+  assert len({tuple(one) for one, _ in found}) == 4
+  for _, constant in found:
+    np.testing.assert_array_equal(constant, kept)
+  # Each look is a draw of its own, also within one component.
+  twice = invoke(of_context, at_clients(_orders), [again])[0]
+  assert list(twice[:19]) != list(twice[20:])
+
+
+def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):
+  read = []
+  call = reading.Reader.__call__
+  monkeypatch.setattr(
+    reading.Reader,
+    "__call__",
+    lambda self, clients: read.append(len(clients)) or call(self, clients),
+  )
+  of_context, computation = engine.CohortContext(), at_clients(_order)
+  first, second, third = numbers(*np.arange(60).reshape(3, 20))
+
+  def results(*held):
+    return [own[0] for own in invoke(of_context, computation, list(held))]
+
+  assert results(first, second) == [0, 20]
+  assert results(second, third, first, third) == [20, 40, 0, 40]
+  assert read == [2, 1]
+  assert of_context._store._bytes == 3 * 80
+  del second
+  gc.collect()
+  assert results(first) == [0]
+  assert read == [2, 1, 0]
+  assert of_context._store._bytes == 2 * 80
+  small = engine.CohortContext(max_bytes=100)
+  for _ in range(2):
+    assert [own[0] for own in invoke(small, computation, [first, third])] == [0, 40]
+    assert small._store._bytes == 80
+
+
+def test_no_clients_and_one():
+  of_context = engine.CohortContext()
+
+  @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+  def total(held):
+    return tff.federated_sum(tff.federated_map(_running, held))
+
+  assert invoke(of_context, total, numbers([1, 2])) == (4.0, 5)
+  assert invoke(of_context, total, []) == (0.0, 0)
+  assert invoke(of_context, total, numbers([])) == (0.0, 1)
+
+
+def test_other_values_than_data_sets_of_the_type(native):
+  computation = at_clients(_running)
+  with pytest.raises(TypeError, match="Found a data set of type .*int32.*; expected float32"):
+    invoke(engine.CohortContext(), computation, [tf.data.Dataset.from_tensor_slices([1, 2])])
+  both = engine.CohortContext(lambda: native)
+  with pytest.raises(TypeError, match="Cannot serialize dataset with elements of type"):
+    invoke(both, computation, [tf.data.Dataset.from_tensor_slices([1, 2])])
+  # TFF takes lists of elements, too.
+  assert invoke(both, computation, [[1.0, 2.0]]) == [(4.0, 5)]
+
+
+@tff.tensorflow.computation(np.int64)
+def _look_up(key):
+  initializer = tf.lookup.KeyValueTensorInitializer(
+    tf.constant([1], tf.int64), tf.constant([5], tf.int64)
+  )
+  return tf.lookup.StaticHashTable(initializer, -1).lookup(key)
+
+
+def test_a_worker_starts_with_one_warning_that_says_why(native, monkeypatch):
+  said = []
+  monkeypatch.setattr(
+    cohort_context.logging, "log", lambda level, text, *args: said.append((level, text % args))
+  )
+  both = engine.CohortContext(lambda: native)
+  computation = at_clients(_look_up)
+  for _ in range(2):
+    assert invoke(both, computation, [1, 2]) == [5, -1]
+
+  assert invoke(both, at_clients(_look_up), [2]) == [-1]
+  said = [(level, text) for level, text in said if "cannot:" in text]
+  levels = [level for level, _ in said]
+  assert levels == [cohort_context.logging.WARNING, cohort_context.logging.INFO]
+  assert "cannot: a component with HashTableV2" in said[0][1]
+  with pytest.raises(values.UnsupportedError, match="a component with HashTableV2"):
+    invoke(engine.CohortContext(), at_clients(_look_up), [1])

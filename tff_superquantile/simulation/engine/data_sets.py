@@ -1,0 +1,174 @@
+"""Data sets that clients hold, as values of a computation's argument."""
+
+import collections
+from collections.abc import Sequence
+from typing import Any, Optional
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation.engine.graphs import ops
+
+# What reads files, which are taken not to change, or keeps elements, is as good as constant.
+_CONSTANT = frozenset(
+  (
+    "CacheDatasetV2",
+    "FixedLengthRecordDatasetV2",
+    "SparseTensorSliceDataset",
+    "SqlDataset",
+    "TFRecordDataset",
+    "TFRecordDatasetV2",
+    "TextLineDataset",
+  )
+)
+# `DatasetToGraphV2` fails for functions that draw numbers, or call Python.
+_FAIL_ON_STATE = 2
+
+
+class Source:
+  """A data set, for as long as it lives.
+
+  Attributes:
+    type: Its type.
+    is_shuffled: Whether every first reading, but not every other, is in the same order; known
+      once `is_fixed` is.
+  """
+
+  def __init__(self, data_set: tf.data.Dataset):
+    self._data_set = weakref.ref(data_set)
+    self._is_fixed: Optional[bool] = None
+    self.is_shuffled = False
+    element = tff.types.tensorflow_to_type(data_set.element_spec)
+    self.type = tff.SequenceType(element)
+
+  @property
+  def data_set(self) -> tf.data.Dataset:
+    """Returns the data set, which the caller of a computation holds."""
+    data_set = self._data_set()
+    assert data_set is not None
+    return data_set
+
+  def _serialize(self) -> tf.Tensor:
+    return tf.raw_ops.DatasetToGraphV2(
+      input_dataset=tf.data.experimental.to_variant(self.data_set),
+      external_state_policy=_FAIL_ON_STATE,
+    )
+
+  @property
+  def is_fixed(self) -> bool:
+    """Tells whether every reading gives the same elements: nothing is drawn without a seed."""
+    if self._is_fixed is None:
+      self._is_fixed = self._examine()
+    return self._is_fixed
+
+  def _examine(self) -> bool:
+    try:
+      serialized = self._serialize().numpy()
+    except tf.errors.OpError:
+      return False
+    nodes = {node.name: node for node in tf.compat.v1.GraphDef.FromString(serialized).node}
+    for node in nodes.values():
+      if "Shuffle" in node.op:
+        # The inputs behind the data set and the size of the buffer.
+        seeds = [nodes[name.partition(":")[0]].attr["value"] for name in node.input[2:4]]
+        if not any(tf.make_ndarray(seed.tensor) for seed in seeds):
+          return False
+        self.is_shuffled = True
+      elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
+        return False
+    return True
+
+  def variant(self) -> tf.Tensor:
+    """Returns the data set as a tensor.
+
+    A shuffled one is begun anew, as in TFF's runtime, where each call of a client's computation
+    gets a copy and sees its first order.
+    """
+    if self.is_fixed and self.is_shuffled:
+      return tf.raw_ops.DatasetFromGraph(graph_def=self._serialize())
+    return tf.data.experimental.to_variant(self.data_set)
+
+
+class Keys:
+  """The keys under which something of data sets is kept, until they go."""
+
+  def __init__(self) -> None:
+    self._keys: dict[Source, set[Any]] = {}
+    self._gone: collections.deque[Source] = collections.deque()
+
+  def watch(self, one: Source, key: Any) -> None:
+    """Adds a key of a data set."""
+    if one not in self._keys:
+      self._keys[one] = set()
+      weakref.finalize(one.data_set, self._gone.append, one)
+    self._keys[one].add(key)
+
+  def pop_gone(self) -> list[Any]:
+    """Returns the keys of data sets that are gone since the last call.
+
+    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
+    """
+    keys: list[Any] = []
+    while self._gone:
+      keys.extend(self._keys.pop(self._gone.popleft()))
+    return keys
+
+
+# Data sets compare by identity.
+_sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
+
+
+def source(value: Any, sequence: tff.SequenceType) -> Source:
+  """Returns the data set as a part of an argument.
+
+  Args:
+    value: The data set.
+    sequence: The type that it should have.
+
+  Raises:
+    TypeError: If it is no data set, or one of other elements.
+  """
+  if not isinstance(value, tf.data.Dataset):
+    raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
+  found = _sources.get(value)
+  if found is None:
+    found = _sources[value] = Source(value)
+  if not sequence.is_assignable_from(found.type):
+    raise TypeError(f"Found a data set of type {found.type}; expected {sequence}.")
+  return found
+
+
+def as_tensor(array: np.ndarray, dtype: tf.DType, is_used: bool) -> tf.Tensor:
+  """Returns an array of an argument as a tensor.
+
+  Args:
+    array: The array.
+    dtype: The type of the tensor; data sets become variants.
+    is_used: Whether more than its shape matters.
+  """
+  if dtype != tf.variant:
+    return tf.convert_to_tensor(array)
+  if not array.ndim:
+    return array.item().variant()
+  if not is_used or not array.size:
+    nothing = tf.data.experimental.to_variant(tf.data.Dataset.range(0))
+    return tf.stack([nothing] * (array.size + 1))[: array.size]
+  return stack(list(array))
+
+
+def stack(sources: Sequence[Source]) -> tf.Tensor:
+  """Returns data sets as one tensor of variants."""
+  return tf.stack([one.variant() for one in sources])
+
+
+def sources_of(arrays: Sequence[np.ndarray]) -> list[Source]:
+  """Lists the data sets among the arrays of an argument."""
+  return [
+    part
+    for array in arrays
+    if isinstance(array, np.ndarray) and array.dtype == np.object_
+    for part in array.ravel()
+    if isinstance(part, Source)
+  ]

@@ -1,0 +1,1 @@
+"""Follows TensorFlow graphs op by op."""

@@ -1,0 +1,93 @@
+"""The elements of a data set as tensors, so that a loop over it is one over their positions."""
+
+from collections.abc import Sequence
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_superquantile.simulation.engine import values
+
+# What does not fit into one batch fails. TensorFlow keeps room for all of a batch beforehand.
+_MAX_ELEMENTS = 1 << 20
+
+
+class Graph(NamedTuple):
+  """Describes a graph.
+
+  Attributes:
+    graph_def: The graph.
+    arguments: The names of the nodes in whose place the arguments stand.
+    results: The names of the tensors that are its results.
+  """
+
+  graph_def: tf.compat.v1.GraphDef
+  arguments: tuple[str, ...]
+  results: tuple[str, ...]
+
+
+def argument_specs(function: Any) -> list[tf.TensorSpec]:
+  """Returns the types of a FunctionDef's arguments; unknown shapes where it does not say them."""
+  specs = []
+  for i, argument in enumerate(function.signature.input_arg):
+    attributes = function.arg_attr[i].attr if i in function.arg_attr else {}
+    shapes = attributes["_output_shapes"].list.shape if "_output_shapes" in attributes else ()
+    shape = tf.TensorShape(shapes[0]) if shapes else None
+    specs.append(tf.TensorSpec(shape, tf.as_dtype(argument.type)))
+  return specs
+
+
+@functools.cache
+def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
+  """Builds what reads all elements of a data set, and what takes one of them.
+
+  Args:
+    specs: The tensors of an element; dimensions may be unknown, and differ between elements.
+
+  Returns:
+    A graph from the data set to, tensor by tensor, all elements (padded to the largest) and their
+    shapes, int32 [n, rank]; and one from a position i, int32 [], and these to (i < n, i + 1, the
+    tensors of element i).
+
+  Raises:
+    UnsupportedError: If elements have other parts than tensors of known rank.
+  """
+  if not specs or any(spec.shape.rank is None or spec.dtype == tf.variant for spec in specs):
+    raise values.UnsupportedError(f"a loop over a data set of elements {specs}")
+
+  def read(variant: tf.Tensor) -> list[tf.Tensor]:
+    data_set = tf.data.experimental.from_variant(variant, specs)
+    shaped = data_set.map(lambda *element: (element, tuple(map(tf.shape, element))))
+    # One more than there are, as a batch of none is no element.
+    nothing = tf.nest.map_structure(
+      lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
+    )
+    padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(_MAX_ELEMENTS)
+    return [part[1:] for part in tf.nest.flatten(padded.get_single_element())]
+
+  def take(position: tf.Tensor, *read: tf.Tensor) -> list[tf.Tensor]:
+    found = []
+    for spec, padded, shapes in zip(specs, read[: len(specs)], read[len(specs) :]):
+      own = padded[position]
+      if not spec.shape.is_fully_defined():
+        own = tf.slice(own, [0] * spec.shape.rank, shapes[position])
+      found.append(tf.ensure_shape(own, spec.shape))
+    return [position < tf.shape(read[0])[0], position + 1, *found]
+
+  stacked = [tf.TensorSpec([None, *([None] * spec.shape.rank)], spec.dtype) for spec in specs]
+  shapes = [tf.TensorSpec([None, spec.shape.rank], tf.int32) for spec in specs]
+  return (
+    _trace(read, [tf.TensorSpec([], tf.variant)]),
+    _trace(take, [tf.TensorSpec([], tf.int32), *stacked, *shapes]),
+  )
+
+
+def _trace(function: Any, specs: Sequence[tf.TensorSpec]) -> Graph:
+  # Not a part of the graph that is being traced, if one is.
+  with tf.init_scope():
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+  return Graph(
+    traced.graph.as_graph_def(),
+    tuple(tensor.op.name for tensor in traced.inputs),
+    tuple(tensor.name for tensor in traced.outputs),
+  )

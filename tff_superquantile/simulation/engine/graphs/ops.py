@@ -1,0 +1,149 @@
+"""What the engine knows about TensorFlow's ops and functions."""
+
+from collections.abc import Mapping, Sequence
+import hashlib
+from typing import Any, Optional
+
+import tensorflow as tf
+
+# This module is private to TensorFlow. Nothing public lists the inputs and outputs of op types.
+from tensorflow.python.framework import op_def_registry
+
+CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
+CONDITIONS = frozenset(("If", "StatelessIf"))
+LOOPS = frozenset(("While", "StatelessWhile"))
+CONTROL_FLOW = CALLS | CONDITIONS | LOOPS
+SHAPES = frozenset(("Rank", "Shape", "ShapeN", "Size"))
+# Ops that look into a data set, which may be another one each time.
+LOOKS = frozenset(("DatasetCardinality", "DatasetToSingleElement"))
+# TensorFlow marks these ops as stateful, though they give the same result in every run.
+_PURE = frozenset(
+  (
+    "DatasetToSingleElement",
+    "RangeDataset",
+    "ReadFile",
+    "ReduceDataset",
+    "TensorDataset",
+    "TensorSliceDataset",
+    *CONTROL_FLOW,
+  )
+)
+# TensorFlow does not mark this one.
+_SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
+
+# Maps a function's name to its FunctionDef, a protocol buffer that TensorFlow does not export.
+Functions = Mapping[str, Any]
+
+
+def is_stateful(op: str) -> bool:
+  """Tells whether an op has an effect, or results that differ from run to run."""
+  registered = op_def_registry.get(op)
+  return registered is None or op in _SHUFFLES or (registered.is_stateful and op not in _PURE)
+
+
+def has_effect(op: str) -> bool:
+  """Tells whether an op must run though nobody needs its results: a random draw need not."""
+  return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
+
+
+def is_variant(op: str) -> bool:
+  """Tells whether the result of an op is a data set, or another value without numbers."""
+  outputs = op_def_registry.get(op).output_arg
+  return any(output.type == tf.variant.as_datatype_enum for output in outputs)
+
+
+def output_offset(node: tf.compat.v1.NodeDef, argument: Optional[str], library: Functions) -> int:
+  """Returns the position of the first tensor of an op's output argument.
+
+  Raises:
+    ValueError: If the op has no such argument.
+  """
+  if argument is None:
+    return 0
+  if node.op in library:
+    names = [output.name for output in library[node.op].signature.output_arg]
+    return names.index(argument)
+  offset = 0
+  for output in op_def_registry.get(node.op).output_arg:
+    if output.name == argument:
+      return offset
+    if output.number_attr:
+      offset += node.attr[output.number_attr].i
+    elif output.type_list_attr:
+      offset += len(node.attr[output.type_list_attr].list.type)
+    else:
+      offset += 1
+  raise ValueError(f"Found an output {argument} of the op {node.op}, which has none.")
+
+
+def functions_of(node: tf.compat.v1.NodeDef, library: Functions) -> list[Any]:
+  """Lists the FunctionDefs that a node calls, and those that they call, each once."""
+  found: dict[str, Any] = {}
+  stack = [node]
+  while stack:
+    inner = stack.pop()
+    names = [attr.func.name for attr in inner.attr.values() if attr.HasField("func")]
+    for name in [*names, inner.op]:
+      if name in library and name not in found:
+        found[name] = library[name]
+        stack.extend(library[name].node_def)
+  return list(found.values())
+
+
+def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
+  """Returns the digest of a node without its inputs, equal for functions of different names."""
+  hasher = hashlib.sha256(b"" if node.op in library else node.op.encode())
+  for name in sorted(node.attr):
+    if name.startswith("_"):
+      continue
+    hasher.update(name.encode())
+    attr = node.attr[name]
+    called = attr.func.name if attr.HasField("func") else None
+    if called in library:
+      hasher.update(_function_digest(library[called], library))
+    elif called is None:
+      hasher.update(attr.SerializeToString(deterministic=True))
+  if node.op in library:
+    hasher.update(_function_digest(library[node.op], library))
+  return hasher.digest()
+
+
+def _function_digest(function: Any, library: Functions) -> bytes:
+  parts = [argument.SerializeToString() for argument in function.signature.input_arg]
+  parts += [argument.SerializeToString() for argument in function.signature.output_arg]
+  for node in function.node_def:
+    parts += [node.name.encode(), *(name.encode() for name in node.input), digest(node, library)]
+  for results in (function.ret, function.control_ret):
+    parts += [f"{name} {results[name]}".encode() for name in sorted(results)]
+  return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).digest()
+
+
+_registered: set[str] = set()
+
+
+def register(functions: Sequence[Any]) -> None:
+  """Makes FunctionDefs known to TensorFlow's runtime, which forgets those whose tracer is gone."""
+  new = [function for function in functions if function.signature.name not in _registered]
+  if new:
+    graph_def = tf.compat.v1.GraphDef()
+    graph_def.library.function.extend(new)
+    with tf.init_scope():  # Outside of graphs, functions go where all graphs find them.
+      tf.graph_util.import_graph_def(graph_def, name="")
+    _registered.update(function.signature.name for function in new)
+
+
+def make_node(op: str, **attributes: tf.compat.v1.AttrValue) -> tf.compat.v1.NodeDef:
+  """Returns the NodeDef of an op without its inputs."""
+  return tf.compat.v1.NodeDef(op=op, attr=attributes)
+
+
+def type_attr(dtype: tf.DType) -> tf.compat.v1.AttrValue:
+  """Returns an attribute that is a type."""
+  return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
+
+
+def constant(value: Any, dtype: tf.DType) -> tf.compat.v1.NodeDef:
+  """Returns the NodeDef of a constant."""
+  tensor = tf.make_tensor_proto(value, dtype)
+  value_attr = tf.compat.v1.AttrValue(tensor=tensor)
+  return make_node("Const", dtype=type_attr(dtype), value=value_attr)
