@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import time
 
 import commands
 import numpy as np
@@ -123,7 +122,7 @@ def test_a_killed_run_leaves_nobody_and_two_at_once_do_not_meet(with_ray, lab, e
     (("--num_blocks=3",), ("--num_blocks=3 with --engine=auto",)),
     (("--engine=in_process", "--threads_per_worker=2"), ("--threads_per_worker=2",)),
     (("--engine=ray", "--block_size=3"), ("--block_size=3 with --engine=ray",)),
-    (("--engine=ray", "--worker_timeout=0"), ("worker_timeout = 0.0", "at least 1")),
+    (("--engine=ray", "--worker_timeout=0"), ("--worker_timeout=0", ">= 1.0")),
   ],
 )
 def test_flags_of_another_engine_are_refused(flags, parts, lab):
@@ -145,7 +144,5 @@ def test_without_ray_a_sentence_says_what_to_install(lab):
 
 
 def test_no_cluster_at_an_address(with_ray, lab):
-  start = time.monotonic()
   result = lab.train("--num_rounds=1", *_RAY, "--ray_address=127.0.0.1:1", "--output_dir=nowhere")
   result.assert_fails_with_a_sentence(1, "no Ray cluster at '127.0.0.1:1'", "ray start --head")
-  assert time.monotonic() - start < 200

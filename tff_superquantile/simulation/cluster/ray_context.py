@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import signal
+import socket
 import threading
 from typing import Any, Optional
 import weakref
@@ -23,6 +24,8 @@ from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import program as program_lib
 from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine import values
+
+_SECONDS_TO_CONNECT = 10.0
 
 
 class _RemoteBlocks:
@@ -231,10 +234,13 @@ def _connect(address: str) -> None:
   handler = signal.getsignal(signal.SIGTERM)
   if address == "local":
     options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
+  host, _, port = address.rpartition(":")
   try:
+    if host:  # Ray itself would try for minutes.
+      socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT).close()
     with _without_stderr():
       ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-  except (ConnectionError, RuntimeError, ValueError) as error:
+  except (OSError, RuntimeError, ValueError) as error:
     raise errors.ClusterError(
       f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
       " --ray_address=local."
