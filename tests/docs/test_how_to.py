@@ -34,7 +34,7 @@ _ACCOUNT = "privacy.account"
 _PYTHONS = (".venv/bin/python", "python3")
 _FLAGS_OF_ABSL = {"help", "flagfile"}
 # Not ours: what is given to them is not checked.
-_OTHERS = {"cd", "curl", "git", "mkdir", "unzip", "xargs", "./preprocess.sh"}
+_OTHERS = {"cd", "curl", "git", "mkdir", "sbatch", "unzip", "xargs", "./preprocess.sh"}
 _IMAGE = "tff_superquantile"
 _DOCKER_FLAGS = {"--rm", "-it", "-v", "--user", "--shm-size", "--entrypoint", "--memory", "--cpus"}
 
@@ -182,6 +182,9 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
     _check_experiment(arguments)
   elif program in _PYTHONS and arguments[:2] == ["-m", _ACCOUNT]:
     _check_account(arguments[2:], capsys)
+  elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "install"]:
+    (requirement,) = arguments[3:]
+    assert requirement in (_ROOT / "setup.cfg").read_text(encoding="utf-8")
   elif program in _PYTHONS:
     assert arguments[0] == "-m"
     _check_flags(arguments[2:], arguments[1])

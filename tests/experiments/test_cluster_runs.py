@@ -2,13 +2,15 @@
 
 import os
 import pathlib
+import re
 import signal
+import subprocess
 
 import commands
+import forks
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.ray
 _RUN = f"{commands.METHOD}/seed_0"
 _FLAGS = ("--num_rounds=40", "--rounds_per_evaluation=40", "--seconds_per_checkpoint=0")
 # Blocks of 3, 3 and 2 of the 8 clients, as those of --block_size=3.
@@ -111,6 +113,32 @@ def test_a_killed_run_leaves_nobody_and_two_at_once_do_not_meet(with_ray, lab, e
   assert result.code == 0, result.err
   for run in runs:
     assert_same_weights(run, expected)
+
+
+# Job arrays, which need no Ray.
+
+
+def test_the_job_array_of_the_page(lab):
+  page = (commands.ROOT / "docs/how_to/cluster.md").read_text(encoding="utf-8")
+  (lab.folder / "array.sbatch").write_text(re.search(r"```bash\n(#!.*?)```", page, re.DOTALL)[1])
+  flags = ("--experiment=synthetic", "--tune=none", "--seeds=0,1", "--num_rounds=3")
+  folder = lab.folder / "array"
+  printed = lab.sweep(*flags, f"--output_dir={folder}", "--print_commands")
+  (lab.folder / "jobs").write_text(printed.out)
+  result = subprocess.run(
+    ["bash", "array.sbatch", "jobs"],
+    cwd=lab.folder,
+    env={**forks.environment(), "SLURM_ARRAY_TASK_ID": "2"},
+    capture_output=True,
+    text=True,
+  )
+  assert result.returncode == 0, result.stderr
+  (finished,) = folder.rglob("metrics.json")
+  seed = f"seed_{re.search('--seed=([0-9]+)', printed.out.splitlines()[1])[1]}"
+  assert finished.parent.name == seed
+  again = lab.sweep(*flags, f"--output_dir={folder}", "--print_commands")
+  first, _, *rest = printed.out.splitlines()
+  assert again.out.splitlines() == [first, *rest]
 
 
 # Flags.

@@ -111,6 +111,8 @@ class Pool:
     running: dict[ray.ObjectRef, _Running] = {}
     patience = time.monotonic() + self.timeout  # With those that were silent before.
     while len(results) < len(calls):
+      if not ray.is_initialized():  # The next call would start another Ray.
+        raise errors.ClusterError("Found that Ray has ended on this machine; see its logs.")
       self._submit(calls, todo, running)
       first = min((one.deadline for one in running.values()), default=patience)
       if not running and patience < time.monotonic():
