@@ -62,6 +62,7 @@ def expected(lab):
   return lab.folder / "expected" / _RUN
 
 
+@pytest.mark.ray
 def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_process(
   with_ray, lab, expected
 ):
@@ -98,6 +99,7 @@ def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_proc
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_a_killed_run_leaves_nobody_and_two_at_once_do_not_meet(with_ray, lab, expected):
   names = ("killed", "beside")
   started = [lab.start("train", *_RAY, f"--output_dir={name}") for name in names]
@@ -171,6 +173,7 @@ def test_without_ray_a_sentence_says_what_to_install(lab):
   assert not (lab.folder / "without" / _RUN).exists()
 
 
+@pytest.mark.ray
 def test_no_cluster_at_an_address(with_ray, lab):
   result = lab.train("--num_rounds=1", *_RAY, "--ray_address=127.0.0.1:1", "--output_dir=nowhere")
   result.assert_fails_with_a_sentence(1, "no Ray cluster at '127.0.0.1:1'", "ray start --head")

@@ -301,9 +301,9 @@ def test_a_block_that_ends_its_worker_each_time(on_ray, tmp_path):
   with pytest.raises(errors.ClusterError) as error:
     workers.run(calls)
   text = str(error.value)
-  assert "block 2 of 2 ended its worker 4 times" in text and "\n" not in text
+  assert "block 2 of 2 ended its worker 6 times" in text and "\n" not in text
   assert "--num_blocks" in text and "memory" in text
-  assert len(list(tmp_path.iterdir())) == 4
+  assert len(list(tmp_path.iterdir())) == 6
   # The workers go on.
   again = [pool.Call("here", (value,), "a block", value % 2) for value in range(5)]
   assert [result[0][0] for result in workers.run(again)] == list(range(5))

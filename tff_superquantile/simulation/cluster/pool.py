@@ -1,5 +1,6 @@
 """A pool of Ray's actors: who computes what next, and what happens when one does not answer."""
 
+import collections
 from collections.abc import Sequence
 import dataclasses
 import textwrap
@@ -10,8 +11,10 @@ import ray
 
 from tff_superquantile.simulation.cluster import errors
 
-# How often Ray repeats a call whose worker died, each time in a new worker.
-_MAX_RETRIES = 3
+# How often Ray repeats a call whose worker died, each time in a new process. When a machine goes,
+# Ray repeats calls at once, before it knows, and fails; so another worker gets the call then.
+_MAX_RETRIES = 1
+_MAX_WORKERS = 3
 # To import TensorFlow from a disk that many share may take minutes.
 _LEAST_SECONDS_TO_START = 300.0
 _MOST_CHARACTERS = 300  # Of what Ray says, which may be pages.
@@ -69,7 +72,7 @@ class Pool:
     actor = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, num_cpus=threads)(worker)
     self._workers = [actor.remote(*arguments) for _ in range(num_workers)]
     self.timeout = timeout
-    # Workers that have not answered in time, by what they have not answered.
+    # Workers that have not answered in time, or are being started, by what they have not answered.
     self._silent: dict[ray.ObjectRef, int] = {}
 
   def __len__(self) -> int:
@@ -109,6 +112,7 @@ class Pool:
     results: dict[int, list[Any]] = {}
     todo = list(range(len(calls)))
     running: dict[ray.ObjectRef, _Running] = {}
+    failed: collections.Counter[int] = collections.Counter()
     patience = time.monotonic() + self.timeout  # With those that were silent before.
     while len(results) < len(calls):
       if not ray.is_initialized():  # The next call would start another Ray.
@@ -127,8 +131,16 @@ class Pool:
           del self._silent[ref]  # It is back. What it has computed another has, too.
           continue
         one = running.pop(ref)
-        results[one.call] = [*one.refs[:-1], self._result(ref, calls[one.call])]
-        calls[one.call].worker = one.worker
+        try:
+          results[one.call] = [*one.refs[:-1], ray.get(ref)]
+          calls[one.call].worker = one.worker
+        except ray.exceptions.RayError as error:
+          failed[one.call] += 1
+          _check_failure(calls[one.call], error, failed[one.call])
+          todo.insert(0, one.call)
+          ready_again = self._workers[one.worker].__ray_ready__.options(max_task_retries=-1)
+          self._silent[ready_again.remote()] = one.worker
+          patience = time.monotonic() + self.timeout
       for ref, one in list(running.items()):
         if one.deadline < time.monotonic():
           del running[ref]
@@ -151,19 +163,19 @@ class Pool:
       refs = refs if isinstance(refs, list) else [refs]
       running[refs[-1]] = _Running(index, worker, refs, time.monotonic() + self.timeout)
 
-  def _result(self, ref: ray.ObjectRef, call: Call) -> Any:
-    try:
-      return ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-      raise errors.ClusterError(
-        f"Found that {call.title} cannot be computed on {_shortened(str(error.cause))}."
-      ) from None
-    except ray.exceptions.RayError as error:
-      raise errors.ClusterError(
-        f"Found that {call.title} ended its worker {1 + _MAX_RETRIES} times; expected it to fit"
-        " into the memory: ask for more blocks by --num_blocks, or for more memory."
-        f" Ray says: {_words(error)}."
-      ) from None
+
+def _check_failure(call: Call, error: Exception, num_workers: int) -> None:
+  """Raises a `ClusterError` for a call that nobody need try again."""
+  if isinstance(error, ray.exceptions.RayTaskError):
+    raise errors.ClusterError(
+      f"Found that {call.title} cannot be computed on {_shortened(str(error.cause))}."
+    ) from None
+  if num_workers == _MAX_WORKERS:
+    raise errors.ClusterError(
+      f"Found that {call.title} ended its worker {_MAX_WORKERS * (1 + _MAX_RETRIES)} times;"
+      " expected it to fit into the memory: ask for more blocks by --num_blocks, or for more"
+      f" memory. Ray says: {_words(error)}."
+    ) from None
 
 
 def _words(error: Exception) -> str:

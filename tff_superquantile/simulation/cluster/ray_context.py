@@ -65,7 +65,8 @@ class _RemoteBlocks:
         partials[i] = own
         self._kept[i].update(kept)
         self._owners[i] = calls[i].worker
-    sums = map(self._fetch, partials)  # One at a time is in memory.
+    # One at a time is in memory.
+    sums: Iterator[list[np.ndarray]] = map(self._fetch, partials)
     groups = stages.groups(len(partials))
     if len(groups) > 1:
       calls = [
