@@ -18,7 +18,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import evaluation
+from tff_superquantile.doctor import command
+from tff_superquantile.doctor import report
+from tff_superquantile.doctor import runtime
+from tff_superquantile.doctor import trials
 from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation import context as context_lib
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.client_files import files as files_lib
@@ -278,6 +283,36 @@ def test_other_files_on_a_worker_are_refused(on_ray, tmp_path, monkeypatch):
   monkeypatch.setattr(worker, "versions", lambda: {"numpy": "0.1"})
   with pytest.raises(errors.ClusterError, match="Found numpy 1.* on .*; expected 0.1 as here"):
     on_ray.check_files([])
+
+
+def test_the_doctor_looks_at_a_cluster(on_ray, tmp_path, monkeypatch):
+  asked = []
+
+  def set_simulation_context(**arguments):
+    asked.append(arguments)
+    return on_ray
+
+  monkeypatch.setattr(context_lib, "set_simulation_context", set_simulation_context)
+  host = socket.gethostname()
+  found = trials.cluster("auto", str(tmp_path))
+  assert found.status == report.OK
+  assert found.found.startswith(f"2 workers ({host} 2), the same versions and cache, ")
+  assert asked[0]["engine"] == "ray" and asked[0]["cluster"].address == "auto"
+  assert not list(tmp_path.iterdir())
+  assert "the same versions, " in trials.cluster("auto", str(tmp_path / "nowhere")).found
+  (tmp_path / "index.json").write_text("clients")
+  monkeypatch.setattr(worker, "digest", lambda path: "another")
+  found = trials.cluster("auto", str(tmp_path))
+  assert found.status == report.FAIL
+  assert found.found.startswith(f"Found another content of {tmp_path}/index.json on {host}; ")
+  assert found.remedy.startswith("Put --cache_dir where all machines see it")
+
+
+@pytest.mark.parametrize("address", ["", "auto"])
+def test_the_doctor_leaves_out_a_cluster_unless_asked(address):
+  options = command._parse([f"--ray_address={address}"])
+  checks = command.all_checks(options, runtime.Trials())
+  assert ("cluster" in [check.name for check in checks]) == bool(address)
 
 
 def _small_worker(folder):

@@ -78,6 +78,10 @@ class Pool:
   def __len__(self) -> int:
     return len(self._workers)
 
+  def is_silent(self, worker: int) -> bool:
+    """Returns whether a worker has not answered, and is not used before it does."""
+    return worker in self._silent.values()
+
   def all(self, method: str, *args: Any) -> list[Any]:
     """Calls a method of each worker once, at the same time; they may have to start first.
 

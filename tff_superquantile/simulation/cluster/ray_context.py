@@ -26,6 +26,7 @@ from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine import values
 
 _SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_FETCH = 10.0  # From a machine whose worker does not answer.
 
 
 class _RemoteBlocks:
@@ -58,46 +59,40 @@ class _RemoteBlocks:
       )
       for i, (arrays, kept, owner) in enumerate(zip(self._blocks, self._kept, self._owners))
     ]
-    partials: list[Optional[ray.ObjectRef]] = [None] * len(calls)
-    while missing := self._missing(partials):
-      todo = [calls[i] for i in missing]
-      for i, (own, kept) in zip(missing, self._workers.run(todo)):
-        partials[i] = own
-        self._kept[i].update(kept)
-        self._owners[i] = calls[i].worker
-    # One at a time is in memory.
-    sums: Iterator[list[np.ndarray]] = map(self._fetch, partials)
+    partials = []
+    for i, (own, kept) in enumerate(self._workers.run(calls)):
+      partials.append(own)
+      self._kept[i].update(kept)
+      self._owners[i] = calls[i].worker
+
+    def sum_of(group: Sequence[int]) -> list[np.ndarray]:
+      parts = (self._fetch(partials[i], calls[i]) for i in group)  # One at a time is in memory.
+      return worker.merged(self._cut, index, parts)
+
     groups = stages.groups(len(partials))
-    if len(groups) > 1:
-      calls = [
-        pool.Call(
-          "add_up",
-          (*self._computation, index, *(partials[i] for i in group)),
-          f"the sum of {len(group)} blocks (stage {index + 1})",
-          self._owners[group[0]],
-        )
-        for group in groups
-      ]
-      sums = iter([total for (total,) in self._workers.run(calls)])
+    if len(groups) == 1:
+      return list(map(tf.convert_to_tensor, sum_of(groups[0])))
+    of_groups = [
+      pool.Call(
+        "add_up",
+        (*self._computation, index, [partials[i] for i in group], self._workers.timeout / 2),
+        f"the sum of {len(group)} blocks (stage {index + 1})",
+        self._owners[group[0]],
+      )
+      for group in groups
+    ]
+    found = [total for (total,) in self._workers.run(of_groups)]
+    sums = (sum_of(group) if total is None else total for group, total in zip(groups, found))
     return list(map(tf.convert_to_tensor, worker.merged(self._cut, index, sums)))
 
-  def _missing(self, partials: Sequence[Optional[ray.ObjectRef]]) -> list[int]:
-    """The blocks that are not computed, or whose aggregates have gone with a host, for good."""
-    refs = [ref for ref in partials if ref is not None]
-    there: set[ray.ObjectRef] = set()
-    if refs:
-      # Ray computes again what has gone, unless there is no room for the worker that had done it.
-      timeout = self._workers.timeout
-      there.update(ray.wait(refs, num_returns=len(refs), timeout=timeout, fetch_local=False)[0])
-    return [i for i, ref in enumerate(partials) if ref not in there]
-
-  def _fetch(self, partial: ray.ObjectRef) -> list[np.ndarray]:
+  def _fetch(self, partial: ray.ObjectRef, call: pool.Call) -> list[np.ndarray]:
+    """What a block has given; computed again if it went with its machine."""
+    silent = self._workers.is_silent(call.worker)
     try:
-      return ray.get(partial, timeout=self._workers.timeout)
-    except ray.exceptions.RayError as error:
-      raise errors.ClusterError(
-        f"Found that what a worker has computed went with its machine ({type(error).__name__})."
-      ) from None
+      return ray.get(partial, timeout=_SECONDS_TO_FETCH if silent else self._workers.timeout)
+    except ray.exceptions.RayError:
+      ((again, _),) = self._workers.run([call])
+      return ray.get(again, timeout=self._workers.timeout)
 
 
 class RayContext(cohort_context.CohortContext):

@@ -117,20 +117,30 @@ class Worker:
       raise RuntimeError(f"{socket.gethostname()}: {_words(error)}") from None
 
   def add_up(
-    self, key: bytes, serialized: bytes, index: int, *partials: list[np.ndarray]
-  ) -> list[np.ndarray]:
+    self,
+    key: bytes,
+    serialized: bytes,
+    index: int,
+    partials: list[ray.ObjectRef],
+    timeout: float,
+  ) -> Optional[list[np.ndarray]]:
     """Merges the partial aggregates of consecutive blocks of a stage.
 
     Args:
       key: A digest of the computation.
       serialized: The computation.
       index: The stage.
-      *partials: The aggregates, in the blocks' order.
+      partials: References to the aggregates, in the blocks' order.
+      timeout: Seconds to wait for each of them.
 
     Returns:
-      Those of all these blocks.
+      Those of all these blocks; None if one cannot be had, since its machine has gone.
     """
-    return merged(self._stages(key, serialized), index, partials)
+    found = (ray.get(partial, timeout=timeout) for partial in partials)
+    try:
+      return merged(self._stages(key, serialized), index, found)
+    except ray.exceptions.RayError:
+      return None
 
   def _stages(self, key: bytes, serialized: bytes) -> stages.Stages:
     if key not in self._programs:
