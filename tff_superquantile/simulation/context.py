@@ -130,6 +130,8 @@ def set_simulation_context(
   if engine == "native":
     context = native()
   elif engine == "ray":
+    # An earlier one lets its workers go, and with them the cores that the new ones need.
+    tff.framework.set_default_context(cohort_engine.CohortContext(None, concurrency))
     context = _ray_context(cluster, concurrency)
   else:
     context = cohort_engine.CohortContext(

@@ -78,6 +78,11 @@ class Pool:
   def __len__(self) -> int:
     return len(self._workers)
 
+  def check_connection(self) -> None:
+    """Raises a `ClusterError` if Ray has ended here; a call of Ray's would start another one."""
+    if not ray.is_initialized():
+      raise errors.ClusterError("Found that Ray has ended on this machine; see its logs.")
+
   def is_silent(self, worker: int) -> bool:
     """Returns whether a worker has not answered, and is not used before it does."""
     return worker in self._silent.values()
@@ -119,8 +124,7 @@ class Pool:
     failed: collections.Counter[int] = collections.Counter()
     patience = time.monotonic() + self.timeout  # With those that were silent before.
     while len(results) < len(calls):
-      if not ray.is_initialized():  # The next call would start another Ray.
-        raise errors.ClusterError("Found that Ray has ended on this machine; see its logs.")
+      self.check_connection()
       self._submit(calls, todo, running)
       first = min((one.deadline for one in running.values()), default=patience)
       if not running and patience < time.monotonic():

@@ -49,6 +49,7 @@ class _RemoteBlocks:
 
   def total(self, index: int, received: stages.Named) -> Sequence[tf.Tensor]:
     """See `stages.Blocks`."""
+    self._workers.check_connection()
     common = ray.put(worker.as_arrays(received))
     calls = [
       pool.Call(
