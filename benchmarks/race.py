@@ -39,6 +39,8 @@ class Record:
     children_peak: The same of its children, added up.
     first_weights: The file of its weights after the first round.
     last_weights: The file of its weights after the last one.
+    load: The largest load of the machine after one of its turns, processes that wanted to run in
+      the last minute on average; the race itself takes no more than the cores.
     error: The reason why it failed, or None.
   """
 
@@ -51,6 +53,7 @@ class Record:
   children_peak: int = 0
   first_weights: str = ""
   last_weights: str = ""
+  load: float = 0.0
   error: Optional[str] = None
 
 
@@ -213,6 +216,7 @@ def run(
           progress.set_postfix_str(record.entry.title, refresh=False)
           attempt(record, functools.partial(run_round, record, round_num))
           progress.update()
+        record.load = max(record.load, os.getloadavg()[0])
     for record in records:
       if record.entry.name in processes:
         attempt(record, functools.partial(finish, record))

@@ -76,6 +76,11 @@ class Table:
     found = [row for row in self.rows if row.record.entry.name == name and row.counts]
     return found[0] if found else None
 
+  @property
+  def load(self) -> float:
+    """The largest load of the machine meanwhile."""
+    return max((row.record.load for row in self.rows), default=0.0)
+
   def fastest_peer(self) -> Optional[Row]:
     """Returns the peer whose median is the smallest, of those that count."""
     peers = [row for row in self.rows if row.record.entry.peer and row.counts]

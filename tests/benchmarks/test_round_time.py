@@ -19,6 +19,7 @@ from benchmarks import race
 from benchmarks import report
 from benchmarks import results
 from benchmarks import workload as workload_lib
+from tff_superquantile.simulation import limits
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -271,16 +272,25 @@ def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
   rows = [
     as_row(lineup.BEST_STOCK, [2.0, 4.0, 6.0]),
     as_row("superquantile", [1.0, 2.0, 1.5]),
+    as_row("fed_avg", [2.0, 2.0, 2.0]),
     as_row("pfl_research", [3.0, 3.0, 3.0]),
     as_row("fedjax", [1.0, 1.0, 1.0], is_void=True),
   ]
   assert results.ratio(rows[1], rows[0]) == 0.5
   table = results.Table("emnist_linear", "linear", "by hand", 100, 1, rows)
-  assert table.fastest_peer() is rows[2]
+  assert table.fastest_peer() is rows[3]
   said = report.format_targets([table])
   assert "at most 0.143  found 0.500  NOT reached" in said
-  assert "at most 0.600  found 0.500  reached" in said
-  assert "at most 1.000            not measured" in said
+  assert "at most 0.450  found 0.500  NOT reached" in said
+  assert "at most 1.000  found 0.667  reached" in said
+  assert "at most 2.000            not measured" in said
+
+
+def test_a_busy_machine_is_said():
+  rows = [as_row(lineup.BEST_STOCK, [2.0]), as_row("superquantile", [1.0])]
+  assert "BUSY" not in report.format_table(as_table(rows))
+  rows[1].record.load = limits.num_cores() + 3.0
+  assert f"load was up to {limits.num_cores() + 3.0:.1f}" in report.format_table(as_table(rows))
 
 
 def test_cost_of_a_client_is_compared_between_sizes():
