@@ -34,6 +34,7 @@ def pytest_unconfigure():
 # Files that take minutes; whichever process gets one last holds up the end.
 _LONG = (
   *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
+  *("experiments/test_cluster_runs", "simulation/test_ray"),
   *("simulation/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
   *("threshold/test_tree", "docs/test_tutorials", "experiments/test_tuning"),

@@ -49,7 +49,6 @@ class _RemoteBlocks:
 
   def total(self, index: int, received: stages.Named) -> Sequence[tf.Tensor]:
     """See `stages.Blocks`."""
-    self._workers.check_connection()
     common = ray.put(worker.as_arrays(received))
     calls = [
       pool.Call(
@@ -193,6 +192,7 @@ class RayContext(cohort_context.CohortContext):
         f"Found a computation over {num_clients} clients that cannot be distributed:"
         f" {program.stages}; compute it by engine = in_process."
       )
+    self._workers.check_connection()
     blocks = stages.split(arrays, program.parameters, min(self.num_blocks, num_clients))
     remote = _RemoteBlocks(self._workers, self._computation(comp), program.stages, blocks)
     return program.to_python(program.stages(arrays, remote))
