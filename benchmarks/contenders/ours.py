@@ -38,10 +38,14 @@ class _Ours(contender.Contender):
     import tasks
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
+    from tff_superquantile.experiments.run import run_config
     from tff_superquantile.simulation import client_files
     from tff_superquantile.simulation import context
 
-    context.set_simulation_context(engine=options["engine"])
+    context.set_simulation_context(
+      engine=options["engine"],
+      block_size=run_config.BLOCK_SIZE,
+    )
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])
