@@ -90,7 +90,7 @@ def set_simulation_context(
   engine: str = "auto",
   block_size: Optional[int] = None,
   cluster: Cluster = Cluster(),
-) -> tff.framework.SyncContext:
+) -> None:
   """Makes a context with simulated secure aggregation the default one.
 
   Args:
@@ -105,9 +105,6 @@ def set_simulation_context(
       larger cohorts are computed in blocks, which are then added up. That changes the last bits of
       the results. None for whole cohorts.
     cluster: The cluster of "ray".
-
-  Returns:
-    The context.
 
   Raises:
     ValueError: If a number is not positive, the engine is unknown, or Ray is not installed.
@@ -138,7 +135,6 @@ def set_simulation_context(
       native if engine == "auto" else None, concurrency, block_size=block_size
     )
   tff.framework.set_default_context(context)
-  return context
 
 
 @atexit.register

@@ -87,7 +87,8 @@ def _set_context(
   cluster = context.Cluster(
     config.ray_address, config.num_blocks, config.threads_per_worker, config.worker_timeout
   )
-  on_cluster = context.set_simulation_context(engine="ray", cluster=cluster)
+  context.set_simulation_context(engine="ray", cluster=cluster)
+  on_cluster = tff.framework.get_context_stack().current
   on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
   return dataclasses.replace(config, num_blocks=on_cluster.num_blocks)
 
