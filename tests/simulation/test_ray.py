@@ -479,4 +479,5 @@ def test_machines_go_and_come(tmp_path):
     env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
   )
   assert result.returncode == 0, result.stderr[-3000:]
-  assert result.stdout.splitlines()[-2:] == ["without room: 1 silent", "with room"]
+  said = [line for line in result.stdout.splitlines() if line.startswith("with")]  # Ray talks, too.
+  assert said == ["without room: 1 silent", "with room"]
