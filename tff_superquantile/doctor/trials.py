@@ -147,12 +147,15 @@ def cluster(address: str, cache_dir: str) -> report.Finding:
     The finding.
   """
   start = time.monotonic()
+  import tensorflow_federated as tff
+
   from tff_superquantile.simulation import context
 
   try:
-    on_cluster = context.set_simulation_context(
+    context.set_simulation_context(
       engine="ray", cluster=context.Cluster(address, worker_timeout=60.0)
     )
+    on_cluster = tff.framework.get_context_stack().current
     folder = pathlib.Path(cache_dir).absolute()
     if folder.exists():
       with tempfile.NamedTemporaryFile(dir=folder) as file:

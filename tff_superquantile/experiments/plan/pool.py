@@ -42,6 +42,7 @@ def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
   from tff_superquantile.simulation import context
 
   # The bars of this process, and what locks them, are none of the fork's.
+  tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
   code = cli.run_forked(lambda: train.train(config))
