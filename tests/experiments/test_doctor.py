@@ -527,6 +527,7 @@ def test_defaults_are_those_of_a_run():
   defaults = {name: flag.default for name, flag in train_flags.flags.FLAGS._flags().items()}
   options = vars(doctor._parse([]))
   del options["json"]
+  assert options.pop("ray_address") == ""  # A cluster is looked at if it is asked for.
   assert options == {name: defaults[name] for name in options}
 
 
