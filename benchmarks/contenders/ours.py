@@ -42,10 +42,8 @@ class _Ours(contender.Contender):
     from tff_superquantile.simulation import client_files
     from tff_superquantile.simulation import context
 
-    context.set_simulation_context(
-      engine=options["engine"],
-      block_size=run_config.BLOCK_SIZE,
-    )
+    # As runs of so many clients do it.
+    context.set_simulation_context(engine=options["engine"], block_size=run_config.BLOCK_SIZE)
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])
