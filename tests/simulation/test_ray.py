@@ -114,13 +114,15 @@ def strike(path, found, act):
     while not struck and time.monotonic() < end:
       struck.extend(pid for pid in found if _is_waiting_for_a_file(pid))
     away.rename(path)
-    act(*struck[:1])
+    if struck:
+      act(struck[0])
 
   thread = threading.Thread(target=run)
   thread.start()
 
   def wait():
     thread.join()
+    assert struck, f"no worker has read {path}"
     return struck[0]
 
   return wait
@@ -161,7 +163,9 @@ def test_fewer_clients_than_blocks_and_none(on_ray, exact, files):
   rounds.assert_same(found, rounds.run(in_process(1), exact, cohorts), rtol=0)
 
 
-def test_clients_are_evaluated_on_the_workers(on_ray, files):
+def test_clients_are_evaluated_on_the_workers(on_ray, tmp_path):
+  # Files of its own: those of all clients are read, and kept, by whichever worker is free.
+  files = rounds.write_files(tmp_path, range(3, 9 + rounds.NUM_CLIENTS))
   model = problems.linear_model()
   weights = tff.learning.models.ModelWeights(*model.initial_weights)
   tff.framework.set_default_context(on_ray)
