@@ -91,7 +91,7 @@ OPTIONS
     --print_commands   Prints the runs that can start now, one command a line,
                        for the job array of a cluster, and runs nothing.
     --num_workers=N    The number of runs at the same time. Default: the number
-                       of cores.
+                       of cores; all runs, if they are fewer than two a core.
     --seeds=0,1,2      The seeds: one run of each method a seed.
     --thetas=0.5,0.1   The tail fractions to compare with FedAvg.
     --epsilons=3,5     The privacy budgets of private_synthetic.

@@ -11,6 +11,7 @@ from absl import logging
 import commands
 import pytest
 
+from tff_superquantile.experiments.plan import core_shares
 from tff_superquantile.experiments.plan import pool
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
@@ -236,6 +237,28 @@ def test_the_log_of_a_run_at_work_is_kept(lab):
     result = lab.sweep("--output_dir=occupied", "--thetas=0.5", "--num_rounds=3")
   result.assert_fails_with_a_sentence(2, "another process is at work", "fed_avg/seed_0")
   assert (run / "log.txt").read_text() == "what it said\n"
+
+
+@pytest.mark.parametrize(
+  "num_runs, num_workers, expected",
+  [
+    (1, None, [[0, 1]]),
+    (2, None, [[0], [1]]),
+    (3, None, [[0], [1], [0, 1]]),  # None of the three runs alone at the end.
+    (4, None, [[0], [1]]),
+    (3, 2, [[0], [1]]),
+    (3, 1, [[0, 1]]),
+    (3, 9, [[0], [1]]),
+  ],
+)
+def test_shares_of_the_cores(num_runs, num_workers, expected):
+  assert core_shares.shares([0, 1], num_runs, num_workers) == expected
+
+
+def test_more_runs_than_cores_share_them_all():
+  shares = core_shares.shares(range(8), 13, None)
+  assert [list(share) for share in shares[:8]] == [[core] for core in range(8)]
+  assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
 def test_warnings_of_training_are_found_among_what_a_run_logs():

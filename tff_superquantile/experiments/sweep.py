@@ -33,7 +33,6 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.simulation import limits
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_string(
@@ -59,7 +58,11 @@ _PRINT_COMMANDS = flags.DEFINE_bool(
   "print_commands", False, "Prints the runs that can start now as commands, and runs nothing."
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-  "num_workers", None, "Number of runs at once; None for the number of cores.", lower_bound=1
+  "num_workers",
+  None,
+  "Number of runs at once, at most one a core. None for one a core, or for all of them if they are"
+  " fewer than two a core.",
+  lower_bound=1,
 )
 
 # The experiment decides these: they tell its runs apart.
@@ -149,7 +152,7 @@ class _Stages:
     searches: The grid searches so far.
   """
 
-  def __init__(self, num_workers: int, print_commands: bool):
+  def __init__(self, num_workers: Optional[int], print_commands: bool):
     self._num_workers = num_workers
     self._print_commands = print_commands
     self.searches: list[tuning.Search] = []
@@ -222,7 +225,7 @@ def main() -> None:
   folder = pathlib.Path(output_dir, task)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
-  stages = _Stages(_NUM_WORKERS.value or limits.num_cores(), _PRINT_COMMANDS.value)
+  stages = _Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
   tune = _TUNE.value or ("none" if _QUICK.value else "methods")
   try:
     planned = _tune(stages, preset, planned, tune)

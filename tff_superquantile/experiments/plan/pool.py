@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Optional
 
 import threadpoolctl
 import tqdm
@@ -20,6 +21,7 @@ import tqdm
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train
+from tff_superquantile.experiments.plan import core_shares
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import dependent_process
@@ -118,12 +120,13 @@ def _prepare_report() -> None:
   from tff_superquantile.experiments.studies import comparison  # noqa: F401
 
 
-def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[str]:
-  """Carries out runs, `num_workers` at a time, each on its share of the cores.
+def run_all(configs: Sequence[run_config.RunConfig], num_workers: Optional[int]) -> list[str]:
+  """Carries out runs, several at a time, each on its share of the cores.
 
   Args:
     configs: The runs.
-    num_workers: Runs at once.
+    num_workers: Runs at once, at most one a core. None for one a core, and for all of them if they
+      are fewer than two a core.
 
   Returns:
     Names of the runs that failed.
@@ -136,10 +139,11 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int) -> list[s
 
   # Under a quota any of the machine's cores: other containers on it choose others.
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))
-  num_workers = min(num_workers, len(configs), len(cores))
   # A slot is a share of the cores and a line of the terminal.
   free: list[tuple[Sequence[int], int]]
-  free = [(cores[i::num_workers], 1 + i) for i in range(num_workers)]
+  free = [
+    (share, 1 + i) for i, share in enumerate(core_shares.shares(cores, len(configs), num_workers))
+  ]
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
