@@ -58,11 +58,7 @@ _PRINT_COMMANDS = flags.DEFINE_bool(
   "print_commands", False, "Prints the runs that can start now as commands, and runs nothing."
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-  "num_workers",
-  None,
-  "Number of runs at once, at most one a core. None for one a core, or for all of them if they are"
-  " fewer than two a core.",
-  lower_bound=1,
+  "num_workers", None, "Runs at once; None for one a core, or all below two a core.", lower_bound=1
 )
 
 # The experiment decides these: they tell its runs apart.
