@@ -222,6 +222,7 @@ PRESETS: Mapping[str, Preset] = {
     private_flags=dict(
       fed_avg=dict(clip_norm=1.5),
       geometric=dict(clip_norm=1.3),
+      primal_dual=dict(clip_norm=1.3),
       tree=dict(clip_norm=1.3, max_loss=0.9, num_bins=16),
     ),
   ),
