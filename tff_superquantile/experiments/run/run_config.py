@@ -89,9 +89,9 @@ class RunConfig(_ParametersOfMethods):
     None,
     "How superquantile weighs the clients: exact, by the quantile of the cohort's losses;"
     " reweighting, by the paper's exact reweighting; tree, by the quantile of a private histogram;"
-    " geometric, by a quantile tracked with one private bit a client; primal_dual, by one that moves"
-    " by --threshold_step a round, in a private run by a bit of each client. None for exact, or in a"
-    " private run for geometric.",
+    " geometric, by a quantile tracked with one private bit a client; primal_dual, by one that"
+    " moves by --threshold_step a round, in a private run by a bit of each client. None for exact,"
+    " or in a private run for geometric.",
     choices=tuple(thresholds.THRESHOLDS),
   )
   threshold_noise_multiplier: Optional[float] = _flag(
