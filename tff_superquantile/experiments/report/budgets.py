@@ -46,6 +46,7 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   """
   results = tables.of_groups(groups)
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
+  of_budget: dict[tuple[str, float | None], names.Name]
   of_budget = {(m.without_epsilon, m.epsilon): m for m in groups}
   families = [family for family in _of_budgets(groups)[1] if family != names.FED_AVG]
   found = {}
