@@ -27,6 +27,7 @@ SAMPLINGS = (POISSON, FIXED_SIZE, NO_SAMPLING)
 
 TREE = "tree"
 GEOMETRIC = "geometric"
+PRIMAL_DUAL = "primal_dual"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +49,31 @@ class ThresholdKind:
   rank_variance: Optional[float] = None
 
 
-# The gain of a step of the geometric tracker: its learning rate 0.2 times a typical density of the
-# logarithm of the losses. The tracker averages over rounds.
-_GAIN = 0.12
+# The gain of a step of a tracked threshold: the change of its rank by that of the fraction of
+# clients below it. It is the step size times a typical density: 0.2 times that of the logarithm of
+# the losses (geometric); 0.01 / theta, at theta = 0.25, times that of the losses (primal-dual). The
+# tracker averages over rounds.
+_GAINS = {GEOMETRIC: 0.12, PRIMAL_DUAL: 0.02}
+
+
+def _of_one_bit(threshold: str) -> ThresholdKind:
+  # A bit of +-1/2 changes its sign. A step leaves g / (2 - g) of the variance z_q^2 / 4.
+  gain = _GAINS[threshold]
+  return ThresholdKind(
+    "a one-bit count of losses",
+    2.0,
+    noise_by_server=True,
+    rank_variance=gain / (2.0 - gain) / 4.0,
+  )
+
+
 # The kinds of private thresholds; the library and `tff_superquantile.experiments.run.thresholds`
 # build them.
 THRESHOLDS: dict[str, ThresholdKind] = {
   # A client is in L nodes of the tree before it is replaced, and in L others after that.
   TREE: ThresholdKind("a histogram of losses", math.sqrt(2.0), noise_by_server=False),
-  # A bit of +-1/2 changes its sign. A step leaves g / (2 - g) of the variance z_q^2 / 4.
-  GEOMETRIC: ThresholdKind(
-    "a one-bit count of losses",
-    2.0,
-    noise_by_server=True,
-    rank_variance=_GAIN / (2.0 - _GAIN) / 4.0,
-  ),
+  GEOMETRIC: _of_one_bit(GEOMETRIC),
+  PRIMAL_DUAL: _of_one_bit(PRIMAL_DUAL),
 }
 
 ZERO_OUT = "zero_out"

@@ -30,6 +30,12 @@ __all__, __getattr__, __dir__ = lazy.attach(
     ),
     "evaluation": ("build_evaluator", "build_personalizer", "describe"),
     "simulation": ("set_simulation_context",),
-    "threshold": ("AdaptiveTheta", "build_geometric_quantile", "build_tree_quantile"),
+    "threshold": (
+      "AdaptiveTheta",
+      "build_geometric_quantile",
+      "build_primal_dual_quantile",
+      "build_private_primal_dual_quantile",
+      "build_tree_quantile",
+    ),
   },
 )

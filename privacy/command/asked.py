@@ -67,7 +67,9 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
     target.update(**_protection(args), **_distributed(args), accountant=args.accounting)
     return calibration.calibrate(args.epsilon, delta, **target)
   if args.threshold != releases.TREE:
-    raise ValueError("Found --threshold=geometric; expected tree, the paper's only threshold.")
+    raise ValueError(
+      f"Found --threshold={args.threshold}; expected tree, the paper's only threshold."
+    )
   return paper.calibrate(args.epsilon, delta, **target)
 
 

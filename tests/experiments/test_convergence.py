@@ -1,6 +1,7 @@
 """The theory, in numbers: certificates, rates, floors; the library against the simulation."""
 
 import csv
+import dataclasses
 import functools
 import os
 import subprocess
@@ -14,6 +15,7 @@ from scipy import optimize
 from tff_superquantile import superquantile
 from tff_superquantile.experiments.studies import convergence
 from tff_superquantile.experiments.studies.convergence import algorithm
+from tff_superquantile.experiments.studies.convergence import expectations
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
 
@@ -382,7 +384,8 @@ def test_command_leaves_tables_and_figures(tmp_path):
   with open(folder / "report.csv", newline="") as file:
     rows = list(csv.DictReader(file))
   # Tail fractions, cohort sizes and numbers of rounds.
-  assert len(rows) == 4 * 4 * 8
+  assert sum(row["threshold"] == "reweighting" for row in rows) == 4 * 4 * 8
+  assert sum(row["threshold"] == "primal_dual" for row in rows) == 3 * 3
   assert all(float(row["error"]) > -1e-12 for row in rows)
   page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
   assert page.count("data:image/svg+xml") == 4 and "FAILED" not in page
@@ -395,15 +398,42 @@ def test_checks_fail_where_the_measured_does_not_hold(problem):
   points = pd.DataFrame(dict(error=[0.1, 1e-7]))
   biases = optimum.sampling_biases(problem, (1.0, 0.5), (10,))
   optima = optimum.compare_optima(problem, [0.5])
-  assert all(convergence.check(points, biases, optima).values())
+  duals = pd.DataFrame(dict(theta=[0.5], cohort_size=[10], num_rounds=[2**14], error=[1e-9]))
+  assert all(expectations.check(points, duals, biases, optima).values())
   wrong = (
-    (points - 0.2, biases, optima),
-    (points, biases.assign(largest=2.0 * biases["bound"]), optima),
-    (points, biases.assign(floor=3.0 * biases["bound"]), optima),
-    (points, biases, optima.assign(gap=1e-9)),
+    (points - 0.2, duals, biases, optima),
+    (points, duals.assign(error=0.5 * biases["floor"].max()), biases, optima),
+    (points, duals, biases.assign(largest=2.0 * biases["bound"]), optima),
+    (points, duals, biases.assign(floor=3.0 * biases["bound"]), optima),
+    (points, duals, biases, optima.assign(gap=1e-9)),
   )
   for measured in wrong:
-    assert not all(convergence.check(*measured).values())
+    assert not all(expectations.check(*measured).values())
+
+
+def test_the_primal_dual_threshold_has_no_floor(problem):
+  measured = algorithm.measure(
+    problem, 10, thetas=[0.1], all_rounds=[2**13], num_seeds=2, threshold_step=0.01
+  )
+  (floor,) = optimum.sampling_biases(problem, [0.1], [10])["floor"]
+  assert floor == pytest.approx(6.0e-3, rel=0.1)
+  assert measured["error"].max() <= 1.2e-3
+
+
+def test_an_empty_tail_leaves_the_model(problem):
+  # Two of ten clients are in the first tail, more than theta: the threshold rises above all losses.
+  setting = algorithm.Setting(theta=0.15, num_rounds=1, learning_rate=1e-3, smoothing=1.0)
+  start = np.ones(problem.dimension)
+  arguments = dict(cohort_size=10, local_steps=2, seed=3, threshold_step=1e9)
+  points = [
+    algorithm.simulate(
+      problem, start, [dataclasses.replace(setting, num_rounds=num_rounds)], **arguments
+    )[1][0, 0]
+    for num_rounds in (1, 2, 3)
+  ]
+  assert not np.array_equal(points[0], start)
+  np.testing.assert_array_equal(points[1], points[0])
+  assert not np.array_equal(points[2], points[1])  # It has come down again.
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
@@ -545,3 +546,40 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   # And alone it is better than nothing.
   alone = {method: runs for method, runs in groups.items() if method == private}
   assert summary.at_one_epsilon(alone)[1] == 5.0
+
+
+def test_changes_at_each_of_several_budgets(tmp_path):
+  shifts = {"fed_avg": 0.0, "superquantile_theta_0.5": 0.1, "superquantile_theta_0.25": 0.2}
+  errors = {}
+  for method, shift in shifts.items():
+    _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+    for epsilon in (1, 5):
+      if (method, epsilon) != ("superquantile_theta_0.25", 1):
+        for seed in (0, 1, 2):
+          own = _fabricate(
+            tmp_path,
+            f"{method}_epsilon_{epsilon}",
+            seed,
+            shift=shift * epsilon / 5 - 0.01 * seed * (method != "fed_avg"),
+            num_rounds=None,
+          )
+          errors[method, epsilon, seed] = np.percentile(own, 90, method="inverted_cdf")
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  table = budgets.changes_by_epsilon(groups)
+  assert table.headings == ["method", "ε = 1", "ε = 5"]
+  for row, method in zip(table.rows, list(shifts)[1:]):
+    for cell, epsilon in zip(row.cells, (1, 5)):
+      if (method, epsilon, 0) in errors:
+        changes = [
+          100 * (errors[method, epsilon, seed] - errors["fed_avg", epsilon, seed])
+          for seed in (0, 1, 2)
+        ]
+        assert cell.text == f"{np.mean(changes):+.1f}".replace("-", "−")
+        assert cell.spread == f"± {np.std(changes, ddof=1):.1f}"
+      else:
+        assert cell.text == "–"
+  assert [[cell.best for cell in row.cells] for row in table.rows] == [[True, False], [False, True]]
+  report = comparison.report(tmp_path, "synthetic")
+  assert table.title in [getattr(block, "title", "") for block in report.blocks]
+  figures = {figure.name: figure for figure in page.figures(report)}
+  assert {"error-by-epsilon", "tail-against-mean"} <= set(figures)

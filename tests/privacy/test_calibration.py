@@ -414,8 +414,9 @@ def test_default_rho_ratio_has_the_least_modelled_error(
     # Noise of z_q times the sensitivity sqrt(L) on each node.
     variance = math.log2(num_bins) * _variance_of_rank(num_bins, theta)
   else:
-    # A tracker of gain 0.12, of noise z_q on a bit of sensitivity 1/2: x <- x - g (x + noise).
-    variance = 0.25 * 0.12**2 * sum((1 - 0.12) ** (2 * i) for i in range(1000))
+    # A tracker of gain g, of noise z_q on a bit of sensitivity 1/2: x <- x - g (x + noise).
+    gain = {"geometric": 0.12, "primal_dual": 0.02}[kind]
+    variance = 0.25 * gain**2 * sum((1 - gain) ** (2 * i) for i in range(1000))
   ratios = np.geomspace(1e-3, 1.0, 20_001)
   errors = _modelled_error(ratios, z, variance, num_parameters)
   # Where the threshold's rank is off by at most a tenth of a cohort, if it can be.

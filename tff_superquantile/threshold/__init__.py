@@ -1,7 +1,7 @@
 """Turns the losses of a cohort into each client's share of the average.
 
-The thresholds of superquantile aggregation (exact, tree, geometric) give shares of 0 or 1. The soft
-weightings belong to the other methods and give shares in between.
+The thresholds of superquantile aggregation (exact, tree, geometric, primal-dual) give shares of 0
+or 1. The soft weightings belong to the other methods and give shares in between.
 """
 
 from tff_superquantile.threshold.adaptive_theta import AdaptiveTheta
@@ -10,6 +10,8 @@ from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.exact import build_threshold
 from tff_superquantile.threshold.geometric import build_geometric_quantile
+from tff_superquantile.threshold.primal_dual import build_primal_dual_quantile
+from tff_superquantile.threshold.primal_dual import build_private_primal_dual_quantile
 from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
 from tff_superquantile.threshold.process import Client
 from tff_superquantile.threshold.process import ThresholdFn
@@ -32,6 +34,8 @@ __all__ = (
   "build_geometric_quantile",
   "build_mirror_ascent",
   "build_power_weighting",
+  "build_primal_dual_quantile",
+  "build_private_primal_dual_quantile",
   "build_process_of_losses",
   "build_threshold",
   "build_tilting",

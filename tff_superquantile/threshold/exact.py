@@ -19,7 +19,7 @@ from tff_superquantile.threshold import process
 _ThetaOfRound = Union[float, tf.Tensor]
 
 
-def _sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Sorts the counted losses in descending order, and finds the threshold among them.
 
   Args:
@@ -109,7 +109,7 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
   theta = adaptive_theta.check_theta(theta)
 
   def server_fn(rows, theta):
-    losses, weights, index = _sorted_tail(rows, theta)
+    losses, weights, index = sorted_tail(rows, theta)
     return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
 
   return _build(theta, server_fn, process.share_at_or_above)
@@ -140,7 +140,7 @@ def build_exact_reweighting(
   if smoothing == 0.0:
 
     def server_fn(rows, theta):
-      losses, weights, index = _sorted_tail(rows, theta)
+      losses, weights, index = sorted_tail(rows, theta)
       result = collections.OrderedDict(
         threshold=tf.cast(losses[index], tf.float32),
         share_at_threshold=tf.cast(
@@ -161,7 +161,7 @@ def build_exact_reweighting(
 
   def smoothed_server_fn(rows, theta):
     # See `superquantile.smoothed_dual_weights`; here the clients need mu / nu.
-    losses, weights, index = _sorted_tail(rows, theta)
+    losses, weights, index = sorted_tail(rows, theta)
     largest = losses[0]
     log_theta = tf.math.log(theta) if tf.is_tensor(theta) else np.log(theta)
     # If no row counts, the placeholder is infinite, and inf - inf is not a number.

@@ -55,6 +55,7 @@ class Preset:
       validation clients of their own.
     evaluation: The study of the finished runs besides the comparison, or "" for none.
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
+    with_public: Whether there are all methods without privacy, too, if there are budgets.
     private_flags: For private runs, flags by the kind of method: those of FedAvg, and of
       superquantile aggregation with each threshold to be compared.
   """
@@ -70,6 +71,7 @@ class Preset:
   validation_fraction: float = 0.5
   evaluation: str = ""
   epsilons: Sequence[float] = ()
+  with_public: bool = False
   private_flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
   def methods(
@@ -85,18 +87,30 @@ class Preset:
       Flags of a run, for each method; a `Grid` for what is to be tuned.
     """
     thetas = self.thetas if thetas is None else thetas
-    epsilons = self.epsilons if epsilons is None else epsilons
-    if not epsilons:
-      tail_methods = [dict(algorithm="superquantile", theta=theta) for theta in thetas]
-      variants = [dict(algorithm="superquantile", **flags) for flags in self.variants]
-      return [dict(algorithm="fed_avg"), *map(dict, self.baselines), *tail_methods, *variants]
-    listed = []
-    for epsilon in epsilons:
-      listed.append(dict(algorithm="fed_avg", epsilon=epsilon, **self.private_flags["fed_avg"]))
-      for theta, threshold in itertools.product(thetas, thresholds.private()):
-        if threshold in self.private_flags:
-          own = dict(algorithm="superquantile", theta=theta, epsilon=epsilon, threshold=threshold)
-          listed.append({**own, **self.private_flags[threshold]})
+    listed = [] if self.epsilons and not self.with_public else self._public(thetas)
+    for epsilon in self.epsilons if epsilons is None else epsilons:
+      listed += self._private(thetas, epsilon)
+    return listed
+
+  def _public(self, thetas: Sequence[float]) -> list[dict[str, Any]]:
+    """Returns the methods without privacy."""
+    tail_methods = [dict(algorithm="superquantile", theta=theta) for theta in thetas]
+    variants = [dict(algorithm="superquantile", **flags) for flags in self.variants]
+    return [dict(algorithm="fed_avg"), *map(dict, self.baselines), *tail_methods, *variants]
+
+  def _private(self, thetas: Sequence[float], epsilon: float) -> list[dict[str, Any]]:
+    """Returns the methods with a budget: those that have flags of their own for it."""
+    common = dict(epsilon=epsilon)
+    rivals = [dict(algorithm="fed_avg"), *map(dict, self.baselines)]
+    listed = [
+      {**one, **common, **self.private_flags[one["algorithm"]]}
+      for one in rivals
+      if one["algorithm"] in self.private_flags
+    ]
+    for theta, threshold in itertools.product(thetas, thresholds.private()):
+      if threshold in self.private_flags:
+        own = dict(algorithm="superquantile", theta=theta, threshold=threshold)
+        listed.append({**own, **common, **self.private_flags[threshold]})
     return listed
 
 
@@ -222,6 +236,7 @@ PRESETS: Mapping[str, Preset] = {
     private_flags=dict(
       fed_avg=dict(clip_norm=1.5),
       geometric=dict(clip_norm=1.3),
+      primal_dual=dict(clip_norm=1.3),
       tree=dict(clip_norm=1.3, max_loss=0.9, num_bins=16),
     ),
   ),

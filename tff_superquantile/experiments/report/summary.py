@@ -1,4 +1,4 @@
-"""The figures of a comparison: method beside method, against the privacy budget, and all others."""
+"""The figures of a comparison: which there are, for which methods, and method beside method."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
-import pandas as pd
 
+from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
@@ -16,8 +16,6 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
-# Methods are compared by the paper's measure of the tail.
-P90 = "test.error.p90"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
@@ -72,7 +70,7 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """
   if len(groups) <= _MAX_CURVES:
     return groups
-  tails = tables.lowest_means(tables.of_groups(groups), P90, groups)
+  tails = tables.lowest_means(tables.of_groups(groups), tables.P90, groups)
   by_tail = [*tails, *(method for method in groups if method not in tails)]
   tail_methods = [method for method in by_tail if method.is_superquantile]
   baselines = [m for m in by_tail if m not in tail_methods and m != names.FED_AVG]
@@ -97,7 +95,7 @@ def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
   at_one_budget, epsilon = at_one_epsilon(groups)
   shown = contenders(at_one_budget)
   if len({method.epsilon for method in groups} - {None}) > 1:
-    figures.append(error_by_epsilon(groups))
+    figures += [budgets.error_by_epsilon(groups), budgets.tail_against_mean(groups)]
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
   drawn = [(error_by_method, at_one_budget, ""), *((one, shown, note) for one in _FIGURES)]
   for draw_one, methods, remark in drawn:
@@ -115,7 +113,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
   results = tables.over_seeds(tables.of_groups(groups))
   metrics = {
     "test.error.mean": "Mean error (%)",
-    P90: "90th percentile (%)",
+    tables.P90: "90th percentile (%)",
     "test.error.superquantile_90": "Worst 10 % (%)",
   }
   panels = [metric for metric in metrics if metric in results.index.get_level_values("metric")]
@@ -151,53 +149,5 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
     "Mean over seeds of three numbers of each table row; bars are standard deviations over seeds,"
     " the dotted line is FedAvg. Look for methods that are left of the line in the tail (middle and"
     " right) and not far right of it in the mean.",
-    svg,
-  )
-
-
-def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
-  """Draws mean and 90th percentile of the test error against the privacy budget."""
-  epsilons = {method: method.epsilon for method in groups}
-  results = tables.over_seeds(tables.of_groups(groups)).reset_index()
-  results["epsilon"] = pd.to_numeric(results["method"].map(epsilons))
-  results["family"] = results["method"].map({name: name.without_epsilon for name in groups})
-  results = results.dropna(subset="epsilon").sort_values("epsilon")
-  found = {name.without_epsilon for name in groups if name.epsilon is not None}
-  methods = sorted(found, key=lambda name: name.order)
-  looks = style.palette(methods)
-  with style.theme():
-    figure = mpl_figure.Figure((style.WIDTH, 3.6))
-    panels = figure.subplots(1, 2, squeeze=False)[0]
-    for axes, metric, title in zip(
-      panels, ("test.error.mean", P90), ("Mean error", "90th percentile of the error")
-    ):
-      for index, method in enumerate(methods):
-        curve = results[(results["family"] == method) & (results["metric"] == metric)]
-        axes.errorbar(
-          # Points lie side by side, so that the bars of methods do not hide each other.
-          curve["epsilon"] * (1.0 + 0.012 * index),
-          100 * curve["mean"],
-          yerr=100 * curve["sd"].fillna(0.0),
-          color=looks[method].color,
-          linestyle=looks[method].dash,
-          marker="o",
-          markersize=4,
-          linewidth=1.6,
-          elinewidth=1.0,
-          capsize=2.5,
-        )
-      axes.set(title=title, xlabel="ε", xscale="log")
-      axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(results["epsilon"].unique())))
-      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-      axes.xaxis.set_minor_locator(ticker.NullLocator())
-    panels[0].set_ylabel("Error of the test clients (%)")
-    style.add_legend(figure, looks, methods)
-    svg = style.to_svg(figure)
-  return style.Figure(
-    "error-by-epsilon",
-    "Error against the privacy budget",
-    "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors; bars are"
-    " standard deviations over seeds. Each curve is a method, each point a budget for all that its"
-    " server releases. Look at how fast a method loses to the left, where there is more noise.",
     svg,
   )

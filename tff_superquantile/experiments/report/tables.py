@@ -14,6 +14,7 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
+P90 = "test.error.p90"  # The paper's measure of the tail.
 _MINUS = "\N{MINUS SIGN}"
 ONE_SEED = "This is one seed, which cannot tell an effect from chance."
 # The kind of a table's entries; words and code may have rows of any length.

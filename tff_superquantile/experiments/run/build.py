@@ -60,6 +60,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     if not 0.0 < getattr(resolved, name) < math.inf:
       raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
   checks.scale("--max_loss", resolved.max_loss)
+  checks.scale("--threshold_step", resolved.threshold_step)
   return resolved
 
 
@@ -125,13 +126,13 @@ def _check_threshold(config: run_config.RunConfig) -> None:
       f"Found --smoothing={config.smoothing} with --threshold={threshold}; only reweighting is"
       " smoothed."
     )
-  is_noisy = threshold in thresholds.private()
-  if is_noisy and threshold_noise_multiplier is None:
+  row = thresholds.THRESHOLDS[threshold or "exact"]
+  if row.is_private and row.needs_noise and threshold_noise_multiplier is None:
     raise ValueError(
       f"Found --threshold={threshold} without --threshold_noise_multiplier; give the noise's"
       " standard deviation over the sensitivity, for example 1.0."
     )
-  if not is_noisy and threshold_noise_multiplier is not None:
+  if not row.is_private and threshold_noise_multiplier is not None:
     raise ValueError(
       f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
       f" one of {', '.join(thresholds.private())}."

@@ -80,7 +80,7 @@ def _parts(config: run_config.RunConfig) -> list[_Part]:
   parts = _own_parts(config)
   threshold = config.threshold if methods.METHODS[config.algorithm].has_threshold else None
   if threshold is not None and threshold != "exact":
-    parts.append(_Part(threshold, threshold))
+    parts.append(_Part(threshold, threshold.replace("_", "-")))
   if config.smoothing:
     parts += _number(config, "smoothing", *_NUMBERS["smoothing"])
   for field, (usual, titles) in _WORDS.items():

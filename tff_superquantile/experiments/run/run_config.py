@@ -27,7 +27,7 @@ INCIDENTAL = (
   "worker_timeout",
 )
 # What runs did whose flags do not say it.
-_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0"}
+_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0", "threshold_step": "0.01"}
 
 
 def _flag(
@@ -89,8 +89,9 @@ class RunConfig(_ParametersOfMethods):
     None,
     "How superquantile weighs the clients: exact, by the quantile of the cohort's losses;"
     " reweighting, by the paper's exact reweighting; tree, by the quantile of a private histogram;"
-    " geometric, by a quantile tracked with one private bit a client. None for exact, or in a"
-    " private run for geometric.",
+    " geometric, by a quantile tracked with one private bit a client; primal_dual, by one that"
+    " moves by --threshold_step a round, in a private run by a bit of each client. None for exact,"
+    " or in a private run for geometric.",
     choices=tuple(thresholds.THRESHOLDS),
   )
   threshold_noise_multiplier: Optional[float] = _flag(
@@ -183,6 +184,10 @@ class RunConfig(_ParametersOfMethods):
     "modular",
     "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
     choices=("modular", "integer"),
+  )
+  threshold_step: float = _flag(
+    0.01,
+    "Step size of --threshold=primal_dual, in units of the loss.",
   )
   smoothing: float = _flag(
     0.0,

@@ -28,10 +28,28 @@ class Threshold:
     build: Returns the threshold for `build_superquantile_fed_avg`, from a run's config, the key of
       its noise, 16 bytes, and the tree that its private release accounts for, if any.
     is_private: Whether its noise hides the losses from the server, or from readers of its releases.
+    needs_noise: Whether it has noise in every run. Another private one has none in a run without
+      `--threshold_noise_multiplier`.
   """
 
   build: Callable[[Config, bytes, tree_mechanism.TreeMechanism | None], Any]
   is_private: bool = False
+  needs_noise: bool = True
+
+
+def _build_primal_dual(
+  config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None
+) -> Any:
+  del tree
+  if config.threshold_noise_multiplier is None:
+    return functools.partial(tsq.build_primal_dual_quantile, step=config.threshold_step)
+  return functools.partial(
+    tsq.build_private_primal_dual_quantile,
+    noise_multiplier=config.threshold_noise_multiplier,
+    expected_clients=config.clients_per_round,
+    step=config.threshold_step,
+    noise_key=key,
+  )
 
 
 def _build_tree(config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None) -> Any:
@@ -70,6 +88,7 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     is_private=True,
   ),
+  "primal_dual": Threshold(_build_primal_dual, is_private=True, needs_noise=False),
 }
 
 

@@ -29,6 +29,7 @@ from absl import flags
 import pandas as pd
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import summary
@@ -43,7 +44,7 @@ _COLUMNS = (
   tables.Column("test.error.std", "sd"),
   tables.Column("test.error.p10", "p10"),
   tables.Column("test.error.p50", "p50"),
-  tables.Column(summary.P90, "p90"),
+  tables.Column(tables.P90, "p90"),
   tables.Column("test.error.p95", "p95"),
   tables.Column("test.error.superquantile_90", "worst 10 %"),
   tables.Column("test.error.best_10", "best 10 %"),
@@ -111,6 +112,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     summarize(groups),
     [
       table(groups, title="Results", note=_NOTE, lead=_LEAD, brief=BRIEF),
+      *_changes(groups),
       *map(page.Text, provenance.notes(finished, unfinished)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
       *figures,
@@ -121,6 +123,14 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     ],
     tables.to_csv(task, tables.of_groups(groups)),
   )
+
+
+def _changes(groups: run_folder.Groups) -> list[tables.Table]:
+  """Returns the changes of the tail at each of several budgets, if there are such runs."""
+  if len({method.epsilon for method in groups} - {None}) < 2:
+    return []
+  found = budgets.changes_by_epsilon(groups)
+  return [found] if found.rows else []
 
 
 def table(
@@ -143,7 +153,7 @@ def table(
     columns,
     {method: method.label for method in groups},
     coloured=coloured,
-    focus=summary.P90,
+    focus=tables.P90,
     **texts,
   )
 
@@ -163,7 +173,7 @@ def summarize(groups: run_folder.Groups) -> str:
   groups, epsilon = summary.at_one_epsilon(groups)
   results = tables.of_groups(groups)
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
-  tails = tables.lowest_means(results, summary.P90, groups)
+  tails = tables.lowest_means(results, tables.P90, groups)
   if not tails:
     return f"{budget}No method reports {_TAIL}."
   rivals = [method for method in tails if method != names.FED_AVG]
@@ -192,14 +202,14 @@ def summarize(groups: run_folder.Groups) -> str:
 
 def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
   """Returns the change of FedAvg's error by a method as a clause, and its changes of the tail."""
-  changes = tables.change(results, summary.P90, names.FED_AVG, method)
+  changes = tables.change(results, tables.P90, names.FED_AVG, method)
 
   def level(name: str, metric: str) -> float:
     values = tables.of_seed(results, name, metric)
     # Methods that share no seed are compared over all of theirs.
     return values[changes.index].mean() if len(changes) else values.mean()
 
-  before, after = (level(name, summary.P90) for name in (names.FED_AVG, method))
+  before, after = (level(name, tables.P90) for name in (names.FED_AVG, method))
   shown = pd.Series([after - before]) if changes.empty else changes
   levels = f"{tables.percent(before)} → {tables.percent(after)}"
   effect = f"{tables.effect(shown, _TAIL)} ({levels})"

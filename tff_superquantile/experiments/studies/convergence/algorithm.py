@@ -1,22 +1,23 @@
 """Simulates the convex theorem's algorithm: exact reweighting, smoothed, averaged iterates.
 
-`theorem_setting` gives the learning rate and the smoothing that the theorem's full version
-(thm:a:sfl-cvx) prescribes for a number of rounds; `simulate` runs the algorithm in numpy for many
-settings and seeds at once; `measure` compares the result with the optimum. The theorem
-(thm:sfl-main:cvx) bounds E F_theta(w_T) - F_theta(w*), for the averaged iterate w_T, by about
-G^2 / (lambda T) + B / sqrt(theta m).
+`theorem_setting` gives the learning rate and the smoothing of the theorem's full version
+(thm:a:sfl-cvx); `simulate` runs the algorithm in numpy for many settings and seeds at once;
+`measure` compares the result with the optimum. The theorem (thm:sfl-main:cvx) bounds
+E F_theta(w_T) - F_theta(w*), for the averaged iterate w_T, by about G^2 / (lambda T) +
+B / sqrt(theta m).
 """
 
 from collections.abc import Sequence
 import dataclasses
 import math
+from typing import Optional
 
 import numpy as np
 import pandas as pd
 
-from tff_superquantile import superquantile
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
+from tff_superquantile.experiments.studies.convergence import weighing
 
 LOCAL_STEPS = 4
 
@@ -66,7 +67,7 @@ def theorem_setting(
     The setting.
 
   Raises:
-    ValueError: If the cohort is of one client, whose log m = 0 the formulas divide by.
+    ValueError: If the cohort is of one client: the formulas divide by log m.
   """
   if cohort_size < 2:
     raise ValueError(f"Found cohort_size = {cohort_size}; expected at least 2.")
@@ -99,7 +100,7 @@ def local_maps(
   """Returns tau gradient steps on F_i + lambda / 2 |w|^2 as w -> matrices_i w + offsets_i.
 
   Args:
-    problem: The problem; its losses are quadratic, so that a step is affine.
+    problem: Its losses are quadratic, so that a step is affine.
     learning_rate: gamma.
     local_steps: tau.
 
@@ -108,8 +109,7 @@ def local_maps(
   """
   d = problem.dimension
   step = np.eye(d) - learning_rate * (problem.hessians + problem.l2 * np.eye(d))
-  matrices = np.broadcast_to(np.eye(d), step.shape)
-  offsets = np.zeros([problem.num_clients, d])
+  matrices, offsets = np.broadcast_to(np.eye(d), step.shape), np.zeros([problem.num_clients, d])
   for _ in range(local_steps):
     matrices = step @ matrices
     offsets = np.einsum("ijk,ik->ij", step, offsets) + learning_rate * problem.linear_terms
@@ -125,12 +125,13 @@ def simulate(
   local_steps: int,
   num_seeds: int = 1,
   seed: int = 0,
+  threshold_step: Optional[float] = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Runs the algorithm with exact, smoothed reweighting, all settings side by side.
+  """Runs the algorithm, all settings side by side.
 
   A round draws m clients without replacement, weighs them by the smoothed dual weights pi of their
-  losses (without the regulariser, which shifts all alike), and averages the models that their local
-  steps lead to by pi. The averaged iterate weighs w_t by (1 - gamma lambda tau / 2)^-(1 + t).
+  losses (which leave out the regulariser), and averages the models that their local steps lead to.
+  The averaged iterate weighs w_t by (1 - gamma lambda tau / 2)^-(1 + t).
 
   Args:
     problem: The problem.
@@ -140,9 +141,10 @@ def simulate(
     local_steps: tau.
     num_seeds: Sequences of cohorts for each setting.
     seed: The seed of all of them.
+    threshold_step: The step of the primal-dual threshold in place of reweighting; see `weighing`.
 
   Returns:
-    The results of each run, (the weighted average of w_0 to w_T, w_T): [setting, seed, d] each.
+    (The weighted average of w_0 to w_T, w_T) of each run: [setting, seed, d] each.
   """
   n, d = problem.num_clients, problem.dimension
   # Long runs come first, so that those under way are always the first rows.
@@ -150,6 +152,7 @@ def simulate(
   rows = [settings[i] for i in order]
   thetas = np.array([[s.theta] * num_seeds for s in rows])
   smoothings = np.array([[s.smoothing] * num_seeds for s in rows])
+  weigh = weighing.build(thetas, smoothings, threshold_step)
   last_rounds = np.array([s.num_rounds for s in rows])
   maps = np.empty([len(rows), n, d * d + d])
   for row, setting in zip(maps, rows):
@@ -169,21 +172,18 @@ def simulate(
     if cohort_size < n:
       # The m smallest of n random numbers are a uniform draw without replacement.
       cohorts = np.argpartition(rng.random(losses.shape), cohort_size - 1, -1)[..., :cohort_size]
-      of_cohort = superquantile.smoothed_dual_weights(
-        np.take_along_axis(losses, cohorts, -1), thetas[:active], smoothings[:active]
-      )
       weights = np.zeros_like(losses)
-      np.put_along_axis(weights, cohorts, of_cohort, -1)
+      np.put_along_axis(weights, cohorts, weigh(np.take_along_axis(losses, cohorts, -1)), -1)
     else:
-      weights = superquantile.smoothed_dual_weights(losses, thetas[:active], smoothings[:active])
+      weights = weigh(losses)
     mixed = weights @ maps[:active]
     matrices = mixed[..., : d * d].reshape(*here.shape, d)
-    points[:active] = np.einsum("rsij,rsj->rsi", matrices, here) + mixed[..., d * d :]
+    moved = np.einsum("rsij,rsj->rsi", matrices, here) + mixed[..., d * d :]
+    points[:active] = np.where(weights.any(-1, keepdims=True), moved, here)  # Or the tail is empty.
     # beta_{t + 1} over the sum of beta_0 to beta_{t + 1}.
     share = (1.0 - decay[:active]) / (1.0 - decay[:active] ** (t + 2))
     averages[:active] += share[:, None, None] * (points[:active] - averages[:active])
-  in_order = np.argsort(order)
-  return averages[in_order], points[in_order]
+  return averages[np.argsort(order)], points[np.argsort(order)]
 
 
 def measure(
@@ -193,6 +193,7 @@ def measure(
   thetas: Sequence[float],
   all_rounds: Sequence[int],
   num_seeds: int,
+  threshold_step: Optional[float] = None,
 ) -> pd.DataFrame:
   """Runs the algorithm for every tail fraction and number of rounds.
 
@@ -202,11 +203,12 @@ def measure(
     thetas: Tail fractions.
     all_rounds: Numbers of rounds T; learning rate and smoothing depend on T.
     num_seeds: Runs of each, if m < n; with everyone nothing is random.
+    threshold_step: As in `simulate`.
 
   Returns:
     A row for each, with the attributes of its `Setting`, "cohort_size" and "num_seeds"; "error",
-    the mean over seeds of F_theta at the averaged iterate, less its minimum; "sd", its standard
-    deviation over seeds, 0 for one; and "last_error", as "error" of the last iterate.
+    the mean over seeds of F_theta at the averaged iterate, less its minimum; "sd", that over seeds,
+    0 for one; and "last_error", as "error" of the last iterate.
   """
   constants = regression.build_constants(problem)
   start = regression.build_start(problem, constants)
@@ -233,6 +235,7 @@ def measure(
     local_steps=LOCAL_STEPS,
     num_seeds=num_seeds,
     seed=cohort_size,
+    threshold_step=threshold_step,
   )
   errors = []
   for setting, averaged, last in zip(settings, *runs):

@@ -25,8 +25,8 @@ _BIAS_CAPTION = (
   "Exact, by the hypergeometric distribution. Left: how far the mean over cohorts is from F_θ, at"
   " the minimum of F_θ (lines) and at the worst of random points (crosses). Right: F_θ at the"
   " minimum of that mean, less its own minimum (lines), and what the algorithm had reached after"
-  " the most rounds (circles). Dashed: the bound B / √(θ m), which both lie below; the"
-  " dash-dotted guide falls as 1 / (θ m)."
+  " the most rounds (circles), also with the primal-dual threshold (squares). Dashed: the bound"
+  " B / √(θ m), which both lie below; the dash-dotted guide falls as 1 / (θ m)."
 )
 _DASHED, _DASH_DOTTED = (0, (5, 2)), (0, (6, 2, 1.5, 2))
 
@@ -87,11 +87,14 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
   return style.Figure("error-by-rounds", title, _ROUNDS_CAPTION, svg)
 
 
-def sampling_bias(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int) -> style.Figure:
+def sampling_bias(
+  points: pd.DataFrame, duals: pd.DataFrame, biases: pd.DataFrame, num_clients: int
+) -> style.Figure:
   """Draws the bias of cohorts, and the error that it leaves, against theta m.
 
   Args:
     points: As in `error_by_rounds`.
+    duals: The same with the primal-dual threshold, for the most rounds.
     biases: As in `error_by_rounds`.
     num_clients: n.
 
@@ -114,6 +117,8 @@ def sampling_bias(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int) 
       right.plot("mass", "floor", data=here, color=color, linewidth=1.6)
       found = reached[reached["theta"] == theta]
       right.plot(theta * found["cohort_size"], found["error"], "o", color=color, markersize=4.5)
+      found = duals[duals["theta"] == theta]
+      right.plot(theta * found["cohort_size"], found["error"], "s", color=color, markersize=3.5)
     for axes, title in ((left, "F less its mean over cohorts"), (right, "Floor of the error")):
       axes.plot("mass", "bound", data=bounds, color=style.GREY, linestyle=_DASHED, linewidth=1.2)
       axes.plot(guide, 0.03 / guide, color=style.GREY, linestyle=_DASH_DOTTED, linewidth=1.0)

@@ -1,0 +1,139 @@
+"""The primal-dual thresholds against their recursion, and their tail against theta."""
+
+import numpy as np
+import problems
+import pytest
+
+from tff_superquantile import superquantile
+from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.threshold import AdaptiveTheta
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_KEY = bytes(range(16))
+_TINY = 1e-6
+
+
+def _private(theta=0.3, noise_multiplier=_TINY, expected_clients=10.0, **options):
+  return threshold_lib.build_private_primal_dual_quantile(
+    theta, noise_multiplier, expected_clients, **{"noise_key": _KEY, **options}
+  )
+
+
+def _rounds(process, rounds, weights=None):
+  """The measurements of rounds whose losses are given."""
+  state, found = process.initialize(), []
+  for i, losses in enumerate(rounds):
+    of_round = np.ones(len(losses)) if weights is None else weights[i]
+    output = process.next(
+      state,
+      [np.float32(loss) for loss in losses],
+      [np.float32(weight) for weight in of_round],
+      problems.clients(len(losses)),
+    )
+    state = output.state
+    assert output.measurements["threshold"] == output.result
+    found.append(output.measurements)
+  return found
+
+
+def _recursion(rounds, weights, theta, step):
+  """The thresholds, float64; the next one follows the share of those at or above this one."""
+  t, found = np.inf, []
+  for losses, of_round in zip(rounds, weights):
+    losses, of_round = np.float32(losses).astype(float), np.asarray(of_round, float)
+    counted = (of_round > 0) & ~np.isnan(losses)
+    losses, of_round = losses[counted], of_round[counted] / max(of_round[counted].sum(), 1e-9)
+    if not losses.size:
+      found.append(t)
+      continue
+    if not found or np.isinf(found[-1]):
+      t = superquantile.quantile(losses, theta, of_round)
+    found.append(t)
+    t = float(np.float32(t + step * (of_round[losses >= np.float32(t)].sum() / theta - 1.0)))
+  return found
+
+
+def test_equals_the_recursion():
+  rng = np.random.default_rng(0)
+  rounds = [*rng.gamma(2.0, size=[6, 9]), [], [np.nan, 3.0, 1e30, -2.0], [np.nan], [7.0] * 3]
+  rounds = [[np.nan], [], *rounds]  # No loss has set it yet.
+  weights = [rng.integers(0, 5, len(losses)) for losses in rounds]
+  weights[2][:] = 1
+  process = threshold_lib.build_primal_dual_quantile(0.3, step=0.4)
+  found = [m["threshold"] for m in _rounds(process, rounds, weights)]
+  np.testing.assert_allclose(found, _recursion(rounds, weights, 0.3, 0.4), rtol=1e-6)
+  assert np.isinf(found[:2]).all() and np.isfinite(found[2:]).all() and len(set(found)) >= 8
+
+
+def test_the_measured_superquantile_is_the_objective_of_rockafellar_and_uryasev():
+  rng = np.random.default_rng(1)
+  rounds = rng.gamma(2.0, size=[5, 11])
+  process = threshold_lib.build_primal_dual_quantile(0.2, step=0.3)
+  for losses, measured in zip(rounds, _rounds(process, rounds)):
+    t = float(measured["threshold"])
+    objective = t + np.maximum(np.float32(losses) - t, 0.0).mean() / 0.2
+    assert measured["loss_superquantile"] == pytest.approx(objective, rel=1e-5)
+    assert measured["loss_superquantile"] >= superquantile.superquantile(losses, 0.2) - 1e-5
+    assert measured["loss_mean"] == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def test_small_cohorts_find_the_quantile_of_the_population():
+  # The quantile of one cohort of five is its largest loss, of all losses the upper tenth.
+  rng = np.random.default_rng(2)
+  population = rng.gamma(2.0, size=2000)
+  rounds = rng.choice(population, [1200, 5])
+  process = threshold_lib.build_primal_dual_quantile(0.1, step=0.02)
+  found = np.array([m["threshold"] for m in _rounds(process, rounds)])[400:]
+  assert found.mean() == pytest.approx(np.quantile(population, 0.9), abs=0.15)
+  in_tail = (rounds[400:] >= found[:, np.newaxis]).mean()
+  assert in_tail == pytest.approx(0.1, abs=0.01)  # Exact: 0.2.
+
+
+@pytest.mark.parametrize("build", [threshold_lib.build_primal_dual_quantile, _private])
+def test_theta_one_selects_everybody(build):
+  found = _rounds(build(1.0), [[3.0, 1.0, -5.0], [0.0], []])
+  assert [float(m["threshold"]) for m in found] == [-np.inf] * 3
+
+
+def test_the_private_threshold_takes_the_same_steps():
+  rng = np.random.default_rng(3)
+  rounds = rng.gamma(2.0, size=[8, 10])
+  found = _rounds(_private(step=0.4, initial_estimate=1.5), rounds)
+  t, above = 1.5, []
+  for losses, measured in zip(rounds, found):
+    assert measured["threshold"] == pytest.approx(t, rel=1e-5)
+    above.append((losses >= t).sum())
+    assert measured["estimated_tail_size"] == pytest.approx(max(above[-1], 3.0), abs=1e-3)
+    t += 0.4 * ((losses >= t).mean() / 0.3 - 1.0)
+  assert min(above) < 3 < max(above)
+
+
+def test_the_private_threshold_has_its_noise():
+  z, num_clients = 4.0, 30
+  # Half of the losses are below: only noise moves the estimate.
+  rounds = np.tile(np.repeat([0.0, 100.0], num_clients // 2), [400, 1])
+  process = _private(0.5, z, float(num_clients), step=0.1, initial_estimate=50.0)
+  found = np.array([m["threshold"] for m in _rounds(process, rounds)], float)
+  noise = np.diff(found)
+  expected = 0.1 / 0.5 * 0.5 * z / num_clients
+  assert noise.std() == pytest.approx(expected, rel=0.12)
+  assert noise.mean() == pytest.approx(0.0, abs=4 * expected / 20)
+
+
+def test_the_private_threshold_of_strange_cohorts():
+  found = _rounds(_private(), [[np.nan] * 3, [], [np.inf, -np.inf], [1e30] * 40])
+  assert np.isfinite([m["threshold"] for m in found]).all()
+  sizes = [float(m["estimated_tail_size"]) for m in found]
+  assert min(sizes) >= 3.0 - 1e-6 and sizes[-1] == 10.0
+
+
+@pytest.mark.parametrize("build", [threshold_lib.build_primal_dual_quantile, _private])
+def test_bad_arguments(build):
+  with pytest.raises(ValueError, match="AdaptiveTheta.*expected a number"):
+    build(AdaptiveTheta(5, 0.1, 1.0))
+  for step in (0.0, -1.0, np.nan, np.inf):
+    with pytest.raises(ValueError, match="step"):
+      build(0.5, step=step)
+  with pytest.raises(ValueError, match="theta"):
+    build(0.0)

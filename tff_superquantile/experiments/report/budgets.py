@@ -1,0 +1,158 @@
+"""Private methods at several budgets: figures and a table of their changes against FedAvg."""
+
+from __future__ import annotations
+
+import itertools
+
+from matplotlib import figure as mpl_figure
+from matplotlib import ticker
+import pandas as pd
+
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+_MEAN = "test.error.mean"
+_CHANGES_NOTE = (
+  "The 90th percentile of a method’s test errors less that of FedAvg with the same budget and seed,"
+  " in percentage points: mean ± standard deviation over seeds; the lowest of a budget is bold."
+  " Parameters that are tuned on validation clients spend a budget of their own, which these do not"
+  " include."
+)
+
+
+def _of_budgets(groups: run_folder.Groups) -> tuple[pd.DataFrame, list[names.Name]]:
+  """Returns means over seeds with the columns "epsilon" and "family", and the private families.
+
+  A family is a method whatever its budget; epsilon is NaN without privacy.
+  """
+  results = tables.over_seeds(tables.of_groups(groups)).reset_index()
+  results["epsilon"] = pd.to_numeric(results["method"].map({m: m.epsilon for m in groups}))
+  results["family"] = results["method"].map({m: m.without_epsilon for m in groups})
+  found = {method.without_epsilon for method in groups if method.epsilon is not None}
+  return results, sorted(found, key=lambda name: name.order)
+
+
+def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
+  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
+
+  Args:
+    groups: Finished runs by method, of several budgets.
+
+  Returns:
+    A row for each private method, a column for each budget, smallest first. It has no rows where
+    FedAvg has no run with a budget.
+  """
+  results = tables.of_groups(groups)
+  epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
+  of_budget: dict[tuple[str, float | None], names.Name]
+  of_budget = {(m.without_epsilon, m.epsilon): m for m in groups}
+  families = [family for family in _of_budgets(groups)[1] if family != names.FED_AVG]
+  found = {}
+  for family, epsilon in itertools.product(families, epsilons):
+    fed_avg, method = (of_budget.get((one, epsilon)) for one in (names.FED_AVG, family))
+    if fed_avg is not None and method is not None:
+      changes = tables.change(results, tables.P90, fed_avg, method)
+      if len(changes):
+        found[family, epsilon] = changes
+  lowest = {
+    epsilon: min((found[key].mean() for key in found if key[1] == epsilon), default=None)
+    for epsilon in epsilons
+  }
+  rows = []
+  for family in families:
+    cells = []
+    for epsilon in epsilons:
+      changes = found.get((family, epsilon))
+      if changes is None:
+        cells.append(tables.Cell("–"))
+        continue
+      text, _, spread = tables.points(changes).partition(" ")
+      cells.append(tables.Cell(text, spread, changes.mean() == lowest[epsilon]))
+    rows.append(tables.Row(family.label, cells))
+  headings = ["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
+  return tables.Table(
+    "The tail against FedAvg of the same budget", headings, rows if found else [], _CHANGES_NOTE
+  )
+
+
+def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
+  """Draws mean and 90th percentile of the test error against the privacy budget."""
+  results, methods = _of_budgets(groups)
+  results = results.dropna(subset="epsilon").sort_values("epsilon")
+  looks = style.palette(methods)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 3.6))
+    panels = figure.subplots(1, 2, squeeze=False)[0]
+    for axes, metric, title in zip(
+      panels, ("test.error.mean", tables.P90), ("Mean error", "90th percentile of the error")
+    ):
+      for index, method in enumerate(methods):
+        curve = results[(results["family"] == method) & (results["metric"] == metric)]
+        axes.errorbar(
+          # Points lie side by side, so that the bars of methods do not hide each other.
+          curve["epsilon"] * (1.0 + 0.012 * index),
+          100 * curve["mean"],
+          yerr=100 * curve["sd"].fillna(0.0),
+          color=looks[method].color,
+          linestyle=looks[method].dash,
+          marker="o",
+          markersize=4,
+          linewidth=1.6,
+          elinewidth=1.0,
+          capsize=2.5,
+        )
+      axes.set(title=title, xlabel="ε", xscale="log")
+      axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(results["epsilon"].unique())))
+      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
+    panels[0].set_ylabel("Error of the test clients (%)")
+    style.add_legend(figure, looks, methods)
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "error-by-epsilon",
+    "Error against the privacy budget",
+    "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors; bars are"
+    " standard deviations over seeds. Each curve is a method, each point a budget for all that its"
+    " server releases. Look at how fast a method loses to the left, where there is more noise.",
+    svg,
+  )
+
+
+def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
+  """Draws the 90th percentile of the test error against its mean, a curve over budgets a method."""
+  results, methods = _of_budgets(groups)
+  metrics = [_MEAN, tables.P90]
+  wide = results[results["metric"].isin(metrics)].pivot(
+    index=["family", "epsilon"], columns="metric", values="mean"
+  )
+  wide = (100 * wide).reset_index()
+  looks = style.palette(methods)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 4.2))
+    axes = figure.add_subplot()
+    for method in methods:
+      look = looks[method]
+      own = wide[wide["family"] == method]
+      curve = own.dropna(subset="epsilon").sort_values("epsilon")
+      axes.plot(*curve[metrics].to_numpy().T, color=look.color, linestyle=look.dash, linewidth=1.6)
+      for epsilon, x, y in curve[["epsilon", *metrics]].itertuples(index=False):
+        axes.plot(x, y, "o", color=look.color, markersize=4)
+        axes.annotate(
+          f"{epsilon:g}", (x, y), (3, 3), textcoords="offset points", fontsize=7, color=look.color
+        )
+      public = own[own["epsilon"].isna()]
+      axes.plot(public[_MEAN], public[tables.P90], "*", color=look.color, markersize=9)
+    axes.set(xlabel="Mean error (%)", ylabel="90th percentile of the error (%)")
+    style.add_legend(figure, looks, methods)
+    svg = style.to_svg(figure)
+  return style.Figure(
+    "tail-against-mean",
+    "Tail against mean, by privacy budget",
+    "Means over seeds, of the test clients’ errors. Each curve is a method, each point a budget ε,"
+    " written beside it; a star is the method without privacy. Lower left is better for all. Of two"
+    " methods at one budget, neither is better where one has the lower tail and the other the lower"
+    " mean.",
+    svg,
+  )

@@ -1,0 +1,66 @@
+"""Weighs the clients of a cohort by their losses, in runs side by side."""
+
+from typing import Callable, Optional
+
+import numpy as np
+
+from tff_superquantile import superquantile
+
+
+class SmoothedDual:
+  """Weighs by the smoothed dual weights of the cohort's losses, as the paper does."""
+
+  def __init__(self, thetas: np.ndarray, smoothings: np.ndarray):
+    """Initializes the weighing.
+
+    Args:
+      thetas: [runs, seeds], tail fractions.
+      smoothings: [runs, seeds], nu.
+    """
+    self._thetas, self._smoothings = thetas, smoothings
+
+  def __call__(self, losses: np.ndarray) -> np.ndarray:
+    """Returns weights of sum 1 for losses [r, seeds, m] of the first r runs."""
+    active = len(losses)
+    return superquantile.smoothed_dual_weights(
+      losses, self._thetas[:active], self._smoothings[:active]
+    )
+
+
+class PrimalDual:
+  """Weighs alike those at or above a number t of the server, which takes a step in each round.
+
+  It is what `tff_superquantile.threshold.build_primal_dual_quantile` does, with t from the first
+  cohort.
+  """
+
+  def __init__(self, thetas: np.ndarray, step: float):
+    """Initializes the weighing.
+
+    Args:
+      thetas: [runs, seeds], tail fractions.
+      step: The step size of t, in units of the loss.
+    """
+    self._thetas, self._step = thetas, step
+    self._t = np.full(thetas.shape, np.nan)
+
+  def __call__(self, losses: np.ndarray) -> np.ndarray:
+    """Returns weights of sum 1, or all 0 for an empty tail, for losses [r, seeds, m]."""
+    t, thetas = self._t[: len(losses)], self._thetas[: len(losses)]
+    if np.isnan(t).any():
+      size = losses.shape[-1]
+      last = np.ceil(thetas * size * (1 - superquantile.TAIL_MASS_TOLERANCE)).astype(int)
+      of_first = -np.sort(-losses, axis=-1)
+      t[:] = np.take_along_axis(of_first, np.maximum(last, 1)[..., np.newaxis] - 1, -1)[..., 0]
+    above = losses >= t[..., np.newaxis]
+    t += self._step * (above.mean(axis=-1) / thetas - 1.0)
+    return above / np.maximum(above.sum(axis=-1, keepdims=True), 1)
+
+
+def build(
+  thetas: np.ndarray, smoothings: np.ndarray, threshold_step: Optional[float]
+) -> Callable[[np.ndarray], np.ndarray]:
+  """Returns a `SmoothedDual`, or with a step a `PrimalDual`."""
+  if threshold_step is None:
+    return SmoothedDual(thetas, smoothings)
+  return PrimalDual(thetas, threshold_step)

@@ -1,0 +1,158 @@
+"""Builds thresholds that are a variable of the server, moved a step a round (primal-dual CVaR)."""
+
+import collections
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from privacy import checks
+from tff_superquantile.threshold import adaptive_theta
+from tff_superquantile.threshold import exact
+from tff_superquantile.threshold import process
+from tff_superquantile.threshold import quantile_tracker
+
+
+def build_primal_dual_quantile(
+  theta: adaptive_theta.Theta, *, step: float = 0.01
+) -> process.ThresholdProcess:
+  """Builds the threshold of primal-dual superquantile optimisation, from the cohort's losses.
+
+  The superquantile of the losses of ALL clients is, by Rockafellar and Uryasev (2000),
+
+      F_theta(w) = min_t  t + E max(F_i(w) - t, 0) / theta,
+
+  whose subgradients at (w, t) are E [F_i >= t] grad F_i / theta and 1 - P(F_i >= t) / theta. Both
+  are means over clients, so that a cohort of any size estimates them without bias. The server keeps
+  t and takes a step along each (Theodoropoulos et al. 2023, arXiv 2309.14176): the clients with
+  F_i >= t train, and then
+
+      t <- t + step (share of the cohort with F_i >= t, over theta, less 1).
+
+  The quantile of a small cohort's losses is a biased estimate of that of all: its mean over cohorts
+  has another minimum than F_theta. This t has seen the cohorts of about theta / (step p) rounds,
+  where p is the density of the losses at t. A tail may be empty; then the model stays as it is.
+
+  The first cohort that has a loss sets t to its upper (1 - theta)-quantile.
+
+  Args:
+    theta: The tail fraction, in (0, 1]. For 1, all losses count and t only falls: FedAvg. An
+      `AdaptiveTheta` is refused, as t follows one quantile over many rounds.
+    step: The step size of t, in units of the loss. The quantile moves with the model; t falls by at
+      most `step` in a round.
+
+  Returns:
+    A `ThresholdProcess` whose result is t before the round's step, float32, in units of the loss
+    (+inf until a loss counts). Measurements: `threshold` and `loss_mean`; `loss_superquantile`, the
+    objective above for the cohort at t, never below the cohort's superquantile.
+
+  Raises:
+    ValueError: If a number is out of its range, or theta is adaptive.
+  """
+  theta = adaptive_theta.check_theta(theta)
+  if isinstance(theta, adaptive_theta.AdaptiveTheta):
+    raise ValueError(
+      f"Found theta = {theta} with the primal-dual threshold, which follows one quantile over many"
+      " rounds; expected a number, or the threshold exact or tree."
+    )
+  step = checks.scale("step", step)
+
+  def initial_state_fn():
+    return collections.OrderedDict(
+      threshold=tf.constant(np.inf, tf.float32), is_set=tf.constant(False)
+    )
+
+  def server_fn(state, rows):
+    losses, weights, index = exact.sorted_tail(rows, theta)
+    any_counts = tf.reduce_any(process.counted(rows))
+    first = tf.cast(losses[index], tf.float32)
+    threshold = tf.where(state["is_set"], state["threshold"], first)
+    t = tf.cast(threshold, tf.float64)
+    above = tf.reduce_sum(tf.where(losses >= t, weights, tf.zeros_like(weights)))
+    moved = tf.cast(t + step * (above / theta - 1.0), tf.float32)
+    if theta == 1.0:  # All train, though rounding would leave out the client that has set t.
+      threshold = tf.constant(-np.inf, tf.float32)
+    # A product would be NaN for an empty cohort, whose placeholder loss is infinite.
+    excess = tf.reduce_sum(tf.where(losses > t, weights * (losses - t), tf.zeros_like(losses)))
+    new_state = collections.OrderedDict(
+      threshold=tf.where(any_counts, moved, state["threshold"]),
+      is_set=tf.logical_or(state["is_set"], any_counts),
+    )
+    measurements = collections.OrderedDict(
+      threshold=threshold,
+      loss_mean=tf.cast(tf.reduce_sum(weights * losses), tf.float32),
+      loss_superquantile=tf.cast(t + excess / theta, tf.float32),
+    )
+    return new_state, threshold, measurements
+
+  return process.build_process_of_losses(
+    server_fn, process.share_at_or_above, initial_state_fn=initial_state_fn
+  )
+
+
+def build_private_primal_dual_quantile(
+  theta: adaptive_theta.Theta,
+  noise_multiplier: float,
+  expected_clients: float,
+  *,
+  step: float = 0.01,
+  initial_estimate: float = 0.0,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  noise_key: Optional[bytes] = None,
+) -> process.ThresholdProcess:
+  """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
+
+  A client's bit says whether its loss is below t. With `below` the noisy fraction of such clients,
+  t <- t - (step / theta) (below - (1 - theta)): the same step.
+
+  Guarantee: see `quantile_tracker.build_tracker`, a Gaussian mechanism of `noise_multiplier`.
+
+  The round uses t before its step, so that its tail are the clients whose bits were summed. Their
+  estimated number, m / 2 less the noisy sum, is computed from the release, at no cost in privacy.
+  It is used where it is above theta m, as in the first rounds, in which t rises from the initial
+  estimate and nearly all train: there theta m would multiply their mean by 1 / theta.
+
+  Each client counts once, whatever its weight. NaN adds nothing to the sum and is never selected;
+  infinite and negative losses count as they are.
+
+  Args:
+    theta: As in `build_primal_dual_quantile`. For 1 the threshold is -inf.
+    noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
+    expected_clients: m, the divisor of the sum, q n with Poisson sampling.
+    step: The step size of t, in units of the loss.
+    initial_estimate: The first t, in units of the loss. From below, t rises by up to
+      step (1 / theta - 1) in a round while all train; from above it would fall by `step` alone,
+      and none would.
+    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+
+  Returns:
+    A `ThresholdProcess`, whose result is t before the round's step, float32. Measurements:
+    `threshold`; `estimated_tail_size`, from theta m to m.
+
+  Raises:
+    ValueError: If a number is out of its range, or theta is adaptive.
+  """
+  theta, noise_multiplier, expected_clients = quantile_tracker.check(
+    "primal-dual", theta, noise_multiplier, expected_clients
+  )
+  query = tfp.QuantileEstimatorQuery(
+    initial_estimate=float(checks.number("initial_estimate", initial_estimate)),
+    target_quantile=1.0 - theta,
+    learning_rate=checks.scale("step", step) / theta,
+    below_estimate_stddev=0.0,
+    expected_num_records=expected_clients,
+    geometric_update=False,
+  )
+  smallest = theta * expected_clients
+
+  def at_server(before, after, noised):
+    del after
+    above = tf.clip_by_value(0.5 * expected_clients - noised, smallest, expected_clients)
+    return before, above
+
+  return quantile_tracker.build_tracker(
+    query, theta, noise_multiplier, sum_factory, noise_key, "primal-dual threshold", at_server
+  )

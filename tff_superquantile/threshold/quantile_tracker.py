@@ -1,0 +1,171 @@
+"""Tracks a quantile of the losses from round to round by a private bit of each client.
+
+The channel of the private thresholds `geometric` and `primal_dual`, which differ in the step that
+the estimate takes.
+"""
+
+import collections
+from typing import Callable, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from privacy import checks
+from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.threshold import adaptive_theta
+from tff_superquantile.threshold import process
+
+# A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
+_SENSITIVITY = 0.5
+
+
+class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Sums records exactly, by secure sums of the numbers of positive and negative ones."""
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    @tff.tensorflow.computation(value_type)
+    def count(record):
+      return collections.OrderedDict(
+        below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
+      )
+
+    @tff.tensorflow.computation(count.type_signature.result)
+    def total(counts):
+      return _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, records):
+      counts = tff.federated_secure_sum(tff.federated_map(count, records), max_input=1)
+      return tff.templates.MeasuredProcessOutput(
+        state, tff.federated_map(total, counts), tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def check(
+  name: str, theta: adaptive_theta.Theta, noise_multiplier: float, expected_clients: float
+) -> tuple[float, float, float]:
+  """Returns theta, the noise multiplier and the expected number of clients as checked floats.
+
+  Args:
+    name: The name of the threshold.
+    theta: The tail fraction; an `AdaptiveTheta` is refused.
+    noise_multiplier: Of the sum of bits.
+    expected_clients: The divisor of the sum.
+
+  Raises:
+    ValueError: If one is out of its range.
+  """
+  theta = adaptive_theta.check_theta(theta)
+  if isinstance(theta, adaptive_theta.AdaptiveTheta):
+    raise ValueError(
+      f"Found theta = {theta} with the {name} threshold, which releases nothing that tells how"
+      " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
+    )
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  return theta, noise_multiplier, checks.scale("expected_clients", expected_clients)
+
+
+def build_tracker(
+  query: tfp.QuantileEstimatorQuery,
+  theta: float,
+  noise_multiplier: float,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  noise_key: Optional[bytes],
+  purpose: str,
+  at_server_fn: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+) -> process.ThresholdProcess:
+  """Builds a threshold that moves by the noisy sum of one bit a client.
+
+  Guarantee: the sum of the bits with Gaussian noise, and all that is computed from it, is a
+  Gaussian mechanism of noise multiplier `noise_multiplier` under zero-out adjacency and under
+  addition or removal of a client: a client's record is -1/2, 1/2, or 0 without a loss, so that the
+  sum has sensitivity 1/2, and the noise has standard deviation noise_multiplier / 2. The server
+  that adds the noise is trusted with the sum.
+
+  Args:
+    query: Moves the estimate by the noisy sum of the records. It adds no noise of its own.
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate.
+    noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
+    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    purpose: Names the use of the noise.
+    at_server_fn: A TensorFlow function of the estimate that the bits were made with, the next one
+      and the noisy sum of the records, float32 [] each, to (the round's threshold, the estimated
+      size of its tail, positive).
+
+  Returns:
+    A `ThresholdProcess`. Measurements: `threshold` and `estimated_tail_size`.
+  """
+  noise = seeded_gaussian_query.SeededGaussianSumQuery(
+    _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
+  )
+
+  @tff.tensorflow.computation
+  def initial_state():
+    return collections.OrderedDict(
+      tracker=query.initial_global_state(), noise=noise.initial_global_state()
+    )
+
+  state_type = initial_state.type_signature.result
+
+  @tff.tensorflow.computation(state_type)
+  def sample_params(state):
+    return query.derive_sample_params(state["tracker"])
+
+  @tff.tensorflow.computation(sample_params.type_signature.result, process.LOSS_TYPE)
+  def record_at_client(params, loss):
+    record = query.preprocess_record(params, loss)
+    return tf.where(tf.math.is_nan(loss), 0.0, record)
+
+  sum_process = (sum_factory or _SecureSignSumFactory()).create(process.LOSS_TYPE)
+
+  @tff.tensorflow.computation(state_type, process.LOSS_TYPE)
+  def at_server(state, total):
+    before = state["tracker"].current_estimate
+    noised, noise_state, _ = noise.get_noised_result(total, state["noise"])
+    after, tracker_state, _ = query.get_noised_result(noised, state["tracker"])
+    threshold, tail_size = at_server_fn(before, after, noised)
+    if theta == 1.0:
+      threshold = tf.constant(-np.inf, tf.float32)
+    new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
+    measurements = collections.OrderedDict(threshold=threshold, estimated_tail_size=tail_size)
+    return new_state, threshold, measurements
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      collections.OrderedDict(
+        query=tff.federated_eval(initial_state, tff.SERVER), sum=sum_process.initialize()
+      )
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result, tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS)
+  )
+  def next_of_losses(state, losses):
+    params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
+    records = tff.federated_map(record_at_client, (params, losses))
+    output = sum_process.next(state["sum"], records)
+    new_query, threshold, measurements = tff.federated_map(
+      at_server, (state["query"], output.result)
+    )
+    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
+    return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
+
+  def report_fn(loss, weight, client):
+    del weight, client
+    return loss  # The client makes a bit of it when it has learned the estimate.
+
+  return process.ThresholdProcess(
+    initialize, next_of_losses, report_fn, process.share_at_or_above, is_private=True
+  )
