@@ -214,7 +214,8 @@ def _wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
   if release.update_sum is not None:
     summed = release.update_sum
     norm = summed.clip_norm if ledger.clip_norm is None else ledger.clip_norm
-    expected_sum = calibration.sum_for(release, norm, summed.num_entries)
+    num_parameters = summed.num_entries - release.weighted_updates
+    expected_sum = calibration.sum_for(release, norm, num_parameters)
     derived.append(("update_sum", summed, expected_sum))
   found = []
   for name, mechanism, expected in derived:
@@ -242,10 +243,14 @@ def _wrong_numbers(
       f" {release.population}."
     )
   summed = release.update_sum
-  if num_parameters is not None and summed is not None and summed.num_entries != num_parameters:
-    found.append(
-      f"weights.npz has {num_parameters} numbers and the ledger noise on {summed.num_entries}."
-    )
+  if num_parameters is not None and summed is not None:
+    # Beside the numbers of an update there is that of its weight.
+    if summed.num_entries != num_parameters + release.weighted_updates:
+      besides = " and a weight" if release.weighted_updates else ""
+      found.append(
+        f"weights.npz has {num_parameters} numbers{besides} and the ledger noise on"
+        f" {summed.num_entries}."
+      )
   return found
 
 

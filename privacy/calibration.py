@@ -95,7 +95,10 @@ def sum_for(
   if release.update_noise_multiplier is None:
     raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
   return sum_mechanism.build_sum_mechanism(
-    release.update_noise_multiplier, clip_norm, num_parameters, cohorts.limit(release)
+    release.update_noise_multiplier,
+    clip_norm,
+    num_parameters + release.weighted_updates,
+    cohorts.limit(release),
   )
 
 
@@ -149,6 +152,7 @@ def calibrate(
   relation: str = releases.ZERO_OUT,
   protocol: str = shares.COMPLEMENT,
   contacted: Optional[float] = None,
+  weighted_updates: bool = False,
   num_bins: Optional[int] = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
@@ -170,6 +174,7 @@ def calibrate(
     relation: See there.
     protocol: See there.
     contacted: See there.
+    weighted_updates: See there.
     num_bins: As for `complete`, and likewise the rest: the release has the sums to which clients
       add noise, and its cost is that with discrete noise and cut cohorts.
     distributed_updates: See there.
@@ -198,6 +203,7 @@ def calibrate(
       relation=relation,
       protocol=protocol,
       contacted=contacted,
+      weighted_updates=weighted_updates,
     )
 
   if num_bins is not None and (

@@ -142,6 +142,9 @@ def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
 
 
 def _read_release(found: Any) -> releases.Release:
+  if isinstance(found, dict):
+    # Ledgers of version 0.2.0 do not have it, when no run weighed its updates.
+    found = {"weighted_updates": False, **found}
   found = _fields(releases.Release, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,

@@ -116,6 +116,9 @@ class Release:
     contacted: The expected number of clients that a round contacts with the protocol
       "private_coin": each is contacted with probability contacted / n and then adds its data with
       probability m / contacted. None with other protocols.
+    weighted_updates: Whether each client's update is multiplied by a weight in [0, 1] that follows
+      from the client's own data, and the sum of updates has one entry more, for the sum of the
+      weights. The sensitivity, of both together, is the clip norm as without.
   """
 
   population: int
@@ -129,6 +132,7 @@ class Release:
   relation: str = ZERO_OUT
   protocol: str = shares.COMPLEMENT
   contacted: Optional[float] = None
+  weighted_updates: bool = False
 
   def __post_init__(self) -> None:
     self._put("population", checks.whole("population", self.population, 1))
@@ -153,6 +157,7 @@ class Release:
       self._check_tree(self.tree)
     if self.update_sum is not None:
       self._check_update_sum(self.update_sum)
+    self._check_weighted_updates()
     self._check_num_shares()
 
   def _put(self, name: str, value: Any) -> None:
@@ -202,6 +207,12 @@ class Release:
         f"Found threshold_noise_multiplier = {self.threshold_noise_multiplier:.6g} with a tree"
         f" whose noise gives {delivered:.6g}; expected a tree with at least that noise."
       )
+
+  def _check_weighted_updates(self) -> None:
+    if not isinstance(self.weighted_updates, bool):
+      raise ValueError(f"Found weighted_updates = {self.weighted_updates!r}; expected a bool.")
+    if self.weighted_updates and self.update_noise_multiplier is None:
+      raise ValueError("Found weighted_updates without update_noise_multiplier; expected both.")
 
   def _check_update_sum(self, update_sum: sum_mechanism.SumMechanism) -> None:
     if self.update_noise_multiplier is None:

@@ -31,7 +31,10 @@ def mechanism(release: releases.Release) -> str:
     parts.append(f"{kind} with noise multiplier {z_q:.4g}{maker}")
   if z_w is not None:
     maker = " (made by the clients)" if release.update_sum is not None else ""
-    parts.append(f"the sum of clipped updates with noise multiplier {z_w:.4g}{maker}")
+    summed = "the sum of clipped updates"
+    if release.weighted_updates:
+      summed += ", each weighted by its client's own loss, and of these weights,"
+    parts.append(f"{summed} with noise multiplier {z_w:.4g}{maker}")
   together = ""
   if len(parts) > 1:
     together = (

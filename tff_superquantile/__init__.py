@@ -24,6 +24,8 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_fed_avg",
       "build_fed_prox",
       "build_private_superquantile_fed_avg",
+      "build_private_weighted_fed_avg",
+      "build_prop_fair",
       "build_q_fed_avg",
       "build_superquantile_fed_avg",
       "build_tilted_erm",

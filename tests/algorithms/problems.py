@@ -35,6 +35,36 @@ def clients(num_clients, seed=0):
   ]
 
 
+_HANDLE_SPEC = collections.OrderedDict(
+  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
+)
+
+
+def reading_handles(arrays):
+  """Options of an algorithm whose clients hold an index of arrays, and a seed."""
+  offsets = np.cumsum([0] + [len(y) for _, y in arrays])
+  x, y = (np.concatenate(parts) for parts in zip(*arrays))
+
+  @tf.function(input_signature=[_HANDLE_SPEC])
+  def examples(handle):
+    rows = tf.range(tf.gather(offsets, handle["index"]), tf.gather(offsets, handle["index"] + 1))
+    return tf.gather(x, rows), tf.gather(y, rows)
+
+  return dict(examples_fn=examples, seed_fn=lambda handle: handle["seed"])
+
+
+def handles(indices, round_num=0):
+  return [
+    collections.OrderedDict(index=np.int32(index), seed=np.array([round_num, position], np.int64))
+    for position, index in enumerate(indices)
+  ]
+
+
+def vector(weights):
+  """Weights as one vector, float64."""
+  return np.concatenate([np.ravel(w).astype(np.float64) for w in weights])
+
+
 def datasets(arrays, batch_size=4):
   return [tf.data.Dataset.from_tensor_slices(a).batch(batch_size) for a in arrays]
 

@@ -46,10 +46,22 @@ def geometric_threshold():
   )
 
 
+def _sum(num_entries):
+  return sum_mechanism.build_sum_mechanism(1.0, 0.5, num_entries, _NUM_SHARES)
+
+
+def weighted(local, distributed=False):
+  return algorithms.build_private_weighted_fed_avg(
+    share_fn=threshold_lib.build_power_share(2.0, 4.0),
+    clip_norm=0.5,
+    noise_multiplier=1.0,
+    noise_key=KEY,
+    update_sum=_sum(_NUM_PARAMETERS + 1) if distributed else None,
+    **local,
+  )
+
+
 def private(local, threshold, distributed=False):
-  update_sum = None
-  if distributed:
-    update_sum = sum_mechanism.build_sum_mechanism(1.0, 0.5, _NUM_PARAMETERS, _NUM_SHARES)
   return algorithms.build_private_superquantile_fed_avg(
     theta=0.5,
     threshold=threshold,
@@ -57,7 +69,7 @@ def private(local, threshold, distributed=False):
     noise_multiplier=1.0,
     expected_clients=NUM_CLIENTS,
     noise_key=KEY,
-    update_sum=update_sum,
+    update_sum=_sum(_NUM_PARAMETERS) if distributed else None,
     **local,
   )
 
@@ -85,6 +97,9 @@ BUILDERS = {
   "agnostic_fed_avg": lambda local: algorithms.build_agnostic_fed_avg(
     ascent_rate=0.5, num_clients=NUM_CLIENTS, index_fn=lambda handle: handle["index"], **local
   ),
+  "prop_fair": lambda local: algorithms.build_prop_fair(utility_bound=5.0, max_loss=4.0, **local),
+  "private weighted": weighted,
+  "private weighted distributed": lambda local: weighted(local, distributed=True),
   "adaptive theta": lambda local: algorithms.build_superquantile_fed_avg(
     theta=threshold_lib.AdaptiveTheta(8, 0.1, 0.9), **local
   ),

@@ -3,7 +3,6 @@
 The noise as an adversary sees it is in `test_empirical_privacy`.
 """
 
-import collections
 import functools
 
 import numpy as np
@@ -28,9 +27,6 @@ _HUGE, _NEGLIGIBLE = 1e3, 1e-9  # Of clip norm and noise multiplier.
 _NOBODY = (
   np.zeros([0, problems.NUM_FEATURES], np.float32),
   np.zeros([0], np.int32),
-)
-_HANDLE_SPEC = collections.OrderedDict(
-  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
 )
 # Of a chi-square test of the noise's variance; the seeds are fixed where they can be.
 _FALSE_ALARM = 1e-7
@@ -78,22 +74,11 @@ def _process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs)
 
 def _of_handles(arrays, theta=1.0, **kwargs):
   """A process whose clients hold indices of arrays, and seeds."""
-  offsets = np.cumsum([0] + [len(y) for _, y in arrays])
-  x, y = (np.concatenate(parts) for parts in zip(*arrays))
-
-  @tf.function(input_signature=[_HANDLE_SPEC])
-  def examples(handle):
-    rows = tf.range(tf.gather(offsets, handle["index"]), tf.gather(offsets, handle["index"] + 1))
-    return tf.gather(x, rows), tf.gather(y, rows)
-
-  return _process(theta, examples_fn=examples, seed_fn=lambda handle: handle["seed"], **kwargs)
+  return _process(theta, **problems.reading_handles(arrays), **kwargs)
 
 
 def _handles(indices=range(6), round_num=0):
-  return [
-    collections.OrderedDict(index=np.int32(index), seed=np.array([round_num, position], np.int64))
-    for position, index in enumerate(indices)
-  ]
+  return problems.handles(indices, round_num)
 
 
 def _next(process, clients, state=None):
@@ -105,20 +90,16 @@ def _next(process, clients, state=None):
 def _released(process, clients):
   """One round's change of the model as one vector."""
   state = process.initialize()
-  before = _vector(state.global_model_weights.trainable)
-  return _vector(_next(process, clients, state)[1]) - before
-
-
-def _vector(weights):
-  return np.concatenate([np.ravel(w).astype(np.float64) for w in weights])
+  before = problems.vector(state.global_model_weights.trainable)
+  return problems.vector(_next(process, clients, state)[1]) - before
 
 
 def _updates(weights, arrays):
   """What each client's training adds to the weights, by hand: [clients, parameters]."""
   return np.array(
     [
-      _vector(problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y)))
-      - _vector(weights)
+      problems.vector(problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y)))
+      - problems.vector(weights)
       for x, y in arrays
     ]
   )
@@ -162,7 +143,9 @@ def test_rounds_with_a_threshold_divide_by_the_measured_tail(threshold, theta, d
     tail = np.array(losses) >= metrics["threshold"]
     assert 0 < tail.sum() and (theta == 1.0 or tail.sum() < 6)
     update = _updates(weights, _ARRAYS)[tail].sum(axis=0) / metrics["estimated_tail_size"]
-    np.testing.assert_allclose(_vector(released), _vector(weights) + update, atol=2e-6)
+    np.testing.assert_allclose(
+      problems.vector(released), problems.vector(weights) + update, atol=2e-6
+    )
     weights = [w.astype(np.float64) for w in released]
     measured.append(float(metrics["estimated_tail_size"]))
   if divisors is None:  # Estimates, and not the exact size of the tail.
@@ -189,8 +172,8 @@ def test_server_optimizer_and_client_options():
   )
   weights = problems.initial_weights()
   sgd = dict(learning_rate=0.1, batch_size=5, epochs=2, l2=0.1)
-  updates = [_vector(problems.local_sgd(weights, x, y, **sgd)) for x, y in _ARRAYS]
-  expected = 0.5 * (np.mean(updates, axis=0) - _vector(weights))
+  updates = [problems.vector(problems.local_sgd(weights, x, y, **sgd)) for x, y in _ARRAYS]
+  expected = 0.5 * (np.mean(updates, axis=0) - problems.vector(weights))
   np.testing.assert_allclose(_released(process, problems.datasets(_ARRAYS)), expected, atol=2e-6)
 
 
@@ -254,15 +237,15 @@ def test_a_client_that_is_not_finite_does_what_one_without_examples_does(kind, d
   )
   _, spoilt, measured = _next(process, _handles([0, 1, 2, 3, 6]))
   _, empty, measured_empty = _next(process, _handles([0, 1, 2, 3, 7]))
-  assert np.all(np.isfinite(_vector(spoilt)))
-  np.testing.assert_array_equal(_vector(spoilt), _vector(empty))
+  assert np.all(np.isfinite(problems.vector(spoilt)))
+  np.testing.assert_array_equal(problems.vector(spoilt), problems.vector(empty))
   tf.nest.map_structure(np.testing.assert_array_equal, measured, measured_empty)
   if kind == "none":
     _, healthy, _ = _next(process, _handles([0, 1, 2, 3, 5]))
-    assert np.abs(_vector(healthy) - _vector(spoilt)).max() > 1e-4
+    assert np.abs(problems.vector(healthy) - problems.vector(spoilt)).max() > 1e-4
   if not distributed and kind != "tree":
     _, absent, _ = _next(process, _handles([0, 1, 2, 3]))
-    np.testing.assert_allclose(_vector(absent), _vector(spoilt), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(problems.vector(absent), problems.vector(spoilt), rtol=0, atol=1e-6)
 
 
 def test_clients_weigh_the_same_whatever_their_examples():
@@ -343,9 +326,9 @@ def test_the_noise_of_the_server_is_z_clip_norm_over_divisor(noise_key, num_clie
   _, second, _ = _next(process, _wide_clients(num_clients), state)
   rounds = [first, [b - a for a, b in zip(first, second)]]
   for released in rounds:
-    _assert_normal(_vector(released), 1.7 * 0.3 / 8)
+    _assert_normal(problems.vector(released), 1.7 * 0.3 / 8)
     _assert_uncorrelated(released[0], released[1])  # Tensors of the same shape.
-  _assert_uncorrelated(*map(_vector, rounds))
+  _assert_uncorrelated(*map(problems.vector, rounds))
 
 
 @pytest.mark.parametrize("num_clients", [0, 4, 9])
@@ -358,9 +341,9 @@ def test_the_noise_of_the_clients_is_completed_whatever_their_number(num_clients
   assert stddev == pytest.approx(1.01 * 1.7 * 0.3, rel=1e-6)
   rounds = [first, [b - a for a, b in zip(first, second)]]
   for released in rounds:
-    _assert_normal(_vector(released), stddev / 8)
+    _assert_normal(problems.vector(released), stddev / 8)
     _assert_uncorrelated(released[0], released[1])
-  _assert_uncorrelated(*map(_vector, rounds))
+  _assert_uncorrelated(*map(problems.vector, rounds))
 
 
 @pytest.mark.parametrize("distributed", [False, True])
@@ -371,8 +354,8 @@ def test_a_key_repeats_the_noise_and_another_does_not(distributed):
     process = _process(clip_norm=1.0, z=1.0, noise_key=noise_key, update_sum=update_sum)
     state, first, _ = _next(process, [])
     _, second, _ = _next(process, [], state)
-    vectors.append((_vector(first), _vector(second) - _vector(first)))
-    again = _vector(_next(process, [])[1])
+    vectors.append((problems.vector(first), problems.vector(second) - problems.vector(first)))
+    again = problems.vector(_next(process, [])[1])
     np.testing.assert_array_equal(again, vectors[-1][0])
   np.testing.assert_array_equal(vectors[0], vectors[1])
   different = [vector for pair in vectors[1:] for vector in pair]
@@ -409,9 +392,9 @@ def test_without_clients_the_server_releases_noise(kind):
     assert 1.5 <= divisor < 5.0
   else:
     divisor = {"none": 6.0, "geometric": 2.5}[kind]
-  _assert_normal(_vector(weights), 1.7 * 0.3 / divisor)
+  _assert_normal(problems.vector(weights), 1.7 * 0.3 / divisor)
   _, later, _ = _next(process, _wide_clients(6), state)
-  assert np.all(np.isfinite(_vector(later)))
+  assert np.all(np.isfinite(problems.vector(later)))
 
 
 @pytest.mark.parametrize("kind", ["tree", "geometric"])
@@ -437,12 +420,16 @@ def test_a_distributed_sum_of_more_than_there_are_shares_for_leaves_the_model(ki
   for num_clients in (10, 12):
     clients = [_ARRAYS[i % 6] for i in range(num_clients)]
     state, weights, metrics = _next(process, problems.datasets(clients), state)
-    np.testing.assert_array_equal(_vector(weights), _vector(problems.initial_weights()))
+    np.testing.assert_array_equal(
+      problems.vector(weights), problems.vector(problems.initial_weights())
+    )
     if kind == "tree":
       assert metrics["threshold"]["aborted"] == 1
   for clients in ([], _ARRAYS[:3], _ARRAYS):
     _, weights, metrics = _next(process, problems.datasets(clients), state)
-    assert np.abs(_vector(weights) - _vector(problems.initial_weights())).max() > 1e-3
+    assert (
+      np.abs(problems.vector(weights) - problems.vector(problems.initial_weights())).max() > 1e-3
+    )
     if kind == "tree":
       assert metrics["threshold"]["aborted"] == 0
 

@@ -33,6 +33,7 @@ _METHODS = {
     algorithm="tilted_erm", temperature=2.0, moving_average_rate=0.5
   ),
   "agnostic_fed_avg_rate_0.1": dict(algorithm="agnostic_fed_avg", ascent_rate=0.1),
+  "prop_fair_M_5": dict(algorithm="prop_fair", utility_bound=5.0),
 }
 _WEIGHTED = tuple(name for name in _METHODS if name.startswith(("q_", "tilted", "agnostic")))
 _COLUMNS = {
@@ -270,6 +271,7 @@ _REFUSED = {
   "--algorithm=tilted_erm": ("--algorithm=tilted_erm", "without --temperature"),
   "--algorithm=tilted_erm --moving_average_rate=0.5": ("without --temperature",),
   "--algorithm=agnostic_fed_avg": ("agnostic_fed_avg", "without --ascent_rate"),
+  "--algorithm=prop_fair": ("--algorithm=prop_fair", "without --utility_bound"),
   # With what another one needs.
   "--algorithm=fed_avg --q=1": ("--q=1", "--algorithm=fed_avg", "belongs to q_fed_avg"),
   "--proximal_weight=1": ("--proximal_weight=1", "superquantile", "belongs to fed_prox"),
@@ -284,13 +286,17 @@ _REFUSED = {
   "--algorithm=fed_avg_sub --theta=1.5": ("theta = 1.5", "(0, 1]"),
   "--algorithm=fed_avg_sub --sampling=poisson": ("fed_avg_sub", "--sampling=poisson", "fixed"),
   "--algorithm=fed_avg_sub --sampling=diurnal": ("fed_avg_sub", "--sampling=diurnal", "fixed"),
-  # Only FedAvg and superquantile aggregation are private.
+  # Not every method is private, nor all of one.
   f"--algorithm=fed_avg_sub --theta=0.5 --sampling=fixed_size {_PRIVATE}": (
-    *("--algorithm=fed_avg_sub", "private run", "fed_avg, superquantile"),
+    *("--algorithm=fed_avg_sub", "private run", "fed_avg, q_fed_avg, tilted_erm, prop_fair"),
   ),
   f"--algorithm=fed_prox --proximal_weight=1 {_PRIVATE}": ("--algorithm=fed_prox", "private run"),
-  f"--algorithm=q_fed_avg --q=1 {_PRIVATE}": ("--algorithm=q_fed_avg", "private run"),
-  f"--algorithm=tilted_erm --temperature=1 {_PRIVATE}": ("--algorithm=tilted_erm", "private run"),
+  f"--algorithm=tilted_erm --temperature=1 --moving_average_rate=0.5 {_PRIVATE}": (
+    *("--moving_average_rate=0.5", "private run"),
+  ),
+  f"--algorithm=q_fed_avg --q=1 {_PRIVATE} --rho_ratio=0.5": (
+    *("--rho_ratio=0.5", "without a threshold"),
+  ),
   f"--algorithm=agnostic_fed_avg --ascent_rate=1 {_PRIVATE}": ("agnostic_fed_avg", "private run"),
   # Data that is generated anyway.
   "--algorithm=fed_avg --data=standin": ("--data=standin", "synthetic", "leave it out"),
@@ -328,6 +334,7 @@ _OUT_OF_RANGE = (
   dict(algorithm="tilted_erm", temperature=1.0, moving_average_rate=1.0),
   dict(algorithm="agnostic_fed_avg", ascent_rate=-0.1),
   dict(algorithm="agnostic_fed_avg", ascent_rate=float("nan")),
+  dict(algorithm="prop_fair", max_loss=4.0, utility_bound=2.0),
   dict(algorithm="q_fed_avg", q=1e308),
   dict(algorithm="tilted_erm", temperature=1e308),
   dict(algorithm="agnostic_fed_avg", ascent_rate=1e300),

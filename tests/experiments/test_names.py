@@ -60,6 +60,7 @@ _METHODS = (
     "agnostic_fed_avg_rate_0.001",
     "Agnostic FedAvg rate = 0.001",
   ),
+  (dict(algorithm="prop_fair", utility_bound=5.0), "prop_fair_M_5", "PropFair M = 5"),
   (dict(theta=1.0), "superquantile_theta_1", "Superquantile θ = 1"),
   (dict(theta=0.8, threshold="exact"), "superquantile_theta_0.8", "Superquantile θ = 0.8"),
   (
@@ -157,8 +158,9 @@ def test_what_followed_from_a_budget_changes_no_name(values, folder, name):
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
   everything = dict(
-    theta=0.3, proximal_weight=1.0, q=2.0, temperature=4.0, ascent_rate=5.0, threshold="tree"
+    theta=0.3, proximal_weight=1.0, q=2.0, temperature=4.0, ascent_rate=5.0, utility_bound=6.0
   )
+  everything["threshold"] = "tree"
   expected = {
     "fed_avg": "fed_avg",
     "fed_avg_sub": "fed_avg_sub_theta_0.3",
@@ -166,6 +168,7 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
     "q_fed_avg": "q_fed_avg_q_2",
     "tilted_erm": "tilted_erm_t_4",
     "agnostic_fed_avg": "agnostic_fed_avg_rate_5",
+    "prop_fair": "prop_fair_M_6",
     "superquantile": "superquantile_theta_0.3_tree",
   }
   assert expected == {
@@ -220,7 +223,7 @@ def test_plain_is_a_method_with_nothing_but_its_own_parameter():
     *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
     *("q_fed_avg_q_1e-05", "q_fed_avg_q_9", "q_fed_avg_q_100", "tilted_erm_t_5"),
     *("tilted_erm_t_5_average_0.2", "tilted_erm_t_200", "q_fed_avg_q_10"),
-    "agnostic_fed_avg_rate_0.001",
+    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5"),
     *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
     "superquantile_updates_25",
   ]

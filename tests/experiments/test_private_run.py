@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from privacy import account
 from privacy import accounting
 from privacy import ledger
 from privacy import releases
@@ -573,6 +574,36 @@ def test_dp_fed_avg(fed_avg):
   # One in 10^5 or less, as nobody has chosen.
   assert found.claim["delta"] == accounting.default_delta(_POPULATION) == 1e-5
   _assert_the_key_is_kept(fed_avg)
+
+
+_WEIGHTED = {
+  "q_fed_avg_q_1_epsilon_6": dict(algorithm="q_fed_avg", q=1.0, epsilon=6.0),
+  "tilted_erm_t_2_distributed_update_z_1.2": dict(
+    algorithm="tilted_erm",
+    temperature=2.0,
+    update_sum="distributed",
+    update_noise_multiplier=1.2,
+  ),
+  "prop_fair_M_5_update_z_0.3": dict(
+    algorithm="prop_fair", utility_bound=5.0, update_noise_multiplier=0.3
+  ),
+}
+
+
+@pytest.mark.parametrize("name", _WEIGHTED)
+def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
+  run = run_here("weighted", **_WEIGHTED[name])
+  assert run.parent.name == name
+  is_distributed = "distributed" in name
+  true_cohorts = _cohorts(run, num_rounds=4, max_clients=20 if is_distributed else None)
+  rows = _assert_nothing_of_the_cohorts(run, {"estimated_share_sum"}, true_cohorts)
+  assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
+  found = _assert_spent(run, _WEIGHTED[name].get("epsilon"))
+  assert found.release.weighted_updates and found.release.threshold_noise_multiplier is None
+  if is_distributed:
+    assert found.release.update_sum.num_entries == _NUM_PARAMETERS + 1
+  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert "of these weights" in capsys.readouterr().out
 
 
 def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_here, fed_avg):

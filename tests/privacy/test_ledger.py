@@ -308,6 +308,8 @@ _HARMLESS = {
   ("num_rounds_planned",): lambda new, old: new > old,
   # The same number.
   ("claim", "delta"): lambda new, old: new == str(old),
+  # Ledgers of version 0.2.0 do not say it.
+  ("release", "weighted_updates"): lambda new, old: new is _GONE and not old,
 }
 
 
@@ -350,6 +352,24 @@ def test_every_field_of_a_ledger_with_a_private_coin_is_checked(tmp_path):
   found, refused, failed = _unchecked(folder, lambda old: itertools.islice(_others(old), 12, None))
   assert found == []
   assert refused > 30 and failed > 50
+
+
+def test_a_ledger_of_weighted_updates(tmp_path):
+  # A model of 24 numbers, and a sum of 25.
+  release = _private_release(rho_ratio=None, num_bins=None, weighted_updates=True)
+  assert release.update_sum.num_entries == 25
+  entry = _private_ledger(release)
+  (said,) = (sentence for sentence in entry.guarantee if "mechanism" in sentence)
+  assert "each weighted by its client's own loss, and of these weights" in said
+  flags = dict(threshold="", threshold_noise_multiplier="", rho_ratio="")
+  folder = _private_run(tmp_path / "run", release, **flags)
+  found, refused, failed = _unchecked(folder, lambda old: itertools.islice(_others(old), 12))
+  assert found == [] and refused > 100 and failed > 30
+  # Without its weight, the sum is another one's.
+  plain = dataclasses.replace(release, weighted_updates=False)
+  folder = _private_run(tmp_path / "plain", entry=_private_ledger(plain), release=plain, **flags)
+  (failure,) = audit.audit_folder(folder).failures
+  assert failure == "weights.npz has 24 numbers and the ledger noise on 25."
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from tff_superquantile.algorithms.learning_process import Options
 from tff_superquantile.algorithms.private_superquantile_fed_avg import (
   build_private_superquantile_fed_avg,
 )
+from tff_superquantile.algorithms.private_weighted_fed_avg import build_private_weighted_fed_avg
+from tff_superquantile.algorithms.prop_fair import build_prop_fair
 from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
@@ -17,6 +19,8 @@ __all__ = (
   "build_fed_avg",
   "build_fed_prox",
   "build_private_superquantile_fed_avg",
+  "build_private_weighted_fed_avg",
+  "build_prop_fair",
   "build_q_fed_avg",
   "build_superquantile_fed_avg",
   "build_tilted_erm",

@@ -1,7 +1,7 @@
 """Builds superquantile aggregation with differential privacy; for theta = 1 it is DP-FedAvg."""
 
 import numbers
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -11,61 +11,15 @@ from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.secure_sums import noisy_sum
-from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import AdaptiveTheta
 from tff_superquantile.threshold import Client
 from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import exact
-
-
-def _build_noised_sum(
-  model_fn: local_model.Model,
-  clip_norm: float,
-  update_noise_multiplier: float,
-  noise_key: Optional[bytes],
-  update_sum: Optional[sum_mechanism.SumMechanism],
-) -> tuple[tff.aggregators.UnweightedAggregationFactory, Callable]:
-  """Returns the factory that sums updates, and the function with which clients report theirs."""
-  checks.of_type(
-    "update_sum",
-    update_sum,
-    (sum_mechanism.SumMechanism, type(None)),
-    "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
-  )
-  if update_sum is not None:
-    found, expected = (
-      (update_sum.clip_norm, update_sum.noise_multiplier),
-      (clip_norm, update_noise_multiplier),
-    )
-    if found != expected:
-      raise ValueError(
-        f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
-      )
-    update_type = local_model.describe(model_fn).weights_type.trainable
-    factory = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
-    return factory.factory_of_reports(update_type), lambda update, client: factory.report(
-      update, client.seed
-    )
-  query = seeded_gaussian_query.SeededGaussianSumQuery(
-    clip_norm, update_noise_multiplier * clip_norm, noise_key, "updates"
-  )
-
-  def clip(update: Any, client: Client) -> Any:
-    # The query clips, too, but in single precision, in which the norm of a huge update overflows:
-    # one client would make the sum NaN, and the round would release no noise.
-    del client
-    norm = tf.linalg.global_norm([tf.cast(u, tf.float64) for u in tf.nest.flatten(update)])
-    factor = clip_norm / tf.maximum(norm, clip_norm)
-    return tf.nest.map_structure(
-      lambda u: tf.cast(tf.cast(u, tf.float64) * factor, u.dtype), update
-    )
-
-  return tff.aggregators.DifferentiallyPrivateFactory(query), clip
 
 
 def build_private_superquantile_fed_avg(
@@ -136,19 +90,16 @@ def build_private_superquantile_fed_avg(
     ValueError: If the threshold is not private.
   """
   theta = adaptive_theta.check_theta(theta)
-  fixed = ("client_weighting", "metrics_aggregator", "model_aggregator")
-  for name in fixed:
-    if options.get(name) is not None:
-      raise TypeError(f"Found {name} for a private process, which chooses its own; leave it out.")
-  for name, number in (
-    ("clip_norm", clip_norm),
-    ("expected_clients", expected_clients),
-    ("noise_multiplier", noise_multiplier),
-  ):
-    checks.of_type(name, number, numbers.Real, "a positive number")
-  clip_norm = checks.scale("clip_norm", clip_norm)
+  checks.of_type("expected_clients", expected_clients, numbers.Real, "a positive number")
   expected_clients = checks.positive("expected_clients", expected_clients)
-  update_noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  summed = private_sum.build_private_sum(
+    local_model.describe(model_fn).weights_type.trainable,
+    clip_norm,
+    noise_multiplier,
+    noise_key,
+    update_sum,
+  )
+  options = private_sum.with_aggregator(options, summed.factory)
   if threshold is None and isinstance(theta, AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
@@ -164,28 +115,23 @@ def build_private_superquantile_fed_avg(
         "Found a threshold that shows the server the losses; expected a private one, such as"
         " build_tree_quantile or build_geometric_quantile."
       )
-  aggregator, report_fn = _build_noised_sum(
-    model_fn, clip_norm, update_noise_multiplier, noise_key, update_sum
-  )
 
   def divisor(measurements: Any) -> tf.Tensor:
     if threshold_process is None:
       return tf.constant(expected_clients, tf.float32)
     return measurements["threshold"]["estimated_tail_size"]
 
-  # Other weights than uniform ones would multiply a client's influence.
-  options = {
-    **options,
-    "client_weighting": tff.learning.ClientWeighting.UNIFORM,
-    "model_aggregator": aggregator,
-  }
+  def report(update: Any, weight: tf.Tensor, client: Client) -> Any:
+    del weight  # It is 1, or 0 where the update is zero.
+    return summed.report_fn(update, client)
+
   return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,
     options,
     threshold=threshold_process,
-    hooks=client_work.ClientHooks(report_fn=report_fn),
+    hooks=client_work.ClientHooks(report_fn=report),
     divisor_fn=divisor,
     measure_cohort=False,
   )

@@ -173,13 +173,14 @@ class ClientHooks:
     damping_fn: A TensorFlow function from (loss F_i(w), update w - w_i, the round's hparams of the
       optimizer) to the factor d_i, float32 [], by which the update is divided and its weight
       multiplied; None for 1. It needs a threshold, for which losses are computed.
-    report_fn: A TensorFlow function from (update, `threshold.Client`) to the value that a client
-      reports in place of its update, whether it trained or not; None for the update itself.
+    report_fn: A TensorFlow function from (update, its weight in the average, float32 [],
+      `threshold.Client`) to the value that a client reports in place of its update, whether it
+      trained or not; None for the update itself.
   """
 
   proximal_strength: float = 0.0
   damping_fn: Optional[Callable[[tf.Tensor, Any, Any], tf.Tensor]] = None
-  report_fn: Optional[Callable[[Any, Client], Any]] = None
+  report_fn: Optional[Callable[[Any, tf.Tensor, Client], Any]] = None
 
   def __post_init__(self) -> None:
     strength = checks.not_negative("proximal_strength", self.proximal_strength)

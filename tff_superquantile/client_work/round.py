@@ -157,7 +157,8 @@ def _train_and_report(
       cohort_size=1, tail_size=tf.cast(in_tail, tf.int32), num_excluded=tf.cast(excluded, tf.int32)
     )
     if hooks.report_fn is not None:
-      update = hooks.report_fn(update, local.client(held, local_training.UPDATE_STREAM))
+      client = local.client(held, local_training.UPDATE_STREAM)
+      update = hooks.report_fn(update, update_weight, client)
     result = tff.learning.templates.ClientResult(update, update_weight)
     return result, model.unfinalized_metrics(metrics, tf.logical_not(finite)), counts
 

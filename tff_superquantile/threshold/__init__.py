@@ -1,7 +1,8 @@
 """Turns the losses of a cohort into each client's share of the average.
 
 The thresholds of superquantile aggregation (exact, tree, geometric, primal-dual) give shares of 0
-or 1. The soft weightings belong to the other methods and give shares in between.
+or 1. The soft weightings belong to the other methods and give shares in between, relative to the
+cohort's losses (soft) or by a client's own loss alone (own_loss).
 """
 
 from tff_superquantile.threshold.adaptive_theta import AdaptiveTheta
@@ -10,6 +11,11 @@ from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.exact import build_threshold
 from tff_superquantile.threshold.geometric import build_geometric_quantile
+from tff_superquantile.threshold.own_loss import OwnShareFn
+from tff_superquantile.threshold.own_loss import build_own_loss_weighting
+from tff_superquantile.threshold.own_loss import build_power_share
+from tff_superquantile.threshold.own_loss import build_proportional_share
+from tff_superquantile.threshold.own_loss import build_tilted_share
 from tff_superquantile.threshold.primal_dual import build_primal_dual_quantile
 from tff_superquantile.threshold.primal_dual import build_private_primal_dual_quantile
 from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
@@ -25,6 +31,7 @@ from tff_superquantile.threshold.tree import build_tree_quantile
 __all__ = (
   "AdaptiveTheta",
   "Client",
+  "OwnShareFn",
   "PrivateHistogramFactory",
   "Theta",
   "ThresholdFn",
@@ -33,11 +40,15 @@ __all__ = (
   "build_exact_reweighting",
   "build_geometric_quantile",
   "build_mirror_ascent",
+  "build_own_loss_weighting",
+  "build_power_share",
   "build_power_weighting",
   "build_primal_dual_quantile",
   "build_private_primal_dual_quantile",
   "build_process_of_losses",
+  "build_proportional_share",
   "build_threshold",
+  "build_tilted_share",
   "build_tilting",
   "build_tree_quantile",
 )

@@ -79,8 +79,8 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
       share_fn: A TensorFlow function of (loss float32 [], result T, `Client`) that returns the
         client's share, float32 [] in [0, 1]. A client whose share is 0, or whose loss is NaN, does
         not train.
-      is_private: Whether the server learns differentially private values only. Then the
-        measurements hold `estimated_tail_size`, float32, positive.
+      is_private: Whether the server learns differentially private values only, among them the
+        measurement `estimated_tail_size`, float32, positive.
     """
     self.report_fn = report_fn
     self.share_fn = share_fn

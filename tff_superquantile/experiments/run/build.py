@@ -212,7 +212,6 @@ def build_process(
     work.update(
       clip_norm=private.update_clip_norm(config),
       noise_multiplier=config.update_noise_multiplier,
-      expected_clients=config.clients_per_round,
       noise_key=key,
       update_sum=release.update_sum,
       seed_fn=_read_seed,

@@ -77,6 +77,8 @@ class Method:
     build: Builds its `tff.learning.templates.LearningProcess`.
     parameters: Its parameters. The first belongs to the method's name; the others follow it.
     build_private: Builds the process of a private run; None for a method that has none.
+    weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
+      in `privacy.releases.Release`.
     has_threshold: Whether `--threshold` and its flags apply.
     num_trained: Returns how many clients of a cohort train, if that is not the whole cohort.
     check: Raises a `ValueError` if a config of this method contradicts itself.
@@ -86,6 +88,7 @@ class Method:
   build: Builder
   parameters: tuple[Parameter, ...] = ()
   build_private: Optional[Builder] = None
+  weighted_updates: bool = False
   has_threshold: bool = False
   num_trained: Optional[Callable[[Config], int]] = None
   check: Callable[[Config], None] = lambda config: None
@@ -117,6 +120,14 @@ def _check_fed_avg_sub(config: Config) -> None:
     )
 
 
+def _check_tilted_erm(config: Config) -> None:
+  if config.is_private and config.moving_average_rate is not None:
+    raise ValueError(
+      f"Found --moving_average_rate={config.moving_average_rate} in a private run, which divides by"
+      " its own estimate of the weights' sum; leave it out."
+    )
+
+
 _THETA = Parameter(
   "theta",
   "Tail fraction in (0, 1], for superquantile; 1 averages all clients. For fed_avg_sub: the"
@@ -132,7 +143,7 @@ METHODS: dict[str, Method] = {
     "FedAvg",
     lambda run: tsq.build_fed_avg(**run.work),
     build_private=lambda run: tsq.build_private_superquantile_fed_avg(
-      theta=1.0, threshold=None, **run.work
+      theta=1.0, threshold=None, expected_clients=run.config.clients_per_round, **run.work
     ),
   ),
   "fed_avg_sub": Method(
@@ -167,6 +178,10 @@ METHODS: dict[str, Method] = {
         is_required=True,
       ),
     ),
+    build_private=lambda run: tsq.build_private_weighted_fed_avg(
+      share_fn=tsq.threshold.build_power_share(run.config.q, run.config.max_loss), **run.work
+    ),
+    weighted_updates=True,
   ),
   "tilted_erm": Method(
     "Tilted-ERM",
@@ -191,6 +206,12 @@ METHODS: dict[str, Method] = {
         symbol="moving average",
       ),
     ),
+    build_private=lambda run: tsq.build_private_weighted_fed_avg(
+      share_fn=tsq.threshold.build_tilted_share(run.config.temperature, run.config.max_loss),
+      **run.work,
+    ),
+    weighted_updates=True,
+    check=_check_tilted_erm,
   ),
   "agnostic_fed_avg": Method(
     "Agnostic FedAvg",
@@ -209,6 +230,28 @@ METHODS: dict[str, Method] = {
         is_required=True,
       ),
     ),
+  ),
+  "prop_fair": Method(
+    "PropFair",
+    lambda run: tsq.build_prop_fair(
+      utility_bound=run.config.utility_bound, max_loss=run.config.max_loss, **run.work
+    ),
+    (
+      Parameter(
+        "utility_bound",
+        "M of prop_fair, above --max_loss: a client weighs by 1 / (M - loss).",
+        short="M",
+        symbol="M",
+        is_required=True,
+      ),
+    ),
+    build_private=lambda run: tsq.build_private_weighted_fed_avg(
+      share_fn=tsq.threshold.build_proportional_share(
+        run.config.utility_bound, run.config.max_loss
+      ),
+      **run.work,
+    ),
+    weighted_updates=True,
   ),
   "superquantile": Method(
     "Superquantile",
@@ -230,7 +273,10 @@ METHODS: dict[str, Method] = {
       Parameter("max_theta", "Largest tail fraction of --wanted_updates.", default=1.0),
     ),
     build_private=lambda run: tsq.build_private_superquantile_fed_avg(
-      theta=theta_of(run.config), threshold=run.threshold, **run.work
+      theta=theta_of(run.config),
+      threshold=run.threshold,
+      expected_clients=run.config.clients_per_round,
+      **run.work,
     ),
     has_threshold=True,
   ),

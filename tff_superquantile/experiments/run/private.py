@@ -89,9 +89,7 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   if resolved.clip_norm is None:
     raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
   checks.scale("--clip_norm", resolved.clip_norm)
-  multipliers = ["update_noise_multiplier"]
-  if has_threshold:
-    multipliers.append("threshold_noise_multiplier")
+  multipliers = _MULTIPLIERS if has_threshold else _MULTIPLIERS[1:]
   given = [name for name in multipliers if getattr(resolved, name) is not None]
   if resolved.epsilon is not None:
     checks.positive("--epsilon", resolved.epsilon)
@@ -173,15 +171,9 @@ def calibrate(
     found: dict[str, Any] = {name: float(earlier[name]) for name in kept if name in earlier}
     return dataclasses.replace(config, **found)
   budget: dict[str, Any] = dict(
-    population=population,
-    clients_per_round=config.clients_per_round,
     num_rounds=config.num_rounds,
-    sampling=config.sampling,
-    threshold_kind=config.threshold or releases.TREE,
-    relation=config.relation,
-    protocol=config.noise_shares,
-    contacted=config.contacted_clients,
     accountant=config.accounting,
+    **_of_every_noise(config, population),
     **_made_by_clients(config, num_parameters),
   )
   if config.threshold is not None and config.rho_ratio is None:
@@ -192,6 +184,20 @@ def calibrate(
     config = dataclasses.replace(config, rho_ratio=float(f"{ratio:.3g}"))
   release = calibration.calibrate(epsilon, delta, **budget, rho_ratio=config.rho_ratio)
   return dataclasses.replace(config, **{name: getattr(release, name) for name in _MULTIPLIERS})
+
+
+def _of_every_noise(config: run_config.RunConfig, population: int) -> dict[str, Any]:
+  """Returns the keyword arguments of `releases.Release` that do not depend on the noise."""
+  return dict(
+    population=population,
+    clients_per_round=config.clients_per_round,
+    sampling=config.sampling,
+    threshold_kind=config.threshold or releases.TREE,
+    relation=config.relation,
+    protocol=config.noise_shares,
+    contacted=config.contacted_clients,
+    weighted_updates=methods.METHODS[config.algorithm].weighted_updates,
+  )
 
 
 def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
@@ -237,14 +243,8 @@ def build_release(
     ValueError: If a number is out of its range.
   """
   release = releases.Release(
-    population=population,
-    clients_per_round=config.clients_per_round,
     threshold_noise_multiplier=config.threshold_noise_multiplier,
     update_noise_multiplier=config.update_noise_multiplier,
-    sampling=config.sampling,
-    threshold_kind=config.threshold or releases.TREE,
-    relation=config.relation,
-    protocol=config.noise_shares,
-    contacted=config.contacted_clients,
+    **_of_every_noise(config, population),
   )
   return calibration.complete(release, **_made_by_clients(config, num_parameters))

@@ -45,11 +45,13 @@ class _ShowOnBar(tff.program.ReleaseManager):
 def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the values of a row of rounds.csv by name, from the metrics of a round."""
   client_work = metrics["client_work"] or {}  # It is empty where nothing is measured.
-  threshold = client_work.get("threshold", {})
+  threshold = client_work.get("threshold") or {}
+  aggregator = metrics["aggregator"] or {}
   named = {
     "threshold": threshold.get("threshold"),
     **client_work.get("cohort", {}),
     **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
+    "estimated_share_sum": aggregator.get("estimated_share_sum"),
     "train_loss": client_work.get("train", {}).get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,169 @@
+"""Builds averages with differential privacy in which clients weigh by their own losses."""
+
+import collections
+import math
+import numbers
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from typing_extensions import Unpack
+
+from privacy import checks
+from privacy.noise import sum_mechanism
+from tff_superquantile import client_work
+from tff_superquantile import threshold
+from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms import private_sum
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
+
+# The least divisor, in standard deviations of the noise on the estimated sum of the shares.
+_LEAST_DIVISOR = 2.0
+
+
+class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Divides a noisy sum of (weighted update, k C weight) by the estimated sum of the weights."""
+
+  def __init__(
+    self,
+    sum_factory: tff.aggregators.UnweightedAggregationFactory,
+    unit: float,
+    least_divisor: float,
+  ):
+    self._sum_factory = sum_factory
+    self._unit = unit  # k C
+    self._least_divisor = least_divisor
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    summed = self._sum_factory.create(value_type)
+
+    @tff.tensorflow.computation(summed.next.type_signature.result.result.member)
+    def divide(noisy_sum):
+      update, total = noisy_sum[0], noisy_sum[1]
+      divisor = tf.maximum(total / self._unit, self._least_divisor)
+      mean = tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), update)
+      return mean, collections.OrderedDict(estimated_share_sum=divisor)
+
+    @tff.federated_computation(
+      summed.initialize.type_signature.result, summed.next.type_signature.parameter[1]
+    )
+    def next_fn(state, values):
+      output = summed.next(state, values)
+      mean, measurements = tff.federated_map(divide, output.result)
+      return tff.templates.MeasuredProcessOutput(output.state, mean, measurements)
+
+    return tff.templates.AggregationProcess(summed.initialize, next_fn)
+
+
+def build_private_weighted_fed_avg(
+  model_fn: local_model.Model,
+  share_fn: threshold.OwnShareFn,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  share_weight: float = 0.3,
+  noise_key: Optional[bytes] = None,
+  update_sum: Optional[sum_mechanism.SumMechanism] = None,
+  **options: Unpack[learning_process.Options],
+) -> tff.learning.templates.LearningProcess:
+  """Builds federated averaging with differential privacy and weights by the clients' own losses.
+
+  With `threshold.build_power_share` it is q-FFL, with `build_tilted_share` tilted ERM, with
+  `build_proportional_share` PropFair. Client i has the share s_i = share_fn(F_i(w)) in [0, 1] and
+  the update u_i. A round is
+
+      v_i = s_i (clip(u_i, C sqrt(1 - k^2)), k C),
+      (U, S) = sum_i v_i + N(0, (z_w C)^2 I),
+      weights += server optimizer of U / D,    D = max(S / (k C), 2 z_w / k).
+
+  Mechanism: (U, S) is the Gaussian mechanism of noise multiplier z_w, and D and the model follow
+  from it without looking at the clients again.
+
+  Sensitivity: |v_i|^2 = s_i^2 (|clip(u_i, C sqrt(1 - k^2))|^2 + k^2 C^2) <= C^2. And v_i follows
+  from w, which is released, and from the data and the random draws of client i alone: no share is
+  relative to the cohort's losses, and the weights are not normalised before they are summed. So
+  setting one client's data to nothing (zero-out), and adding or removing a client, change sum_i v_i
+  by one vector of norm C at most; replacing a client changes it by 2 C at most, the difference of
+  two of them.
+
+  Released: of a round's cohort (U, S) alone, the sum of the clipped updates weighted by the shares,
+  and the sum of the shares; no loss, no share, no number of clients. `privacy.accounting` computes
+  the cost of many rounds on sampled cohorts. The server is trusted with the sum before it adds the
+  noise; with `update_sum` clients make the noise.
+
+  The divisor: S / (k C) estimates the sum of the shares with a standard deviation of z_w / k. D is
+  at least twice that, a constant. A step is at least a times as long as with the true sum W only if
+  W >= 2 a z_w / k and the noise is below -2 (a - 1) standard deviations: 2.3 % for a = 2, 3e-5 for
+  a = 3. Where W is less than the constant, there is too little to learn from, and steps are short.
+
+  The choice of k: U / D has, to first order, the mean squared error
+  (z_w / W)^2 (d / (1 - k^2) + 1 / k^2) relative to updates of norm C sqrt(1 - k^2) that agree, with
+  d the number of weights. It is least at k^2 = 1 / (1 + sqrt(d)), and k = 0.3 is right for d = 100.
+  More weights ask for less, but even k = 0 takes no more than 5 % of the updates' noise away, and
+  its divisor would be noise.
+
+  q-FedAvg divides updates by d_i = 1 + q L |u_i|^2 / F_i besides (`build_q_fed_avg`). This is left
+  out, as its denominator is another sum over the clients, whose terms nothing bounds.
+
+  The metrics have `estimated_share_sum`, which is D, under `aggregator`, and nothing else of the
+  cohort. With s_i = 1 (q = 0, t = 0) a round is DP-FedAvg that estimates its divisor.
+
+  Args:
+    model_fn: See `Options`. Only trainable weights are released.
+    share_fn: From a client's loss, float32 [], to its share. A share above 1 counts as 1; a share
+      below 0 or NaN as 0, like that of clients without examples or with a loss or update that is
+      not finite.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    clip_norm: C, the l2 norm to which a client's update and its share are clipped together.
+    noise_multiplier: z_w, the standard deviation of the noise over C.
+    share_weight: k in (0, 1), the part of C that carries the share.
+    noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
+      one run only; None for fresh entropy.
+    update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
+      noise multiplier, for one entry more than the model has weights: each client makes its share
+      of the noise; in rounds of more reports than shares of noise the sum is zero. None for noise
+      that the server adds.
+    **options: See `Options`; `client_weighting`, `model_aggregator` and `metrics_aggregator` are
+      not to be chosen here.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`. Rounds without any client, or in which all shares
+    are zero, release noise like others.
+
+  Raises:
+    TypeError: If an option is given that is not to be chosen here.
+    ValueError: If a number is out of its range.
+  """
+  checks.of_type("share_weight", share_weight, numbers.Real, "a number")
+  share_weight = checks.fraction("share_weight", share_weight)
+  weights_type = local_model.describe(model_fn).weights_type.trainable
+  value_type = tff.types.to_type((weights_type, np.float32))
+  summed = private_sum.build_private_sum(
+    value_type, clip_norm, noise_multiplier, noise_key, update_sum
+  )
+  update_norm = summed.clip_norm * math.sqrt(1.0 - share_weight**2)
+  unit = summed.clip_norm * share_weight
+
+  def report(update: Any, share: tf.Tensor, client: threshold.Client) -> Any:
+    share = tf.where(share > 0.0, tf.minimum(share, 1.0), 0.0)  # A NaN is not above 0.
+    weighted = tf.nest.map_structure(
+      lambda u: u * tf.cast(share, u.dtype), private_sum.clip(update, update_norm)
+    )
+    return summed.report_fn((weighted, unit * share), client)
+
+  least_divisor = _LEAST_DIVISOR * summed.noise_multiplier / share_weight
+  aggregator = _NoisyMeanFactory(summed.factory, unit, least_divisor)
+  return learning_process.build(
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn,
+    private_sum.with_aggregator(options, aggregator),
+    threshold=threshold.build_own_loss_weighting(share_fn),
+    hooks=client_work.ClientHooks(report_fn=report),
+    measure_cohort=False,
+  )
