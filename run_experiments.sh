@@ -52,6 +52,11 @@ EXPERIMENTS
                     end: FedAvg against theta 0.5 and 0.25 at epsilon 3, 5, 10,
                     15 and 20, 1000 rounds, 5 seeds: 125 runs, hours. One budget
                     alone: --epsilons=5
+    private_fairness
+                    The synthetic task with every method that can be private:
+                    FedAvg, q-FFL, Tilted-ERM, PropFair and the superquantile
+                    by three private thresholds, without privacy and at epsilon
+                    1, 3, 5, 10 and 20, 5 seeds: 290 runs, hours.
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the

@@ -9,6 +9,7 @@ from absl import flags
 import pytest
 
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import methods
@@ -333,7 +334,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
       assert flags.FLAGS[flag].default is None or flag in ("theta", "min_theta", "max_theta")
     assert {parameter.name for parameter in parameters if parameter.is_required} <= method.keys()
     for value in method.values():
-      if isinstance(value, presets.Grid):
+      if isinstance(value, preset_lib.Grid):
         assert value.default in value.values and len(set(value.values)) == len(value.values) > 1
         assert all(math.isfinite(number) and number > 0 for number in value.values)
 

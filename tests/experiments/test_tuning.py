@@ -11,6 +11,7 @@ import commands
 import finished_runs
 import pytest
 
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import methods
@@ -18,8 +19,8 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_P90 = presets.VALIDATION_P90
-_LOSS = presets.TRAIN_LOSS
+_P90 = preset_lib.VALIDATION_P90
+_LOSS = preset_lib.TRAIN_LOSS
 
 
 def _settings(**values):
@@ -40,7 +41,7 @@ def _finish(config, folder="", **criteria):
 
 def _preset(**values):
   fields = dict(task="synthetic", thetas=(0.5,), seeds=(0,), quick_flags={})
-  return presets.Preset(**{**fields, **values})
+  return preset_lib.Preset(**{**fields, **values})
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def search(tmp_path):
   """A search for q among six values; none of its runs is there yet."""
   settings = _settings(
     algorithm="q_fed_avg",
-    q=presets.Grid((1e-3, 0.1, 1.0, 2.0, 5.0, 9.0), default=1.0),
+    q=preset_lib.Grid((1e-3, 0.1, 1.0, 2.0, 5.0, 9.0), default=1.0),
     output_dir=str(tmp_path),
   )
   return tuning.method_search(_preset(), settings)
@@ -147,8 +148,8 @@ def test_search_without_a_result_names_method_and_criterion(search):
 def test_method_is_tried_with_all_combinations_of_its_grids():
   settings = _settings(
     algorithm="tilted_erm",
-    temperature=presets.Grid((1.0, 5.0), default=1.0),
-    moving_average_rate=presets.Grid((0.1, 0.2, 0.3), default=0.1),
+    temperature=preset_lib.Grid((1.0, 5.0), default=1.0),
+    moving_average_rate=preset_lib.Grid((0.1, 0.2, 0.3), default=0.1),
     l2=1e-4,
     seed=7,
     output_dir="a/b",
@@ -172,7 +173,7 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
 
 def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
   settings = _settings(
-    algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), default=1.0), output_dir=str(tmp_path)
+    algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), default=1.0), output_dir=str(tmp_path)
   )
   search = tuning.method_search(_preset(), settings)
   _finish_all(search, [0.5, 0.4])
@@ -188,14 +189,14 @@ def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
 )
 def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, used):
   settings = _settings(
-    validation_fraction=given, algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), 1.0)
+    validation_fraction=given, algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), 1.0)
   )
   search = tuning.method_search(_preset(validation_fraction=preset), settings)
   assert {candidate.config.validation_fraction for candidate in search.candidates} == {used}
 
 
 def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
-  grid = presets.SharedGrid(
+  grid = preset_lib.SharedGrid(
     {"client_learning_rate": (0.3, 0.1), "learning_rate_decay": (0.5, 1.0, 0.25)}, _LOSS
   )
   settings = _settings(
@@ -224,7 +225,7 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
 
 
 def test_without_tuning_there_are_the_defaults():
-  settings = _settings(algorithm="q_fed_avg", q=presets.Grid((1.0, 2.0), default=2.0))
+  settings = _settings(algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), default=2.0))
   assert tuning.is_tuned(settings)
   plain = tuning.with_defaults(settings)
   assert plain == {**settings, "q": 2.0} and not tuning.is_tuned(plain)
@@ -387,8 +388,8 @@ presets.PRESETS["synthetic"] = dataclasses.replace(
   thetas=(),
   seeds=(0, 1),
   baselines=(
-    dict(algorithm="q_fed_avg", q=presets.Grid((5.0, 0.001), default=5.0)),
-    dict(algorithm="tilted_erm", temperature=presets.Grid((2.0, 100.0), default=100.0)),
+    dict(algorithm="q_fed_avg", q=preset_lib.Grid((5.0, 0.001), default=5.0)),
+    dict(algorithm="tilted_erm", temperature=preset_lib.Grid((2.0, 100.0), default=100.0)),
   ),
   variants=(),
 )

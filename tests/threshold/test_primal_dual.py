@@ -39,7 +39,7 @@ def _rounds(process, rounds, weights=None):
 
 def _recursion(rounds, weights, theta, step):
   """The thresholds, float64; the next one follows the share of those at or above this one."""
-  t, found = np.inf, []
+  t, found, k = np.inf, [], 0
   for losses, of_round in zip(rounds, weights):
     losses, of_round = np.float32(losses).astype(float), np.asarray(of_round, float)
     counted = (of_round > 0) & ~np.isnan(losses)
@@ -47,10 +47,14 @@ def _recursion(rounds, weights, theta, step):
     if not losses.size:
       found.append(t)
       continue
-    if not found or np.isinf(found[-1]):
+    if np.isinf(t):  # The first loss sets it, and the next cohort moves it.
       t = superquantile.quantile(losses, theta, of_round)
-    found.append(t)
-    t = float(np.float32(t + step * (of_round[losses >= np.float32(t)].sum() / theta - 1.0)))
+      found.append(t)
+    else:
+      found.append(t)
+      share = of_round[losses >= np.float32(t)].sum()
+      t = float(np.float32(t + step * (1 + 30 / (1 + k)) * (share / theta - 1.0)))
+    k += 1
   return found
 
 
@@ -60,16 +64,16 @@ def test_equals_the_recursion():
   rounds = [[np.nan], [], *rounds]  # No loss has set it yet.
   weights = [rng.integers(0, 5, len(losses)) for losses in rounds]
   weights[2][:] = 1
-  process = threshold_lib.build_primal_dual_quantile(0.3, step=0.4)
+  process = threshold_lib.build_primal_dual_quantile(0.3, step=0.04)
   found = [m["threshold"] for m in _rounds(process, rounds, weights)]
-  np.testing.assert_allclose(found, _recursion(rounds, weights, 0.3, 0.4), rtol=1e-6)
+  np.testing.assert_allclose(found, _recursion(rounds, weights, 0.3, 0.04), rtol=1e-6)
   assert np.isinf(found[:2]).all() and np.isfinite(found[2:]).all() and len(set(found)) >= 8
 
 
 def test_the_measured_superquantile_is_the_objective_of_rockafellar_and_uryasev():
   rng = np.random.default_rng(1)
   rounds = rng.gamma(2.0, size=[5, 11])
-  process = threshold_lib.build_primal_dual_quantile(0.2, step=0.3)
+  process = threshold_lib.build_primal_dual_quantile(0.2, step=0.03)
   for losses, measured in zip(rounds, _rounds(process, rounds)):
     t = float(measured["threshold"])
     objective = t + np.maximum(np.float32(losses) - t, 0.0).mean() / 0.2
@@ -99,24 +103,25 @@ def test_theta_one_selects_everybody(build):
 def test_the_private_threshold_takes_the_same_steps():
   rng = np.random.default_rng(3)
   rounds = rng.gamma(2.0, size=[8, 10])
-  found = _rounds(_private(step=0.4, initial_estimate=1.5), rounds)
+  found = _rounds(_private(step=0.04, initial_estimate=1.5), rounds)
   t, above = 1.5, []
-  for losses, measured in zip(rounds, found):
+  for k, (losses, measured) in enumerate(zip(rounds, found)):
     assert measured["threshold"] == pytest.approx(t, rel=1e-5)
     above.append((losses >= t).sum())
     assert measured["estimated_tail_size"] == pytest.approx(max(above[-1], 3.0), abs=1e-3)
-    t += 0.4 * ((losses >= t).mean() / 0.3 - 1.0)
+    t += 0.04 * (1 + 30 / (1 + k)) * ((losses >= t).mean() / 0.3 - 1.0)
   assert min(above) < 3 < max(above)
 
 
 def test_the_private_threshold_has_its_noise():
   z, num_clients = 4.0, 30
   # Half of the losses are below: only noise moves the estimate.
-  rounds = np.tile(np.repeat([0.0, 100.0], num_clients // 2), [400, 1])
-  process = _private(0.5, z, float(num_clients), step=0.1, initial_estimate=50.0)
+  rounds = np.tile(np.repeat([0.0, 1000.0], num_clients // 2), [400, 1])
+  process = _private(0.5, z, float(num_clients), step=0.1, initial_estimate=500.0)
   found = np.array([m["threshold"] for m in _rounds(process, rounds)], float)
-  noise = np.diff(found)
-  expected = 0.1 / 0.5 * 0.5 * z / num_clients
+  steps = 0.1 * (1 + 30 / np.arange(1, len(rounds)))
+  noise = np.diff(found) / steps
+  expected = 0.5 * z / num_clients / 0.5
   assert noise.std() == pytest.approx(expected, rel=0.12)
   assert noise.mean() == pytest.approx(0.0, abs=4 * expected / 20)
 

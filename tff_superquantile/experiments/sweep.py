@@ -27,6 +27,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import methods
@@ -76,7 +77,7 @@ _NOT_OF_A_SWEEP = {
 }
 
 
-def _preset() -> presets.Preset:
+def _preset() -> preset_lib.Preset:
   name = _EXPERIMENT.value
   if name not in presets.PRESETS:
     (close,) = difflib.get_close_matches(name, presets.PRESETS, n=1, cutoff=0.0)
@@ -184,7 +185,7 @@ class _Stages:
 
 
 def _tune(
-  stages: _Stages, preset: presets.Preset, plan: Sequence[tuning.Settings], tune: str
+  stages: _Stages, preset: preset_lib.Preset, plan: Sequence[tuning.Settings], tune: str
 ) -> list[tuning.Settings]:
   """Returns the runs of the comparison with the values of grid searches, or their defaults."""
   if tune == "none":

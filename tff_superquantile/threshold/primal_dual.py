@@ -14,6 +14,15 @@ from tff_superquantile.threshold import exact
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold import quantile_tracker
 
+# In the first rounds losses fall fast, and t has far to go: steps are longer, as if of 30 rounds in
+# the first, and of 2 in the 30th.
+_EARLY_ROUNDS = 30.0
+
+
+def _of_round(step: float, round_num: tf.Tensor) -> tf.Tensor:
+  """Returns step (1 + 30 / (1 + k)), the step size of round k, from 0; float32 []."""
+  return step * (1.0 + _EARLY_ROUNDS / (1.0 + tf.cast(round_num, tf.float32)))
+
 
 def build_primal_dual_quantile(
   theta: adaptive_theta.Theta, *, step: float = 0.01
@@ -29,19 +38,22 @@ def build_primal_dual_quantile(
   t and takes a step along each (Theodoropoulos et al. 2023, arXiv 2309.14176): the clients with
   F_i >= t train, and then
 
-      t <- t + step (share of the cohort with F_i >= t, over theta, less 1).
+      t <- t + step_k (share of the cohort with F_i >= t, over theta, less 1),
+
+  with step_k = step (1 + 30 / (1 + k)) in round k.
 
   The quantile of a small cohort's losses is a biased estimate of that of all: its mean over cohorts
   has another minimum than F_theta. This t has seen the cohorts of about theta / (step p) rounds,
   where p is the density of the losses at t. A tail may be empty; then the model stays as it is.
 
-  The first cohort that has a loss sets t to its upper (1 - theta)-quantile.
+  The first cohort that has a loss sets t to its upper (1 - theta)-quantile, without a step: before
+  training all losses may be the same. Rounds without a loss do not count.
 
   Args:
     theta: The tail fraction, in (0, 1]. For 1, all losses count and t only falls: FedAvg. An
       `AdaptiveTheta` is refused, as t follows one quantile over many rounds.
-    step: The step size of t, in units of the loss. The quantile moves with the model; t falls by at
-      most `step` in a round.
+    step: The step size of t after the first rounds, in units of the loss. The quantile moves with
+      the model; t falls by at most `step_k` in a round.
 
   Returns:
     A `ThresholdProcess` whose result is t before the round's step, float32, in units of the loss
@@ -61,24 +73,26 @@ def build_primal_dual_quantile(
 
   def initial_state_fn():
     return collections.OrderedDict(
-      threshold=tf.constant(np.inf, tf.float32), is_set=tf.constant(False)
+      threshold=tf.constant(np.inf, tf.float32), round_num=tf.constant(0)
     )
 
   def server_fn(state, rows):
     losses, weights, index = exact.sorted_tail(rows, theta)
     any_counts = tf.reduce_any(process.counted(rows))
     first = tf.cast(losses[index], tf.float32)
-    threshold = tf.where(state["is_set"], state["threshold"], first)
+    is_set = state["round_num"] > 0
+    threshold = tf.where(is_set, state["threshold"], first)
     t = tf.cast(threshold, tf.float64)
     above = tf.reduce_sum(tf.where(losses >= t, weights, tf.zeros_like(weights)))
-    moved = tf.cast(t + step * (above / theta - 1.0), tf.float32)
+    step_of_round = tf.cast(_of_round(step, state["round_num"]), tf.float64)
+    moved = tf.cast(t + step_of_round * (above / theta - 1.0), tf.float32)
     if theta == 1.0:  # All train, though rounding would leave out the client that has set t.
       threshold = tf.constant(-np.inf, tf.float32)
     # A product would be NaN for an empty cohort, whose placeholder loss is infinite.
     excess = tf.reduce_sum(tf.where(losses > t, weights * (losses - t), tf.zeros_like(losses)))
     new_state = collections.OrderedDict(
-      threshold=tf.where(any_counts, moved, state["threshold"]),
-      is_set=tf.logical_or(state["is_set"], any_counts),
+      threshold=tf.where(any_counts, tf.where(is_set, moved, first), state["threshold"]),
+      round_num=state["round_num"] + tf.cast(any_counts, tf.int32),
     )
     measurements = collections.OrderedDict(
       threshold=threshold,
@@ -105,7 +119,7 @@ def build_private_primal_dual_quantile(
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
 
   A client's bit says whether its loss is below t. With `below` the noisy fraction of such clients,
-  t <- t - (step / theta) (below - (1 - theta)): the same step.
+  t <- t - (step_k / theta) (below - (1 - theta)): the same step.
 
   Guarantee: see `quantile_tracker.build_tracker`, a Gaussian mechanism of `noise_multiplier`.
 
@@ -121,9 +135,9 @@ def build_private_primal_dual_quantile(
     theta: As in `build_primal_dual_quantile`. For 1 the threshold is -inf.
     noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
     expected_clients: m, the divisor of the sum, q n with Poisson sampling.
-    step: The step size of t, in units of the loss.
+    step: As in `build_primal_dual_quantile`.
     initial_estimate: The first t, in units of the loss. From below, t rises by up to
-      step (1 / theta - 1) in a round while all train; from above it would fall by `step` alone,
+      step_k (1 / theta - 1) in a round while all train; from above it would fall by step_k alone,
       and none would.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
     noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
@@ -141,11 +155,12 @@ def build_private_primal_dual_quantile(
   query = tfp.QuantileEstimatorQuery(
     initial_estimate=float(checks.number("initial_estimate", initial_estimate)),
     target_quantile=1.0 - theta,
-    learning_rate=checks.scale("step", step) / theta,
+    learning_rate=1.0,  # Each round sets it.
     below_estimate_stddev=0.0,
     expected_num_records=expected_clients,
     geometric_update=False,
   )
+  step = checks.scale("step", step)
   smallest = theta * expected_clients
 
   def at_server(before, after, noised):
@@ -154,5 +169,12 @@ def build_private_primal_dual_quantile(
     return before, above
 
   return quantile_tracker.build_tracker(
-    query, theta, noise_multiplier, sum_factory, noise_key, "primal-dual threshold", at_server
+    query,
+    theta,
+    noise_multiplier,
+    sum_factory,
+    noise_key,
+    "primal-dual threshold",
+    at_server,
+    learning_rate_fn=lambda round_num: _of_round(step, round_num) / theta,
   )

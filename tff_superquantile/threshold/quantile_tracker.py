@@ -83,6 +83,7 @@ def build_tracker(
   noise_key: Optional[bytes],
   purpose: str,
   at_server_fn: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+  learning_rate_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
 ) -> process.ThresholdProcess:
   """Builds a threshold that moves by the noisy sum of one bit a client.
 
@@ -102,6 +103,8 @@ def build_tracker(
     at_server_fn: A TensorFlow function of the estimate that the bits were made with, the next one
       and the noisy sum of the records, float32 [] each, to (the round's threshold, the estimated
       size of its tail, positive).
+    learning_rate_fn: The query's learning rate in a round, float32 [], a TensorFlow function of the
+      round's number, int32 [] from 0; None for the query's own.
 
   Returns:
     A `ThresholdProcess`. Measurements: `threshold` and `estimated_tail_size`.
@@ -112,9 +115,12 @@ def build_tracker(
 
   @tff.tensorflow.computation
   def initial_state():
-    return collections.OrderedDict(
+    state = collections.OrderedDict(
       tracker=query.initial_global_state(), noise=noise.initial_global_state()
     )
+    if learning_rate_fn is not None:
+      state["round_num"] = tf.constant(0)
+    return state
 
   state_type = initial_state.type_signature.result
 
@@ -131,13 +137,18 @@ def build_tracker(
 
   @tff.tensorflow.computation(state_type, process.LOSS_TYPE)
   def at_server(state, total):
-    before = state["tracker"].current_estimate
+    tracker = state["tracker"]
+    before = tracker.current_estimate
+    if learning_rate_fn is not None:
+      tracker = tracker._replace(learning_rate=learning_rate_fn(state["round_num"]))
     noised, noise_state, _ = noise.get_noised_result(total, state["noise"])
-    after, tracker_state, _ = query.get_noised_result(noised, state["tracker"])
+    after, tracker_state, _ = query.get_noised_result(noised, tracker)
     threshold, tail_size = at_server_fn(before, after, noised)
     if theta == 1.0:
       threshold = tf.constant(-np.inf, tf.float32)
     new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
+    if learning_rate_fn is not None:
+      new_state["round_num"] = state["round_num"] + 1
     measurements = collections.OrderedDict(threshold=threshold, estimated_tail_size=tail_size)
     return new_state, threshold, measurements
 

@@ -17,7 +17,7 @@ import pathlib
 from typing import Any
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -26,7 +26,7 @@ FILE_NAME = "tuning.json"
 _FOLDER = "tuning"
 
 
-# A run before it is tuned: values of fields of `RunConfig`, and a `presets.Grid` for each field
+# A run before it is tuned: values of fields of `RunConfig`, and a `preset_lib.Grid` for each field
 # that is to be tuned.
 Settings = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class Search:
     }
 
 
-def _settings_of_tuning(settings: Settings, preset: presets.Preset) -> dict[str, Any]:
+def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[str, Any]:
   """Returns the settings of a tuning run: in a folder apart, with clients held out."""
   return {
     **settings,
@@ -98,7 +98,9 @@ def _settings_of_tuning(settings: Settings, preset: presets.Preset) -> dict[str,
   }
 
 
-def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Settings) -> Search:
+def shared_search(
+  grid: preset_lib.SharedGrid, preset: preset_lib.Preset, settings: Settings
+) -> Search:
   """Builds the search for values that all methods share.
 
   Args:
@@ -122,17 +124,17 @@ def shared_search(grid: presets.SharedGrid, preset: presets.Preset, settings: Se
   return Search(method, grid.criterion, candidates)
 
 
-def method_search(preset: presets.Preset, settings: Settings) -> Search:
+def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
   """Builds the search for the parameters of one method.
 
   Args:
     preset: The experiment.
-    settings: Those of a run, with a `presets.Grid` for each one to be tuned.
+    settings: Those of a run, with a `preset_lib.Grid` for each one to be tuned.
 
   Returns:
     The search; it has a single candidate if there is nothing to tune.
   """
-  grids = {name: value for name, value in settings.items() if isinstance(value, presets.Grid)}
+  grids = {name: value for name, value in settings.items() if isinstance(value, preset_lib.Grid)}
   candidates = []
   for combination in itertools.product(*(grid.values for grid in grids.values())):
     values = dict(zip(grids, combination))
@@ -140,20 +142,20 @@ def method_search(preset: presets.Preset, settings: Settings) -> Search:
     candidates.append(Candidate(values, run_config.RunConfig(**own)))
   without = run_config.RunConfig(**{**settings, **dict.fromkeys(grids)})
   method = names.Name(names.folder(without), without)
-  return Search(method, presets.VALIDATION_P90, candidates)
+  return Search(method, preset_lib.VALIDATION_P90, candidates)
 
 
 def with_defaults(settings: Settings) -> dict[str, Any]:
   """Returns the settings of a run that goes without tuning."""
   return {
-    name: value.default if isinstance(value, presets.Grid) else value
+    name: value.default if isinstance(value, preset_lib.Grid) else value
     for name, value in settings.items()
   }
 
 
 def is_tuned(settings: Settings) -> bool:
   """Returns whether a parameter of the method is to be tuned."""
-  return any(isinstance(value, presets.Grid) for value in settings.values())
+  return any(isinstance(value, preset_lib.Grid) for value in settings.values())
 
 
 def write(folder: pathlib.Path, searches: Sequence[Search]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 
-from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
@@ -18,8 +18,8 @@ from tff_superquantile.experiments.run import run_folder
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
 _CRITERIA = {
-  presets.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
-  presets.TRAIN_LOSS: "mean loss of the training clients, nats",
+  preset_lib.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
+  preset_lib.TRAIN_LOSS: "mean loss of the training clients, nats",
 }
 
 

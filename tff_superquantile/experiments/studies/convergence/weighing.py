@@ -39,10 +39,10 @@ class PrimalDual:
 
     Args:
       thetas: [runs, seeds], tail fractions.
-      step: The step size of t, in units of the loss.
+      step: The step size of t after the first rounds, in units of the loss.
     """
     self._thetas, self._step = thetas, step
-    self._t = np.full(thetas.shape, np.nan)
+    self._t, self._round = np.full(thetas.shape, np.nan), 0
 
   def __call__(self, losses: np.ndarray) -> np.ndarray:
     """Returns weights of sum 1, or all 0 for an empty tail, for losses [r, seeds, m]."""
@@ -53,7 +53,8 @@ class PrimalDual:
       of_first = -np.sort(-losses, axis=-1)
       t[:] = np.take_along_axis(of_first, np.maximum(last, 1)[..., np.newaxis] - 1, -1)[..., 0]
     above = losses >= t[..., np.newaxis]
-    t += self._step * (above.mean(axis=-1) / thetas - 1.0)
+    self._round += 1
+    t += self._step * (1.0 + 30.0 / self._round) * (above.mean(axis=-1) / thetas - 1.0)
     return above / np.maximum(above.sum(axis=-1, keepdims=True), 1)
 
 

@@ -1,0 +1,114 @@
+"""A comparison of methods on one task, and the grids on which it tunes them."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+from typing import Any, Optional
+
+from tff_superquantile.experiments.run import thresholds
+
+TRAIN_LOSS = "train.loss.mean"
+VALIDATION_P90 = "validation.error.p90"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+  """Values of a method's flag, to be tuned on validation clients.
+
+  Attributes:
+    values: The values to try.
+    default: The value without tuning.
+  """
+
+  values: tuple[float, ...]
+  default: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedGrid:
+  """Values of flags that all methods share, tuned with FedAvg.
+
+  Attributes:
+    values: The values to try of each flag, in all combinations.
+    criterion: The number of a run's metrics.json that is to be small.
+  """
+
+  values: Mapping[str, tuple[float, ...]]
+  criterion: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+  """A comparison of methods on one task.
+
+  Attributes:
+    task: The task; its defaults are the paper's setting.
+    thetas: The tail fractions of superquantile aggregation.
+    seeds: One run of each method a seed.
+    quick_flags: Values of flags of a shortened experiment, which has one seed.
+    flags: Values of further flags of a run.
+    baselines: Flags of the methods besides FedAvg and superquantile aggregation; a `Grid` where a
+      flag is to be tuned.
+    variants: Flags of further kinds of superquantile aggregation.
+    shared_grids: The grids that are tuned for all methods together, one after the other.
+    validation_fraction: The fraction of training clients held out while tuning; 0 for tasks with
+      validation clients of their own.
+    evaluation: The study of the finished runs besides the comparison, or "" for none.
+    epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
+    with_public: Whether there are all methods without privacy, too, if there are budgets.
+    private_flags: For private runs, flags by the kind of method: those of FedAvg, and of
+      superquantile aggregation with each threshold to be compared.
+  """
+
+  task: str
+  thetas: Sequence[float]
+  seeds: Sequence[int]
+  quick_flags: Mapping[str, Any]
+  flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  baselines: Sequence[Mapping[str, Any]] = ()
+  variants: Sequence[Mapping[str, Any]] = ()
+  shared_grids: Sequence[SharedGrid] = ()
+  validation_fraction: float = 0.5
+  evaluation: str = ""
+  epsilons: Sequence[float] = ()
+  with_public: bool = False
+  private_flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+  def methods(
+    self, thetas: Optional[Sequence[float]] = None, epsilons: Optional[Sequence[float]] = None
+  ) -> list[dict[str, Any]]:
+    """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
+
+    Args:
+      thetas: Tail fractions; None for the preset's own.
+      epsilons: Privacy budgets; None for the preset's own.
+
+    Returns:
+      Flags of a run, for each method; a `Grid` for what is to be tuned.
+    """
+    thetas = self.thetas if thetas is None else thetas
+    listed = [] if self.epsilons and not self.with_public else self._public(thetas)
+    for epsilon in self.epsilons if epsilons is None else epsilons:
+      listed += self._private(thetas, epsilon)
+    return listed
+
+  def _public(self, thetas: Sequence[float]) -> list[dict[str, Any]]:
+    """Returns the methods without privacy."""
+    tail_methods = [dict(algorithm="superquantile", theta=theta) for theta in thetas]
+    variants = [dict(algorithm="superquantile", **flags) for flags in self.variants]
+    return [dict(algorithm="fed_avg"), *map(dict, self.baselines), *tail_methods, *variants]
+
+  def _private(self, thetas: Sequence[float], epsilon: float) -> list[dict[str, Any]]:
+    """Returns the methods with a budget: those that have flags of their own for it."""
+    common = dict(epsilon=epsilon)
+    rivals = [dict(algorithm="fed_avg"), *map(dict, self.baselines)]
+    listed = [
+      {**one, **common, **self.private_flags[one["algorithm"]]}
+      for one in rivals
+      if one["algorithm"] in self.private_flags
+    ]
+    for theta, threshold in itertools.product(thetas, thresholds.private()):
+      if threshold in self.private_flags:
+        own = dict(algorithm="superquantile", theta=theta, threshold=threshold)
+        listed.append({**own, **common, **self.private_flags[threshold]})
+    return listed
