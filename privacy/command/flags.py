@@ -106,7 +106,12 @@ def make_parser() -> argparse.ArgumentParser:
       default="central",
       help="source of the updates' noise: the server, or the clients (default: central)",
     )
-    flag(group, "num_parameters", "d, numbers in an update; for --update_sum=distributed", "D")
+    flag(
+      group,
+      "num_parameters",
+      "d, numbers in an update, d + 1 if weighted by losses; for --update_sum=distributed",
+      "D",
+    )
     group.add_argument(
       "--noise_shares",
       choices=shares.PROTOCOLS,

@@ -42,6 +42,7 @@ _BUILDERS = {
   "fed_prox": _FED_PROX,
   "tree": functools.partial(_SUPERQUANTILE, threshold=_TREE),
   "geometric": functools.partial(_SUPERQUANTILE, threshold=_GEOMETRIC),
+  "prop_fair": functools.partial(algorithms.build_prop_fair, utility_bound=5.0, max_loss=4.0),
 }
 
 
@@ -221,6 +222,12 @@ _PRIVATE = functools.partial(
 )
 
 
+_WEIGHTED = functools.partial(
+  algorithms.build_private_weighted_fed_avg,
+  **dict(share_fn=tf.tanh, clip_norm=0.3, noise_multiplier=1.0),
+)
+
+
 @pytest.mark.parametrize(
   "build,arguments",
   [
@@ -230,6 +237,9 @@ _PRIVATE = functools.partial(
     (algorithms.build_fed_prox, dict(proximal_strength="1")),
     (algorithms.build_q_fed_avg, dict(q="2")),
     (algorithms.build_tilted_erm, dict(temperature="1")),
+    (_WEIGHTED, dict(share_weight="0.3")),
+    (_WEIGHTED, dict(clip_norm="0.3")),
+    (_WEIGHTED, dict(noise_multiplier=True)),
     (
       functools.partial(algorithms.build_tilted_erm, temperature=1.0),
       dict(moving_average_rate="0.5"),

@@ -172,6 +172,23 @@ def test_tilted_erm_against_numpy(temperature, weighting):
   assert metrics["threshold"]["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-3)
 
 
+@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
+def test_prop_fair_against_numpy(weighting):
+  arrays, utility_bound, max_loss = problems.client_arrays(), 2.5, 1.8
+  process = algorithms.build_prop_fair(
+    _MODEL, utility_bound, _sgd(), max_loss=max_loss, client_weighting=weighting
+  )
+  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
+  losses = _losses(weights, arrays)
+  assert losses.min() < max_loss < losses.max()
+  for _ in range(3):
+    pi = alpha / (utility_bound - np.minimum(_losses(weights, arrays), max_loss))
+    weights = _step(weights, _updates(weights, arrays), pi / pi.sum())
+  got, metrics = _run(process, problems.datasets(arrays))
+  _assert_close(got, weights)
+  assert metrics["cohort"]["tail_size"] == len(arrays)
+
+
 def test_tilted_erm_with_a_moving_average_against_numpy():
   """Li et al.: weights exp(t F_i) over an average of exp(t R_t), which sum to one in the mean."""
   arrays, temperature, rate = problems.client_arrays(), 1.5, 0.3
@@ -255,6 +272,7 @@ _LIMITS = {
   "tilted_erm averaged": functools.partial(
     algorithms.build_tilted_erm, _MODEL, 0.0, moving_average_rate=0.5
   ),
+  "prop_fair": functools.partial(algorithms.build_prop_fair, _MODEL, 1e9, max_loss=4.0),
   "superquantile": functools.partial(algorithms.build_superquantile_fed_avg, _MODEL, 1.0),
   "reweighting": functools.partial(
     algorithms.build_superquantile_fed_avg, _MODEL, 1.0, threshold="reweighting"
@@ -293,6 +311,7 @@ def test_agnostic_fed_avg_without_ascent_is_fed_avg():
     functools.partial(algorithms.build_tilted_erm, _MODEL, 2.0),
     functools.partial(algorithms.build_tilted_erm, _MODEL, 2.0, moving_average_rate=0.5),
     functools.partial(algorithms.build_fed_prox, _MODEL, 2.0),
+    functools.partial(algorithms.build_prop_fair, _MODEL, 5.0, max_loss=4.0),
   ],
 )
 def test_clients_that_are_not_finite_are_left_out(build):

@@ -95,6 +95,11 @@ def _fresh_but_for_the_noise(state, initial):
   return initial._replace(client_work=client_work, aggregator=state.aggregator)
 
 
+def _share_sum(measured):
+  """The estimated sum of the shares, where it is measured."""
+  return {name: measured[name] for name in ("estimated_share_sum",) if name in (measured or {})}
+
+
 def _outputs(process, cohort_fn, num_rounds, first_seed):
   """All that each of the rounds releases, float [num_rounds, d]."""
   state = initial = process.initialize()
@@ -109,9 +114,11 @@ def _outputs(process, cohort_fn, num_rounds, first_seed):
     output = process.next(_fresh_but_for_the_noise(state, initial), clients)
     state = output.state
     weights = np.asarray(state.global_model_weights.trainable[0], np.float64)
-    measured = (output.metrics["client_work"] or {}).get("threshold", {})
+    measured = (output.metrics["client_work"] or {}).get("threshold") or {}
+    measured = {**measured, **_share_sum(output.metrics["aggregator"])}
     # What was added up, before it was divided by an estimate that is released, too.
-    sums = weights * measured.get("estimated_tail_size", 1.0) / _CLIP_NORM
+    divisor = measured.get("estimated_tail_size", measured.get("estimated_share_sum", 1.0))
+    sums = weights * divisor / _CLIP_NORM
     found.append(np.concatenate([weights, sums, [float(m) for m in measured.values()]]))
   return np.array(found)
 
@@ -240,6 +247,40 @@ def test_dp_fed_avg(sizes):
   z_w = 0.5
   release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING)
   _audit(_process(1.0, None, z_w), release, sizes)
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_weights_by_losses(is_distributed, sizes):
+  # Most of what the canary adds is its share, the largest of all, and hardly any divisor is the
+  # least one, behind which the sum of the shares would hide.
+  z_w, num_shares = 0.5, 7
+  update_sum = None
+  if is_distributed:
+    update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3 + 1, num_shares)
+  release = releases.Release(
+    num_shares,
+    num_shares,
+    None,
+    z_w,
+    releases.NO_SAMPLING,
+    update_sum=update_sum,
+    weighted_updates=True,
+  )
+  process = algorithms.build_private_weighted_fed_avg(
+    _model(),
+    threshold_lib.build_tilted_share(0.1, _MAX_LOSS),
+    tff.learning.optimizers.build_sgdm(0.1),
+    clip_norm=_CLIP_NORM,
+    noise_multiplier=z_w,
+    share_weight=0.8,
+    noise_key=_KEY,
+    update_sum=update_sum,
+    local_batch_size=0,
+    examples_fn=_examples,
+    seed_fn=lambda handle: handle["seed"],
+  )
+  _audit(process, release, sizes)
 
 
 @pytest.mark.parametrize("sizes", _SIZES)

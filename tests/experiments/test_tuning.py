@@ -382,6 +382,7 @@ def test_quick_experiment_can_be_tuned_all_the_same(lab):
 _SWEEP = """
 import dataclasses
 from tff_superquantile.experiments import cli, sweep
+from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 presets.PRESETS["synthetic"] = dataclasses.replace(
   presets.PRESETS["synthetic"],

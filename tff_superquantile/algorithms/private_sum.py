@@ -44,7 +44,7 @@ def clip(vector: Any, norm: float) -> Any:
 
 
 def build_private_sum(
-  value_type: tff.Type,
+  value_type_fn: Callable[[], tff.Type],
   clip_norm: float,
   noise_multiplier: float,
   noise_key: Optional[bytes],
@@ -58,7 +58,8 @@ def build_private_sum(
   depends on no other client of the round, and they are numbers.
 
   Args:
-    value_type: The type of a vector, a structure of float tensors.
+    value_type_fn: Returns the type of a vector, a structure of float tensors. It is called if the
+      clients make the noise: to describe a model may take long.
     clip_norm: C.
     noise_multiplier: z_w.
     noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
@@ -104,7 +105,7 @@ def build_private_sum(
   return PrivateSum(
     clip_norm,
     noise_multiplier,
-    distributed.factory_of_reports(value_type),
+    distributed.factory_of_reports(value_type_fn()),
     lambda vector, client: distributed.report(vector, client.seed),
   )
 

@@ -93,7 +93,7 @@ def build_private_superquantile_fed_avg(
   checks.of_type("expected_clients", expected_clients, numbers.Real, "a positive number")
   expected_clients = checks.positive("expected_clients", expected_clients)
   summed = private_sum.build_private_sum(
-    local_model.describe(model_fn).weights_type.trainable,
+    lambda: local_model.describe(model_fn).weights_type.trainable,
     clip_norm,
     noise_multiplier,
     noise_key,

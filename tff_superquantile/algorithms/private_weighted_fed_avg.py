@@ -141,8 +141,10 @@ def build_private_weighted_fed_avg(
   """
   checks.of_type("share_weight", share_weight, numbers.Real, "a number")
   share_weight = checks.fraction("share_weight", share_weight)
-  weights_type = local_model.describe(model_fn).weights_type.trainable
-  value_type = tff.types.to_type((weights_type, np.float32))
+
+  def value_type() -> tff.Type:
+    return tff.types.to_type((local_model.describe(model_fn).weights_type.trainable, np.float32))
+
   summed = private_sum.build_private_sum(
     value_type, clip_norm, noise_multiplier, noise_key, update_sum
   )

@@ -29,7 +29,6 @@ _PAPERS_UNITS = dict(delta=1 / 2500, clip_unit="gradient")
 _PRIVATE_SYNTHETIC = dict(
   fed_avg=dict(_PAPERS_UNITS, clip_norm=1.5),
   geometric=dict(_PAPERS_UNITS, clip_norm=1.3),
-  primal_dual=dict(_PAPERS_UNITS, clip_norm=1.3),
   tree=dict(_PAPERS_UNITS, clip_norm=1.3, max_loss=0.9, num_bins=16),
 )
 # Losses above B count as B. With a smaller B shares are larger, beside the same noise.
@@ -158,6 +157,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     with_public=True,
     private_flags={
       **_PRIVATE_SYNTHETIC,
+      "primal_dual": _PRIVATE_SYNTHETIC["geometric"],
       **{name: _PRIVATE_WEIGHTED for name in ("q_fed_avg", "tilted_erm", "prop_fair")},
     },
   ),
