@@ -18,10 +18,34 @@ _RATE = 0.2
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BY_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
 _MODEL = problems.linear_model()
+_MU, _L2 = 0.7, 0.05  # Of FedProx.
 
 
 def _sgd(learning_rate=_RATE):
   return tff.learning.optimizers.build_sgdm(learning_rate)
+
+
+# Processes have no state: those that several tests run are built, and compiled, once.
+
+
+@functools.cache
+def _fed_avg():
+  return algorithms.build_fed_avg(_MODEL, _sgd())
+
+
+@functools.cache
+def _fed_prox(**kwargs):
+  return algorithms.build_fed_prox(_MODEL, _MU, _sgd(), l2=_L2, **kwargs)
+
+
+@functools.cache
+def _q_fed_avg(q):
+  return algorithms.build_q_fed_avg(_MODEL, q, _sgd())
+
+
+@functools.cache
+def _tilted_erm(temperature, **kwargs):
+  return algorithms.build_tilted_erm(_MODEL, temperature, _sgd(), **kwargs)
 
 
 def _run(process, data, num_rounds=3):
@@ -61,8 +85,8 @@ def _step(weights, updates, pi):
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_fed_prox_against_numpy(epochs):
-  mu, arrays = 0.7, problems.client_arrays()
-  process = algorithms.build_fed_prox(_MODEL, mu, _sgd(), local_epochs=epochs, l2=0.05)
+  arrays = problems.client_arrays()
+  process = _fed_prox(local_epochs=epochs)
   weights = problems.initial_weights()
   for _ in range(3):
     updates = []
@@ -74,7 +98,7 @@ def test_fed_prox_against_numpy(epochs):
             local, x[start : start + 4], y[start : start + 4]
           )
           local = [
-            w - _RATE * (g + 0.05 * w + mu * (w - w0)) for w, g, w0 in zip(local, gradient, weights)
+            w - _RATE * (g + _L2 * w + _MU * (w - w0)) for w, g, w0 in zip(local, gradient, weights)
           ]
       updates.append([w - v for w, v in zip(weights, local)])
     weights = _step(weights, updates, _alpha(arrays, _BY_EXAMPLES))
@@ -106,8 +130,9 @@ def test_fed_prox_with_a_weight_without_gradient():
   assert weights[1] == pytest.approx(1.0 - _RATE * 0.1)
 
 
-@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
-@pytest.mark.parametrize("q", [0.001, 1.0, 10.0])
+@pytest.mark.parametrize(
+  "q,weighting", [(0.001, _BY_EXAMPLES), (1.0, _UNIFORM), (10.0, _BY_EXAMPLES)]
+)
 def test_q_fed_avg_against_numpy(q, weighting):
   """As Algorithm 2 of Li et al. writes it, with its powers."""
   arrays = problems.client_arrays()
@@ -135,9 +160,7 @@ def test_q_fed_avg_follows_a_learning_rate_that_decays():
   decayed = algorithms.build_q_fed_avg(
     _MODEL, 2.0, _sgd(9.0), client_learning_rate_fn=lambda round_num: tf.constant(_RATE)
   )
-  _assert_close(
-    _run(decayed, data)[0], _run(algorithms.build_q_fed_avg(_MODEL, 2.0, _sgd()), data)[0]
-  )
+  _assert_close(_run(decayed, data)[0], _run(_q_fed_avg(2.0), data)[0])
 
 
 def test_q_fed_avg_with_extreme_powers_is_the_worst_client():
@@ -157,11 +180,12 @@ def test_q_fed_avg_with_extreme_powers_is_the_worst_client():
   assert cosine == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
-@pytest.mark.parametrize("temperature", [0.1, 1.0, 200.0])
+@pytest.mark.parametrize(
+  "temperature,weighting", [(0.1, _UNIFORM), (1.0, _BY_EXAMPLES), (200.0, _BY_EXAMPLES)]
+)
 def test_tilted_erm_against_numpy(temperature, weighting):
   arrays = problems.client_arrays()
-  process = algorithms.build_tilted_erm(_MODEL, temperature, _sgd(), client_weighting=weighting)
+  process = _tilted_erm(temperature, client_weighting=weighting)
   weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
   for _ in range(3):
     tilted = np.log(alpha) + temperature * _losses(weights, arrays)
@@ -192,7 +216,7 @@ def test_prop_fair_against_numpy(weighting):
 def test_tilted_erm_with_a_moving_average_against_numpy():
   """Li et al.: weights exp(t F_i) over an average of exp(t R_t), which sum to one in the mean."""
   arrays, temperature, rate = problems.client_arrays(), 1.5, 0.3
-  process = algorithms.build_tilted_erm(_MODEL, temperature, _sgd(), moving_average_rate=rate)
+  process = _tilted_erm(temperature, moving_average_rate=rate)
   weights, alpha, average = problems.initial_weights(), _alpha(arrays, _BY_EXAMPLES), None
   for _ in range(4):
     tilted = np.exp(temperature * _losses(weights, arrays))
@@ -205,7 +229,7 @@ def test_tilted_erm_with_a_moving_average_against_numpy():
 
 
 def test_tilted_erm_with_a_moving_average_keeps_it_where_nobody_counts():
-  process = algorithms.build_tilted_erm(_MODEL, 1.0, _sgd(), moving_average_rate=0.5)
+  process = _tilted_erm(1.5, moving_average_rate=0.3)
   empty = problems.datasets([(np.zeros([0, 5], np.float32), np.zeros(0, np.int32))])
   state, metrics = process.next(process.initialize(), empty)
   assert metrics["client_work"]["threshold"]["update_scale"] == 1.0
@@ -273,24 +297,16 @@ _LIMITS = {
     algorithms.build_tilted_erm, _MODEL, 0.0, moving_average_rate=0.5
   ),
   "prop_fair": functools.partial(algorithms.build_prop_fair, _MODEL, 1e9, max_loss=4.0),
-  "superquantile": functools.partial(algorithms.build_superquantile_fed_avg, _MODEL, 1.0),
   "reweighting": functools.partial(
     algorithms.build_superquantile_fed_avg, _MODEL, 1.0, threshold="reweighting"
   ),
 }
 
 
-@pytest.fixture(scope="module")
-def fed_avg(simulation_context):
-  """FedAvg's weights."""
-  data = problems.datasets(problems.client_arrays())
-  return _run(algorithms.build_fed_avg(_MODEL, _sgd()), data)[0]
-
-
 @pytest.mark.parametrize("name", _LIMITS)
-def test_limits_are_fed_avg(name, fed_avg):
+def test_limits_are_fed_avg(name):
   data = problems.datasets(problems.client_arrays())
-  _assert_close(_run(_LIMITS[name](_sgd()), data)[0], fed_avg, atol=1e-6)
+  _assert_close(_run(_LIMITS[name](_sgd()), data)[0], _run(_fed_avg(), data)[0], atol=1e-6)
 
 
 def test_agnostic_fed_avg_without_ascent_is_fed_avg():
@@ -307,17 +323,18 @@ def test_agnostic_fed_avg_without_ascent_is_fed_avg():
 @pytest.mark.parametrize(
   "build",
   [
-    functools.partial(algorithms.build_q_fed_avg, _MODEL, 2.0),
-    functools.partial(algorithms.build_tilted_erm, _MODEL, 2.0),
-    functools.partial(algorithms.build_tilted_erm, _MODEL, 2.0, moving_average_rate=0.5),
-    functools.partial(algorithms.build_fed_prox, _MODEL, 2.0),
+    functools.partial(_q_fed_avg, 2.0),
+    functools.partial(_tilted_erm, 1.0, client_weighting=_BY_EXAMPLES),
+    functools.partial(_tilted_erm, 1.5, moving_average_rate=0.3),
+    functools.partial(_fed_prox, local_epochs=1),
     functools.partial(algorithms.build_prop_fair, _MODEL, 5.0, max_loss=4.0),
   ],
+  ids=["q_fed_avg", "tilted_erm", "tilted_erm_averaged", "fed_prox", "prop_fair"],
 )
 def test_clients_that_are_not_finite_are_left_out(build):
   arrays = problems.client_arrays()
   bad = (np.full([5, 5], np.nan, np.float32), np.zeros(5, np.int32))
-  process = build(_sgd())
+  process = build()
   good = _run(process, problems.datasets(arrays))[0]
   with_bad, metrics = _run(process, problems.datasets([*arrays, bad]))
   _assert_close(with_bad, good, atol=1e-6)

@@ -28,12 +28,26 @@ _NOBODY = (
   np.zeros([0, problems.NUM_FEATURES], np.float32),
   np.zeros([0], np.int32),
 )
+# All that clients of handles may hold: `_ARRAYS`, and from these indices on others.
+_REPEATED, _BIG, _ABSENT, _LARGE, _SPOILT = 6, 8, 9, 10, 13
+_EXAMPLES = [
+  *_ARRAYS,
+  *((np.tile(x, [7, 1]), np.tile(y, 7)) for x, y in _ARRAYS[:2]),
+  (100 * _ARRAYS[1][0], _ARRAYS[1][1]),
+  _NOBODY,
+  *((np.float32(factor) * _ARRAYS[1][0], _ARRAYS[1][1]) for factor in (1e12, 1e25, 1e37)),
+  (np.where(np.arange(5) == 0, np.float32(np.nan), _ARRAYS[5][0]), _ARRAYS[5][1]),
+]
 # Of a chi-square test of the noise's variance; the seeds are fixed where they can be.
 _FALSE_ALARM = 1e-7
 _KEY, _OTHER_KEY = bytes(range(16)), bytes(range(1, 17))
 _NUM_SHARES = 9
 
 
+# Thresholds, sums and processes have no state: what several tests use is built, and compiled, once.
+
+
+@functools.cache
 def _tree(z=0.3, num_bins=64):
   mechanism = tree_mechanism.build_tree_mechanism(z, num_bins, 6, num_shares=_NUM_SHARES)
   return functools.partial(
@@ -44,6 +58,7 @@ def _tree(z=0.3, num_bins=64):
   )
 
 
+@functools.cache
 def _geometric(initial_estimate=1.5, z=1e-3, expected_clients=5.0):
   return functools.partial(
     threshold_lib.build_geometric_quantile,
@@ -54,11 +69,12 @@ def _geometric(initial_estimate=1.5, z=1e-3, expected_clients=5.0):
   )
 
 
+@functools.cache
 def _sum(z=_NEGLIGIBLE, clip_norm=_HUGE, num_entries=_NUM_PARAMETERS):
   return sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, _NUM_SHARES)
 
 
-def _process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs):
+def _new_process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs):
   return algorithms.build_private_superquantile_fed_avg(
     problems.linear_model() if model is None else model,
     theta,
@@ -72,9 +88,21 @@ def _process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs)
   )
 
 
-def _of_handles(arrays, theta=1.0, **kwargs):
-  """A process whose clients hold indices of arrays, and seeds."""
-  return _process(theta, **problems.reading_handles(arrays), **kwargs)
+_process = functools.cache(_new_process)
+
+
+@functools.cache
+def _of_handles(theta=1.0, **kwargs):
+  """A process whose clients hold indices of `_EXAMPLES`, and seeds."""
+  return _process(theta, **problems.reading_handles(_EXAMPLES), **kwargs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_processes():
+  """TensorFlow's functions end before Python does."""
+  yield
+  for cached in (_of_handles, _process, _wide_model):
+    cached.cache_clear()
 
 
 def _handles(indices=range(6), round_num=0):
@@ -134,7 +162,7 @@ def test_dp_fed_avg_is_the_sum_over_the_expected_clients(distributed):
   ids=["tree", "tree_theta_1", "geometric"],
 )
 def test_rounds_with_a_threshold_divide_by_the_measured_tail(threshold, theta, divisors):
-  process = _of_handles(_ARRAYS, theta, threshold=threshold)
+  process = _of_handles(theta, threshold=threshold)
   state, weights, measured = None, problems.initial_weights(), []
   for round_num in range(3):
     state, released, metrics = _next(process, _handles(round_num=round_num), state)
@@ -180,22 +208,27 @@ def test_server_optimizer_and_client_options():
 # What one client can do.
 
 
-@pytest.mark.parametrize("distributed", [False, True])
-def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
+def _of_clipped(distributed):
+  """(clip norm, expected clients, mechanism of the sum, process) with next to no noise."""
   clip_norm, divisor = 0.05, 4.0
-  big = (100 * _ARRAYS[1][0], _ARRAYS[1][1])
-  arrays = [*_ARRAYS[:5], big, _NOBODY]
   update_sum = _sum(clip_norm=clip_norm, z=1e-3) if distributed else None
   process = _of_handles(
-    arrays, clip_norm=clip_norm, z=1e-3, expected_clients=divisor, update_sum=update_sum
+    clip_norm=clip_norm, z=1e-3, expected_clients=divisor, update_sum=update_sum
   )
+  return clip_norm, divisor, update_sum, process
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
+  clip_norm, divisor, update_sum, process = _of_clipped(distributed)
+  cohort = [0, 1, 2, 3, 4, _BIG]
   # The same noise in both.
-  with_it = _released(process, _handles([0, 1, 2, 3, 4, 5]))
-  without = _released(process, _handles([0, 1, 2, 3, 4, 6]))
+  with_it = _released(process, _handles(cohort))
+  without = _released(process, _handles([*cohort[:-1], _ABSENT]))
   moved = np.linalg.norm(with_it - without)
   steps = 0.0 if update_sum is None else np.sqrt(_NUM_PARAMETERS) / update_sum.scale
   assert moved == pytest.approx(clip_norm / divisor, abs=(1e-5 * clip_norm + steps) / divisor)
-  updates = _updates(problems.initial_weights(), arrays[:6])
+  updates = _updates(problems.initial_weights(), [_EXAMPLES[i] for i in cohort])
   assert np.all(np.linalg.norm(updates, axis=1) > clip_norm)  # Everybody is clipped here.
   noise = 1e-3 * clip_norm * 3 * np.sqrt(_NUM_PARAMETERS)
   expected = _clipped(updates, clip_norm).sum(axis=0)
@@ -206,66 +239,58 @@ def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
 def test_no_update_is_too_large_to_be_clipped(distributed):
   # Even where the square of its norm is too large for a float32: one client must not be able to
   # suppress the round's noise.
-  clip_norm, (x, y) = 0.1, _ARRAYS[1]
-  large = [(np.float32(factor) * x, y) for factor in (1e12, 1e25, 1e37)]
-  arrays = [_ARRAYS[0], _NOBODY, _NOBODY, *large]
-  update_sum = _sum(clip_norm=clip_norm, z=1e-3) if distributed else None
-  process = _of_handles(arrays, clip_norm=clip_norm, z=1e-3, update_sum=update_sum)
-  without = _released(process, _handles([0, 1, 1, 2]))
-  for index in (3, 4, 5):
-    with_it = _released(process, _handles([0, index, 1, 2]))
+  clip_norm, divisor, _, process = _of_clipped(distributed)
+  without = _released(process, _handles([0, _ABSENT, _ABSENT, 2]))
+  for index in range(_LARGE, _LARGE + 3):
+    with_it = _released(process, _handles([0, index, _ABSENT, 2]))
     assert np.all(np.isfinite(with_it)) and np.all(with_it != 0)
-    moved = 6 * np.linalg.norm(with_it - without)
+    moved = divisor * np.linalg.norm(with_it - without)
     # Clipped, or left out if the training itself gave no finite update.
     assert moved < 1e-4 * clip_norm or moved == pytest.approx(clip_norm, rel=0.03)
 
 
-@pytest.mark.parametrize("distributed", [False, True])
-@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+@pytest.mark.parametrize(
+  "kind,distributed",
+  [("none", False), ("none", True), ("tree", True), ("geometric", False)],
+)
 def test_a_client_that_is_not_finite_does_what_one_without_examples_does(kind, distributed):
-  arrays = [*_ARRAYS, (_ARRAYS[5][0].copy(), _ARRAYS[5][1]), _NOBODY]
-  arrays[6][0][0, 0] = np.nan
   threshold = dict(none=None, tree=_tree(z=1.0), geometric=_geometric(z=1.0))[kind]
-  update_sum = _sum(1.0, 0.1) if distributed else None
   process = _of_handles(
-    arrays,
     1.0 if threshold is None else 0.5,
     clip_norm=0.1,
     z=1.0,
     threshold=threshold,
-    update_sum=update_sum,
+    update_sum=_sum(1.0, 0.1) if distributed else None,
   )
-  _, spoilt, measured = _next(process, _handles([0, 1, 2, 3, 6]))
-  _, empty, measured_empty = _next(process, _handles([0, 1, 2, 3, 7]))
+  _, spoilt, measured = _next(process, _handles([0, 1, 2, 3, _SPOILT]))
+  _, empty, measured_empty = _next(process, _handles([0, 1, 2, 3, _ABSENT]))
   assert np.all(np.isfinite(problems.vector(spoilt)))
   np.testing.assert_array_equal(problems.vector(spoilt), problems.vector(empty))
   tf.nest.map_structure(np.testing.assert_array_equal, measured, measured_empty)
   if kind == "none":
     _, healthy, _ = _next(process, _handles([0, 1, 2, 3, 5]))
     assert np.abs(problems.vector(healthy) - problems.vector(spoilt)).max() > 1e-4
-  if not distributed and kind != "tree":
+  if not distributed:
     _, absent, _ = _next(process, _handles([0, 1, 2, 3]))
     np.testing.assert_allclose(problems.vector(absent), problems.vector(spoilt), rtol=0, atol=1e-6)
 
 
-def test_clients_weigh_the_same_whatever_their_examples():
-  many = [(np.tile(x, [7, 1]), np.tile(y, 7)) for x, y in _ARRAYS[:2]]
-  arrays = [*_ARRAYS, *many]
-  for kwargs in (
-    dict(threshold=None),
-    dict(theta=0.5, threshold=_tree()),
-    dict(theta=0.5, threshold=_geometric()),
-  ):
-    process = _of_handles(arrays, **kwargs)
-    few = _released(process, _handles([0, 1, 2, 3, 4, 5]))
-    np.testing.assert_allclose(
-      _released(process, _handles([6, 7, 2, 3, 4, 5])), few, rtol=0, atol=2e-6
-    )
+@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+def test_clients_weigh_the_same_whatever_their_examples(kind):
+  process = dict(
+    none=lambda: _of_handles(),
+    tree=lambda: _of_handles(0.5, threshold=_tree()),
+    geometric=lambda: _of_handles(0.4, threshold=_geometric()),
+  )[kind]()
+  few = _released(process, _handles([0, 1, 2, 3, 4, 5]))
+  many = _released(process, _handles([_REPEATED, _REPEATED + 1, 2, 3, 4, 5]))
+  np.testing.assert_allclose(many, few, rtol=0, atol=2e-6)
 
 
 # The noise.
 
 
+@functools.cache
 def _wide_model(shapes=((60, 40), (60, 40), (200,))):
   """Many parameters, none of which anybody's data moves."""
 
@@ -304,7 +329,6 @@ def _assert_uncorrelated(first, second):
   assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < bound
 
 
-@functools.cache
 def _wide_process(noise_key=_KEY, distributed=False):
   """A process that releases noise alone, with the mechanism of its sum."""
   update_sum = _sum(1.7, 0.3, _NUM_WIDE) if distributed else None
@@ -351,7 +375,7 @@ def test_a_key_repeats_the_noise_and_another_does_not(distributed):
   vectors = []
   update_sum = _sum(1.0, 1.0) if distributed else None
   for noise_key in (_KEY, _KEY, _OTHER_KEY):
-    process = _process(clip_norm=1.0, z=1.0, noise_key=noise_key, update_sum=update_sum)
+    process = _new_process(clip_norm=1.0, z=1.0, noise_key=noise_key, update_sum=update_sum)
     state, first, _ = _next(process, [])
     _, second, _ = _next(process, [], state)
     vectors.append((problems.vector(first), problems.vector(second) - problems.vector(first)))
@@ -368,22 +392,27 @@ def test_without_a_key_every_run_has_its_own_noise():
     for update_sum in (None, _sum(1.0, 1.0)):
       released = []
       for _ in range(2):
-        process = _process(clip_norm=1.0, z=1.0, noise_key=None, update_sum=update_sum)
+        process = _new_process(clip_norm=1.0, z=1.0, noise_key=None, update_sum=update_sum)
         released += [_released(process, problems.datasets(_ARRAYS)) for _ in range(2)]
       assert len({tuple(vector) for vector in released}) == 4
   finally:
     tf.random.set_seed(None)
 
 
+def _noisy(threshold, update_sum):
+  theta = 1.0 if threshold is None else 0.5
+  return _process(theta, threshold=threshold, clip_norm=0.3, z=1.0, update_sum=update_sum)
+
+
 # Rounds without anybody.
 
 
-@pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
+# Without a threshold there is only the noise, see above.
+@pytest.mark.parametrize("kind", ["tree", "geometric"])
 def test_without_clients_the_server_releases_noise(kind):
-  threshold = dict(none=None, tree=_tree(), geometric=_geometric())[kind]
-  theta = 1.0 if threshold is None else 0.5
+  threshold = dict(tree=_tree(), geometric=_geometric())[kind]
   process = _process(
-    theta, model=_wide_model(), threshold=threshold, clip_norm=0.3, z=1.7, expected_clients=6
+    0.5, model=_wide_model(), threshold=threshold, clip_norm=0.3, z=1.7, expected_clients=6
   )
   state, weights, metrics = _next(process, [])
   if kind == "tree":  # A histogram of noise, and half of the expected tail at least.
@@ -391,7 +420,7 @@ def test_without_clients_the_server_releases_noise(kind):
     divisor = float(metrics["threshold"]["estimated_tail_size"])
     assert 1.5 <= divisor < 5.0
   else:
-    divisor = {"none": 6.0, "geometric": 2.5}[kind]
+    divisor = 2.5
   _assert_normal(problems.vector(weights), 1.7 * 0.3 / divisor)
   _, later, _ = _next(process, _wide_clients(6), state)
   assert np.all(np.isfinite(problems.vector(later)))
@@ -413,9 +442,8 @@ def test_with_an_empty_tail_the_server_releases_noise(kind):
 
 @pytest.mark.parametrize("kind", ["none", "tree", "geometric"])
 def test_a_distributed_sum_of_more_than_there_are_shares_for_leaves_the_model(kind):
-  threshold = dict(none=None, tree=_tree(), geometric=_geometric(1e-3))[kind]
-  theta = 1.0 if threshold is None else 0.5
-  process = _process(theta, threshold=threshold, clip_norm=0.3, z=1.0, update_sum=_sum(1.0, 0.3))
+  threshold = dict(none=None, tree=_tree(), geometric=_geometric())[kind]
+  process = _noisy(threshold, _sum(1.0, 0.3))
   state = process.initialize()
   for num_clients in (10, 12):
     clients = [_ARRAYS[i % 6] for i in range(num_clients)]
@@ -448,17 +476,11 @@ def test_metrics_and_state_hold_nothing_else_of_the_cohort():
   geometric_measurements = {"threshold", "estimated_tail_size"}
   for threshold, measurements in (
     (None, None),
-    (_tree(z=1.0), tree_measurements),
+    (_tree(), tree_measurements),
     (_geometric(), geometric_measurements),
   ):
     for update_sum in (None, _sum(1.0, 0.3)):
-      process = _process(
-        1.0 if threshold is None else 0.5,
-        threshold=threshold,
-        clip_norm=0.3,
-        z=1.0,
-        update_sum=update_sum,
-      )
+      process = _noisy(threshold, update_sum)
       before = process.initialize()
       outputs = [
         process.next(before, problems.datasets(clients)) for clients in (_ARRAYS, _ARRAYS[1:5])
@@ -493,13 +515,7 @@ def test_metrics_and_state_hold_nothing_else_of_the_cohort():
 
 def test_nothing_but_secure_sums_leaves_the_clients():
   for threshold, num_sums in ((None, 1), (_tree(), 2)):
-    process = _process(
-      1.0 if threshold is None else 0.5,
-      threshold=threshold,
-      clip_norm=0.3,
-      z=1.0,
-      update_sum=_sum(1.0, 0.3),
-    )
+    process = _noisy(threshold, _sum(1.0, 0.3))
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     text = process.next.to_building_block().compact_representation()
     assert text.count("federated_secure_modular_sum(") == num_sums
@@ -511,7 +527,7 @@ def test_nothing_but_secure_sums_leaves_the_clients():
 def test_with_a_trusted_server_one_open_sum_a_release_leaves_the_clients():
   # Of the updates; thresholds sum securely, and there are no counts and no training metrics.
   for threshold in (None, _tree(), _geometric()):
-    process = _process(1.0 if threshold is None else 0.5, threshold=threshold)
+    process = _noisy(threshold, None)
     text = process.next.to_building_block().compact_representation()
     open_sums = text.count("federated_sum(") + text.count("federated_aggregate(")
     assert open_sums == 1

@@ -35,14 +35,20 @@ _LINEAR = problems.linear_model()
 # Processes have no state: those that several tests run are built, and compiled, once.
 
 
-@functools.cache
-def _superquantile(model, theta=0.5, **kwargs):
-  return algorithms.build_superquantile_fed_avg(model, theta, _sgd(), **kwargs)
+def _superquantile(model, theta=0.5, *, threshold="exact", client_weighting=_BY_EXAMPLES):
+  return _cached_superquantile(model, theta, threshold, client_weighting)
 
 
 @functools.cache
-def _fed_avg(model):
-  return algorithms.build_fed_avg(model, _sgd())
+def _cached_superquantile(model, theta, threshold, client_weighting):
+  return algorithms.build_superquantile_fed_avg(
+    model, theta, _sgd(), threshold=threshold, client_weighting=client_weighting
+  )
+
+
+@functools.cache
+def _fed_avg(model, **kwargs):
+  return algorithms.build_fed_avg(model, _sgd(), **kwargs)
 
 
 @functools.cache
@@ -76,10 +82,17 @@ def _expected_rounds(arrays, theta, num_rounds, *, client_weights, weigh, **sgd)
   return weights, losses, pi
 
 
-@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
-@pytest.mark.parametrize("threshold", ["exact", "reweighting", "smoothed"])
+@pytest.mark.parametrize(
+  "threshold,weighting",
+  [
+    ("exact", _UNIFORM),
+    ("exact", _BY_EXAMPLES),
+    ("reweighting", _BY_EXAMPLES),
+    ("smoothed", _BY_EXAMPLES),
+  ],
+)
 def test_rounds_against_numpy(threshold, weighting):
-  arrays, theta = problems.client_arrays(), 0.4
+  arrays, theta = problems.client_arrays(), 0.5
   thresholds = {
     "exact": ("exact", superquantile.tail_weights),
     "reweighting": ("reweighting", superquantile.dual_weights),
@@ -89,13 +102,7 @@ def test_rounds_against_numpy(threshold, weighting):
     ),
   }
   build_threshold, weigh = thresholds[threshold]
-  process = algorithms.build_superquantile_fed_avg(
-    problems.linear_model(),
-    theta,
-    _sgd(),
-    threshold=build_threshold,
-    client_weighting=weighting,
-  )
+  process = _superquantile(_LINEAR, theta, threshold=build_threshold, client_weighting=weighting)
   state, metrics = _run(process, problems.datasets(arrays))
   client_weights = None if weighting == _UNIFORM else np.array([len(y) for _, y in arrays])
   expected, losses, pi = _expected_rounds(
@@ -116,7 +123,7 @@ def test_rounds_against_numpy(threshold, weighting):
   )
 
 
-@pytest.mark.parametrize("model", [_LINEAR, problems.linear_model_fn, problems.keras_model_fn])
+@pytest.mark.parametrize("model", [_LINEAR, problems.keras_model_fn])
 def test_theta_1_is_tffs_fed_avg(model):
   data = problems.datasets(problems.client_arrays())
   ours, our_metrics = _run(_superquantile(model, 1.0), data)
@@ -181,7 +188,8 @@ def test_ragged_batches_are_followed_and_can_be_overridden():
   _assert_same_weights(rebatched, batches_of_3, rtol=0, atol=0)
 
 
-def test_epochs_batches_and_l2_against_numpy():
+def test_epochs_batches_and_l2_against_numpy(monkeypatch):
+  monkeypatch.setattr(local_update, "_LOSS_BATCH_SIZE", 5)  # The loss pass, too, has batches.
   arrays = problems.client_arrays()
   process = algorithms.build_superquantile_fed_avg(
     problems.linear_model(),
@@ -192,8 +200,8 @@ def test_epochs_batches_and_l2_against_numpy():
     local_batch_size=5,
     l2=0.1,
   )
-  state, _ = _run(process, problems.datasets(arrays), 2)
-  expected, *_ = _expected_rounds(
+  state, metrics = _run(process, problems.datasets(arrays), 2)
+  expected, losses, _ = _expected_rounds(
     arrays,
     0.5,
     2,
@@ -206,6 +214,7 @@ def test_epochs_batches_and_l2_against_numpy():
   )
   for got, want in zip(state.global_model_weights.trainable, expected):
     np.testing.assert_allclose(got, want, atol=2e-6)
+  assert metrics["threshold"]["loss_mean"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_learning_rate_schedule_and_hparams():
@@ -322,50 +331,50 @@ def test_the_mean_of_updates_of_another_type_than_the_weights(dtype):
       np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted():
+@pytest.mark.parametrize(
+  "process",
+  [
+    lambda: _fed_avg(_LINEAR),
+    lambda: _superquantile(_LINEAR),
+    lambda: _superquantile(_LINEAR, threshold="reweighting"),
+    lambda: _superquantile(problems.linear_model_fn),
+  ],
+  ids=["fed_avg", "exact", "reweighting", "variable_model"],
+)
+def test_a_client_with_a_loss_that_is_not_finite_is_left_out_and_counted(process):
   arrays = problems.client_arrays()
   spoilt = [(x.copy(), y) for x, y in arrays]
   spoilt[2][0][0, 0] = np.nan
   spoilt[4][0][0, 0] = np.inf
   healthy = [arrays[i] for i in (0, 1, 3, 5)]
-  for build in (
-    _fed_avg,
-    _superquantile,
-    functools.partial(_superquantile, threshold="reweighting"),
-  ):
-    for model in (_LINEAR, problems.linear_model_fn):
-      process = build(model)
-      with_spoilt, metrics = _run(process, problems.datasets(spoilt))
-      without, healthy_metrics = _run(process, problems.datasets(healthy))
-      _assert_same_weights(with_spoilt, without, rtol=0, atol=1e-7)
-      assert metrics["cohort"]["num_excluded"] == 2
-      assert metrics["cohort"]["cohort_size"] == 6
-      assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
-      tf.nest.map_structure(
-        np.testing.assert_allclose, dict(metrics["train"]), dict(healthy_metrics["train"])
-      )
+  with_spoilt, metrics = _run(process(), problems.datasets(spoilt))
+  without, healthy_metrics = _run(process(), problems.datasets(healthy))
+  _assert_same_weights(with_spoilt, without, rtol=0, atol=1e-7)
+  assert metrics["cohort"]["num_excluded"] == 2
+  assert metrics["cohort"]["cohort_size"] == 6
+  assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
+  tf.nest.map_structure(
+    np.testing.assert_allclose, dict(metrics["train"]), dict(healthy_metrics["train"])
+  )
 
 
-@pytest.mark.parametrize("model", [_LINEAR, problems.linear_model_fn])
-def test_a_client_without_examples_is_left_out_and_counted(model):
+@pytest.mark.parametrize(
+  "process",
+  [
+    lambda: _superquantile(_LINEAR),
+    lambda: _superquantile(problems.linear_model_fn),
+    lambda: _superquantile(_LINEAR, client_weighting=_UNIFORM),
+    lambda: _fed_avg(_LINEAR, client_weighting=_UNIFORM),
+  ],
+  ids=["by_examples", "variable_model", "uniform", "without_threshold"],
+)
+def test_a_client_without_examples_is_left_out_and_counted(process):
   arrays = problems.client_arrays()
   empty = (np.zeros([0, problems.NUM_FEATURES], np.float32), np.zeros([0], np.int32))
-  # By the number of examples, as by default, and uniformly.
-  for weighting in ({}, dict(client_weighting=_UNIFORM)):
-    process = _superquantile(model, **weighting)
-    with_empty, metrics = _run(process, problems.datasets([*arrays, empty]))
-    _assert_same_weights(with_empty, _run(process, problems.datasets(arrays))[0], rtol=0, atol=1e-7)
-    assert metrics["cohort"]["num_excluded"] == 1
-
-
-def test_without_a_threshold_a_client_without_examples_is_left_out_too():
-  arrays = problems.client_arrays()
-  empty = (np.zeros([0, problems.NUM_FEATURES], np.float32), np.zeros([0], np.int32))
-  process = algorithms.build_fed_avg(problems.linear_model(), _sgd(), client_weighting=_UNIFORM)
-  with_empty, metrics = _run(process, problems.datasets([*arrays, empty]), 1)
-  without, _ = _run(process, problems.datasets(arrays), 1)
+  with_empty, metrics = _run(process(), problems.datasets([*arrays, empty]))
+  without, expected = _run(process(), problems.datasets(arrays))
   _assert_same_weights(with_empty, without, rtol=0, atol=1e-7)
-  assert metrics["cohort"] == dict(cohort_size=7, tail_size=6, num_excluded=1)
+  assert metrics["cohort"] == {**expected["cohort"], "cohort_size": 7, "num_excluded": 1}
 
 
 def test_an_infinite_loss_is_left_out_though_its_gradient_is_finite():
@@ -385,18 +394,6 @@ def test_an_infinite_loss_is_left_out_though_its_gradient_is_finite():
   assert metrics["threshold"]["loss_mean"] == pytest.approx(2.5)
   # A step of each of those with losses of 3 and 4.
   assert state.global_model_weights.trainable[0] == pytest.approx(1.0 - 0.2 * 3.5)
-
-
-def test_losses_of_more_examples_than_one_pass_takes(monkeypatch):
-  monkeypatch.setattr(local_update, "_LOSS_BATCH_SIZE", 5)
-  arrays = problems.client_arrays()
-  process = algorithms.build_superquantile_fed_avg(
-    problems.linear_model(), 0.5, _sgd(), client_weighting=_UNIFORM
-  )
-  _, metrics = _run(process, problems.datasets(arrays), 1)
-  weights = problems.initial_weights()
-  losses = [problems.losses_and_gradient(weights, x, y)[0] for x, y in arrays]
-  assert metrics["threshold"]["loss_mean"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_a_model_that_does_not_count_its_examples():
@@ -504,9 +501,6 @@ def test_clients_below_the_threshold_do_not_train():
 @pytest.mark.parametrize(
   "factory",
   [
-    tff.aggregators.MeanFactory(),
-    tff.aggregators.UnweightedMeanFactory(),
-    tff.learning.robust_aggregator(),
     tff.learning.secure_aggregator(),
     tff.learning.compression_aggregator(),
     tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
@@ -514,9 +508,10 @@ def test_clients_below_the_threshold_do_not_train():
     ),
     tff.aggregators.clipping_factory(0.01, tff.aggregators.SumFactory()),
   ],
-  ids=["mean", "unweighted", "robust", "secure", "compression", "dp", "clipped_sum"],
+  ids=["secure", "compression", "dp", "clipped_sum"],
 )
 def test_any_tff_aggregator(factory):
+  """Weighted means, an unweighted one and a sum."""
   process = algorithms.build_superquantile_fed_avg(
     problems.linear_model(), 0.5, _sgd(), model_aggregator=factory
   )

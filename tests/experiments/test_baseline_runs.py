@@ -173,20 +173,15 @@ def test_larger_exponent_puts_more_weight_on_fewer_clients(runs):
 def test_proximal_term_holds_back_where_there_are_several_steps(run_here):
   several = dict(local_epochs=4, num_rounds=1)
   distances = []
-  for name, values in (
-    ("free", dict(algorithm="fed_avg")),
-    ("mu_0", dict(algorithm="fed_prox", proximal_weight=0.0)),
-    ("mu_5", dict(algorithm="fed_prox", proximal_weight=5.0)),
-  ):
-    path = run_here("several", run_name=name, **several, **values)
+  for values in (dict(algorithm="fed_avg"), dict(algorithm="fed_prox", proximal_weight=5.0)):
+    path = run_here("several", **several, **values)
     weights = run_folder.Run(path, 0).weights.trainable
     distances.append(np.linalg.norm(weights[0]))  # The first model is zero.
-  assert distances[1] == pytest.approx(distances[0], rel=1e-6)
-  assert distances[2] < 0.8 * distances[0]
+  assert distances[1] < 0.8 * distances[0]
 
 
-@pytest.mark.parametrize("method", ["tilted_erm_t_2_average_0.5", "agnostic_fed_avg_rate_0.1"])
-def test_method_with_a_memory_continues_where_it_stopped(runs, run_here, method):
+def test_method_with_a_memory_continues_where_it_stopped(runs, run_here):
+  method = "agnostic_fed_avg_rate_0.1"
   run_here("continued", **{**_METHODS[method], "num_rounds": 2})
   path = run_here("continued", **_METHODS[method])
   commands.assert_same_results(path, runs[method].path)

@@ -248,7 +248,7 @@ def interrupted_run(bench):
   run = bench.folder / "interrupted" / _RUN
   ends = {}
   for signum, num_rows in ((signal.SIGTERM, 2), (signal.SIGINT, 8), (signal.SIGKILL, 14)):
-    command = bench.lab.start("train", *flags)
+    command = bench.lab.start_fork("train", *flags)
     command.wait_until(lambda: commands.num_rows(run) > num_rows)  # noqa: B023
     versions = [path.name for path in (run / "checkpoints").iterdir()]
     result = command.end_by(signum)

@@ -390,7 +390,6 @@ presets.PRESETS["synthetic"] = dataclasses.replace(
   seeds=(0, 1),
   baselines=(
     dict(algorithm="q_fed_avg", q=preset_lib.Grid((5.0, 0.001), default=5.0)),
-    dict(algorithm="tilted_erm", temperature=preset_lib.Grid((2.0, 100.0), default=100.0)),
   ),
   variants=(),
 )
@@ -405,10 +404,7 @@ def run(line):
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
   assert list(pool.map(run, sys.argv[1:])) == [0] * len(sys.argv[1:])
 """
-_GRIDS = {
-  "q_fed_avg": ("q", {5.0: "q_fed_avg_q_5", 0.001: "q_fed_avg_q_0.001"}),
-  "tilted_erm": ("temperature", {2.0: "tilted_erm_t_2", 100.0: "tilted_erm_t_100"}),
-}
+_TRIED = {5.0: "q_fed_avg_q_5", 0.001: "q_fed_avg_q_0.001"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -467,90 +463,68 @@ def _p90(experiment, method):
 
 
 def _best(experiment):
-  """{algorithm: the folder of its best run by metrics.json}"""
-  return {
-    algorithm: min(folders.values(), key=lambda method: _p90(experiment, method))
-    for algorithm, (_, folders) in _GRIDS.items()
-  }
+  """The value of q whose run is best by metrics.json."""
+  return min(_TRIED, key=lambda q: _p90(experiment, _TRIED[q]))
 
 
 def test_first_the_runs_that_tune_are_printed_and_nothing_is_done(experiment):
   result = experiment.first_commands
   assert result.code == 0
-  assert result.err == "4 of 4 runs are left: tuning each method on validation clients\n"
+  assert result.err == "2 of 2 runs are left: tuning each method on validation clients\n"
   assert not experiment.folder_after_printing
   folders = [str(names.run_path(c)) for c in _configs(result.out.splitlines())]
-  assert folders == [
-    f"whole/tuning/synthetic/{method}/seed_0"
-    for _, runs in _GRIDS.values()
-    for method in runs.values()
-  ]
+  assert folders == [f"whole/tuning/synthetic/{method}/seed_0" for method in _TRIED.values()]
 
 
 def test_printed_commands_are_carried_out_by_a_shell(experiment):
   assert experiment.in_shell.code == 0, experiment.in_shell.err
-  for _, runs in _GRIDS.values():
-    for method in runs.values():
-      assert f"Finished: whole/tuning/synthetic/{method}/seed_0\n" in experiment.in_shell.out
+  for method in _TRIED.values():
+    assert f"Finished: whole/tuning/synthetic/{method}/seed_0\n" in experiment.in_shell.out
   found = {path.parent.parent.name for path in (experiment.folder / "tuning").rglob("metrics.json")}
-  assert found == {method for _, methods in _GRIDS.values() for method in methods.values()}
+  assert found == set(_TRIED.values())
 
 
-def test_best_of_a_grid_is_not_always_its_first(experiment):
-  results = [
-    [_p90(experiment, method) for method in methods.values()] for _, methods in _GRIDS.values()
-  ]
+def test_best_of_a_grid_is_not_its_first_nor_its_default(experiment):
   # Or the tests below would say little.
-  assert results[0][0] > results[0][1] and results[1][0] != results[1][1]
+  assert _best(experiment) == 0.001
 
 
 def test_then_the_runs_of_the_comparison_are_printed(experiment):
   result = experiment.second_commands
   assert (result.code, result.err) == (
     0,
-    "6 of 6 runs are left: every method with every seed\n",
+    "4 of 4 runs are left: every method with every seed\n",
   )
-  best = _best(experiment)
+  best = _TRIED[_best(experiment)]
   assert [str(names.run_path(c)) for c in _configs(result.out.splitlines())] == [
-    f"whole/synthetic/{method}/seed_{seed}"
-    for seed in (0, 1)
-    for method in ("fed_avg", best["q_fed_avg"], best["tilted_erm"])
+    f"whole/synthetic/{method}/seed_{seed}" for seed in (0, 1) for method in ("fed_avg", best)
   ]
 
 
 def test_experiment_compares_what_was_best_on_validation_clients(experiment):
   assert experiment.sweep.code == 0, experiment.sweep.err
-  methods = {"fed_avg", *_best(experiment).values()}
+  best = _best(experiment)
+  methods = {"fed_avg", _TRIED[best]}
   runs = run_folder.find_runs(experiment.folder)
   assert {(run.method, run.seed) for run in runs} == {(m, s) for m in methods for s in (0, 1)}
   assert all(run.finished and run.last_round == 3 for run in runs)
-  for run in runs:
-    algorithm = run.flags["algorithm"]
-    if algorithm in _GRIDS:
-      flag, folders = _GRIDS[algorithm]
-      assert folders[float(run.flags[flag])] == run.method == _best(experiment)[algorithm]
+  assert {float(run.flags["q"]) for run in runs if run.method != "fed_avg"} == {best}
 
 
 def test_what_was_tried_and_chosen_is_written(experiment):
-  best = _best(experiment)
   text = (experiment.folder / "synthetic" / "tuning.json").read_text()
   assert json.loads(text) == [
     {
-      "method": algorithm,
+      "method": "q_fed_avg",
       "criterion": _P90,
-      "tried": [
-        {flag: value, "result": _p90(experiment, method)} for value, method in methods.items()
-      ],
-      "chosen": {
-        flag: next(value for value, method in methods.items() if method == best[algorithm])
-      },
+      "tried": [{"q": q, "result": _p90(experiment, method)} for q, method in _TRIED.items()],
+      "chosen": {"q": _best(experiment)},
     }
-    for algorithm, (flag, methods) in _GRIDS.items()
   ]
 
 
 def test_runs_that_were_finished_elsewhere_are_not_run_again(experiment):
-  assert len(experiment.after_tuning) > 4 * 5
+  assert len(experiment.after_tuning) > 2 * 5
   files = _files(experiment.folder)
   assert {path: files.get(path) for path in experiment.after_tuning} == experiment.after_tuning
 
@@ -559,14 +533,13 @@ def test_experiment_says_what_it_does_and_reports_the_comparison_alone(experimen
   lines = experiment.sweep.out.splitlines()
   assert lines[:3] == [
     "Experiment synthetic into whole/synthetic",
-    "4 runs: tuning each method on validation clients",
-    "6 runs: every method with every seed",
+    "2 runs: tuning each method on validation clients",
+    "4 runs: every method with every seed",
   ]
   report = (experiment.folder / "synthetic" / "report.md").read_text(encoding="utf-8")
-  for algorithm, (_, runs) in _GRIDS.items():
-    for method in runs.values():
-      shown = names.label(run_config.from_flags(finished_runs.flags_of(method)))
-      assert (shown in report) == (method == _best(experiment)[algorithm])
+  for q, method in _TRIED.items():
+    shown = names.label(run_config.from_flags(finished_runs.flags_of(method)))
+    assert (shown in report) == (q == _best(experiment))
   assert not list((experiment.folder / "tuning").rglob("report.*"))
 
 

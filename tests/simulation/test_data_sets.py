@@ -1,6 +1,7 @@
 """Clients that hold data sets, and models that have variables, are computed in this process."""
 
 import collections
+import functools
 import gc
 
 import numpy as np
@@ -57,13 +58,13 @@ def sgd():
   return tff.learning.optimizers.build_sgdm(0.3, momentum=0.5)
 
 
+@functools.cache  # Three tests use it.
+def keras_process():
+  return algorithms.build_superquantile_fed_avg(problems.keras_model_fn, 0.5, sgd(), local_epochs=2)
+
+
 PROCESSES = {
-  "superquantile, Keras": lambda: algorithms.build_superquantile_fed_avg(
-    problems.keras_model_fn, 0.5, sgd(), local_epochs=2
-  ),
-  "superquantile, a variable model": lambda: algorithms.build_superquantile_fed_avg(
-    problems.linear_model_fn, 0.5, sgd()
-  ),
+  "superquantile, Keras": keras_process,
   "superquantile, a functional model": lambda: algorithms.build_superquantile_fed_avg(
     problems.linear_model(), 0.5, sgd()
   ),
@@ -98,7 +99,7 @@ def test_weights_are_those_of_tffs_runtime(native, name):
 
 def test_training_on_data_sets_that_are_drawn_anew():
   """Batches of all examples do not depend on their order, which no seed fixes."""
-  process = algorithms.build_superquantile_fed_avg(problems.keras_model_fn, 0.5, sgd())
+  process = keras_process()
   table = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(tf.range(3), tf.constant([2, 0, 1])), -1
   )
@@ -123,7 +124,7 @@ def trainable(process, state):
 
 
 def test_weights_that_keras_draws_at_the_server():
-  initialize = PROCESSES["superquantile, Keras"]().initialize
+  initialize = keras_process().initialize
   state = invoke(engine.CohortContext(), initialize)
   own = problems.keras_model_fn()
   for ours, kernel in zip(state.global_model_weights.trainable[::4], own.trainable_variables[::4]):
