@@ -146,8 +146,8 @@ def make_parser() -> argparse.ArgumentParser:
   flag(
     budget,
     "rho_ratio",
-    "r, the budget of the threshold over that of the weights; by default there is no threshold,"
-    " as in DP-FedAvg",
+    "r, the budget of the threshold over that of the weights; inf for a threshold alone; by default"
+    " there is no threshold, as in DP-FedAvg",
     "R",
   )
 
