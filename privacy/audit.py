@@ -2,10 +2,11 @@
 
 The audit reads `privacy.json` (see `ledger`), `rounds.csv` (one row a round, with its number in the
 first column `round`, 0 for the initial model; a column `aborted` is optional), `flags.txt`
-(`--name=value` a line) and, if they exist, `manifest.json` (the number of training clients) and
-`weights.npz` (the numbers of a model). It believes none of them: the budget follows from the
-parameters and from the larger number of rounds in the files; the sums to which clients add noise
-are derived anew from noise multipliers and numbers of clients; and the files must agree.
+(`--name=value` a line) and, if they exist, `manifest.json` (the number of training clients),
+`weights.npz` (the numbers of a model) and `evaluations.json` (see `evaluate.entries`). It believes
+none of them: the budget follows from the parameters and from the larger number of rounds in the
+files; the sums to which clients add noise are derived anew from noise multipliers and numbers of
+clients; and the files must agree.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from privacy import ledger as ledger_lib
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
+from privacy.evaluate import entries
 
 # Recomputing gives the same number up to another version's rounding.
 _TOLERANCE = 1e-6
@@ -284,7 +286,9 @@ def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
   flags = read_flags(_read(folder, "flags.txt"))
   found = [*_contradictions(flags, ledger), *_wrong_mechanisms(ledger)]
   found += _wrong_numbers(ledger.release, _num_clients(folder), _num_parameters(folder))
-  return _audit(ledger, rounds, found)
+  wrong_evaluations, costs = entries.audit(folder, ledger)
+  audited = _audit(ledger, rounds, [*found, *wrong_evaluations])
+  return dataclasses.replace(audited, notes=(*audited.notes, *costs))
 
 
 def _num_clients(folder: pathlib.Path) -> Optional[int]:

@@ -27,16 +27,16 @@ _LARGE_EXCESS = 700.0
 
 def split_noise(
   effective_noise_multiplier: float, rho_ratio: Optional[float]
-) -> tuple[Optional[float], float]:
+) -> tuple[Optional[float], Optional[float]]:
   """Divides a round's budget between threshold and weights.
 
   Args:
     effective_noise_multiplier: z_eff of both together.
     rho_ratio: r, the threshold's rho = 1 / (2 z^2) over that of the weights. None or 0 for weights
-      alone.
+      alone, infinity for a threshold alone.
 
   Returns:
-    (z_q, z_w), where z_q is None without a threshold: z sqrt((1 + r) / r) and z sqrt(1 + r).
+    (z_q, z_w), z sqrt((1 + r) / r) and z sqrt(1 + r); None for what is not released.
 
   Raises:
     ValueError: If a number is out of its range.
@@ -44,6 +44,8 @@ def split_noise(
   z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
   if not rho_ratio:
     return None, z
+  if rho_ratio == math.inf:
+    return z, None
   ratio = checks.scale("rho_ratio", rho_ratio)
   return z * math.sqrt((1.0 + ratio) / ratio), z * math.sqrt(1.0 + ratio)
 
@@ -167,7 +169,7 @@ def calibrate(
     clients_per_round: m, the expected number of clients whose data count in a round.
     num_rounds: T, at least 1.
     rho_ratio: r, the threshold's cost rho over that of the weights; None or 0 for no threshold
-      (DP-FedAvg).
+      (DP-FedAvg), infinity for a threshold alone.
     sampling: As in `releases.Release`, and likewise the next four.
     accountant: "tightest", "pld" or "rdp".
     threshold_kind: See there.

@@ -241,7 +241,7 @@ def calibrate(
   if num_bins is None:
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-  cohort = releases.Release(population, clients_per_round, None, z_w, sampling)
+  cohort = releases.Release(population, clients_per_round, z_q, z_w, sampling)
   num_shares = cohorts.limit(cohort)
   tree = tree_mechanism.build_tree_mechanism(
     z_q,

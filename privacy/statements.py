@@ -116,6 +116,34 @@ def guarantee(release: releases.Release) -> list[str]:
   return [sentence for sentence in sentences if sentence is not None]
 
 
+def histogram_guarantee(release: releases.Release, epsilon: float, delta: float) -> tuple[str, ...]:
+  """States the guarantee of one histogram of a value of each client, such as an evaluation's.
+
+  Args:
+    release: The only release, a histogram whose noise the clients make, of a round without
+      sampling.
+    epsilon: Its cost.
+    delta: The delta of (epsilon, delta)-differential privacy.
+
+  Returns:
+    Sentences.
+  """
+  assert release.tree is not None  # The clients make the noise.
+  tree = release.tree
+  return (
+    f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
+    f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"
+    f" {release.threshold_noise_multiplier:.4g}. A client is a one on each of {tree.num_levels}"
+    f" levels, so that the l2 sensitivity is {tree.num_levels}^(1/2) = {tree.num_levels**0.5:.4g}"
+    f" clients; the noise of a node has a standard deviation of {tree.count_stddev:.4g} clients.",
+    neighboring(release),
+    f"Noise of {tree.num_shares} clients, however many report: each makes its share, and the server"
+    " makes those that are lacking.",
+    "Released: the noisy histogram, and what is computed from it alone. No exact number is.",
+    "Adversary: whoever sees the release, also who knows which clients were asked.",
+  )
+
+
 def paper_caveat(release: releases.Release, num_rounds: int, delta: float) -> list[str]:
   """States that the paper's accounting is no guarantee, and the real cost of the noise."""
   # The import is here, because `paper` depends on more than the other sentences do.

@@ -6,9 +6,10 @@
     process = tsq.build_superquantile_fed_avg(model_fn, theta=0.5, ...)
 
 `tsq.algorithms` builds learning processes, `tsq.threshold` the quantile that a round learns,
-`tsq.client_work` the work of a client; `tsq.evaluation` measures every client, `tsq.simulation`
-runs rounds. The mathematics, without TensorFlow, is in `tsq.superquantile`. What most programs need
-of these has its name here, too.
+`tsq.client_work` the work of a client; `tsq.evaluation` measures every client, `tsq.analytics`
+estimates the distribution of one number a client privately, `tsq.simulation` runs rounds. The
+mathematics, without TensorFlow, is in `tsq.superquantile`. What most programs need of these has its
+name here, too.
 """
 
 from tff_superquantile import lazy
@@ -17,7 +18,10 @@ __version__ = "0.2.0"
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
-  ("algorithms", "client_work", "evaluation", "simulation", "superquantile", "threshold"),
+  (
+    *("algorithms", "analytics", "client_work", "evaluation"),
+    *("simulation", "superquantile", "threshold"),
+  ),
   {
     "algorithms": (
       "build_agnostic_fed_avg",
@@ -30,6 +34,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_superquantile_fed_avg",
       "build_tilted_erm",
     ),
+    "analytics": ("private_distribution",),
     "evaluation": ("build_evaluator", "build_personalizer", "describe"),
     "simulation": ("set_simulation_context",),
     "threshold": (

@@ -38,7 +38,7 @@ def _row(label: str, text: str) -> str:
   return f"  {label:<{_LABEL_WIDTH}}{text}"
 
 
-def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
+def paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
   """Lists sentences below a title; returns nothing for none."""
   if not sentences:
     return []
@@ -51,9 +51,9 @@ def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
 def _explanations(guarantee: Sequence[str], server: str, not_covered: Sequence[str]) -> list[str]:
   """Returns the paragraphs on the meaning of the numbers."""
   return [
-    *_paragraphs("What epsilon is about:", guarantee),
-    *_paragraphs("Against the server:", [server]),
-    *_paragraphs("Outside the guarantee:", not_covered),
+    *paragraphs("What epsilon is about:", guarantee),
+    *paragraphs("Against the server:", [server]),
+    *paragraphs("Outside the guarantee:", not_covered),
   ]
 
 
@@ -138,7 +138,7 @@ class BudgetAnswer(_Answer):
   def to_text(self) -> str:
     """Returns the answer for people."""
     lines = [
-      *_paragraphs("Warning:", self.warnings)[1:],
+      *paragraphs("Warning:", self.warnings)[1:],
       f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
       f" delta = {self.delta:.4g}:",
       *self._epsilon_rows(),
@@ -261,8 +261,8 @@ class AuditAnswer(_Answer):
         "epsilon_planned",
       ),
       *self._rows("epsilon_server", without=_without_server(self.server)),
-      *_paragraphs("Why it does not hold:", self.failures),
-      *_paragraphs("Notes:", self.notes),
+      *paragraphs("Why it does not hold:", self.failures),
+      *paragraphs("Notes:", self.notes),
       *_explanations(self.guarantee, self.server, self.not_covered),
     ]
     return "\n".join(lines)

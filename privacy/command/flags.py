@@ -25,7 +25,7 @@ _SENTENCES = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
   """A parser whose mistakes are sentences like all others."""
 
   def error(self, message: str) -> NoReturn:
@@ -49,7 +49,7 @@ def number(text: str) -> float:
 
 def make_parser() -> argparse.ArgumentParser:
   """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
-  parser = _Parser(
+  parser = Parser(
     prog="account.py",
     description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
     " claims.",
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-  def command(name: str, text: str) -> _Parser:
+  def command(name: str, text: str) -> Parser:
     found = commands.add_parser(
       name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
     )
@@ -69,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
   def flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
     group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
 
-  def run_flags(found: _Parser) -> None:
+  def run_flags(found: Parser) -> None:
     group = found.add_argument_group("the run")
     flag(group, "population", "n, the number of clients", "N", required=True)
     flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
@@ -151,8 +151,8 @@ def make_parser() -> argparse.ArgumentParser:
   flag(
     budget,
     "rho_ratio",
-    "r, the budget of the threshold over that of the weights; by default there is no threshold,"
-    " as in DP-FedAvg",
+    "r, the budget of the threshold over that of the weights; inf for a threshold alone; by default"
+    " there is no threshold, as in DP-FedAvg",
     "R",
   )
 

@@ -327,7 +327,7 @@ def test_agnostic_fed_avg_without_ascent_is_fed_avg():
     functools.partial(_tilted_erm, 1.0, client_weighting=_BY_EXAMPLES),
     functools.partial(_tilted_erm, 1.5, moving_average_rate=0.3),
     functools.partial(_fed_prox, local_epochs=1),
-    functools.partial(algorithms.build_prop_fair, _MODEL, 5.0, max_loss=4.0),
+    functools.partial(algorithms.build_prop_fair, _MODEL, 5.0, _sgd(), max_loss=4.0),
   ],
   ids=["q_fed_avg", "tilted_erm", "tilted_erm_averaged", "fed_prox", "prop_fair"],
 )

@@ -55,6 +55,15 @@ def test_private_threshold_example(simulation_context, capsys):
   assert float(result.split()[0]) == pytest.approx(2.0, abs=1.1)
 
 
+def test_private_report_example(simulation_context, capsys):
+  values = [i / 400 for i in range(400)]
+  names = dict(values=values)
+  exec(_block("docs/how_to/private_report.md"), names)
+  assert "(1, 1e-05)-differentially private" in capsys.readouterr().out
+  value, standard_error = names["found"].quantile(0.9)
+  assert abs(value - 0.9) < 5 * standard_error < 0.3
+
+
 def test_secure_example():
   exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
 

@@ -52,7 +52,7 @@ def _anchors(site):
 
 def test_the_reference_has_every_public_name(site):
   anchors = _anchors(site)
-  for package in ("algorithms", "client_work", "evaluation", "threshold"):
+  for package in ("algorithms", "analytics", "client_work", "evaluation", "threshold"):
     name = f"tff_superquantile.{package}"
     public = {f"{name}.{n}" for n in importlib.import_module(name).__all__}
     # Aliases of types have no docstring of their own.

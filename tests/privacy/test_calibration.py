@@ -151,6 +151,8 @@ def test_calibrate_splits():
 
 def test_split_noise():
   assert calibration.split_noise(1.5, None) == calibration.split_noise(1.5, 0) == (None, 1.5)
+  assert calibration.split_noise(1.5, math.inf) == (1.5, None)
+  assert calibration.split_noise(1.5, 1e9)[0] == pytest.approx(1.5)  # And z_w grows without limit.
   for ratio in (0.01, 0.5, 1.0, 7.0):
     z_q, z_w = calibration.split_noise(1.5, ratio)
     assert (z_w / z_q) ** 2 == pytest.approx(ratio)
@@ -321,7 +323,8 @@ def test_calibrate_over_a_wide_range(epsilon, accountant):
     (3, 2, {}, "delta = 2"),
     (3, 0, {}, "delta = 0"),
     (3, 1e-5, dict(rho_ratio=-1), "rho_ratio = -1"),
-    (3, 1e-5, dict(rho_ratio=math.inf), "rho_ratio = inf"),
+    (3, 1e-5, dict(rho_ratio=-math.inf), "rho_ratio = -inf"),
+    (3, 1e-5, dict(rho_ratio=math.inf, distributed_updates=True, num_parameters=9), "a sum of up"),
     (3, 1e-5, dict(num_rounds=0), "num_rounds = 0"),
     (3, 1e-5, dict(num_rounds=2.5), "num_rounds = 2.5"),
     (3, 1e-5, dict(population=0), "population = 0"),

@@ -88,11 +88,11 @@ def _end_by_signals() -> None:
     signal.signal(signal.SIGHUP, terminate)
 
 
-def run_forked(main: Callable[[], None]) -> int:
-  """Runs a command in a fork of another; returns its exit code.
+def run_parsed(main: Callable[[], None]) -> int:
+  """Runs a command whose flags are read already, such as in a fork of another.
 
   Args:
-    main: As in `run`; the flags are those of the other command.
+    main: As in `run`.
 
   Returns:
     The exit code, after the sentence for a failure.

@@ -115,6 +115,26 @@ def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor,
   return parents, total
 
 
+def linear_variances(weights: tf.Tensor, num_bins: int) -> tf.Tensor:
+  """Returns the variances of weighted sums of the bins by least squares.
+
+  With the tree's matrix A [d, b], which says the bins of each node, the estimate of the bins is
+  (A^T A)^-1 A^T y, so that noise of variance 1 on each node of y gives the weighted sum w of bins
+  the variance w^T (A^T A)^-1 w. Least squares solve (A^T A) x = w if y is w on the bins and zero on
+  all other nodes.
+
+  Args:
+    weights: float64 [..., b], w.
+    num_bins: b.
+
+  Returns:
+    float64 [...].
+  """
+  others = tf.zeros_like(weights)[..., : num_bins - 2]
+  solved, _ = _least_squares_bins(tf.concat([weights, others], axis=-1), num_bins)
+  return tf.reduce_sum(weights * solved, axis=-1)
+
+
 def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """Returns the non-decreasing sequence nearest to `values` in weighted least squares.
 

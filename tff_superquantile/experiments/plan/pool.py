@@ -47,7 +47,7 @@ def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
-  code = cli.run_forked(lambda: train.train(config))
+  code = cli.run_parsed(lambda: train.train(config))
   context.close()
   return code
 

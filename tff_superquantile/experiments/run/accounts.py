@@ -145,10 +145,10 @@ def load_noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> byte
   Raises:
     ValueError: If a file cannot be read, is no key, or is not the run's.
   """
-  given = _read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  given = read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
   path = folder / "checkpoints" / _KEY_FILE
   if path.exists():
-    kept = _read_key(path, "the run's key")
+    kept = read_key(path, "the run's key")
     if given not in (None, kept):
       raise ValueError(
         f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
@@ -174,7 +174,8 @@ def remove_noise_key(folder: pathlib.Path) -> None:
     (folder / "checkpoints").rmdir()
 
 
-def _read_key(path: pathlib.Path, name: str) -> bytes:
+def read_key(path: pathlib.Path, name: str) -> bytes:
+  """Returns the key in a file, 16 bytes; a `ValueError` names the file if there is none."""
   try:
     with open(path, "rb") as stream:
       text = stream.read(1024)

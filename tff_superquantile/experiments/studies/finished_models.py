@@ -40,7 +40,7 @@ class Material:
     config: Values of the run's flags.
     model: The task's model, a `tff.learning.models.FunctionalModel`.
     weights: The run's weights of it, `run_files.Weights`.
-    examples: The test clients' examples in two parts, an `evaluation.SplitExamples`.
+    examples: The clients' examples; in a study in two parts, an `evaluation.SplitExamples`.
   """
 
   run: run_folder.Run
@@ -86,14 +86,16 @@ def check_fraction(held_in_fraction: float) -> None:
     )
 
 
-def load_task(config: run_config.RunConfig) -> tuple[Any, Any]:
-  """Rebuilds a run's (model, test clients as `client_files.ClientFiles`) from its flags."""
+def load_task(config: run_config.RunConfig, split: str = "test") -> tuple[Any, Any]:
+  """Rebuilds a run's (model, clients of a split as `client_files.ClientFiles`) from its flags."""
   with cli.starting_tensorflow():
     import tasks
     from tff_superquantile.experiments.run import build
 
   model, splits = build.load_task(tasks.get_task(config.task), config)
-  return model, splits["test"]
+  if split not in splits:
+    raise ValueError(f"Found --split={split}; expected one of {', '.join(sorted(splits))}.")
+  return model, splits[split]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +152,7 @@ class Results:
       OSError: If a folder cannot be written.
     """
     _check_weights(runs)
-    settings = {run: {**self.settings, "model": _fingerprint(run)} for run in runs}
+    settings = {run: {**self.settings, "model": fingerprint(run)} for run in runs}
     missing = [
       run
       for run in runs
@@ -179,7 +181,9 @@ class Results:
         key = (config.task, task.Request.of_run(config))
         if key not in loaded:
           loaded = {key: _load(config, self.settings["held_in_fraction"], run.seed)}
-        columns, described = work(_material(run, config, *loaded[key]), bar.update)
+        model, examples, ids = loaded[key]
+        material = check_material(Material(run, config, model, run.weights, examples), ids)
+        columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
         path.unlink(missing_ok=True)  # Written last, it says that both are there.
         run_files.write_clients(path.with_suffix(".csv"), columns)
@@ -208,7 +212,7 @@ def _check_weights(runs: Iterable[run_folder.Run]) -> None:
     )
 
 
-def _fingerprint(run: run_folder.Run) -> str:
+def fingerprint(run: run_folder.Run) -> str:
   """Identifies the run's model: results of another one are out of date."""
   return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
@@ -225,16 +229,14 @@ def _load(
   return model, evaluation.split_examples(everything, held_in_fraction, seed), files.client_ids
 
 
-def _material(
-  run: run_folder.Run, config: run_config.RunConfig, model: Any, examples: Any, ids: Sequence[str]
-) -> Material:
-  """Returns a run's model with its test clients, if model and test clients are those of the run."""
-  if list(run.clients("test").get("client_id", ids)) != list(ids):
+def check_material(material: Material, ids: Sequence[str], split: str = "test") -> Material:
+  """Returns a run's model with clients' examples if model and clients are those of the run."""
+  run, model, weights = material.run, material.model, material.weights
+  if list(run.clients(split).get("client_id", ids)) != list(ids):
     raise ValueError(
-      f"Found other test clients than those of {run.path / 'test_clients.csv'}; expected the data"
-      " that the run had: pass its --data_dir."
+      f"Found other {split} clients than those of {run.path / f'{split}_clients.csv'}; expected the"
+      " data that the run had: pass its --data_dir."
     )
-  weights = run.weights
   if weights is None:
     raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
   shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
@@ -244,4 +246,4 @@ def _material(
       f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
       " task's model has them: run it again with this version."
     )
-  return Material(run, config, model, weights, examples)
+  return material

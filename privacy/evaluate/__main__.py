@@ -1,0 +1,113 @@
+"""Private evaluations of finished runs on the command line.
+
+    python -m privacy.evaluate RUN_DIR --epsilon=1
+
+loads the model of a finished run, lets every client of a split compute its error, and releases the
+distribution of these numbers with a budget of its own. It prints a table of estimates with their
+standard errors and enters the release into RUN_DIR/evaluations.json. No exact number is printed or
+written. Each call is one more release and spends again. The exit code is 0, or 2 for a mistake in
+the flags or a bad folder, or another one for other errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import os
+import pathlib
+import sys
+from typing import Optional
+
+from privacy.command import asked
+from privacy.command import flags
+from privacy.evaluate import answer
+
+_USAGE_ERROR = 2
+
+
+def make_parser() -> flags.Parser:
+  """Makes the parser; a mistake in the flags is a ValueError with a sentence."""
+  parser = flags.Parser(
+    prog="python -m privacy.evaluate",
+    description="Releases the distribution of a finished run's error over clients with differential"
+    " privacy: percentiles, the mean and that of the worst 10 %, each with its standard error. Each"
+    " call is a release of its own and spends again; RUN_DIR/evaluations.json has all of them.",
+    epilog="Exit code: 0, or 2 for a mistake in the flags or a bad folder.",
+    allow_abbrev=False,
+  )
+  parser.add_argument("folder", metavar="RUN_DIR", type=pathlib.Path, help="of a finished run")
+  parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+  def number(name: str, text: str, **kwargs: object) -> None:
+    parser.add_argument(f"--{name}", type=flags.number, metavar="X", help=text, **kwargs)  # type: ignore[arg-type]
+
+  number("epsilon", "the budget of this release", required=True)
+  number("delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1")
+  parser.add_argument(
+    "--split", default="test", metavar="SPLIT", help="the clients: test, validation or train"
+  )
+  parser.add_argument("--metric", choices=("error", "loss"), default="error", help="of a client")
+  number(
+    "upper",
+    "the upper end of the metric, chosen without a look at it; by default 1 for error, and the"
+    " run's --max_loss for loss",
+  )
+  number("num_bins", "bins of the histogram, a power of two (default: 64)", default=64)
+  parser.add_argument(
+    "--noise_key_file",
+    metavar="FILE",
+    help="a secret key of 32 hexadecimal digits, from which the noise follows together with all"
+    " that is asked; by default noise is fresh",
+  )
+  where = parser.add_argument_group("where data is now, if it has moved since the run")
+  for name in ("data_dir", "glove", "cache_dir"):
+    where.add_argument(f"--{name}", metavar="PATH", help="as for train")
+  return parser
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+  # It imports TensorFlow, which --help and mistakes in the flags spare.
+  from tff_superquantile.experiments import private_evaluation
+
+  request = private_evaluation.Request(
+    folder=args.folder,
+    epsilon=args.epsilon,
+    delta=args.delta,
+    split=args.split,
+    metric=args.metric,
+    upper=args.upper,
+    num_bins=asked.whole("num_bins", args.num_bins),
+    noise_key_file=args.noise_key_file,
+    where_data_is={
+      name: getattr(args, name)
+      for name in ("data_dir", "glove", "cache_dir")
+      if getattr(args, name) is not None
+    },
+  )
+  evaluations, ledger = private_evaluation.evaluate(request)
+  found = answer.Answer(os.fspath(args.folder), evaluations, ledger)
+  print(found.to_json() if args.json else found.to_text())
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs the command.
+
+  Args:
+    argv: Its arguments without its name; None for the process's.
+
+  Returns:
+    The exit code.
+  """
+  try:
+    args = make_parser().parse_args(argv)
+  except ValueError as error:
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    return _USAGE_ERROR
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  from tff_superquantile.experiments import cli
+
+  return cli.run_parsed(lambda: _evaluate(args))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

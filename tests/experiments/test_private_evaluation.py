@@ -1,0 +1,219 @@
+"""Private evaluations of finished runs: what they release, what they write, and what is refused."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import commands
+import finished_runs
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from privacy import audit
+from privacy.evaluate import entries
+from privacy.evaluate import query as query_lib
+from tff_superquantile import evaluation
+from tff_superquantile.experiments import private_evaluation
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
+
+_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
+_KEY = "0123456789abcdef" * 2
+
+
+@pytest.fixture(autouse=True)
+def restored_context():
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  return finished_runs.clients(tmp_path_factory.mktemp("clients"), 0)
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch, files):
+  """The folder of a finished run of the tiny task, whose model and clients are found."""
+
+  def load_task(config, split="test"):
+    del config
+    assert split == "test"
+    return finished_runs.model(), files
+
+  monkeypatch.setattr(finished_models, "load_task", load_task)
+  (tmp_path / "key").write_text(_KEY)
+  return finished_runs.write_run(tmp_path / "out", "fed_avg", 0)
+
+
+def _evaluate(folder, **request):
+  request = {"epsilon": 20.0, "delta": 1e-3, "num_bins": 16, **request}
+  return private_evaluation.evaluate(private_evaluation.Request(folder, **request))[0]
+
+
+def _exact(run_dir, files):
+  evaluate = evaluation.build_evaluators(finished_runs.model(), {"test": files})["test"]
+  return evaluate(run_folder.Run(run_dir, 0).weights)
+
+
+def test_releases_the_distribution_of_the_error(run_dir, files):
+  (found,) = _evaluate(run_dir)
+  exact = _exact(run_dir, files)
+  assert found.query.num_clients == len(finished_runs.SIZES)
+  count, stddev = found.estimates["clients"]
+  assert abs(count - len(finished_runs.SIZES)) < 5 * stddev < 5
+  assert list(found.estimates) == ["clients", "mean", "p10", "p50", "p90", "p95", "worst 10 %"]
+  for name, truth in (("mean", exact.error.mean()), ("p50", np.median(exact.error))):
+    estimate, stddev = found.estimates[name]
+    assert abs(estimate - truth) < 5 * stddev + 1 / 16
+  # The file is what is returned, and has nothing exact.
+  assert entries.read(run_dir) == [found]
+  text = (run_dir / entries.FILE_NAME).read_text()
+  for number in [*exact.error, *exact.loss, exact.error.mean(), np.quantile(exact.error, 0.9)]:
+    assert 0.0 <= number and (number in (0.0, 1.0) or f"{number:.6g}"[:8] not in text)
+
+
+def test_each_release_has_noise_of_its_own_and_counts(run_dir):
+  key_file = str(run_dir.parents[3] / "key")
+  copy = pathlib.Path(shutil.copytree(run_dir, run_dir.parents[3] / "copy/tiny/fed_avg/seed_0"))
+  first = _evaluate(run_dir, noise_key_file=key_file)
+  second = _evaluate(run_dir, noise_key_file=key_file)
+  assert second[0] == first[0] and second[1].counts != first[0].counts
+  # From the same key, model and query the same release, wherever the run is.
+  (again,) = _evaluate(copy, noise_key_file=key_file)
+  assert again.counts == first[0].counts
+  (copy / entries.FILE_NAME).unlink()
+  (other,) = _evaluate(copy, noise_key_file=key_file, epsilon=20.5)
+  assert other.counts != first[0].counts
+  epsilon, delta = entries.cost(second)
+  assert 20.0 < epsilon < 40.0 and delta == 1e-3
+  (sentence, *_) = entries.describe_costs(second, None)
+  assert sentence.startswith("2 releases, each of which counts, over the 11 test clients")
+
+
+def test_loss_has_the_run_s_range(run_dir, files):
+  with pytest.raises(ValueError, match="expected --upper"):
+    _evaluate(run_dir, metric="loss")
+  with open(run_dir / "flags.txt", "a") as stream:
+    stream.write("--max_loss=2.5\n")
+  (found,) = _evaluate(run_dir, metric="loss")
+  assert found.query.upper == 2.5
+  estimate, stddev = found.estimates["p50"]
+  truth = np.median(_exact(run_dir, files).loss)
+  assert abs(estimate - truth) < 5 * stddev + found.query.upper / 16
+
+
+@pytest.mark.parametrize(
+  "request_, message",
+  [
+    (dict(epsilon=0.0), "epsilon = 0"),
+    (dict(num_bins=12), "power of two"),
+    (dict(upper=-1.0), "lower < upper"),
+    (dict(noise_key_file="/nowhere/key"), "/nowhere/key cannot be read"),
+  ],
+)
+def test_refuses_and_releases_nothing(run_dir, request_, message):
+  with pytest.raises(ValueError, match=message):
+    _evaluate(run_dir, **request_)
+  assert not (run_dir / entries.FILE_NAME).exists()
+
+
+@pytest.mark.parametrize("content", ["[", "{}", '[{"split": "test"}]'])
+def test_a_ledger_that_cannot_be_read_is_kept(run_dir, content):
+  (run_dir / entries.FILE_NAME).write_text(content)
+  with pytest.raises(ValueError, match="bring"):
+    _evaluate(run_dir)
+  assert (run_dir / entries.FILE_NAME).read_text() == content
+
+
+def test_other_clients_than_the_run_s_are_refused(run_dir):
+  (run_dir / "test_clients.csv").write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
+  with pytest.raises(ValueError, match="other test clients"):
+    _evaluate(run_dir)
+
+
+def _command(*arguments, cwd):
+  return subprocess.run(
+    [sys.executable, "-m", "privacy.evaluate", *map(str, arguments)],
+    cwd=cwd,
+    env={**commands.os.environ, "PYTHONPATH": str(commands.ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+
+
+@pytest.fixture(scope="module")
+def private_run(tmp_path_factory):
+  output_dir = tmp_path_factory.mktemp("kept") / "results"
+  return pathlib.Path(shutil.copytree(_KEPT, output_dir)) / _PRIVATE
+
+
+def test_command_and_audit_of_a_private_run(private_run, tmp_path, cache_dir):
+  flags = ("--epsilon=8", f"--cache_dir={cache_dir}")
+  result = _command(private_run, *flags, cwd=tmp_path)
+  assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+  for words in ("clients", "p90", "worst 10 %", "± standard error", "parallel composition", "(8, "):
+    assert words in result.stdout
+  assert max(map(len, result.stdout.splitlines()[1:])) <= 100
+  result = _command(private_run, *flags, "--split=elsewhere", cwd=tmp_path)
+  assert (result.returncode, result.stdout) == (2, "")
+  assert "Found --split=elsewhere; expected one of test, train, validation." in result.stderr
+  (found,) = entries.read(private_run)
+
+  audited = audit.audit_folder(private_run)
+  assert audited.holds
+  assert any("over the 20 test clients cost them epsilon = 8" in note for note in audited.notes)
+  training = dataclasses.replace(found, split="train")
+  said = " ".join(entries.describe_costs([found, training], audited.ledger))
+  assert f"by composition {audited.ledger.epsilon_spent + 8:.4g}" in said
+  # Less noise than the entry's budget needs.
+  content = json.loads((private_run / entries.FILE_NAME).read_text())
+  content[0]["query"]["epsilon"] = 7.0
+  (private_run / entries.FILE_NAME).write_text(json.dumps(content))
+  (failure,) = audit.audit_folder(private_run).failures
+  assert "Evaluation 1 has noise multiplier" in failure
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (["nowhere", "--epsilon=1"], "Found no finished run in nowhere"),
+    (["--epsilon=1"], "Found no RUN_DIR"),
+    (["run"], "Found no --epsilon"),
+    (["run", "--epsilon=one"], "Found --epsilon=one; expected a number"),
+    (["run", "--epsilon=1", "--num_bins=1.5"], "Found --num_bins=1.5; expected a whole number"),
+    (["run", "--epsilon=1", "--metric=size"], "Found --metric=size; expected one of error, loss"),
+  ],
+)
+def test_command_ends_with_one_sentence(tmp_path, arguments, message):
+  result = _command(*arguments, cwd=tmp_path)
+  assert (result.returncode, result.stdout) == (2, "")
+  assert result.stderr.startswith(f"Error: {message}") and len(result.stderr.splitlines()) == 1
+
+
+def test_help_needs_no_tensorflow():
+  code = (
+    "import sys; from privacy.evaluate import __main__ as command\n"
+    "try: command.main(['--help'])\n"
+    "except SystemExit as end: assert end.code == 0\n"
+    "assert 'tensorflow' not in sys.modules"
+  )
+  result = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True)
+  assert result.returncode == 0 and b"--noise_key_file" in result.stdout, result.stderr
+
+
+def test_entries_are_read_as_they_are_written():
+  query = query_lib.Query(40, 1.0, 1e-3, num_bins=4)
+  z = query.release.threshold_noise_multiplier
+  entry = entries.Evaluation(
+    "now", "m", "test", "error", query, z, (1.0, 0.0, 2.5, 3.0), {"p90": (None, None)}
+  )
+  assert [entries.Evaluation.from_dict(e) for e in json.loads(entries.to_json([entry]))] == [entry]

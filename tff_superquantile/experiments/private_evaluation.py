@@ -1,0 +1,174 @@
+"""Evaluates a finished run's model on clients with differential privacy.
+
+The command is `privacy.evaluate`, and `privacy.evaluate.entries` has the file that it writes. The
+clients' numbers never leave this process but by `analytics.private_distribution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+
+from privacy import ledger as ledger_lib
+from privacy.evaluate import entries
+from privacy.evaluate import query as query_lib
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
+
+_PERCENTILES = (10, 50, 90, 95)
+_TAIL = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What to release.
+
+  Attributes:
+    folder: The folder of a finished run.
+    epsilon: The budget.
+    delta: The budget's delta; None for the default.
+    split: The clients.
+    metric: "error" or "loss".
+    upper: The upper end of the metric; None for 1 or the run's largest loss.
+    num_bins: The number of bins, a power of two.
+    noise_key_file: The file with the key of the noise; None for fresh noise.
+    where_data_is: Values in place of the run's own, of the flags `train_flags.WHERE_DATA_IS`.
+  """
+
+  folder: pathlib.Path
+  epsilon: float
+  delta: float | None = None
+  split: str = "test"
+  metric: str = "error"
+  upper: float | None = None
+  num_bins: int = 64
+  noise_key_file: str | None = None
+  where_data_is: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def evaluate(
+  request: Request,
+) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
+  """Makes one release, and enters it into the ledger of evaluations beside the run.
+
+  Guarantee: see `privacy.evaluate.query`; the number of clients of the split is public.
+
+  Args:
+    request: What to release.
+
+  Returns:
+    All evaluations of the run, the new one last, and the run's ledger if it is private.
+
+  Raises:
+    ValueError: If there is no such run or split, an argument is out of its range, or the model or
+      the clients are not those of the run. Nothing is released then.
+    OSError: If the folder cannot be written.
+  """
+  run = _finished_run(request.folder)
+  config = run_config.from_flags({**run.flags, **request.where_data_is})
+  upper = request.upper
+  if upper is None:
+    upper = 1.0 if request.metric == "error" else config.max_loss
+  if upper is None:
+    raise ValueError(
+      f"Found no --max_loss in the flags of {request.folder}; expected --upper, the upper end of"
+      " the loss."
+    )
+  # A mistake ends the command before the work; the number of clients is not known yet.
+  query_lib.Query(2, request.epsilon, request.delta, 0.0, upper, request.num_bins)
+  with run_folder.lock(run.path):
+    evaluations = entries.read(run.path)
+    path = run.path / ledger_lib.FILE_NAME
+    ledger = ledger_lib.Ledger.from_json(path.read_text("utf-8")) if path.exists() else None
+    evaluations.append(_release(request, run, config, upper, len(evaluations)))
+    atomic_files.write(run.path / entries.FILE_NAME, entries.to_json(evaluations))
+  return evaluations, ledger
+
+
+def _finished_run(folder: pathlib.Path) -> run_folder.Run:
+  path = folder.resolve()
+  seed = path.name.removeprefix("seed_")
+  if not (seed.isdecimal() and path.name != seed and run_folder.Run(path, int(seed)).finished):
+    raise ValueError(
+      f"Found no finished run in {folder}; expected its folder, OUTPUT_DIR/TASK/METHOD/seed_S, with"
+      " metrics.json."
+    )
+  return run_folder.Run(path, int(seed))
+
+
+def _release(
+  request: Request,
+  run: run_folder.Run,
+  config: run_config.RunConfig,
+  upper: float,
+  number: int,
+) -> entries.Evaluation:
+  """Computes the clients' numbers and releases their distribution.
+
+  Args:
+    request: What to release.
+    run: The run.
+    config: Its config, with the data where it is now.
+    upper: The upper end of the numbers.
+    number: The number of releases before this one, so that a key's noise is never used again.
+
+  Returns:
+    The entry for the ledger.
+  """
+  with cli.starting_tensorflow():
+    from tff_superquantile import analytics
+    from tff_superquantile import evaluation
+    from tff_superquantile import noise_source
+    from tff_superquantile.experiments.run import accounts
+    from tff_superquantile.experiments.run import manifest
+    from tff_superquantile.simulation import context
+
+  key = None
+  if request.noise_key_file is not None:
+    key = accounts.read_key(pathlib.Path(request.noise_key_file), "--noise_key_file")
+  model, files = finished_models.load_task(config, request.split)
+  material = finished_models.Material(run, config, model, run.weights, files)
+  finished_models.check_material(material, files.client_ids, request.split)
+  fingerprint = finished_models.fingerprint(run)
+  if key is not None:
+    # Another query, model or number has other noise: two releases never share it.
+    asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
+    asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
+    key = noise_source.derive_key(key, f"evaluation {number} of {fingerprint}: {asked}")
+  context.set_simulation_context()
+  build_evaluators = evaluation.build_evaluators
+  metrics = build_evaluators(model, {request.split: files})[request.split](run.weights)
+  found = analytics.private_distribution(
+    getattr(metrics, request.metric),
+    epsilon=request.epsilon,
+    delta=request.delta,
+    lower=0.0,
+    upper=upper,
+    num_bins=request.num_bins,
+    noise_key=key,
+  )
+  estimates = {
+    "clients": found.num_clients,
+    "mean": found.mean,
+    **{f"p{q}": found.quantile(q / 100) for q in _PERCENTILES},
+    "worst 10 %": found.tail_mean(_TAIL),
+  }
+  noise_multiplier = found.query.release.threshold_noise_multiplier
+  assert noise_multiplier is not None  # The only release is the histogram.
+  return entries.Evaluation(
+    released=manifest.now(),
+    model=fingerprint,
+    split=request.split,
+    metric=request.metric,
+    query=found.query,
+    noise_multiplier=noise_multiplier,
+    counts=tuple(found.counts.tolist()),
+    estimates={
+      name: (entries.or_none(estimate.value), entries.or_none(estimate.standard_error))
+      for name, estimate in estimates.items()
+    },
+  )
