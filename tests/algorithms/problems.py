@@ -40,6 +40,25 @@ _HANDLE_SPEC = collections.OrderedDict(
 )
 
 
+def linear_loss_model(num_features=3):
+  """A loss label - x w: an update is the learning rate times -x, whatever the weights."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return tf.linalg.matvec(x, weights[0][0])
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros(num_features, np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(label - output),
+    input_spec=(
+      tf.TensorSpec([None, num_features], tf.float32),
+      tf.TensorSpec([None], tf.float32),
+    ),
+  )
+
+
 def reading_handles(arrays):
   """Options of an algorithm whose clients hold an index of arrays, and a seed."""
   offsets = np.cumsum([0] + [len(y) for _, y in arrays])

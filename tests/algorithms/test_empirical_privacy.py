@@ -22,6 +22,7 @@ import collections
 import functools
 
 import numpy as np
+import problems
 import pytest
 from scipy import optimize
 from scipy import stats
@@ -63,22 +64,6 @@ def _examples(handle):
   index = handle["index"]
   rows = tf.range(index, tf.minimum(index + 1, len(_X)))
   return tf.gather(_X, rows), tf.gather(_LOSSES, rows)
-
-
-def _model():
-  """A linear loss, label - x w: the update is the mean of x times the learning rate."""
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return tf.linalg.matvec(x, weights[0][0])
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros(3, np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(label - output),
-    input_spec=(tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None], tf.float32)),
-  )
 
 
 def _fresh_but_for_the_noise(state, initial):
@@ -217,7 +202,7 @@ def _audit(process, release, sizes, num_helpers=0):
 
 def _process(theta, threshold, z_w, update_sum=None):
   return algorithms.build_private_superquantile_fed_avg(
-    _model(),
+    problems.linear_loss_model(),
     theta,
     tff.learning.optimizers.build_sgdm(0.1),
     threshold=threshold,
@@ -268,7 +253,7 @@ def test_weights_by_losses(is_distributed, sizes):
     weighted_updates=True,
   )
   process = algorithms.build_private_weighted_fed_avg(
-    _model(),
+    problems.linear_loss_model(),
     threshold_lib.build_tilted_share(0.1, _MAX_LOSS),
     tff.learning.optimizers.build_sgdm(0.1),
     clip_norm=_CLIP_NORM,

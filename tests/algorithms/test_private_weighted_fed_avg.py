@@ -173,22 +173,6 @@ def test_equal_shares_are_dp_fed_avg():
 # What one client can do: its loss and its update are what it likes.
 
 
-def _free_model():
-  """The loss is label - x w, so that the first update is the learning rate times -x."""
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return tf.linalg.matvec(x, weights[0][0])
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros(3, np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(label - output),
-    input_spec=(tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None], tf.float32)),
-  )
-
-
 _EXTREME_LOSSES = (0.0, 1e-30, 0.2, _MAX_LOSS, 1e30, -1e30, np.inf, -np.inf, np.nan)
 _EXTREME_UPDATES = (0.0, 1e-20, 1.0, -1.0, 1e12, 1e25, 3e38, np.inf, np.nan)
 _EXTREMES = tuple(itertools.product(_EXTREME_LOSSES, _EXTREME_UPDATES))
@@ -214,7 +198,7 @@ def _sums_with(name, distributed=False):
   process = _process(
     _SHARES[name][0],
     z,
-    _free_model(),
+    problems.linear_loss_model(),
     update_sum=_sum(z, 4) if distributed else None,
     **problems.reading_handles(arrays),
   )

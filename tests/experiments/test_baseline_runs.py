@@ -334,6 +334,7 @@ _OUT_OF_RANGE = (
   dict(algorithm="tilted_erm", temperature=1e308),
   dict(algorithm="agnostic_fed_avg", ascent_rate=1e300),
   dict(threshold="reweighting", smoothing=1e-300),
+  dict(threshold="primal_dual", threshold_step=1e-300),
   dict(threshold="geometric", threshold_noise_multiplier=1e-300),
   dict(threshold="geometric", threshold_noise_multiplier=1e300),
 )

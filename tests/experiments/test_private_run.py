@@ -144,6 +144,7 @@ def _texts_of(number, num_bytes):
 def _derived(key):
   """What follows from a key: the first states of the server's noise and all clients' seeds."""
   purposes = ("updates", "sum of updates", "histogram", "geometric threshold")
+  purposes += ("primal-dual threshold",)
   found = [noise_source.derive_key(key, purpose) for purpose in purposes]
   for purpose in purposes:
     source = noise_source.NoiseSource(key, purpose)
@@ -572,6 +573,16 @@ def test_dp_fed_avg(fed_avg):
   # One in 10^5 or less, as nobody has chosen.
   assert found.claim["delta"] == accounting.default_delta(_POPULATION) == 1e-5
   _assert_the_key_is_kept(fed_avg)
+
+
+def test_the_primal_dual_threshold(run_here, capsys):
+  run = run_here("primal_dual", threshold="primal_dual", theta=0.5, epsilon=6.0)
+  rows = _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(run, num_rounds=4))
+  assert rows[1]["threshold"] == "0.0"  # All train at first.
+  found = _assert_spent(run, 6.0)
+  assert found.release.threshold_kind == "primal_dual"
+  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert "a one-bit count of losses" in capsys.readouterr().out
 
 
 _WEIGHTED = {
