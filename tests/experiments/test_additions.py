@@ -25,7 +25,7 @@ def results(lab, trial):
 
 def test_new_method_is_named_sorted_and_checked_by_its_row(trial):
   assert trial["labels"] == [
-    *("Capped FedAvg cap = 1.5", "Superquantile θ = 0.5, slow_geometric, ε = 8", "FedAvg"),
+    *("Capped FedAvg cap = 1.5", "Superquantile θ = 0.5, slow-geometric, ε = 8", "FedAvg"),
   ]
   assert trial["ordered"] == ["fed_avg", "superquantile_theta_0.25", "capped_fed_avg_cap_1.5"]
   assert trial["flag"] == "Largest loss that counts."
@@ -42,7 +42,9 @@ def test_new_method_is_trained_as_its_rule_says(trial):
 
 
 def test_new_threshold_is_accounted_for(lab, trial, results):
-  assert trial["private"] == trial["kinds"] == ["tree", "geometric", "slow_geometric"]
+  assert (
+    trial["private"] == trial["kinds"] == ["tree", "geometric", "primal_dual", "slow_geometric"]
+  )
   folder = results / "superquantile_theta_0.5_slow_geometric_epsilon_8" / "seed_0"
   ledger = json.loads((folder / "privacy.json").read_text())
   assert ledger["release"]["threshold_kind"] == "slow_geometric"
