@@ -321,7 +321,8 @@ def interrupted(lab, base):
     before = _num_rows(lab)
     start_and_end(signum, lambda: _num_rows(lab) > before + 2)  # noqa: B023
   broken = lab.folder / "seeds" / _BROKEN
-  shutil.rmtree(broken, ignore_errors=True)
+  while broken.exists():  # A run that has been killed may still have been writing.
+    shutil.rmtree(broken, ignore_errors=True)
   broken.mkdir(parents=True)
   (broken / "checkpoints").touch()  # No folder: the run trips over it.
   return ends, lab.sweep(*flags)
