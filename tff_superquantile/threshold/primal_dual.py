@@ -118,9 +118,10 @@ def build_private_primal_dual_quantile(
 ) -> process.ThresholdProcess:
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
 
-  A client's bit says whether its loss is at most t. With `below` the noisy fraction of such clients,
-  cut to [0, 1], t <- t - (step_k / theta) (below - (1 - theta)): the same step, but that a loss equal
-  to t counts as below it here. The cut is a bias where the noise is not small beside theta m.
+  A client's bit says whether its loss is at most t. With `below` the noisy fraction of such
+  clients, cut to [0, 1], t <- t - (step_k / theta) (below - (1 - theta)). That is the same step,
+  but that a loss equal to t counts as below it here. The cut is a bias where the noise is not small
+  beside theta m.
 
   Guarantee: see `quantile_tracker.build_tracker`, a Gaussian mechanism of `noise_multiplier`.
 

@@ -30,8 +30,8 @@ class SmoothedDual:
 class PrimalDual:
   """Weighs alike those at or above a number t of the server, which takes a step in each round.
 
-  It is the rule of `tff_superquantile.threshold.build_primal_dual_quantile`, with its longer steps in
-  the first rounds, but that the cohort that sets t also moves it.
+  It is the rule of `tff_superquantile.threshold.build_primal_dual_quantile`, with its longer steps
+  in the first rounds, but that the cohort that sets t also moves it.
   """
 
   def __init__(self, thetas: np.ndarray, step: float):
