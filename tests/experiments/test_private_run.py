@@ -585,13 +585,14 @@ def test_the_primal_dual_threshold(run_here, capsys):
   assert "a one-bit count of losses" in capsys.readouterr().out
 
 
+# Little noise: the least divisor, two standard deviations of it, is far below the sum of shares.
 _WEIGHTED = {
   "q_fed_avg_q_1_epsilon_6": dict(algorithm="q_fed_avg", q=1.0, epsilon=6.0),
-  "tilted_erm_t_2_distributed_update_z_1.2": dict(
+  "tilted_erm_t_0.2_distributed_update_z_0.5": dict(
     algorithm="tilted_erm",
-    temperature=2.0,
+    temperature=0.2,
     update_sum="distributed",
-    update_noise_multiplier=1.2,
+    update_noise_multiplier=0.5,
   ),
   "prop_fair_M_5_update_z_0.3": dict(
     algorithm="prop_fair", utility_bound=5.0, update_noise_multiplier=0.3
