@@ -6,6 +6,8 @@ from typing import Any
 from tff_superquantile.experiments.plan import preset as preset_lib
 
 _FIVE_SEEDS = (0, 1, 2, 3, 4)
+# The synthetic task has validation clients of its own.
+_SYNTHETIC: Mapping[str, Any] = dict(task="synthetic", validation_fraction=0.0)
 _THETAS_OF_THE_PAPER = (0.8, 0.5, 0.1)
 # The paper's grids. The paper runs q-FFL with q = 10 for AFL; agnostic FedAvg is the real one.
 _BASELINES = (
@@ -54,14 +56,14 @@ def _of_the_paper(
 
 PRESETS: Mapping[str, preset_lib.Preset] = {
   "default": preset_lib.Preset(
-    task="synthetic",
+    **_SYNTHETIC,
     thetas=(0.5, 0.25),
     seeds=(0,),
     flags=dict(num_rounds=500, rounds_per_evaluation=25),
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
   ),
   "synthetic": preset_lib.Preset(
-    task="synthetic",
+    **_SYNTHETIC,
     thetas=(0.8, 0.5, 0.25, 0.1),
     seeds=_FIVE_SEEDS,
     quick_flags=dict(num_rounds=100, rounds_per_evaluation=10),
@@ -75,7 +77,6 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
       dict(theta=0.5, threshold="reweighting"),
       dict(theta=0.5, threshold="reweighting", smoothing=0.05),
     ),
-    validation_fraction=0.0,
   ),
   "emnist_linear": _of_the_paper(
     "emnist_linear",
@@ -122,7 +123,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     evaluation="model_family",
   ),
   "availability": preset_lib.Preset(
-    task="synthetic",
+    **_SYNTHETIC,
     thetas=(0.5, 0.25),
     seeds=_FIVE_SEEDS,
     # Few clients and a step that is not small: so the noise of a small tail shows at night.
@@ -135,7 +136,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     evaluation="availability",
   ),
   "private_synthetic": preset_lib.Preset(
-    task="synthetic",
+    **_SYNTHETIC,
     thetas=(0.5, 0.25),
     seeds=_FIVE_SEEDS,
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
@@ -143,7 +144,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     private_flags=_PRIVATE_SYNTHETIC,
   ),
   "private_fairness": preset_lib.Preset(
-    task="synthetic",
+    **_SYNTHETIC,
     thetas=(0.5, 0.25),
     seeds=_FIVE_SEEDS,
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
