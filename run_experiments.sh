@@ -91,8 +91,10 @@ OPTIONS
                        and say so.
     --tune=WHAT        The tuning before the comparison: methods, a grid search
                        for each method's own parameter; all, also for the
-                       learning rate and l2; none. Default: methods, with
-                       --quick none.
+                       learning rate and l2, and in private experiments for the
+                       paper's B, b, C and r (516 runs for one budget of
+                       private_synthetic, which spend budget of their own);
+                       none. Default: methods, with --quick none.
     --print_commands   Prints the runs that can start now, one command a line,
                        for the job array of a cluster, and runs nothing.
     --num_workers=N    The number of runs at the same time. Default: the number

@@ -104,8 +104,11 @@ def test_batch_plan_passes_over_all_examples_in_every_epoch():
   assert list(sizes) == [10] * 20
 
 
-@pytest.mark.parametrize("batch_size, l2, momentum", [(4, 0.0, None), (0, 0.01, None), (3, 0, 0.9)])
-def test_fine_tuning_is_sgd_over_the_same_batches(batch_size, l2, momentum):
+@pytest.mark.parametrize(
+  "batch_size, l2, momentum, proximal",
+  [(4, 0.0, None, 0.0), (0, 0.01, None, 0.0), (3, 0, 0.9, 0.0), (4, 0.01, None, 0.7)],
+)
+def test_fine_tuning_is_sgd_over_the_same_batches(batch_size, l2, momentum, proximal):
   split = evaluation.split_examples(_examples(), 0.5, seed=3)
   weights = _weights()
   metrics = personalization.build_personalizer(
@@ -116,6 +119,7 @@ def test_fine_tuning_is_sgd_over_the_same_batches(batch_size, l2, momentum):
     batch_size=batch_size,
     epochs=10,
     l2=l2,
+    proximal_strength=proximal,
   )(weights)
   for i, client_id in enumerate(split.held_in.client_ids):
     x, y = _rows(split.held_in, i)
@@ -128,7 +132,8 @@ def test_fine_tuning_is_sgd_over_the_same_batches(batch_size, l2, momentum):
         rows = order[start : start + (batch_size or len(y))]
         _, gradient = problems.losses_and_gradient(tuned, x[rows], y[rows])
         velocity = [
-          (momentum or 0.0) * v + g + l2 * w for v, g, w in zip(velocity, gradient, tuned)
+          (momentum or 0.0) * v + g + l2 * w + proximal * (w - w0)
+          for v, g, w, w0 in zip(velocity, gradient, tuned, weights.trainable)
         ]
         tuned = [w - 0.2 * v for w, v in zip(tuned, velocity)]
     held_out_x, held_out_y = _rows(split.held_out, i)
@@ -198,7 +203,21 @@ def test_a_client_whose_fine_tuning_diverges_keeps_the_model():
   assert metrics.error_after[0] == metrics.error_before[0]
 
 
-@pytest.mark.parametrize("option", [dict(batch_size=-1), dict(epochs=-1), dict(l2=-1.0)])
+def test_a_strong_proximal_term_keeps_clients_at_the_model():
+  split = evaluation.split_examples(_examples(), 0.5, seed=3)
+  changes = []
+  for strength in (0.0, 1.0, 100.0, 1e4):
+    # A rate of 1 / (1 + lambda), as larger steps on this objective diverge.
+    metrics = _personalizer(split, 1 / (1 + strength), proximal_strength=strength)(_weights())
+    assert not metrics.diverged.any()
+    changes.append(np.abs(metrics.loss_after - metrics.loss_before).max())
+  assert changes == sorted(changes, reverse=True) and changes[-1] < 0.01 < 0.1 < changes[0]
+
+
+@pytest.mark.parametrize(
+  "option",
+  [dict(batch_size=-1), dict(epochs=-1), dict(l2=-1.0), dict(proximal_strength=-1.0)],
+)
 def test_refuses_negative_numbers(option):
   split = evaluation.split_examples(_examples(), 0.5, seed=3)
   with pytest.raises(ValueError, match=f"Found {next(iter(option))} = -1"):

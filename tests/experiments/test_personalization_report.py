@@ -181,6 +181,19 @@ def test_what_is_done_is_not_done_again(tmp_path, tiny_task, capsys):
   assert all(old != new for old, new in zip(before, times()))
 
 
+def test_ditto_is_a_setting_of_its_own_and_said(tmp_path, tiny_task):
+  _write_runs(tmp_path, _METHODS[:1], (0,))
+  _run(tmp_path, epochs=2)
+  free = _errors(tmp_path, "fed_avg", 0, "after")
+  paths = _run(tmp_path, epochs=2, proximal_strength=20.0)  # 20 times the rate of 0.05 is 1.
+  text = paths["md"].read_text(encoding="utf-8")
+  assert "Ditto’s proximal term" in text and "λ = 20, which keeps its model near" in text
+  described = json.loads((tmp_path / "tiny/fed_avg/seed_0/personalization.json").read_text())
+  assert described["settings"]["proximal_strength"] == 20.0
+  near, before = (_errors(tmp_path, "fed_avg", 0, when) for when in ("after", "before"))
+  assert np.abs(np.subtract(near, before)).sum() < np.abs(np.subtract(free, before)).sum()
+
+
 def test_the_rate_is_that_of_the_last_round():
   config = run_config.RunConfig(
     client_learning_rate=0.4, learning_rate_decay=0.5, rounds_per_decay=10
@@ -226,6 +239,7 @@ def test_names_are_escaped_and_seeds_that_differ_are_told(tmp_path, tiny_task):
   [
     (dict(epochs=0), "Found epochs = 0"),
     (dict(held_in_fraction=1.0), "Found held_in_fraction = 1.0"),
+    (dict(proximal_strength=-1.0), "Found proximal_strength = -1.0"),
   ],
 )
 def test_refuses_settings(settings, message):

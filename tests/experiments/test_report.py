@@ -389,6 +389,20 @@ def test_what_was_tuned_is_in_the_report(tmp_path):
   assert "<strong>1: 48.8</strong>" in page and "What was tuned" in page
 
 
+def test_of_a_large_grid_the_report_has_the_best(tmp_path):
+  _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
+  tried = [dict(num_bins=b, max_loss=0.5, result=(b * 7 % 100) / 100) for b in range(100)]
+  tried[0]["result"] = None
+  chosen = dict(num_bins=43, max_loss=0.5)
+  atomic_files.write_json(
+    tmp_path / "synthetic" / "tuning.json",
+    [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=chosen)],
+  )
+  text = _write(tmp_path)["md"].read_text()
+  assert "the best 12 of 100; **43, 0.5: 1**; 86, 0.5: 2;" in text
+  assert text.count(", 0.5: ") == 12 and "failed" not in text
+
+
 def test_a_report_of_generated_data_says_so_in_its_title(tmp_path):
   _fabricate(tmp_path, "fed_avg", 0, task="emnist_linear_standin", num_rounds=None)
   paths = _write(tmp_path, "emnist_linear_standin")

@@ -1,6 +1,7 @@
 """Grid search: what is tried, what is chosen, and how an experiment goes about it."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -343,6 +344,45 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
     *({flag: value} for flag, value in chosen.items()),
   ]
   assert [entry["criterion"] for entry in written] == [_LOSS, *[_P90] * 5]
+
+
+def test_the_papers_grid_of_a_private_run_and_its_warning(lab):
+  output_dir = "private"
+  arguments = (
+    *("--experiment=private_synthetic", "--tune=all", "--epsilons=5", "--thetas=0.5"),
+    *("--print_commands", f"--output_dir={output_dir}", "--rho_ratio=0.25"),
+  )
+  result = lab.bare("sweep", *arguments)
+  assert result.code == 0, result.err
+  warning, left = result.err.splitlines()
+  # C of FedAvg; C, B and b of the tree; C of the geometric threshold. The command line fixed r.
+  assert left == "68 of 68 runs are left: tuning each method on validation clients"
+  assert warning.startswith("Warning: 68 private runs") and "up to 340" in warning
+  configs = _configs(result.out.splitlines())
+  tree = [config for config in configs if config.threshold == "tree"]
+  kept = {(config.max_loss, config.num_bins, config.clip_norm) for config in tree}
+  bounds = (0.7, 0.9, 1.1, 1.3, 1.5)
+  assert kept == set(itertools.product(bounds, (16, 32, 64), (0.9, 1.3, 1.7, 2.4)))
+  assert {config.rho_ratio for config in tree} == {0.25}
+  assert len({names.run_path(config) for config in configs}) == 68
+  for config in configs:
+    assert config.output_dir == f"{output_dir}/tuning" and config.validation_fraction == 0.0
+    best = config.clip_norm == 1.7 and (config.threshold != "tree" or config.num_bins == 32)
+    _finish(config, lab.folder, **{_P90: 0.4 if best and config.max_loss != 0.7 else 0.5})
+  result = lab.bare("sweep", *arguments)
+  runs = _configs(result.out.splitlines())
+  assert {config.clip_norm for config in runs} == {1.7} and len(runs) == 15
+  assert {config.run_name for config in runs} == {""}
+  assert {(c.num_bins, c.max_loss) for c in runs if c.threshold == "tree"} == {(32, 0.9)}
+
+
+def test_the_papers_grid_of_private_runs_is_not_searched_unasked(lab):
+  result = lab.bare("sweep", "--experiment=private_synthetic", "--epsilons=5", "--print_commands")
+  assert result.err == "25 of 25 runs are left: every method with every seed\n"
+  trees = [c for c in _configs(result.out.splitlines()) if c.threshold == "tree"]
+  assert {(c.clip_norm, c.max_loss, c.num_bins, c.rho_ratio) for c in trees} == {
+    (1.3, 0.9, 16, None)
+  }
 
 
 def test_search_in_which_every_run_failed_ends_with_a_sentence(lab):

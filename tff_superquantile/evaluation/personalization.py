@@ -3,6 +3,8 @@
 It implements the paper's section "Delta-FL and Model Personalization". The examples of a test
 client are split in a part to fine-tune on and a part to measure on (`client_split`), and the model
 is trained for some epochs on the first part, at the last learning rate of federated training.
+With a proximal term it is Ditto's personal objective (Li, Hu, Beirami, Smith: "Ditto: Fair and
+Robust Federated Learning Through Personalization", ICML 2021).
 """
 
 from collections.abc import Sequence
@@ -83,12 +85,21 @@ def build_personalizer(
   batch_size: int,
   epochs: int = 10,
   l2: float = 0.0,
+  proximal_strength: float = 0.0,
   num_threads: int = 1,
 ) -> Callable[..., PersonalizationMetrics]:
   """Builds a function from model weights to every client's metrics before and after fine-tuning.
 
-  Fine-tuning is `local_update.train`, as in a round. A client's work is one call of one TensorFlow
-  function, traced once for all clients, so that personal weights never leave it.
+  Client i takes local steps, `local_update.train` as in a round, from the model's weights w on
+
+      h_i(v; w) = F_i(v) + l2 / 2 |v|^2 + lambda / 2 |v - w|^2.
+
+  With lambda > 0 this is Ditto's personal objective, solved when training has ended ("fine-tuning"
+  in its paper, instead of one personal step in each round that a client takes part in). lambda = 0
+  is the paper's fine-tuning; a large lambda keeps each client at w.
+
+  A client's work is one call of one TensorFlow function, traced once for all clients, so that
+  personal weights never leave it.
 
   Args:
     model: The model.
@@ -98,6 +109,7 @@ def build_personalizer(
     batch_size: Examples in a local step; 0 for all that the client holds in.
     epochs: Passes over the examples that a client holds in.
     l2: The l2 coefficient of the local objective.
+    proximal_strength: lambda. Steps of a rate eta diverge where eta lambda exceeds 2.
     num_threads: The number of clients at work at once; results do not depend on it.
 
   Returns:
@@ -109,6 +121,7 @@ def build_personalizer(
   """
   batch_size, epochs = checks.whole("batch_size", batch_size, 0), checks.whole("epochs", epochs, 0)
   l2 = checks.not_negative("l2", l2)
+  proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
   held_in, held_out = examples.held_in, examples.held_out
   evaluate_before = clients.build_evaluator(model, held_out)
   local = local_model.build_local_model(model)
@@ -157,6 +170,7 @@ def build_personalizer(
       batch_size=None,  # The plan has the batches of all epochs.
       epochs=1,
       l2=l2,
+      proximal_strength=proximal_strength,
     ).update
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(u)) for u in update])
     tuned = tuple(tf.where(finite, w - u, w) for w, u in zip(trainable, update))

@@ -51,8 +51,9 @@ _TUNE = flags.DEFINE_enum(
   "tune",
   None,
   ["none", "methods", "all"],
-  "Parameters to tune by grid search before the comparison: the methods' own (methods), or also the"
-  " learning rate and l2 that they share (all); none takes the experiment's stated values. None for"
+  "Parameters to tune by grid search before the comparison: the methods' own (methods), or also"
+  " what they share: learning rate and l2, in private experiments B and b of the losses, the clip"
+  " norm C and the ratio r of budgets (all); none takes the experiment's stated values. None for"
   " methods, or with --quick for none.",
 )
 _PRINT_COMMANDS = flags.DEFINE_bool(
@@ -188,8 +189,7 @@ def _tune(
   stages: _Stages, preset: preset_lib.Preset, plan: Sequence[tuning.Settings], tune: str
 ) -> list[tuning.Settings]:
   """Returns the runs of the comparison with the values of grid searches, or their defaults."""
-  if tune == "none":
-    return [tuning.with_defaults(settings) for settings in plan]
+  plan = [tuning.with_defaults(settings, tune) for settings in plan]
   if tune == "all":
     for grid in preset.shared_grids:
       # The command line has the last word.
@@ -198,12 +198,15 @@ def _tune(
         continue
       grid = dataclasses.replace(grid, values=free)
       what = f"tuning {' and '.join(f'--{flag}' for flag in grid.values)} with FedAvg"
-      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, plan[0])])
+      fed_avg = tuning.with_defaults(plan[0])
+      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, fed_avg)])
       plan = [{**settings, **chosen} for settings in plan]
   tuned = [s for s in plan if s["seed"] == plan[0]["seed"] and tuning.is_tuned(s)]
   if not tuned:
     return list(plan)
   searches = [tuning.method_search(preset, settings) for settings in tuned]
+  if warning := tuning.budget_warning(searches):
+    print(warning, file=sys.stderr, flush=True)
   values = stages.search("tuning each method on validation clients", searches)
   by_method = {_key(settings): chosen for settings, chosen in zip(tuned, values)}
   return [{**settings, **by_method.get(_key(settings), {})} for settings in plan]

@@ -17,11 +17,13 @@ class Grid:
 
   Attributes:
     values: The values to try.
-    default: The value without tuning.
+    default: The value without tuning; None for the flag's own default.
+    tune: The `--tune` that searches it: "methods", which is usual, or "all" for what takes hours.
   """
 
   values: tuple[float, ...]
-  default: float
+  default: Optional[float]
+  tune: str = "methods"
 
 
 @dataclasses.dataclass(frozen=True)

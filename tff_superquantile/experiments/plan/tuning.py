@@ -18,6 +18,7 @@ from typing import Any
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.plan import preset as preset_lib
+from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -98,6 +99,18 @@ def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[s
   }
 
 
+def _own_parameters(algorithm: str) -> frozenset[str]:
+  """Returns the names of a method's own parameters, which are in the names of its runs."""
+  return frozenset(parameter.name for parameter in methods.METHODS[algorithm].parameters)
+
+
+def _run_name(config: run_config.RunConfig, values: Mapping[str, float]) -> str:
+  """Returns a name with the tried values that are no part of a method's; empty without any."""
+  own = _own_parameters(config.algorithm)
+  others = [f"{flag}_{value:g}" for flag, value in values.items() if flag not in own]
+  return "_".join([names.folder(config), *others]) if others else ""
+
+
 def shared_search(
   grid: preset_lib.SharedGrid, preset: preset_lib.Preset, settings: Settings
 ) -> Search:
@@ -116,10 +129,8 @@ def shared_search(
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
-    # Shared values are no part of a method's name, so the run's name tells these runs apart.
-    suffix = "_".join(f"{flag}_{value:g}" for flag, value in values.items())
     own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = f"{method}_{suffix}"
+    own["run_name"] = _run_name(run_config.RunConfig(**own), values)
     candidates.append(Candidate(values, run_config.RunConfig(**own)))
   return Search(method, grid.criterion, candidates)
 
@@ -135,22 +146,43 @@ def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
     The search; it has a single candidate if there is nothing to tune.
   """
   grids = {name: value for name, value in settings.items() if isinstance(value, preset_lib.Grid)}
+  in_names = grids.keys() & _own_parameters(settings["algorithm"])
+  without = run_config.RunConfig(**{**with_defaults(settings), **dict.fromkeys(in_names)})
+  method = names.Name(names.folder(without), without)
   candidates = []
   for combination in itertools.product(*(grid.values for grid in grids.values())):
     values = dict(zip(grids, combination))
     own = {**_settings_of_tuning(settings, preset), **values}
+    own["run_name"] = _run_name(run_config.RunConfig(**own), values)
     candidates.append(Candidate(values, run_config.RunConfig(**own)))
-  without = run_config.RunConfig(**{**settings, **dict.fromkeys(grids)})
-  method = names.Name(names.folder(without), without)
   return Search(method, preset_lib.VALIDATION_P90, candidates)
 
 
-def with_defaults(settings: Settings) -> dict[str, Any]:
-  """Returns the settings of a run that goes without tuning."""
+def with_defaults(settings: Settings, tune: str = "none") -> dict[str, Any]:
+  """Returns the settings of a run, with defaults for the grids that `--tune` does not search."""
+  searched = {"none": (), "methods": ("methods",), "all": ("methods", "all")}[tune]
   return {
-    name: value.default if isinstance(value, preset_lib.Grid) else value
+    name: value.default
+    if isinstance(value, preset_lib.Grid) and value.tune not in searched
+    else value
     for name, value in settings.items()
   }
+
+
+def budget_warning(searches: Sequence[Search]) -> str:
+  """Says what private runs that tune cost together; empty if none is private."""
+  configs = [candidate.config for search in searches for candidate in search.candidates]
+  private = [config for config in configs if config.is_private]
+  if not private:
+    return ""
+  epsilons = [config.epsilon for config in private]
+  total = "" if None in epsilons else f" of up to {sum(epsilons):g}"
+  return (
+    f"Warning: {len(private)} private runs tune on the clients to be protected. Each spends a"
+    f" budget of its own, and no ledger has the sum{total}. The comparison's ledgers are as if the"
+    " values had been chosen without these clients; where that matters, tune on public data, or"
+    " take the stated values with --tune=none."
+  )
 
 
 def is_tuned(settings: Settings) -> bool:

@@ -17,6 +17,8 @@ from tff_superquantile.experiments.run import run_folder
 
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
+# Of a grid of more values the report shows the best.
+_MOST_TRIED = 12
 _CRITERIA = {
   preset_lib.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
   preset_lib.TRAIN_LOSS: "mean loss of the training clients, nats",
@@ -68,7 +70,11 @@ def searches(folder: pathlib.Path) -> list[tables.Table]:
     flags = ", ".join(f"--{name}" for name in search["chosen"])
     criterion = _CRITERIA.get(search["criterion"], search["criterion"])
     cells = [tables.Cell(f"{criterion} by {flags}")]
-    for candidate in search["tried"]:
+    tried = search["tried"]
+    if len(tried) > _MOST_TRIED:
+      tried = sorted(tried, key=lambda one: (one["result"] is None, one["result"]))[:_MOST_TRIED]
+      cells.append(tables.Cell(f"the best {_MOST_TRIED} of {len(search['tried'])}"))
+    for candidate in tried:
       result = candidate.pop("result")
       values = ", ".join(f"{value:g}" for value in candidate.values())
       outcome = "failed" if result is None else f"{percent * result:.3g}"

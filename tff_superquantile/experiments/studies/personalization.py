@@ -4,7 +4,8 @@
 
 The paper's section "Delta-FL and Model Personalization": half of a test client's examples are for
 fine-tuning, ten epochs at the learning rate with which the run's training ended; error is measured
-on the other half, before and after. All methods of a seed have the same halves. Writes
+on the other half, before and after. All methods of a seed have the same halves.
+--proximal_strength=LAMBDA keeps a client near the model that it was handed, as Ditto does. Writes
 
     DIR/TASK/METHOD/seed_S/personalization.csv    one row a client: client_id, num_held_in,
         num_held_out, loss_before, error_before, loss_after, error_after, diverged (0 or 1)
@@ -27,6 +28,7 @@ from typing import Any
 from absl import flags
 import pandas as pd
 
+from privacy import checks
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
 from tff_superquantile.experiments.report import page
@@ -54,12 +56,15 @@ class Settings:
   Attributes:
     epochs: Passes over a client's held-in examples, at least 1.
     held_in_fraction: Fraction of a client's examples to fine-tune on, in (0, 1).
+    proximal_strength: Ditto's lambda, at least 0, which is fine-tuning without a proximal term.
   """
 
   epochs: int = 10
   held_in_fraction: float = finished_models.HELD_IN_FRACTION
+  proximal_strength: float = 0.0
 
   def __post_init__(self) -> None:
+    checks.not_negative("proximal_strength", self.proximal_strength)
     if self.epochs < 1:
       raise ValueError(f"Found epochs = {self.epochs}; expected at least 1.")
     finished_models.check_fraction(self.held_in_fraction)
@@ -87,7 +92,7 @@ def report(
   """
   runs = finished_models.find(output_dir, task)
   files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
-  files.measure(runs, functools.partial(_personalize, settings.epochs), overrides)
+  files.measure(runs, functools.partial(_personalize, settings), overrides)
   described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)
   groups, epsilon = summary.at_one_epsilon(all_groups)
@@ -140,7 +145,7 @@ def final_learning_rate(config: run_config.RunConfig) -> float:
 
 
 def _personalize(
-  epochs: int, material: finished_models.Material, on_client: Callable[[], None]
+  settings: Settings, material: finished_models.Material, on_client: Callable[[], None]
 ) -> tuple[dict[str, Sequence], dict[str, Any]]:
   """Fine-tunes one run's model for all its test clients; returns columns and a description."""
   import tensorflow_federated as tff
@@ -155,8 +160,9 @@ def _personalize(
     tff.learning.optimizers.build_sgdm(learning_rate),
     seed=material.run.seed,
     batch_size=material.config.batch_size,
-    epochs=epochs,
+    epochs=settings.epochs,
     l2=material.config.l2,
+    proximal_strength=settings.proximal_strength,
     num_threads=context.num_cores(),
   )
   metrics = personalize(material.weights, on_client)
@@ -209,16 +215,22 @@ def _note(settings: Settings, described: pd.DataFrame) -> str:
   rates = ", ".join(f"{rate:g}" for rate in sorted(described["learning_rate"].unique()))
   sizes = sorted(described["batch_size"].unique())
   batches = ", ".join(str(size) if size else "all examples" for size in sizes)
+  ditto = (
+    f", and Ditto’s proximal term λ/2 |v − w|², λ = {settings.proximal_strength:g}, which keeps its"
+    " model near the one that it was handed"
+    if settings.proximal_strength
+    else ""
+  )
   return (
     "Misclassification error of the test clients on their held-out examples in %, each client"
     " counted once: mean and 90th percentile (p90). Each test client fine-tunes on"
     f" {100 * settings.held_in_fraction:g} % of its examples for"
     f" {tables.plural(settings.epochs, 'epoch')}, shuffled anew for each, with batches of {batches}"
-    f" and the learning rate of the last round ({rates}). Errors are those on its other examples,"
-    " before and after, the same for all methods of a seed. Entries are means, and ± the standard"
-    " deviation, over seeds; the lowest of a column is bold. Errors before fine-tuning differ a"
-    " little from those of the main report: they are measured on a part of the examples, and fewer"
-    " examples a client spread its error, and so the percentiles, further."
+    f" and the learning rate of the last round ({rates}){ditto}. Errors are those on its other"
+    " examples, before and after, the same for all methods of a seed. Entries are means, and ± the"
+    " standard deviation, over seeds; the lowest of a column is bold. Errors before fine-tuning"
+    " differ a little from those of the main report: they are measured on a part of the examples,"
+    " and fewer examples a client spread its error, and so the percentiles, further."
   )
 
 
@@ -236,10 +248,17 @@ def define_flags() -> None:
   finished_models.define_flags("fine-tune")
   flags.adopt_module_key_flags(finished_models)
   flags.DEFINE_integer("epochs", Settings.epochs, "Passes over the examples of fine-tuning.")
+  flags.DEFINE_float(
+    "proximal_strength",
+    Settings.proximal_strength,
+    "lambda of Ditto: a client fine-tunes on its loss + lambda / 2 |v - w|^2, with w the model that"
+    " it was handed.",
+  )
 
 
 def main() -> None:
   output_dir, task, overrides = train_flags.finished_task()
-  settings = Settings(flags.FLAGS.epochs, flags.FLAGS.held_in_fraction)
+  values = flags.FLAGS
+  settings = Settings(values.epochs, values.held_in_fraction, values.proximal_strength)
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))
