@@ -51,10 +51,9 @@ _TUNE = flags.DEFINE_enum(
   "tune",
   None,
   ["none", "methods", "all"],
-  "Parameters to tune by grid search before the comparison: the methods' own (methods), or also"
-  " what they share: learning rate and l2, in private experiments B and b of the losses, the clip"
-  " norm C and the ratio r of budgets (all); none takes the experiment's stated values. None for"
-  " methods, or with --quick for none.",
+  "Grid searches before the comparison: for the methods' own parameters (methods); also for what"
+  " they share, learning rate and l2 or, in private experiments, B, b, C and r (all); or none. None"
+  " for methods, or with --quick for none.",
 )
 _PRINT_COMMANDS = flags.DEFINE_bool(
   "print_commands", False, "Prints the runs that can start now as commands, and runs nothing."
@@ -198,8 +197,7 @@ def _tune(
         continue
       grid = dataclasses.replace(grid, values=free)
       what = f"tuning {' and '.join(f'--{flag}' for flag in grid.values)} with FedAvg"
-      fed_avg = tuning.with_defaults(plan[0])
-      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, fed_avg)])
+      (chosen,) = stages.search(what, [tuning.shared_search(grid, preset, plan[0])])
       plan = [{**settings, **chosen} for settings in plan]
   tuned = [s for s in plan if s["seed"] == plan[0]["seed"] and tuning.is_tuned(s)]
   if not tuned:

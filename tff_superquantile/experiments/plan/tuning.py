@@ -124,6 +124,7 @@ def shared_search(
   Returns:
     The search.
   """
+  settings = with_defaults(settings)
   fed_avg = run_config.RunConfig(**settings)
   method = names.Name(names.folder(fed_avg), fed_avg)
   candidates = []
