@@ -362,6 +362,12 @@ class RunConfig(_ParametersOfMethods):
     """Whether all that the run releases of its training clients is differentially private."""
     return self.epsilon is not None or self.update_noise_multiplier is not None
 
+  @property
+  def final_learning_rate(self) -> float:
+    """The local learning rate of the last round, gamma_0 c^floor((T - 1) / t_0)."""
+    decays = (self.num_rounds - 1) // self.rounds_per_decay
+    return self.client_learning_rate * self.learning_rate_decay**decays
+
   def to_flags(self) -> dict[str, str]:
     """Returns the values as texts by name, without those that are None, for `from_flags`."""
     values = dataclasses.asdict(self)

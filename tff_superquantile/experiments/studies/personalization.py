@@ -37,7 +37,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
 
@@ -134,16 +133,6 @@ def report(
   )
 
 
-def final_learning_rate(config: run_config.RunConfig) -> float:
-  """Returns the local learning rate of a run's last round, gamma_0 c^floor((T - 1) / t_0).
-
-  Args:
-    config: The run's.
-  """
-  decays = (config.num_rounds - 1) // config.rounds_per_decay
-  return config.client_learning_rate * config.learning_rate_decay**decays
-
-
 def _personalize(
   settings: Settings, material: finished_models.Material, on_client: Callable[[], None]
 ) -> tuple[dict[str, Sequence], dict[str, Any]]:
@@ -153,7 +142,7 @@ def _personalize(
   from tff_superquantile import evaluation
   from tff_superquantile.simulation import context
 
-  learning_rate = final_learning_rate(material.config)
+  learning_rate = material.config.final_learning_rate
   personalize = evaluation.build_personalizer(
     material.model,
     material.examples,
