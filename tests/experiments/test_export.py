@@ -1,8 +1,10 @@
 """Exported models give our logits where only TensorFlow is, and their cards say the truth."""
 
+import ast
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from tff_superquantile.experiments.export import model_card
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
+_PAGE = commands.ROOT / "docs" / "how_to" / "use_a_model.md"
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
 _TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm")
@@ -179,6 +182,18 @@ def test_labels_are_those_of_the_data(runs):
   labels = runs["emnist_linear"][0].labels
   assert len(set(labels)) == 62 and [labels[i] for i in (0, 10, 35, 36)] == ["0", "A", "Z", "a"]
   assert runs["sent140_lstm"][0].labels == ("negative", "positive")
+
+
+def test_examples_of_the_page(folders, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "model").symlink_to(folders["synthetic"])
+  blocks = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+  for block in blocks:
+    exec(block, {})
+  answers = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+  assert len(answers) == 2
+  for answer in answers:
+    assert len(answer) == 3 and set(answer) <= set("0123456789")
 
 
 def _exported(model, weights=((), ())):
