@@ -25,6 +25,7 @@ from typing import Any, Optional, Union
 import tensorflow_federated as tff
 
 from tasks import data_set as data_set_lib
+from tasks import preprocessing as preprocessing_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
@@ -123,6 +124,9 @@ class Task:
     model_takes_input_spec: Whether `build_model` also takes `input_spec`, the structure of
       `tf.TensorSpec`s of a batch, as a keyword; for models whose size follows from the user's
       files. Without it, such a model is that of the paper.
+    labels: The names of the classes; empty for their numbers.
+    preprocessing: Takes a `Request`, returns what an exported model does with an example as people
+      have it, without reading any client's data. None if people have the model's input itself.
   """
 
   name: str
@@ -136,6 +140,8 @@ class Task:
   min_examples: int = 0
   clients_per_split: int = 0
   model_takes_input_spec: bool = False
+  labels: Sequence[str] = ()
+  preprocessing: Optional[Callable[[Request], preprocessing_lib.Preprocessing]] = None
 
   def __post_init__(self) -> None:
     differing = set(self.defaults) ^ set(DEFAULTS)
@@ -222,12 +228,12 @@ class Task:
     return opener
 
   def build_model_for(
-    self, files: client_files.ClientFiles, seed: int
+    self, files: Union[client_files.ClientFiles, preprocessing_lib.Preprocessing], seed: int
   ) -> tff.learning.models.FunctionalModel:
     """Builds the task's model for clients that `load_clients` returned.
 
     Args:
-      files: Any of the splits.
+      files: Any of the splits, or the task's preprocessing.
       seed: Seed of the initial weights.
 
     Returns:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 import os
-import pathlib
 import sys
 from typing import Optional
 
@@ -22,11 +21,11 @@ from privacy.command import asked
 from privacy.command import flags
 from privacy.evaluate import answer
 
-_USAGE_ERROR = 2
-
 
 def make_parser() -> flags.Parser:
   """Makes the parser; a mistake in the flags is a ValueError with a sentence."""
+  from tff_superquantile.experiments import finished_run
+
   parser = flags.Parser(
     prog="python -m privacy.evaluate",
     description="Releases the distribution of a finished run's error over clients with differential"
@@ -35,7 +34,7 @@ def make_parser() -> flags.Parser:
     epilog="Exit code: 0, or 2 for a mistake in the flags or a bad folder.",
     allow_abbrev=False,
   )
-  parser.add_argument("folder", metavar="RUN_DIR", type=pathlib.Path, help="of a finished run")
+  finished_run.add_arguments(parser)
   parser.add_argument("--json", action="store_true", help="print one JSON object")
 
   def number(name: str, text: str, **kwargs: object) -> None:
@@ -59,15 +58,14 @@ def make_parser() -> flags.Parser:
     help="a secret key of 32 hexadecimal digits, from which the noise follows together with all"
     " that is asked; by default noise is fresh",
   )
-  where = parser.add_argument_group("where data is now, if it has moved since the run")
-  for name in ("data_dir", "glove", "cache_dir"):
-    where.add_argument(f"--{name}", metavar="PATH", help="as for train")
   return parser
 
 
 def _evaluate(args: argparse.Namespace) -> None:
   # It imports TensorFlow, which --help and mistakes in the flags spare.
+  from tff_superquantile.experiments import finished_run
   from tff_superquantile.experiments import private_evaluation
+  from tff_superquantile.experiments import train_flags
 
   request = private_evaluation.Request(
     folder=args.folder,
@@ -78,11 +76,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     upper=args.upper,
     num_bins=asked.whole("num_bins", args.num_bins),
     noise_key_file=args.noise_key_file,
-    where_data_is={
-      name: getattr(args, name)
-      for name in ("data_dir", "glove", "cache_dir")
-      if getattr(args, name) is not None
-    },
+    where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
   )
   evaluations, ledger = private_evaluation.evaluate(request)
   found = answer.Answer(os.fspath(args.folder), evaluations, ledger)
@@ -98,15 +92,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   Returns:
     The exit code.
   """
-  try:
-    args = make_parser().parse_args(argv)
-  except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
-    return _USAGE_ERROR
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   from tff_superquantile.experiments import cli
 
-  return cli.run_parsed(lambda: _evaluate(args))
+  return cli.run_parser(make_parser(), _evaluate, argv)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ convention of both LEAF and TensorFlow Federated: paper is 1.0, ink is 0.0, noth
 """
 
 import functools
+import string
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import models
+from tasks import preprocessing
 from tasks import task
 from tasks.emnist import conversion
 from tasks.emnist import readers
@@ -31,6 +34,22 @@ def _build_convnet(seed: int) -> tff.learning.models.FunctionalModel:
   return models.build_convnet(seed, _INPUT_SPEC, readers.NUM_CLASSES)
 
 
+def _decode_pixels(pixels: Any) -> Any:
+  return tf.cast(pixels, tf.float32) * (1 / conversion.LEVELS)
+
+
+def _build_preprocessing(request: task.Request) -> preprocessing.Preprocessing:
+  del request  # Images of all sources are alike.
+  x_spec, _ = _INPUT_SPEC
+  return preprocessing.Preprocessing(
+    tf.TensorSpec(x_spec.shape, tf.uint8, "pixels"),
+    f"pixels from 0, ink, to {conversion.LEVELS}, paper: those of LEAF and TensorFlow Federated"
+    f" times {conversion.LEVELS}, rounded",
+    _decode_pixels,
+    x_spec,
+  )
+
+
 _emnist_task = functools.partial(
   task.Task,
   open_clients=conversion.open_clients,
@@ -39,6 +58,8 @@ _emnist_task = functools.partial(
   reads=("data_dir",),
   min_examples=readers.DATA_SET.min_examples,
   clients_per_split=865,
+  labels=string.digits + string.ascii_uppercase + string.ascii_lowercase,
+  preprocessing=_build_preprocessing,
 )
 _DEFAULTS = dict(
   clients_per_round=100, local_epochs=1, client_weighting="num_examples", max_loss=4.0

@@ -20,7 +20,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
-_LEVELS = 255
+LEVELS = 255  # Pixels are kept as numbers from 0 to this.
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
 _CHUNK_BYTES = 1 << 20
@@ -34,8 +34,8 @@ class _NotEightBitError(Exception):
 def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
   for writer, x, y in writers:
-    levels = np.rint(x * _LEVELS)
-    if np.max(np.abs(levels / _LEVELS - x)) > _QUANTIZATION_TOLERANCE:
+    levels = np.rint(x * LEVELS)
+    if np.max(np.abs(levels / LEVELS - x)) > _QUANTIZATION_TOLERANCE:
       raise _NotEightBitError()
     yield writer, levels.astype(np.uint8), y
 
@@ -58,7 +58,7 @@ def _open_or_convert(
   directory = os.path.join(cache_dir, f"emnist_{name}_{fingerprint}")
   try:
     return client_files.open_or_write_client_files(
-      directory, lambda: _quantize(iterate()), x_scale=1 / _LEVELS
+      directory, lambda: _quantize(iterate()), x_scale=1 / LEVELS
     )
   except _NotEightBitError:
     logging.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
@@ -173,6 +173,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),
       standin.make_writers,
-      x_scale=1 / _LEVELS,
+      x_scale=1 / LEVELS,
     )
   ]

@@ -5,6 +5,7 @@ metric state beyond two numbers, which is most of what makes a round fast. All a
 `tff.learning.models.FunctionalModel`, so TFF's own algorithms take them too.
 """
 
+from tasks.models.classifiers import Classifier
 from tasks.models.classifiers import build_binary_classifier
 from tasks.models.classifiers import build_classifier
 from tasks.models.classifiers import build_linear_classifier
@@ -13,6 +14,7 @@ from tasks.models.networks import build_convnet
 from tasks.models.networks import build_lstm
 
 __all__ = (
+  "Classifier",
   "build_binary_classifier",
   "build_classifier",
   "build_convnet",

@@ -65,12 +65,30 @@ def _mean_binary_cross_entropy(
   return _mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
 
 
+KerasLayers = Callable[[], Sequence[tf.keras.layers.Layer]]
+
+
+class Classifier(tff.learning.models.FunctionalModel):
+  """A functional model that can also be written down as Keras layers.
+
+  Attributes:
+    keras_layers: Builds new layers of Keras, one after the other, which compute the same scores.
+      Their trainable variables have the model's weights in their order, up to dimensions of size
+      one. None if nobody has written them down.
+  """
+
+  def __init__(self, *, keras_layers: Optional[KerasLayers] = None, **kwargs: Any):
+    super().__init__(**kwargs)
+    self.keras_layers = keras_layers
+
+
 def _build_model(
   initial_weights: Sequence[np.ndarray],
   output_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   loss_fn: Callable[..., tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-) -> tff.learning.models.FunctionalModel:
+  keras_layers: Optional[KerasLayers],
+) -> Classifier:
   """Builds a model without non-trainable weights; its metrics are mean loss and examples."""
 
   @tf.function(autograph=False)
@@ -79,7 +97,8 @@ def _build_model(
     trainable, _ = model_weights
     return output_fn(trainable, x)
 
-  return tff.learning.models.FunctionalModel(
+  return Classifier(
+    keras_layers=keras_layers,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
@@ -92,7 +111,8 @@ def build_classifier(
   initial_weights: Sequence[np.ndarray],
   logits_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-) -> tff.learning.models.FunctionalModel:
+  keras_layers: Optional[KerasLayers] = None,
+) -> Classifier:
   """Builds a classifier with mean softmax cross entropy as its loss.
 
   Its metrics are the mean loss and the number of examples.
@@ -101,18 +121,20 @@ def build_classifier(
     initial_weights: The trainable weights, numpy arrays; there are no others.
     logits_fn: Takes (weights, x), returns logits [n, classes]; a pure function of TensorFlow.
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
+    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
 
   Returns:
-    A `tff.learning.models.FunctionalModel`.
+    The model.
   """
-  return _build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec)
+  return _build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
 
 
 def build_binary_classifier(
   initial_weights: Sequence[np.ndarray],
   logit_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-) -> tff.learning.models.FunctionalModel:
+  keras_layers: Optional[KerasLayers] = None,
+) -> Classifier:
   """Builds a classifier of two classes with the mean binary logistic loss.
 
   Its metrics are the mean loss and the number of examples.
@@ -122,11 +144,14 @@ def build_binary_classifier(
     logit_fn: Takes (weights, x), returns one logit an example, [n], positive for class 1; a pure
       function of TensorFlow.
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None], 0 or 1.
+    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
 
   Returns:
-    A `tff.learning.models.FunctionalModel`.
+    The model.
   """
-  return _build_model(initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec)
+  return _build_model(
+    initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
+  )
 
 
 def count_features(x_spec: tf.TensorSpec) -> int:
@@ -140,7 +165,7 @@ def count_features(x_spec: tf.TensorSpec) -> int:
 
 def build_linear_classifier(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int, *, intercept: bool
-) -> tff.learning.models.FunctionalModel:
+) -> Classifier:
   """Builds softmax regression on the flattened x, from zero weights.
 
   The paper's EMNIST model (W in R^{62 x 784}, no intercept) and its synthetic one (with intercept).
@@ -162,12 +187,16 @@ def build_linear_classifier(
     products = tf.matmul(tf.reshape(x, [-1, num_features]), weights[0])
     return products + weights[1] if intercept else products
 
-  return build_classifier(initial_weights, logits, input_spec)
+  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
+    dense = tf.keras.layers.Dense(num_classes, use_bias=intercept, name="dense")
+    return [tf.keras.layers.Flatten(), dense]
+
+  return build_classifier(initial_weights, logits, input_spec, keras_layers)
 
 
 def build_logistic_regression(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, intercept: bool
-) -> tff.learning.models.FunctionalModel:
+) -> Classifier:
   """Builds binary logistic regression on the flattened x, from zero weights.
 
   The paper's linear Sent140 model (w in R^50, no intercept).
@@ -188,4 +217,8 @@ def build_logistic_regression(
     products = tf.linalg.matvec(tf.reshape(x, [-1, num_features]), weights[0])
     return products + weights[1] if intercept else products
 
-  return build_binary_classifier(initial_weights, logit, input_spec)
+  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
+    dense = tf.keras.layers.Dense(1, use_bias=intercept, name="dense")
+    return [tf.keras.layers.Flatten(), dense, tf.keras.layers.Reshape(())]
+
+  return build_binary_classifier(initial_weights, logit, input_spec, keras_layers)

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks.models import classifiers
 
@@ -36,7 +35,7 @@ def _orthogonal(seed: int, layer: int, shape: tuple[int, int]) -> np.ndarray:
 
 def build_convnet(
   seed: int, input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int
-) -> tff.learning.models.FunctionalModel:
+) -> classifiers.Classifier:
   """Builds the paper's ConvNet: twice (5 x 5 convolution, relu, 2 x 2 max pooling), then dense.
 
   For images of 28 x 28: convolutions of 32 and 64 channels without padding leave 4 x 4 x 64 = 1024
@@ -81,12 +80,21 @@ def build_convnet(
       hidden = tf.nn.max_pool2d(hidden, 2, 2, "VALID")
     return tf.matmul(tf.reshape(hidden, [-1, num_features]), weights[4]) + weights[5]
 
-  return classifiers.build_classifier(weights, logits, input_spec)
+  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
+    layers: list[tf.keras.layers.Layer] = [tf.keras.layers.Reshape((height, width, 1))]
+    for number, channels in enumerate(_CONV_CHANNELS, start=1):
+      layers += [
+        tf.keras.layers.Conv2D(channels, _CONV_SIZE, activation="relu", name=f"conv_{number}"),
+        tf.keras.layers.MaxPooling2D(2),
+      ]
+    return [*layers, tf.keras.layers.Flatten(), tf.keras.layers.Dense(num_classes, name="dense")]
+
+  return classifiers.build_classifier(weights, logits, input_spec, keras_layers)
 
 
 def build_lstm(
   seed: int, input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, hidden_size: int
-) -> tff.learning.models.FunctionalModel:
+) -> classifiers.Classifier:
   """Builds the paper's RNN: an LSTM on sequences of vectors, whose last output is classified.
 
   With gates i, f, g, o of [x_t, h_{t-1}], c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) and
@@ -142,4 +150,11 @@ def build_lstm(
       h = tf.sigmoid(o) * tf.tanh(c)
     return tf.squeeze(tf.matmul(h, logit_weights) + logit_bias, axis=1)
 
-  return classifiers.build_binary_classifier(weights, logit, input_spec)
+  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
+    return [
+      tf.keras.layers.LSTM(hidden_size, name="lstm"),
+      tf.keras.layers.Dense(1, name="dense"),
+      tf.keras.layers.Reshape(()),
+    ]
+
+  return classifiers.build_binary_classifier(weights, logit, input_spec, keras_layers)

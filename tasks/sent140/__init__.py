@@ -24,6 +24,7 @@ from tasks import task
 from tasks.sent140 import conversion
 from tasks.sent140 import features
 from tasks.sent140 import readers
+from tasks.sent140 import words
 
 # Splits the CSV's users into training and test users, as the paper has it: "this split was held
 # fixed for all experiments".
@@ -61,7 +62,7 @@ def _build_lstm(
   return models.build_lstm(seed, input_spec, hidden_size=input_spec[0].shape[2])
 
 
-def _sent140_task(represent: conversion.Represent, **fields: Any) -> task.Task:
+def _sent140_task(represent: features.Represent, **fields: Any) -> task.Task:
   return task.Task(
     model_takes_input_spec=True,
     open_clients=functools.partial(conversion.open_clients, represent=represent),
@@ -69,6 +70,8 @@ def _sent140_task(represent: conversion.Represent, **fields: Any) -> task.Task:
     split=_split_once,
     data_set=readers.DATA_SET,
     reads=("data_dir", "glove"),
+    labels=("negative", "positive"),
+    preprocessing=functools.partial(words.build_preprocessing, represent=represent),
     min_examples=readers.DATA_SET.min_examples,
     **fields,
   )

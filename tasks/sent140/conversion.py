@@ -1,6 +1,6 @@
 """Opens Sent140, or generated tweets in its place, as client files that are written once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import os
 
@@ -17,11 +17,9 @@ from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
 
-Represent = Callable[[np.ndarray], np.ndarray]
-
 
 def _convert(
-  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: Represent
+  users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: features.Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields users with their tweets as arrays.
 
@@ -63,7 +61,7 @@ def _open_or_convert(
   users: readers.Users,
   *,
   glove_path: str,
-  represent: Represent,
+  represent: features.Represent,
 ) -> client_files.ClientFiles:
   """Opens the client files of some source files, after converting them on first use.
 
@@ -94,7 +92,9 @@ def _open_or_convert(
   return dataclasses.replace(opened, remark=remark)
 
 
-def open_clients(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
+def open_clients(
+  request: task.Request, represent: features.Represent
+) -> list[client_files.ClientFiles]:
   """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
 
   Args:
@@ -129,7 +129,9 @@ def open_clients(request: task.Request, represent: Represent) -> list[client_fil
   return readers.DATA_SET.open(request.data_dir, open_files)
 
 
-def open_standin(request: task.Request, represent: Represent) -> list[client_files.ClientFiles]:
+def open_standin(
+  request: task.Request, represent: features.Represent
+) -> list[client_files.ClientFiles]:
   """Opens generated tweets, always of the same 400 users; see `standin`.
 
   They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the

@@ -1,5 +1,6 @@
 """Turns a tweet into words, and its words' vectors into what the models take."""
 
+from collections.abc import Callable
 import html
 import re
 
@@ -7,6 +8,8 @@ import numpy as np
 
 DIMENSION = 50  # The paper's: of its word vectors, and the hidden size of its LSTM.
 MAX_WORDS = 20  # That the RNN takes of a tweet.
+# Turns the vectors of a tweet's words, [words, d], into the model's input.
+Represent = Callable[[np.ndarray], np.ndarray]
 _WORDS = re.compile(r"[\w']+|[.,!?;]")
 
 

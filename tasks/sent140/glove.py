@@ -1,6 +1,7 @@
 """Reads word vectors from GloVe's text files (Pennington et al. 2014)."""
 
 from collections.abc import Mapping
+import contextlib
 import math
 import os
 from typing import Optional
@@ -76,6 +77,28 @@ def _parse_line(line: bytes, dimension: int) -> list[float]:
   if not all(map(math.isfinite, vector)):
     raise ValueError("has a number that is not finite")
   return vector
+
+
+def read_words(path: str) -> dict[str, int]:
+  """Numbers the words of a file of word vectors from 0, in their order.
+
+  Texts with spaces are no words, as for `read_vectors`, and neither is what is not UTF-8.
+
+  Args:
+    path: The file.
+
+  Returns:
+    The number of each word.
+  """
+  dimension = peek_dimension(path)
+  words: dict[str, int] = {}
+  with open(path, "rb") as f:
+    for line in f:
+      word, _, numbers = line.rstrip(b" \r\n").partition(b" ")
+      if word and numbers.count(b" ") == dimension - 1:
+        with contextlib.suppress(UnicodeDecodeError):
+          words.setdefault(word.decode("utf-8"), len(words))
+  return words
 
 
 def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:

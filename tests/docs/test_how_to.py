@@ -31,7 +31,12 @@ _COMMAND_OF = {
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
 _ACCOUNT = "privacy.account"
-_EVALUATE = "privacy.evaluate"
+# Commands whose first argument is the folder of a run.
+_OF_A_RUN = (
+  "privacy.evaluate",
+  "tff_superquantile.experiments.evaluate",
+  "tff_superquantile.experiments.export",
+)
 _PYTHONS = (".venv/bin/python", "python3")
 _FLAGS_OF_ABSL = {"help", "flagfile"}
 # Not ours: what is given to them is not checked.
@@ -183,9 +188,9 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
     _check_experiment(arguments)
   elif program in _PYTHONS and arguments[:2] == ["-m", _ACCOUNT]:
     _check_account(arguments[2:], capsys)
-  elif program in _PYTHONS and arguments[:2] == ["-m", _EVALUATE]:
-    assert not arguments[2].startswith("--")  # The folder of a run.
-    _check_flags(arguments[3:], _EVALUATE)
+  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _OF_A_RUN:
+    assert not arguments[2].startswith("--")
+    _check_flags(arguments[3:], arguments[1])
   elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "install"]:
     (requirement,) = arguments[3:]
     assert requirement in (_ROOT / "setup.cfg").read_text(encoding="utf-8")
@@ -210,7 +215,8 @@ def test_flags_in_the_text_exist(page):
     known.update(_flags_of(*command))
   for command in ("calibrate", "spend", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
-  known.update(_flags_of(_EVALUATE))
+  for command in _OF_A_RUN:
+    known.update(_flags_of(command))
   assert set(re.findall(r"`--([a-z_-]+)", text)) <= known
 
 

@@ -65,10 +65,21 @@ def clients(folder, seed):
   return client_files.open_or_write_client_files(pathlib.Path(folder) / f"clients_{seed}", make)
 
 
+def write_folder(folder, flags, weights, sizes=SIZES, finished=True):
+  """Writes the folder of a run with these flags, trainable weights and sizes of test clients."""
+  folder.mkdir(parents=True)
+  (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
+  run_files.write_weights(folder / "weights.npz", run_files.Weights(tuple(weights), ()))
+  with open(folder / "test_clients.csv", "w") as stream:
+    stream.write("client_id,num_examples,loss,error\n")
+    stream.writelines(f"writer {i},{size},0.5,0.2\n" for i, size in enumerate(sizes))
+  if finished:
+    atomic_files.write_json(folder / "metrics.json", {"test": {"error": {"mean": 0.2}}})
+  return folder
+
+
 def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=30):
   """Writes the folder of a run whose model is the common rule, and noise of the method's own."""
-  folder = pathlib.Path(output_dir) / TASK / method / f"seed_{seed}"
-  folder.mkdir(parents=True)
   flags = dict(
     flags_of(method),
     task=TASK,
@@ -80,19 +91,14 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
     num_rounds=num_rounds,
     l2=L2,
   )
-  (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
   rng = np.random.default_rng([seed, *method.encode()])
   weights = _true_weights(seed) + noise * rng.normal(size=[_NUM_FEATURES, _NUM_CLASSES])
-  run_files.write_weights(
-    folder / "weights.npz",
-    run_files.Weights((weights.astype(np.float32), np.zeros(_NUM_CLASSES, np.float32)), ()),
+  return write_folder(
+    pathlib.Path(output_dir) / TASK / method / f"seed_{seed}",
+    flags,
+    (weights.astype(np.float32), np.zeros(_NUM_CLASSES, np.float32)),
+    finished=finished,
   )
-  with open(folder / "test_clients.csv", "w") as stream:
-    stream.write("client_id,num_examples,loss,error\n")
-    stream.writelines(f"writer {i},{size},0.5,0.2\n" for i, size in enumerate(SIZES))
-  if finished:
-    atomic_files.write_json(folder / "metrics.json", {"test": {"error": {"mean": 0.2}}})
-  return folder
 
 
 def markdown_tables(text):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tff_superquantile.evaluation import model_family as model_family_lib
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.studies import family_choices
-from tff_superquantile.experiments.studies import finished_models
 from tff_superquantile.experiments.studies import model_family
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
@@ -21,9 +21,9 @@ def tiny_task(monkeypatch, tmp_path_factory):
   """Lets finished runs of the tiny task find their model and clients."""
   folder = tmp_path_factory.mktemp("clients")
   monkeypatch.setattr(
-    finished_models,
+    finished_run,
     "load_task",
-    lambda config: (finished_runs.model(), finished_runs.clients(folder, config.seed)),
+    lambda config: (finished_runs.model(), {"test": finished_runs.clients(folder, config.seed)}),
   )
 
 

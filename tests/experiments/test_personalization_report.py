@@ -11,11 +11,11 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 from tff_superquantile.experiments.studies import personalization
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
@@ -30,9 +30,9 @@ def tiny_task(monkeypatch, tmp_path_factory):
 
   def load_task(config):
     loaded.append(config)
-    return finished_runs.model(), finished_runs.clients(folder, config.seed)
+    return finished_runs.model(), {"test": finished_runs.clients(folder, config.seed)}
 
-  monkeypatch.setattr(finished_models, "load_task", load_task)
+  monkeypatch.setattr(finished_run, "load_task", load_task)
   return loaded
 
 

@@ -18,9 +18,9 @@ from privacy import audit
 from privacy.evaluate import entries
 from privacy.evaluate import query as query_lib
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import private_evaluation
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
@@ -43,12 +43,8 @@ def files(tmp_path_factory):
 def run_dir(tmp_path, monkeypatch, files):
   """The folder of a finished run of the tiny task, whose model and clients are found."""
 
-  def load_task(config, split="test"):
-    del config
-    assert split == "test"
-    return finished_runs.model(), files
-
-  monkeypatch.setattr(finished_models, "load_task", load_task)
+  found = finished_runs.model(), {"test": files}
+  monkeypatch.setattr(finished_run, "load_task", lambda config: found)
   (tmp_path / "key").write_text(_KEY)
   return finished_runs.write_run(tmp_path / "out", "fed_avg", 0)
 

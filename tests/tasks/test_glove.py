@@ -74,3 +74,17 @@ def test_the_file_beside_the_data_or_the_one_named(tmp_path):
   emnist_fixtures.assert_one_sentence(error, str(other), "--glove")
   other.write_text("good 1 2\n")
   assert glove.find_file(str(other), str(tmp_path)) == str(other)
+
+
+def test_all_words_of_a_file(tmp_path):
+  path = tmp_path / "v.txt"
+  path.write_bytes(
+    "good 1 2\n. . 3 4\n 5 6\nnext\x85line 7 8\r\ngood 9 9\n\n".encode() + b"\xff 1 2\nbad 3 4"
+  )
+  words = glove.read_words(str(path))
+  assert words == {"good": 0, "next\x85line": 1, "bad": 2}
+  vectors, known = glove.read_vectors(str(path), words)
+  assert known.all()
+  np.testing.assert_array_equal(vectors, np.float32([[1, 2], [7, 8], [3, 4]]))
+  path.write_text("")
+  assert glove.read_words(str(path)) == {}

@@ -5,7 +5,9 @@ from tff_superquantile.evaluation.client_split import split_examples
 from tff_superquantile.evaluation.clients import ClientExamples
 from tff_superquantile.evaluation.clients import ClientMetrics
 from tff_superquantile.evaluation.clients import build_evaluator
+from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
+from tff_superquantile.evaluation.clients import is_single_score
 from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.distribution import describe
 from tff_superquantile.evaluation.federated import build_federated_evaluator
@@ -22,8 +24,10 @@ __all__ = (
   "build_evaluators",
   "build_federated_evaluator",
   "build_personalizer",
+  "build_predict",
   "describe",
   "examples_of_datasets",
+  "is_single_score",
   "num_classes",
   "split_examples",
 )

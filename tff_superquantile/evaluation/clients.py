@@ -87,7 +87,7 @@ def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     float32 [n].
   """
   labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
-  if _is_single_score(output):
+  if is_single_score(output):
     predicted = tf.cast(tf.reshape(output, [-1]) > 0, tf.int64)
   else:
     predicted = tf.argmax(output, axis=1)
@@ -109,19 +109,25 @@ def as_tensors(weights: tff.learning.models.ModelWeights) -> tuple[tuple, tuple]
   return trainable, non_trainable
 
 
-def num_classes(model: tff.learning.models.FunctionalModel) -> int:
-  """Returns the number of classes of a model: that of its scores, or two for a single score."""
+def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
+  """Traces a model's evaluation, as a `ConcreteFunction` from (weights, x) to scores."""
   spec = model.input_spec
   x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
+  # TFF's functional models of Keras models refuse to be traced outside of a graph.
   with tf.Graph().as_default():
-    predict = tf.function(
+    return tf.function(
       lambda weights, x: model.predict_on_batch(weights, x, training=False), autograph=False
     ).get_concrete_function(weights_spec(model), x_spec)
-  output = predict.structured_outputs
-  return 2 if _is_single_score(output) else output.shape[1]
 
 
-def _is_single_score(output: tf.Tensor) -> bool:
+def num_classes(model: tff.learning.models.FunctionalModel) -> int:
+  """Returns the number of classes of a model: that of its scores, or two for a single score."""
+  output = build_predict(model).structured_outputs
+  return 2 if is_single_score(output) else output.shape[1]
+
+
+def is_single_score(output: tf.Tensor) -> bool:
+  """Returns whether a model's output is one score an example, for two classes."""
   return output.shape.rank != 2 or output.shape[1] == 1
 
 
@@ -227,6 +233,5 @@ def build_evaluator(
     values = losses_and_errors(weights, examples.decoded(x), y)
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
-  # TFF's functional models of Keras models refuse to be traced outside of a graph.
-  with tf.Graph().as_default():
+  with tf.Graph().as_default():  # As in `build_predict`.
     return Evaluator(examples, batch_sums.get_concrete_function())

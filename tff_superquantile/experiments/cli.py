@@ -1,5 +1,6 @@
 """Ends commands: one sentence for a mistake, an exit code that means something."""
 
+import argparse
 import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -136,6 +137,30 @@ def run(main: Callable[[], None]) -> None:
       sys.exit(0)  # absl ends --help as a failure.
 
   app.run(guarded, flags_parser=parse)
+
+
+def run_parser(
+  parser: argparse.ArgumentParser,
+  main: Callable[[argparse.Namespace], None],
+  argv: Optional[Sequence[str]] = None,
+) -> int:
+  """Runs a command with arguments of its own in place of flags.
+
+  Args:
+    parser: Reads them; a mistake is a `ValueError` with a sentence.
+    main: The command, which takes what the parser has read. Its errors end it as in `run`.
+    argv: The arguments without the command's name; None for the process's.
+
+  Returns:
+    The exit code.
+  """
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  try:
+    args = parser.parse_args(argv)
+  except ValueError as error:
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    return USAGE_ERROR
+  return run_parsed(lambda: main(args))
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:

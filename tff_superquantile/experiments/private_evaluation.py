@@ -15,9 +15,9 @@ from privacy.evaluate import entries
 from privacy.evaluate import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 
 _PERCENTILES = (10, 50, 90, 95)
 _TAIL = 0.1
@@ -68,8 +68,8 @@ def evaluate(
       the clients are not those of the run. Nothing is released then.
     OSError: If the folder cannot be written.
   """
-  run = _finished_run(request.folder)
-  config = run_config.from_flags({**run.flags, **request.where_data_is})
+  run = finished_run.find(request.folder)
+  config = finished_run.config(run, request.where_data_is)
   upper = request.upper
   if upper is None:
     upper = 1.0 if request.metric == "error" else config.max_loss
@@ -87,17 +87,6 @@ def evaluate(
     evaluations.append(_release(request, run, config, upper, len(evaluations)))
     atomic_files.write(run.path / entries.FILE_NAME, entries.to_json(evaluations))
   return evaluations, ledger
-
-
-def _finished_run(folder: pathlib.Path) -> run_folder.Run:
-  path = folder.resolve()
-  seed = path.name.removeprefix("seed_")
-  if not (seed.isdecimal() and path.name != seed and run_folder.Run(path, int(seed)).finished):
-    raise ValueError(
-      f"Found no finished run in {folder}; expected its folder, OUTPUT_DIR/TASK/METHOD/seed_S, with"
-      " metrics.json."
-    )
-  return run_folder.Run(path, int(seed))
 
 
 def _release(
@@ -130,10 +119,11 @@ def _release(
   key = None
   if request.noise_key_file is not None:
     key = accounts.read_key(pathlib.Path(request.noise_key_file), "--noise_key_file")
-  model, files = finished_models.load_task(config, request.split)
-  material = finished_models.Material(run, config, model, run.weights, files)
-  finished_models.check_material(material, files.client_ids, request.split)
-  fingerprint = finished_models.fingerprint(run)
+  model, splits = finished_run.load_task(config)
+  files = finished_run.of_split(splits, request.split)
+  finished_run.check_clients(run, request.split, files.client_ids)
+  weights = finished_run.read_weights(run, model)
+  fingerprint = finished_run.fingerprint(run)
   if key is not None:
     # Another query, model or number has other noise: two releases never share it.
     asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
@@ -141,7 +131,7 @@ def _release(
     key = noise_source.derive_key(key, f"evaluation {number} of {fingerprint}: {asked}")
   context.set_simulation_context()
   build_evaluators = evaluation.build_evaluators
-  metrics = build_evaluators(model, {request.split: files})[request.split](run.weights)
+  metrics = build_evaluators(model, {request.split: files})[request.split](weights)
   found = analytics.private_distribution(
     getattr(metrics, request.metric),
     epsilon=request.epsilon,

@@ -62,18 +62,15 @@ class Page:
   csv: str = ""
 
 
-def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Writes the page, each file whole or not at all, replacing an earlier one.
+def render(page: Page, suffix: str) -> str:
+  """Returns the text of a page.
 
   Args:
     page: The page.
-    folder: An existing folder.
+    suffix: "html" or "md".
 
   Returns:
-    The files: "html", "md" and, where there is one, "csv".
-
-  Raises:
-    OSError: If a file cannot be written.
+    The text.
   """
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -91,10 +88,23 @@ def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
     unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
   )
   today = datetime.date.today().isoformat()
-  texts = {
-    suffix: environment.get_template(f"page.{suffix}.j2").render(page=page, today=today)
-    for suffix in ("html", "md")
-  }
+  return environment.get_template(f"page.{suffix}.j2").render(page=page, today=today)
+
+
+def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Writes the page, each file whole or not at all, replacing an earlier one.
+
+  Args:
+    page: The page.
+    folder: An existing folder.
+
+  Returns:
+    The files: "html", "md" and, where there is one, "csv".
+
+  Raises:
+    OSError: If a file cannot be written.
+  """
+  texts = {suffix: render(page, suffix) for suffix in ("html", "md")}
   if page.csv:
     texts["csv"] = page.csv
   paths = {suffix: folder / f"{page.name}.{suffix}" for suffix in texts}

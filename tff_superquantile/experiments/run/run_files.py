@@ -14,6 +14,8 @@ import os
 import pathlib
 import re
 from typing import Any, NamedTuple
+import zipfile
+import zlib
 
 import numpy as np
 
@@ -98,7 +100,9 @@ def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]
   return columns
 
 
-def write_clients(path: str | os.PathLike, columns: Mapping[str, Sequence]) -> None:
+def write_clients(
+  path: str | os.PathLike, columns: Mapping[str, Sequence] | Mapping[str, np.ndarray]
+) -> None:
   """Writes a row a client, like `atomic_files.write`; client ids are escaped.
 
   Args:
@@ -127,7 +131,17 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
 
 
 def read_weights(path: pathlib.Path) -> Weights | None:
-  """Reads the file of `write_weights`; returns None where there is no file."""
+  """Reads the file of `write_weights`.
+
+  Args:
+    path: The .npz file.
+
+  Returns:
+    The weights; None where there is no file.
+
+  Raises:
+    ValueError: If the file is damaged.
+  """
   try:
     with np.load(path) as arrays:
       return Weights(
@@ -138,6 +152,11 @@ def read_weights(path: pathlib.Path) -> Weights | None:
       )
   except FileNotFoundError:
     return None
+  except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    raise ValueError(
+      f"Found that {path} is damaged ({str(error).rstrip('.')}); expected a run's model: bring the"
+      " file back, or run the experiment again in another folder."
+    ) from error
 
 
 def read_text(path: pathlib.Path) -> str:

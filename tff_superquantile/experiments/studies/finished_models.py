@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import hashlib
 import itertools
 import os
 import sys
@@ -19,12 +18,12 @@ import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-WEIGHTS = "weights.npz"
 HELD_IN_FRACTION = 0.5
 # A command that adopts this module's flags lists these in its --help.
 for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
@@ -86,18 +85,6 @@ def check_fraction(held_in_fraction: float) -> None:
     )
 
 
-def load_task(config: run_config.RunConfig, split: str = "test") -> tuple[Any, Any]:
-  """Rebuilds a run's (model, clients of a split as `client_files.ClientFiles`) from its flags."""
-  with cli.starting_tensorflow():
-    import tasks
-    from tff_superquantile.experiments.run import build
-
-  model, splits = build.load_task(tasks.get_task(config.task), config)
-  if split not in splits:
-    raise ValueError(f"Found --split={split}; expected one of {', '.join(sorted(splits))}.")
-  return model, splits[split]
-
-
 @dataclasses.dataclass(frozen=True)
 class Results:
   """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
@@ -152,7 +139,7 @@ class Results:
       OSError: If a folder cannot be written.
     """
     _check_weights(runs)
-    settings = {run: {**self.settings, "model": fingerprint(run)} for run in runs}
+    settings = {run: {**self.settings, "model": finished_run.fingerprint(run)} for run in runs}
     missing = [
       run
       for run in runs
@@ -177,12 +164,14 @@ class Results:
     ) as bar:
       for run, done in zip(missing, itertools.accumulate(sizes)):
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
-        config = run_config.from_flags({**run.flags, **(overrides or {})})
+        config = finished_run.config(run, overrides or {})
         key = (config.task, task.Request.of_run(config))
         if key not in loaded:
           loaded = {key: _load(config, self.settings["held_in_fraction"], run.seed)}
         model, examples, ids = loaded[key]
-        material = check_material(Material(run, config, model, run.weights, examples), ids)
+        finished_run.check_clients(run, "test", ids)
+        weights = finished_run.read_weights(run, model)
+        material = Material(run, config, model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
         path.unlink(missing_ok=True)  # Written last, it says that both are there.
@@ -202,19 +191,15 @@ class Results:
 
 def _check_weights(runs: Iterable[run_folder.Run]) -> None:
   """Raises a `ValueError` that lists the runs without a file of their model."""
-  lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / WEIGHTS).is_file()]
+  name = finished_run.WEIGHTS
+  lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / name).is_file()]
   if lacking:
     listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
     raise ValueError(
-      f"Found no {WEIGHTS} in {len(lacking)} of the finished runs ({listed}), which an older"
+      f"Found no {name} in {len(lacking)} of the finished runs ({listed}), which an older"
       " version left; delete their metrics.json and run the same experiment again: it continues"
       " from the last checkpoint and writes the model."
     )
-
-
-def fingerprint(run: run_folder.Run) -> str:
-  """Identifies the run's model: results of another one are out of date."""
-  return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
 def _load(
@@ -223,27 +208,8 @@ def _load(
   """Returns a run's model, its test clients' examples in two parts, and all test clients' ids."""
   from tff_superquantile import evaluation
 
-  model, files = load_task(config)
+  model, splits = finished_run.load_task(config)
+  files = splits["test"]
   x, y, offsets = files.load()
   everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
   return model, evaluation.split_examples(everything, held_in_fraction, seed), files.client_ids
-
-
-def check_material(material: Material, ids: Sequence[str], split: str = "test") -> Material:
-  """Returns a run's model with clients' examples if model and clients are those of the run."""
-  run, model, weights = material.run, material.model, material.weights
-  if list(run.clients(split).get("client_id", ids)) != list(ids):
-    raise ValueError(
-      f"Found other {split} clients than those of {run.path / f'{split}_clients.csv'}; expected the"
-      " data that the run had: pass its --data_dir."
-    )
-  if weights is None:
-    raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
-  shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
-  expected = [[np.shape(w) for w in part] for part in model.initial_weights]
-  if shapes != expected:
-    raise ValueError(
-      f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
-      " task's model has them: run it again with this version."
-    )
-  return material

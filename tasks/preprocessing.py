@@ -1,0 +1,38 @@
+"""Describes the way from examples as people have them to the input of a task's model."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+  """What an exported model does with an example before the network sees it.
+
+  Attributes:
+    raw_spec: Type of a batch of raw examples, with the name of the input.
+    description: What a raw example is, in words that continue "Input: ".
+    apply: Takes a batch of raw examples, returns the model's x. It consists of TensorFlow's ops and
+      `layers`, so that a graph and Keras can follow it alike.
+    x_spec: Type of that x.
+    layers: Keras layers that `apply` calls, none of which is trainable.
+  """
+
+  raw_spec: tf.TensorSpec
+  description: str
+  apply: Callable[[Any], Any]
+  x_spec: tf.TensorSpec
+  layers: Sequence[tf.keras.layers.Layer] = ()
+
+  @property
+  def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    """Returns the type of what a model is trained on: (x, y int32 [None])."""
+    return self.x_spec, tf.TensorSpec([None], tf.int32)
+
+
+def none(x_spec: tf.TensorSpec) -> Preprocessing:
+  """Builds the preprocessing of a model whose own input is what people have."""
+  raw_spec = tf.TensorSpec(x_spec.shape, x_spec.dtype, "features")
+  return Preprocessing(raw_spec, "the features as the model takes them", tf.identity, x_spec)

@@ -1,0 +1,144 @@
+"""Any finished model on any clients: exact numbers, and whose numbers are not computed."""
+
+import pathlib
+import shutil
+
+import finished_runs
+import numpy as np
+import pytest
+
+from tff_superquantile.experiments import evaluate
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import run_files
+
+_KEPT = pathlib.Path(__file__).parent / "kept_results" / "synthetic"
+_TREE = "superquantile_theta_0.5_tree_epsilon_20"
+_IDS = [f"writer {i}" for i in range(len(finished_runs.SIZES))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  return finished_runs.clients(tmp_path_factory.mktemp("clients"), 0)
+
+
+@pytest.fixture
+def data(monkeypatch, files):
+  """What the run's task finds: clients by split, which a test may change."""
+  splits = {"test": files, "train": files.subset(_IDS[:3])}
+  monkeypatch.setattr(finished_run, "load_task", lambda config: (finished_runs.model(), splits))
+  return splits
+
+
+def _write(tmp_path, **flags):
+  folder = finished_runs.write_run(tmp_path / "out", "fed_avg", 0)
+  with open(folder / "flags.txt", "a") as stream:
+    stream.writelines(f"--{name}={value}\n" for name, value in flags.items())
+  return folder
+
+
+def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
+  monkeypatch.setattr(evaluate, "_CLIENTS_AT_ONCE", 4)
+  folder = _write(tmp_path)
+  weights, bias = run_files.read_weights(folder / "weights.npz").trainable
+  found = evaluate.evaluate(folder)
+  assert list(found) == ["client_id", "num_examples", "loss", "error"]
+  assert list(found["client_id"]) == _IDS
+  assert found["num_examples"].tolist() == list(finished_runs.SIZES)
+  x, y, offsets = files.load()
+  logits = x.astype(np.float64) @ weights + bias
+  losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+  wrong = logits.argmax(axis=1) != y
+  for i, (start, end) in enumerate(zip(offsets, offsets[1:])):
+    np.testing.assert_allclose(found["loss"][i], losses[start:end].mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["error"][i], wrong[start:end].mean(), atol=1e-12)
+  text = evaluate.distribution_text(found)
+  rows = {line[2:14].strip(): line[14:].split() for line in text.splitlines()[1:]}
+  for name, error, loss in (
+    ("mean", found["error"].mean(), found["loss"].mean()),
+    ("p90", np.quantile(found["error"], 0.9), np.quantile(found["loss"], 0.9)),
+    # A tenth of eleven clients: the worst, and a tenth of the next.
+    ("worst 10 %", *((np.sort(found[n])[::-1][:2] @ [1, 0.1]) / 1.1 for n in ("error", "loss"))),
+  ):
+    assert rows[name] == [f"{100 * error:.1f}", f"{loss:.3f}"]
+  assert {"p10", "p50", "p95", "best 10 %"} <= set(rows)
+
+
+def test_clients_of_other_data(tmp_path, data, files):
+  folder = _write(tmp_path)
+  data["test"] = files.subset(_IDS[5:7])
+  with pytest.raises(ValueError, match="other test clients"):
+    evaluate.evaluate(folder)
+  found = evaluate.evaluate(folder, overrides={"data_dir": "/later"})
+  assert list(found["client_id"]) == _IDS[5:7]
+  assert list(evaluate.evaluate(folder, "train")["client_id"]) == _IDS[:3]
+  with pytest.raises(ValueError, match="expected one of test, train"):
+    evaluate.evaluate(folder, "validation")
+
+
+def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, data, files):
+  folder = _write(tmp_path, epsilon=5)
+  elsewhere = {"data_dir": "/elsewhere"}
+  assert len(evaluate.evaluate(folder)["error"]) == len(_IDS)
+  assert len(evaluate.evaluate(folder, overrides=elsewhere)["error"]) == len(_IDS)  # They moved.
+  for split in ("train", "validation"):
+    with pytest.raises(ValueError, match=f"privacy.evaluate .*--split={split}"):
+      evaluate.evaluate(folder, split)
+  # The same clients, split in another way: training clients may be among the test clients.
+  data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
+  for split in ("test", "train"):
+    with pytest.raises(ValueError, match="budget covers no exact number"):
+      evaluate.evaluate(folder, split, elsewhere)
+  # One of the run's test clients is enough to see it, whatever split they are in.
+  own = folder / "test_clients.csv"
+  own.write_text("client_id,num_examples,loss,error\nwriter 0,1,0,0\nsomeone,1,0,0\n")
+  with pytest.raises(ValueError, match="budget covers no exact number"):
+    evaluate.evaluate(folder, "test", elsewhere)
+  # Clients who came later.
+  own.write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
+  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4])):
+    assert list(evaluate.evaluate(folder, split, elsewhere)["client_id"]) == ids
+  # Without the file nobody can tell.
+  own.unlink()
+  with pytest.raises(ValueError, match="budget covers no exact number"):
+    evaluate.evaluate(folder, "test", elsewhere)
+
+
+def test_noise_without_a_budget_is_private_too(tmp_path, data):
+  folder = _write(tmp_path, update_noise_multiplier=1.0)
+  with pytest.raises(ValueError, match="privacy.evaluate"):
+    evaluate.evaluate(folder, "train")
+
+
+def test_command_repeats_the_run_s_numbers(lab):
+  for method in ("fed_avg", _TREE):
+    shutil.copytree(_KEPT / method, lab.folder / "results" / "synthetic" / method)
+  run = pathlib.Path("results/synthetic/fed_avg/seed_0")
+
+  def command(*arguments):
+    return lab.bare("evaluate", *map(str, arguments), f"--cache_dir={lab.cache_dir}")
+
+  result = command(run, "--out=new/clients.csv")
+  assert result.code == 0, result.err
+  assert result.out.startswith(f"{run}: 20 test clients with 2000 examples.\n")
+  assert "worst 10 %" in result.out and "Traceback" not in result.err
+  written, own = (
+    run_files.read_columns(path, is_whole=True)
+    for path in (lab.folder / "new/clients.csv", lab.folder / run / "test_clients.csv")
+  )
+  assert list(written) == list(own) and list(written["client_id"]) == list(own["client_id"])
+  for name in ("num_examples", "loss", "error"):
+    np.testing.assert_allclose(written[name], own[name], rtol=1e-4)
+  command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "--overwrite")
+  result = command(
+    run, "--num_test_clients=3", "--split=train", "--out=new/clients.csv", "--overwrite"
+  )
+  assert result.code == 0 and "60 train clients" in result.out
+  private = pathlib.Path("results/synthetic") / _TREE / "seed_0"
+  command(private, "--split=train").assert_refused("privacy.evaluate", "--split=train")
+  command("nowhere").assert_refused("Found no finished run in nowhere")
+  command(run, "--split=all").assert_refused("--split=all")
+  command(run, "--data_dir=/x").assert_refused("--data_dir=/x")
+  command(run, "--num_test_clients=600").assert_refused("500 test clients but 600")
+  command(run, "--num_test_clients=1.5").assert_refused("expected a whole number")
+  (lab.folder / run / "weights.npz").write_bytes(b"PK")
+  command(run).assert_refused("weights.npz is damaged")

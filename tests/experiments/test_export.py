@@ -1,0 +1,395 @@
+"""Exported models give our logits where only TensorFlow is, and their cards say the truth."""
+
+import ast
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import commands
+import finished_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tasks import preprocessing
+from tasks.sent140 import features
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import exported_model
+from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.export import model_card
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+
+_PAGE = commands.ROOT / "docs" / "how_to" / "use_a_model.md"
+_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_TREE = "superquantile_theta_0.5_tree_epsilon_20"
+_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm")
+_LONG = " ".join(["good", "bad", ","] * 8)  # More words than the LSTM takes.
+_TEXTS = ("@bob I had a GOOD day!", "good &amp; caf\xe9 &quot;day&quot;", "", "\t#???", _LONG)
+# The vectors of what GloVe's files have, with a line end within a word.
+_VECTORS = {
+  "good": (1, -0.5, 2),
+  "caf\xe9": (-1, 0.25, 0),
+  ",": (3, 0, 1),
+  "next\x85line": (5, 5, 5),
+}
+_OTHER_LINES = ". . 9 9 9\n 7 7 7\ngood 8 8 8\n"  # Two words, none, and one that was there.
+
+_LOAD = """
+import json, pathlib, sys
+import numpy as np
+import tensorflow as tf
+found = {}
+for folder in map(pathlib.Path, sys.argv[1:]):
+  wanted = dict(np.load(folder / "wanted.npz"))
+  name, raw, logits = str(wanted["name"]), wanted["raw"], wanted["logits"]
+  e = np.exp(logits - logits.max(-1, keepdims=True)) if logits.ndim == 2 else None
+  p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+  probabilities = np.stack([1 - p, p], 1) if e is None else e / e.sum(1, keepdims=True)
+  serve = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+  keras = tf.keras.models.load_model(folder / "model.keras")
+  lite = tf.lite.Interpreter(str(folder / "model.tflite")).get_signature_runner()
+  bytes_ = raw if raw.dtype.kind != "U" else np.char.encode(raw, "utf-8").astype(object)
+  outputs = {
+    "saved_model": serve(**{name: tf.constant(raw)}),
+    "one": {n: np.concatenate([serve(**{name: tf.constant(r[None])})[n] for r in raw])
+            for n in ("logits", "probabilities")},
+    "keras": keras(tf.constant(raw)),
+    "tflite": lite(**{name: bytes_}),
+  }
+  for kind, got in outputs.items():
+    assert np.shape(got["logits"]) == logits.shape, kind
+    assert np.shape(got["probabilities"]) == probabilities.shape, kind
+    found[f"{folder.name} {kind}"] = [
+      float(np.abs(np.asarray(got["logits"]) - logits).max()),
+      float(np.abs(np.asarray(got["probabilities"]) - probabilities).max()),
+    ]
+  assert serve(**{name: tf.constant(raw[:0])})["probabilities"].shape == (0, probabilities.shape[1])
+for module in ("tensorflow_federated", "tff_superquantile", "tasks"):
+  assert module not in sys.modules
+print(json.dumps(found))
+"""
+
+
+def _words():
+  rows = [features.split_words(text) for text in _TEXTS]
+  width = max(map(len, rows))
+  return rows, np.array([row + [""] * (width - len(row)) for row in rows])
+
+
+def _glove(folder):
+  lines = [" ".join([word, *map(str, vector)]) + "\n" for word, vector in _VECTORS.items()]
+  (folder / "glove.txt").write_bytes("".join([*lines, _OTHER_LINES]).encode())
+  return folder / "glove.txt"
+
+
+def _example(task):
+  """(raw examples, the model's x) of a task, without the code that is tested."""
+  rng = np.random.default_rng(7)
+  if task == "synthetic":
+    x = rng.normal(size=(6, 20)).astype(np.float32)
+    return x, x
+  if task.startswith("emnist"):
+    pixels = rng.integers(0, 256, (5, 28, 28)).astype(np.uint8)
+    return pixels, (pixels / 255).astype(np.float32)
+  represent = features.represent_mean if task.endswith("linear") else features.represent_sequence
+  rows, raw = _words()
+  vectors = [np.float32([_VECTORS.get(word, (0, 0, 0)) for word in row]) for row in rows]
+  return raw, np.stack([represent(v.reshape(-1, 3)) for v in vectors])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+  """A finished run of each task, with weights that are far from those at the start."""
+  folder = tmp_path_factory.mktemp("runs")
+  glove = _glove(folder)
+  found = {}
+  for name in _TASKS:
+    task = tasks.get_task(name)
+    _, x = _example(name)
+    spec = preprocessing.none(tf.TensorSpec([None, *x.shape[1:]]))
+    rng = np.random.default_rng(1)
+    start, _ = task.build_model_for(spec, 0).initial_weights
+    weights = [(w + 0.1 * rng.normal(size=w.shape)).astype(np.float32) for w in start]
+    flags = dict(task=name, theta=0.5, seed=0)
+    if name.startswith("sent140"):
+      flags["glove"] = glove
+    path = folder / name / "superquantile_theta_0.5" / "seed_0"
+    run = run_folder.Run(finished_runs.write_folder(path, flags, weights), 0)
+    found[name] = exported_model.load(run, run.config), spec
+  return found
+
+
+@pytest.fixture(scope="module")
+def folders(runs, tmp_path_factory):
+  """Each model in every format, with raw examples and the logits that our model gives."""
+  found = {}
+  for name, (model, spec) in runs.items():
+    folder = found[name] = tmp_path_factory.mktemp("out") / name
+    folder.mkdir()
+    for kind in formats.FORMATS:
+      formats.write(model, kind, folder)
+    raw, x = _example(name)
+    ours = tasks.get_task(name).build_model_for(spec, 3)
+    logits = ours.predict_on_batch((model.weights.trainable, ()), x, training=False)
+    np.savez(folder / "wanted.npz", raw=raw, logits=logits, name=model.preprocessing.raw_spec.name)
+  return found
+
+
+@pytest.fixture(scope="module")
+def differences(folders, tmp_path_factory):
+  """The largest differences of logits and probabilities in a process without this project."""
+  result = subprocess.run(
+    [sys.executable, "-c", _LOAD, *map(str, folders.values())],
+    cwd=tmp_path_factory.mktemp("elsewhere"),
+    env={name: text for name, text in commands.os.environ.items() if name != "PYTHONPATH"},
+    capture_output=True,
+    text=True,
+    timeout=400,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["saved_model", "one", "keras", "tflite"])
+@pytest.mark.parametrize("name", _TASKS)
+def test_logits_are_ours_where_only_tensorflow_is(differences, name, kind):
+  logits, probabilities = differences[f"{name} {kind}"]
+  assert logits < 1e-5 and probabilities < 1e-6
+
+
+@pytest.mark.parametrize("name", _TASKS)
+def test_arrays_and_labels(folders, runs, name):
+  model, _ = runs[name]
+  arrays = dict(np.load(folders[name] / "model.npz"))
+  labels = (folders[name] / formats.LABELS).read_text().splitlines()
+  assert arrays.pop("labels").tolist() == labels == list(model.labels)
+  assert [a.shape for a in arrays.values()] == [w.shape for w in model.weights.trainable]
+  for array, weights in zip(arrays.values(), model.weights.trainable):
+    np.testing.assert_array_equal(array, weights)
+    assert array.dtype == np.float32
+  assert list(arrays)[-1].startswith("dense/")
+
+
+def test_labels_are_those_of_the_data(runs):
+  labels = runs["emnist_linear"][0].labels
+  assert len(set(labels)) == 62 and [labels[i] for i in (0, 10, 35, 36)] == ["0", "A", "Z", "a"]
+  assert runs["sent140_lstm"][0].labels == ("negative", "positive")
+
+
+def test_examples_of_the_page(folders, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "model").symlink_to(folders["synthetic"])
+  blocks = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+  for block in blocks:
+    exec(block, {})
+  answers = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+  assert len(answers) == 2
+  for answer in answers:
+    assert len(answer) == 3 and set(answer) <= set("0123456789")
+
+
+def _exported(model, weights=((), ())):
+  spec = preprocessing.none(model.input_spec[0])
+  return exported_model.ExportedModel(model, run_files.Weights(*weights), spec, ("a", "b"))
+
+
+def _functional(predict, weights=((), ())):
+  return tff.learning.models.FunctionalModel(
+    initial_weights=weights,
+    predict_on_batch_fn=tf.function(predict),
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output),
+    input_spec=(tf.TensorSpec([None, 2, 2], tf.float32), tf.TensorSpec([None], tf.int32)),
+  )
+
+
+def test_a_users_model_has_all_formats_that_suffice(tmp_path):
+  def predict(weights, x, training=True):
+    (factor,), (shift,) = weights
+    assert not training
+    return tf.linalg.slogdet(x)[1][:, tf.newaxis] * factor + shift
+
+  weights = ((np.float32([2.0, -1.0]),), (np.float32([0.5, 4.0]),))
+  model = _exported(_functional(predict, weights), weights)
+  formats.write(model, "npz", tmp_path)
+  names = ["labels", "non_trainable_0", "trainable_0"]
+  assert sorted(np.load(tmp_path / "model.npz")) == names
+  formats.write(model, "saved_model", tmp_path)
+  serve = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
+  logits = serve(features=np.float32([[[2, 0], [0, 3]]]))["logits"]
+  np.testing.assert_allclose(logits, [np.log(6) * weights[0][0] + weights[1][0]], rtol=1e-6)
+  with pytest.raises(ValueError, match="without Keras layers.*another --format"):
+    formats.write(model, "keras", tmp_path)
+  with pytest.raises(ValueError, match=r"do not suffice for this model \(LogMatrixDeterminant\)"):
+    formats.write(model, "tflite", tmp_path)
+  assert not [*tmp_path.glob("*.tflite"), *tmp_path.glob("*.keras")]
+
+
+def test_a_functional_model_of_keras_is_exported():
+  layers = [tf.keras.layers.Flatten(input_shape=(2, 2)), tf.keras.layers.Dense(1)]
+  spec = (tf.TensorSpec([None, 2, 2], tf.float32), tf.TensorSpec([None], tf.int32))
+  loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+  keras = tf.keras.Sequential(layers)
+  model = tff.learning.models.functional_model_from_keras(keras, loss, spec)
+  rng = np.random.default_rng(0)
+  kernel, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 1), (1,)))
+  x = rng.normal(size=(3, 2, 2)).astype(np.float32)
+  score = x.reshape(3, 4) @ kernel + bias
+  got = _exported(model, ((kernel, bias), ())).to_module().serve(x)
+  np.testing.assert_allclose(got["logits"], score, rtol=1e-5)
+  np.testing.assert_allclose(got["probabilities"][:, 1], 1 / (1 + np.exp(-score[:, 0])), rtol=1e-5)
+
+
+def test_probabilities_of_extreme_logits():
+  def predict(weights, x, training=True):
+    del weights, training
+    return x[:, 0, 0]
+
+  serve = _exported(_functional(predict)).to_module().serve
+  x = np.zeros((3, 2, 2), np.float32)
+  x[:, 0, 0] = 60.0, -60.0, np.nan
+  probabilities = serve(x)["probabilities"].numpy()
+  assert 0.0 < probabilities[0, 0] == probabilities[1, 1] < 1e-25
+  assert np.isnan(probabilities[2]).all()
+
+
+# Cards.
+
+
+def _write(output_dir, method, errors, sizes, **flags):
+  """Writes a run whose test clients have these errors."""
+  path = finished_runs.write_run(output_dir, method, 0)
+  rows = [f"writer {i},{n},0.5,{e}\n" for i, (n, e) in enumerate(zip(sizes, errors))]
+  (path / "test_clients.csv").write_text("client_id,num_examples,loss,error\n" + "".join(rows))
+  with open(path / "flags.txt", "a") as stream:
+    stream.writelines(f"--{name}={value}\n" for name, value in flags.items())
+  return run_folder.Run(path, 0)
+
+
+def _card(run):
+  return model_card.build(run, raw="numbers", labels=("no", "yes"))
+
+
+def test_card_compares_with_fed_avg(tmp_path):
+  sizes = [10, 20, 30, 40, 50, 60]
+  fed_avg = np.array([0.9, 0.1, 0.2, 0.3, 0.4, 0.5])
+  errors = np.array([0.5, 0.2, 0.2, 0.3, 0.1, 0.6])
+  run = _write(tmp_path, "superquantile_theta_0.5", errors, sizes)
+  alone = _card(run)
+  assert "FedAvg" not in alone and [len(t[0]) for t in finished_runs.markdown_tables(alone)] == [
+    2,
+    3,
+  ]
+  _write(tmp_path, "fed_avg", fed_avg, sizes)
+  card = _card(run)
+  distribution, by_size = finished_runs.markdown_tables(card)
+  assert distribution[1] == ["mean", "31.7", "40.0", "−8.3"]
+  assert distribution[-1] == ["worst 10 %", "60.0", "90.0", "−30.0"]
+  p90 = [f"{100 * np.percentile(e, 90):.1f}" for e in (errors, fed_avg)]
+  assert [row[1:3] for row in distribution if row[0] == "p90"] == [p90]
+  assert by_size[1:] == [
+    ["10 to 20", "2", "35.0", "50.0", "−15.0"],
+    ["30 to 40", "2", "25.0", "25.0", "0.0"],
+    ["50 to 60", "2", "35.0", "45.0", "−10.0"],
+  ]
+  assert "2 of 6 test clients have a lower error, 2 a higher one and 2 the same" in card
+  assert "serves worst changes by −40.0 points" in card and "serves best by +10.0" in card
+  assert "Guarantee: None" in card and "theta: 0.5" in card and "Seed 0" in card
+  # Other clients are not compared.
+  _write(tmp_path / "other", "fed_avg", fed_avg[1:], sizes[1:])
+  other = _write(tmp_path / "other", "superquantile_theta_0.5", errors, sizes)
+  assert "FedAvg" not in _card(other)
+
+
+def test_card_of_equal_sizes_and_of_no_clients(tmp_path):
+  run = _write(tmp_path, "fed_avg", [0.1, 0.2, 0.3], [7, 7, 7])
+  _, by_size = finished_runs.markdown_tables(_card(run))
+  assert by_size[1:] == [["7", "3", "20.0"]]
+  (run.path / "test_clients.csv").unlink()
+  assert "no errors of test clients" in _card(run_folder.Run(run.path, 0))
+
+
+def test_card_of_a_private_run_says_what_its_ledger_covers(tmp_path):
+  path = shutil.copytree(_KEPT / "synthetic", tmp_path / "synthetic") / _TREE / "seed_0"
+  card = _card(run_folder.Run(path, 0))
+  ledger = (path / "privacy.json").read_bytes()
+  assert hashlib.sha256(ledger).hexdigest() in card
+  assert "epsilon = 20, delta = 0.01, after 20 rounds" in card
+  for sentence in (*json.loads(ledger)["guarantee"], *json.loads(ledger)["not_covered"]):
+    assert sentence.split(";")[0].split("(")[0] in card
+  # FedAvg beside it has no budget, and is not looked at.
+  assert all(len(table[0]) <= 3 for table in finished_runs.markdown_tables(card))
+  assert "change" not in card.split("## Privacy")[0]
+  (path / "privacy.json").unlink()
+  with pytest.raises(ValueError, match="no privacy.json"):
+    _card(run_folder.Run(path, 0))
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def results(lab):
+  shutil.copytree(_KEPT / "synthetic", lab.folder / "results" / "synthetic")
+  return pathlib.Path("results/synthetic")
+
+
+def _export(lab, run, *arguments):
+  return lab.bare("export", str(run), *arguments)
+
+
+def test_command_writes_all_or_nothing(lab, results):
+  run = results / "superquantile_theta_0.5" / "seed_0"
+  result = _export(lab, run, "--format=npz", "--out=sub/model")
+  assert (result.code, result.out, result.err) == (0, "Written: sub/model\n", "")
+  out = lab.folder / "sub" / "model"
+  assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.npz"]
+  weights = run_files.read_weights(lab.folder / run / "weights.npz").trainable
+  np.testing.assert_array_equal(np.load(out / "model.npz")["dense/kernel"], weights[0])
+  before = commands.contents(out)
+  _export(lab, run, "--out=sub/model").assert_refused("sub/model", "--overwrite")
+  assert commands.contents(out) == before
+  result = _export(lab, run, "--format=keras", "--out=sub/model", "--overwrite")
+  assert result.code == 0, result.err
+  assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.keras"]
+  assert [path.name for path in out.parent.iterdir()] == ["model"]
+
+
+def test_command_ends_with_one_sentence(lab, results):
+  run = results / "fed_avg" / "seed_0"
+  _export(lab, "nowhere", "--out=x").assert_refused("Found no finished run in nowhere")
+  _export(lab, run, "--out=x", "--format=onnx").assert_refused("--format=onnx", "saved_model")
+  _export(lab, run).assert_refused("Found no --out")
+  copies = [
+    lab.folder / shutil.copytree(lab.folder / run, lab.folder / f"r/synthetic/{name}/seed_0")
+    for name in ("unfinished", "damaged", "other", "private")
+  ]
+  unfinished, damaged, other, private = copies
+  (unfinished / "metrics.json").unlink()
+  _export(lab, unfinished, "--out=x").assert_refused("at round 20 of 20", "flags.txt")
+  (damaged / "weights.npz").write_bytes((damaged / "weights.npz").read_bytes()[:-300])
+  _export(lab, damaged, "--out=x").assert_refused("weights.npz is damaged")
+  (other / "flags.txt").write_text("--task=emnist_linear\n")
+  _export(lab, other, "--out=x").assert_refused("Found weights of shapes", "(784, 62)")
+  with open(private / "flags.txt", "a") as stream:
+    stream.write("--epsilon=1\n")
+  _export(lab, private, "--out=x").assert_refused("no privacy.json")
+  assert not (lab.folder / "x").exists()
+
+
+def test_words_need_their_vectors(tmp_path):
+  weights = [np.zeros(3, np.float32)]
+  flags = dict(task="sent140_linear", glove=tmp_path / "missing.txt")
+  run = run_folder.Run(finished_runs.write_folder(tmp_path / "a/b/seed_0", flags, weights), 0)
+  with pytest.raises(ValueError, match="--glove"):
+    exported_model.load(run, run.config)
+  moved = finished_run.config(run, {"glove": str(_glove(tmp_path))})
+  model = exported_model.load(run, moved)
+  assert model.preprocessing.x_spec.shape == [None, 3]

@@ -1,0 +1,90 @@
+"""Exports a finished run's model for programs that know nothing of this project.
+
+    python -m tff_superquantile.experiments.export RUN_DIR --format=saved_model --out=DIR
+
+writes DIR with the model, from raw examples to `logits` and `probabilities`, and beside it
+labels.txt, the names of the classes in the order of the probabilities, and MODEL_CARD.md:
+
+    saved_model   saved_model/, for TensorFlow
+    keras         model.keras, of Keras' own layers, for `tf.keras.models.load_model`
+    tflite        model.tflite, of TensorFlow Lite's own operators
+    npz           model.npz, the weights by name and the labels, for NumPy
+
+No client's data are read. DIR is there whole or not at all. The exit code is 0, or 2 for a mistake
+in the arguments, a run that has not finished, or a model that has no such form.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import os
+import pathlib
+import shutil
+import sys
+from typing import Optional
+
+from privacy.command import flags
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.export import formats
+
+
+def make_parser() -> flags.Parser:
+  """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
+  parser = flags.Parser(
+    prog="python -m tff_superquantile.experiments.export",
+    description="Writes a finished run's model for programs that know nothing of this project: from"
+    " raw examples to logits and probabilities, with the names of the classes (labels.txt) and a"
+    " model card (MODEL_CARD.md). No client's data are read.",
+    epilog="Exit code: 0, or 2 for a mistake in the arguments, a run that has not finished, or a"
+    " model that has no such form.",
+    allow_abbrev=False,
+  )
+  finished_run.add_arguments(parser)
+  parser.add_argument(
+    "--format",
+    choices=tuple(formats.FORMATS),
+    default="saved_model",
+    help="saved_model, for TensorFlow (the default); keras, for Keras; tflite, for TensorFlow Lite;"
+    " npz, the weights by name, for NumPy",
+  )
+  parser.add_argument(
+    "--out", type=pathlib.Path, metavar="DIR", required=True, help="the folder to write"
+  )
+  parser.add_argument("--overwrite", action="store_true", help="replace DIR if it is there")
+  return parser
+
+
+def export(args: argparse.Namespace) -> None:
+  """Carries the command out."""
+  run = finished_run.find(args.folder)
+  finished_run.check_new(args.out, args.overwrite)
+  config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
+  with cli.starting_tensorflow():
+    from tff_superquantile.experiments.export import exported_model
+    from tff_superquantile.experiments.export import model_card
+
+  if sys.stderr.isatty():  # Word vectors take a while.
+    print(f"Exporting {run.path} ...", file=sys.stderr, flush=True)
+  model = exported_model.load(run, config)
+  card = model_card.build(run, raw=model.preprocessing.description, labels=model.labels)
+  with atomic_files.temporary_folder(args.out) as temporary:
+    folder = pathlib.Path(temporary)
+    formats.write(model, args.format, folder)
+    (folder / model_card.FILE_NAME).write_text(card, encoding="utf-8")
+    if args.out.exists():
+      shutil.rmtree(args.out)
+    os.rename(folder, args.out)
+  print(f"Written: {args.out}")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs the command; returns its exit code."""
+  return cli.run_parser(make_parser(), export, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

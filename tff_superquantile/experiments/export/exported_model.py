@@ -1,0 +1,151 @@
+"""The exported model: from raw examples to probabilities, as a TensorFlow module and in Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tasks import preprocessing as preprocessing_lib
+from tasks import task as task_lib
+from tff_superquantile import evaluation
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel:
+  """A trained model with all that it takes to use it.
+
+  Attributes:
+    model: The task's model.
+    weights: The run's weights of it.
+    preprocessing: The way from raw examples to the model's input.
+    labels: The names of the classes, in the order of the probabilities.
+  """
+
+  model: tff.learning.models.FunctionalModel
+  weights: run_files.Weights
+  preprocessing: preprocessing_lib.Preprocessing
+  labels: Sequence[str]
+
+  def to_arrays(self) -> dict[str, np.ndarray]:
+    """Returns the weights by name, those of Keras where the model has Keras layers."""
+    names: list[str] = []
+    if self._has_keras_layers:
+      names = [v.name.partition(":")[0] for v in self.to_keras().trainable_variables]
+    names = names or [f"trainable_{i}" for i in range(len(self.weights.trainable))]
+    names += [f"non_trainable_{i}" for i in range(len(self.weights.non_trainable))]
+    arrays = (*self.weights.trainable, *self.weights.non_trainable)
+    return dict(zip(names, map(np.asarray, arrays)))
+
+  def to_module(self) -> tf.Module:
+    """Returns a module with the function `serve`, from raw examples to `_outputs`."""
+    predict = evaluation.build_predict(self.model)
+    module = tf.Module()
+    module.layers = list(self.preprocessing.layers)
+    variables = [
+      tf.Variable(value, trainable=False, name=name) for name, value in self.to_arrays().items()
+    ]
+    module.weights = variables
+    num_trainable = len(self.weights.trainable)
+
+    @tf.function(input_signature=[self.preprocessing.raw_spec], autograph=False)
+    def serve(raw: tf.Tensor) -> dict[str, tf.Tensor]:
+      values = tuple(variable.value() for variable in variables)
+      weights = values[:num_trainable], values[num_trainable:]
+      return _outputs(predict(weights, self.preprocessing.apply(raw)))
+
+    module.serve = serve
+    return module
+
+  @property
+  def _has_keras_layers(self) -> bool:
+    return getattr(self.model, "keras_layers", None) is not None
+
+  def to_keras(self) -> tf.keras.Model:
+    """Returns a Keras model from raw examples to `_outputs`, of Keras' own layers alone.
+
+    Raises:
+      ValueError: If nobody has written the task's model down as Keras layers.
+    """
+    if not self._has_keras_layers:
+      raise ValueError(
+        "Found a model without Keras layers; expected one of `tasks.models`: choose another"
+        " --format, or give build_classifier its keras_layers."
+      )
+    spec = self.preprocessing.raw_spec
+    raw = tf.keras.Input(spec.shape[1:], dtype=spec.dtype, name=spec.name)
+    scores = self.preprocessing.apply(raw)
+    for layer in self.model.keras_layers():
+      scores = layer(scores)
+    model = tf.keras.Model(raw, _outputs(scores))
+    for variable, value in zip(model.trainable_variables, self.weights.trainable):
+      variable.assign(np.reshape(value, variable.shape))
+    return model
+
+
+def _outputs(scores: Any) -> dict[str, Any]:
+  """Returns what an exported model says of a batch.
+
+  Args:
+    scores: What the network says: [n, classes], or [n] or [n, 1] for two classes.
+
+  Returns:
+    "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one.
+  """
+  if evaluation.is_single_score(scores):
+    flat = tf.reshape(scores, [-1])
+    # Not 1 - p, which is zero where p is nearly one.
+    probabilities = tf.stack([tf.sigmoid(-flat), tf.sigmoid(flat)], axis=1)
+  else:
+    probabilities = tf.nn.softmax(scores)
+  return {"logits": tf.identity(scores), "probabilities": probabilities}
+
+
+def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
+  """Loads the model of a finished run; no client's data are read.
+
+  Args:
+    run: The run.
+    config: Its config, with the word vectors where they are now.
+
+  Returns:
+    The model.
+
+  Raises:
+    ValueError: If the task is not there, or the weights are damaged or not those of its model.
+  """
+  task = tasks.get_task(config.task)
+  if task.preprocessing is None:
+    model = task.build_model(config.seed)
+    preprocessing = preprocessing_lib.none(_x_spec(model, config.task))
+  else:
+    preprocessing = task.preprocessing(task_lib.Request.of_run(config))
+    model = task.build_model_for(preprocessing, config.seed)
+  num_classes = evaluation.num_classes(model)
+  labels = tuple(task.labels) or tuple(map(str, range(num_classes)))
+  if len(labels) != num_classes:
+    raise ValueError(
+      f"Found {len(labels)} labels of the task {config.task} for {num_classes} classes; expected a"
+      " name for each."
+    )
+  return ExportedModel(model, finished_run.read_weights(run, model), preprocessing, labels)
+
+
+def _x_spec(model: tff.learning.models.FunctionalModel, task: str) -> tf.TensorSpec:
+  spec = model.input_spec
+  x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
+  if not isinstance(x_spec, tf.TensorSpec):
+    raise ValueError(
+      f"Found a model of {task} with the input {x_spec}; expected a single tensor: give the task a"
+      " preprocessing."
+    )
+  return x_spec

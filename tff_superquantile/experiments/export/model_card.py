@@ -1,0 +1,221 @@
+"""Writes down what an exported model is, whom it serves, and what it promises (Mitchell 2019).
+
+The card of a private run has nothing of its training clients but what `privacy.json` covers. It
+has exact errors of test clients, who are outside of the guarantee, as the run's own files do. It
+is not compared with another run: that one's model is a release of its own over the same clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import hashlib
+from typing import Any, Optional
+
+import numpy as np
+
+from privacy import ledger as ledger_lib
+from tff_superquantile import superquantile
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+FILE_NAME = "MODEL_CARD.md"
+_PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
+_TAIL = 0.1
+_NUM_SIZES = 3
+_OUTPUTS = (
+  "logits, the scores of the network, and probabilities, a column a class in the order of"
+  " labels.txt; model.npz has neither, but the network's weights by name"
+)
+_NO_GUARANTEE = (
+  "None: training had no budget. The model may reveal something of its training clients to whoever"
+  " has it."
+)
+_TEST_CLIENTS = (
+  "The errors in this card are exact numbers of the test clients, who are not among the training"
+  " clients. They are outside of the guarantee: leave them out where the test clients want one, or"
+  " release them by privacy.evaluate."
+)
+_ALONE = (
+  "The card compares with no other run: FedAvg over the same training clients has a budget of its"
+  " own, or none, which this run's accounting does not cover."
+)
+
+
+def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
+  """Builds the card of a finished run's model.
+
+  Args:
+    run: The run.
+    raw: What a raw example is.
+    labels: The names of the classes.
+
+  Returns:
+    Markdown.
+
+  Raises:
+    ValueError: If the run is private and has no ledger, or one that cannot be read.
+  """
+  errors = run.clients("test").get("error", np.array([]))
+  sizes = run.clients("test").get("num_examples", np.array([]))
+  baseline = _find_fed_avg(run)
+  fed_avg = None if baseline is None else baseline.clients("test")["error"]
+  blocks: list[page.Block] = [
+    _listing("How it was made", _facts(run)),
+    _listing("How to use it", {"Input": raw, "Output": _OUTPUTS, "Labels": " ".join(labels)}),
+  ]
+  if len(errors):
+    blocks += [_distribution(errors, fed_avg), _by_size(sizes, errors, fed_avg)]
+  if fed_avg is not None:
+    blocks.append(page.Text(_who_gains(errors, fed_avg)))
+  blocks += _privacy(run)
+  card = page.Page(
+    name=FILE_NAME,
+    title="Model card",
+    question=f"{run.task_title}, {run.method.label}",
+    scope=f"Seed {run.seed}",
+    summary=_summary(errors),
+    blocks=blocks,
+  )
+  return page.render(card, "md")
+
+
+def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
+  rows = [tables.Row(name, [tables.Cell(str(value))]) for name, value in entries.items()]
+  return tables.Table(title, [], rows, kind="words")
+
+
+def _summary(errors: np.ndarray) -> str:
+  if not len(errors):
+    return "The run left no errors of test clients."
+  return (
+    f"On {len(errors)} test clients, who never trained, the error is"
+    f" {tables.percent(errors.mean())} on average, at most"
+    f" {tables.percent(superquantile.percentile(errors, 90))} for nine of ten clients, and"
+    f" {tables.percent(superquantile.superquantile(errors, _TAIL))} on average over the worst-off"
+    " tenth."
+  )
+
+
+def _facts(run: run_folder.Run) -> dict[str, Any]:
+  """Returns facts of the run's flags and manifest by name."""
+  config, manifest = run.config, run.manifest
+  flags = run.flags
+  is_standin = config is not None and config.data == "standin"
+  clients = manifest.get("num_clients", {})
+  theta = run.method.theta
+  versions = manifest.get("versions", {})
+  facts = {
+    "Task": run.task_title,
+    "Data": "generated, a stand-in for the real data" if is_standin else "the task's own",
+    "Clients": ", ".join(f"{number} {split}" for split, number in clients.items()),
+    "Method": run.method.label,
+    "theta": "none" if theta is None else f"{theta:g}",
+    "Rounds": flags.get("num_rounds", ""),
+    "Clients a round": flags.get("clients_per_round", ""),
+    "Seed": run.seed,
+    "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    "Git revision": manifest.get("git_revision", ""),
+    "Weights": f"{finished_run.WEIGHTS} with SHA-256 {finished_run.fingerprint(run)}...",
+  }
+  return {name: value for name, value in facts.items() if value != ""}
+
+
+def _find_fed_avg(run: run_folder.Run) -> Optional[run_folder.Run]:
+  """Finds the finished FedAvg run of the same task, seed and test clients beside a run."""
+  if run.config is None or run.config.is_private or run.method == names.FED_AVG:
+    return None
+  path = run.path.parent.parent / names.FED_AVG / run.path.name
+  found = run_folder.Run(path, run.seed)
+  ids = list(run.clients("test").get("client_id", ()))
+  if not (found.finished and found.config is not None and not found.config.is_private):
+    return None
+  return found if ids and finished_run.has_clients(found, "test", ids) else None
+
+
+def _row(name: str, error: float, fed_avg: Optional[float], *extra: str) -> tables.Row:
+  cells = [*extra, tables.number(100 * error)]
+  if fed_avg is not None:
+    cells += [tables.number(100 * fed_avg), tables.number(100 * (error - fed_avg), sign=True)]
+  return tables.Row(name, [*map(tables.Cell, cells)])
+
+
+def _headings(first: str, fed_avg: Optional[np.ndarray], *extra: str) -> list[str]:
+  compared = [] if fed_avg is None else ["FedAvg", "change"]
+  return [first, *extra, "this model", *compared]
+
+
+def _distribution(errors: np.ndarray, fed_avg: Optional[np.ndarray]) -> tables.Table:
+  """Describes the test clients' errors [n], beside those under FedAvg."""
+
+  def statistics(values: np.ndarray) -> dict[str, float]:
+    return {
+      "mean": values.mean(),
+      **{f"p{q}": superquantile.percentile(values, q) for q in _PERCENTILES},
+      "worst 10 %": superquantile.superquantile(values, _TAIL),
+    }
+
+  other = {} if fed_avg is None else statistics(fed_avg)
+  rows = [_row(name, value, other.get(name)) for name, value in statistics(errors).items()]
+  note = "Each client counts once. p90: nine of ten clients have at most this error."
+  return tables.Table("Error of the test clients in %", _headings("", fed_avg), rows, note)
+
+
+def _by_size(sizes: np.ndarray, errors: np.ndarray, fed_avg: Optional[np.ndarray]) -> tables.Table:
+  """Describes the mean errors of small, middling and large clients.
+
+  Terciles of the number of examples; clients of one size are in one tercile, so that there may be
+  fewer than three.
+  """
+  bounds = np.quantile(sizes, np.arange(1, _NUM_SIZES) / _NUM_SIZES)
+  terciles = np.searchsorted(bounds, sizes, side="left")
+  rows = []
+  for tercile in np.unique(terciles):
+    its = terciles == tercile
+    least, most = (f"{size:.0f}" for size in (sizes[its].min(), sizes[its].max()))
+    name = least if least == most else f"{least} to {most}"
+    other = None if fed_avg is None else fed_avg[its].mean()
+    rows.append(_row(name, errors[its].mean(), other, str(its.sum())))
+  title = "Mean error in % by a client's number of examples"
+  return tables.Table(title, _headings("examples", fed_avg, "clients"), rows)
+
+
+def _who_gains(errors: np.ndarray, fed_avg: np.ndarray) -> str:
+  """Says who gains and who pays against FedAvg."""
+  change = 100 * (errors - fed_avg)
+  worst = fed_avg >= superquantile.percentile(fed_avg, 90)
+  best = fed_avg <= superquantile.percentile(fed_avg, 10)
+  return (
+    f"Against FedAvg, {np.sum(change < 0)} of {len(errors)} test clients have a lower error,"
+    f" {np.sum(change > 0)} a higher one and {np.sum(change == 0)} the same. The error of the tenth"
+    f" that FedAvg serves worst changes by {tables.number(change[worst].mean(), sign=True)} points"
+    f" on average, that of the tenth that it serves best by"
+    f" {tables.number(change[best].mean(), sign=True)}."
+  )
+
+
+def _privacy(run: run_folder.Run) -> list[page.Block]:
+  """States the run's guarantee, or that there is none."""
+  path = run.path / ledger_lib.FILE_NAME
+  is_private = run.config is not None and run.config.is_private
+  if not is_private:
+    return [_listing("Privacy", {"Guarantee": _NO_GUARANTEE})]
+  if not path.is_file():
+    raise ValueError(
+      f"Found no {ledger_lib.FILE_NAME} in the private run {run.path}; expected its ledger: bring"
+      " it back, as nobody knows otherwise what the model has cost."
+    )
+  content = path.read_bytes()
+  ledger = ledger_lib.Ledger.from_json(content.decode("utf-8", errors="replace"))
+  spent = "no bound" if ledger.epsilon_spent is None else f"{ledger.epsilon_spent:.4g}"
+  facts = {
+    "Guarantee": f"(epsilon, delta)-differential privacy of a client, epsilon = {spent}, delta ="
+    f" {ledger.claim['delta']:.3g}, after {ledger.rounds_done} rounds",
+    "Ledger": f"{ledger_lib.FILE_NAME} with SHA-256 {hashlib.sha256(content).hexdigest()};"
+    " python -m privacy.account audit RUN_DIR computes the numbers again",
+  }
+  said = [*ledger.guarantee, *(f"Not covered: {one}" for one in ledger.not_covered)]
+  rows = [tables.Row(sentence, []) for sentence in [*said, _TEST_CLIENTS, _ALONE]]
+  return [_listing("Privacy", facts), tables.Table("What it is about", [], rows, kind="words")]
