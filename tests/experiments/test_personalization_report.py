@@ -187,7 +187,7 @@ def test_ditto_is_a_setting_of_its_own_and_said(tmp_path, tiny_task):
   free = _errors(tmp_path, "fed_avg", 0, "after")
   paths = _run(tmp_path, epochs=2, proximal_strength=20.0)  # 20 times the rate of 0.05 is 1.
   text = paths["md"].read_text(encoding="utf-8")
-  assert "Ditto’s proximal term" in text and "λ = 20, which keeps its model near" in text
+  assert "with Ditto’s proximal term of λ = 20." in text
   described = json.loads((tmp_path / "tiny/fed_avg/seed_0/personalization.json").read_text())
   assert described["settings"]["proximal_strength"] == 20.0
   near, before = (_errors(tmp_path, "fed_avg", 0, when) for when in ("after", "before"))

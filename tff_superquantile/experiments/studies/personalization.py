@@ -204,12 +204,8 @@ def _note(settings: Settings, described: pd.DataFrame) -> str:
   rates = ", ".join(f"{rate:g}" for rate in sorted(described["learning_rate"].unique()))
   sizes = sorted(described["batch_size"].unique())
   batches = ", ".join(str(size) if size else "all examples" for size in sizes)
-  ditto = (
-    f", and Ditto’s proximal term λ/2 |v − w|², λ = {settings.proximal_strength:g}, which keeps its"
-    " model near the one that it was handed"
-    if settings.proximal_strength
-    else ""
-  )
+  strength = settings.proximal_strength
+  ditto = f", with Ditto’s proximal term of λ = {strength:g}" if strength else ""
   return (
     "Misclassification error of the test clients on their held-out examples in %, each client"
     " counted once: mean and 90th percentile (p90). Each test client fine-tunes on"
