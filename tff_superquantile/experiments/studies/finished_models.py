@@ -89,10 +89,10 @@ def check_fraction(held_in_fraction: float) -> None:
 def load_task(config: run_config.RunConfig, split: str = "test") -> tuple[Any, Any]:
   """Rebuilds a run's (model, clients of a split as `client_files.ClientFiles`) from its flags."""
   with cli.starting_tensorflow():
-    import tasks
     from tff_superquantile.experiments.run import build
-
-  model, splits = build.load_task(tasks.get_task(config.task), config)
+  task = build.get_task(config)
+  task.check_classes()
+  model, splits = build.load_task(task, config)
   if split not in splits:
     raise ValueError(f"Found --split={split}; expected one of {', '.join(sorted(splits))}.")
   return model, splits[split]
