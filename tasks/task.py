@@ -26,10 +26,12 @@ import tensorflow_federated as tff
 
 from tasks import data_set as data_set_lib
 from tasks import preprocessing as preprocessing_lib
+from tasks import request as request_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
 WEIGHTINGS = ("num_examples", "uniform")
+ERRORS = ("misclassification", "rmse")  # As in `tff_superquantile.evaluation`.
 
 # The defaults that every task states, with their type and least value.
 DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
@@ -49,53 +51,7 @@ DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """The clients that a run asks a task for. Each field but `standin` is the flag of that name.
-
-  Attributes:
-    cache_dir: Where converted files are kept for the next run.
-    seed: Seed of the choice of clients and of all else that the split draws; not negative.
-    data_dir: Where the user's files are; "" to download, or if the task makes its own.
-    glove: File of word vectors, for text; "" for one that lies where the data is.
-    min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
-    num_train_clients: The number of clients to train on; 0 for the task's own number.
-    num_test_clients: The number of clients to test on; 0 for the task's own number.
-    validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
-    standin: Whether to take generated data with the shapes of the real one.
-  """
-
-  cache_dir: str
-  seed: int = 0
-  data_dir: str = ""
-  glove: str = ""
-  min_examples_per_client: int = 0
-  num_train_clients: int = 0
-  num_test_clients: int = 0
-  validation_fraction: float = 0.0
-  standin: bool = False
-
-  def __post_init__(self) -> None:
-    if self.seed < 0:
-      raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
-    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client"):
-      if getattr(self, name) < 0:
-        raise ValueError(
-          f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
-          " own."
-        )
-    if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
-      raise ValueError(
-        f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"
-        " for none."
-      )
-
-  @classmethod
-  def of_run(cls, config: Any) -> "Request":
-    """Builds the request of a run from its config, whose fields have the same names."""
-    names = {field.name for field in dataclasses.fields(cls)} - {"standin"}
-    shared = {name: getattr(config, name) for name in names}
-    return cls(standin=config.data == "standin", **shared)
+Request = request_lib.Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +61,7 @@ class Task:
   Attributes:
     name: The name of `--task`.
     build_model: Takes a seed, returns a `tff.learning.models.FunctionalModel` whose initial weights
-      follow from that seed alone. See also `model_takes_input_spec`.
+      follow from that seed alone. See also `model_takes_clients`.
     open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
       user gave another. Returns all clients, in pools that `split` takes.
     defaults: Value of each key of `DEFAULTS`.
@@ -115,18 +71,25 @@ class Task:
       if the task has its own, to validate on, each in the order in which a run takes them.
     data_set: The files of users that `open_clients` reads, for those who look for them; None if it
       reads none.
-    reads: Which of the request's `data_dir` and `glove` `open_clients` reads. The other is refused
-      where it is given.
+    reads: Which of `request.OPTIONAL` `open_clients` reads. The others are refused where they
+      are given.
     min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
       the task keeps all, and refuses to be told otherwise.
     clients_per_split: Number of training clients, and of test clients, unless the request says
       otherwise; 0 for all, which are taken also if there are fewer.
-    model_takes_input_spec: Whether `build_model` also takes `input_spec`, the structure of
-      `tf.TensorSpec`s of a batch, as a keyword; for models whose size follows from the user's
-      files. Without it, such a model is that of the paper.
+    model_takes_clients: Whether `build_model` also takes `clients`, the `ClientFiles` of a split,
+      as a keyword; for models whose size follows from the user's files. Without it, such a model is
+      that of the paper.
     labels: The names of the classes; empty for their numbers.
     preprocessing: Takes a `Request`, returns what an exported model does with an example as people
       have it, without reading any client's data. None if people have the model's input itself.
+    error: The error of a client, one of `ERRORS`: the fraction of misclassified examples, or the
+      root mean squared error of labels that are numbers. Reports print either in percent: so
+      such labels have standard deviation one, and 100 % is the error of predicting their mean.
+    adapt: Takes a request, returns the task for the clients that it asks for, where model and
+      defaults follow from the user's files; None where they do not.
+    description: What was found in the user's files, for people; "" where there is nothing to say.
+    data_digest: Identifies the user's data: results on others cannot be compared; "" for none.
   """
 
   name: str
@@ -139,9 +102,13 @@ class Task:
   reads: Sequence[str] = ()
   min_examples: int = 0
   clients_per_split: int = 0
-  model_takes_input_spec: bool = False
+  model_takes_clients: bool = False
   labels: Sequence[str] = ()
   preprocessing: Optional[Callable[[Request], preprocessing_lib.Preprocessing]] = None
+  error: str = "misclassification"
+  adapt: Optional[Callable[[Request], "Task"]] = None
+  description: str = ""
+  data_digest: str = ""
 
   def __post_init__(self) -> None:
     differing = set(self.defaults) ^ set(DEFAULTS)
@@ -159,6 +126,10 @@ class Task:
         )
       if least is not None and not value >= least:  # Also refuses NaN.
         raise ValueError(f"Task {self.name!r} has {key} = {value!r}; expected at least {least}.")
+    if self.error not in ERRORS:
+      raise ValueError(
+        f"Task {self.name!r} has error = {self.error!r}; expected one of {', '.join(ERRORS)}."
+      )
     if self.defaults["client_weighting"] not in WEIGHTINGS:
       raise ValueError(
         f"Task {self.name!r} has client_weighting = {self.defaults['client_weighting']!r}; expected"
@@ -181,8 +152,34 @@ class Task:
     """
     open_clients = self._choose_opener(request)
     least = request.min_examples_per_client or self.min_examples
-    pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
-    pools = [splits.drop_small_clients(pool, least) for pool in pools]
+    request = dataclasses.replace(request, min_examples_per_client=least)
+    return self.split_clients(open_clients(request), request)
+
+  def for_request(self, request: Request) -> "Task":
+    """Returns the task for the clients that a run asks for, with its own model and defaults.
+
+    Raises:
+      ValueError: As `load_clients`, for tasks whose model follows from the user's files.
+    """
+    self._choose_opener(request)
+    return self if self.adapt is None else self.adapt(request)
+
+  def split_clients(
+    self, pools: splits.Pools, request: Request
+  ) -> dict[str, client_files.ClientFiles]:
+    """Chooses a run's clients from pools of all, as `load_clients` does.
+
+    Args:
+      pools: The clients, in pools that `split` takes.
+      request: The clients that the run asks for, with the least number of examples of each.
+
+    Returns:
+      As `load_clients`.
+
+    Raises:
+      ValueError: If there are fewer clients than the run asks for.
+    """
+    pools = [splits.drop_small_clients(pool, request.min_examples_per_client) for pool in pools]
     train, test, *own_validation = self.split(pools, request.seed)
     if not (train.client_ids and test.client_ids):
       remark = (test if train.client_ids else train).remark
@@ -212,12 +209,12 @@ class Task:
     opener = self.open_standin if request.standin else self.open_clients
     if opener is None:
       raise ValueError(
-        f"Found --data=standin for {self.name}, which makes its own data; leave it out."
+        f"Found --data=standin for {self.name}, which has no stand-in; leave it out."
       )
     useful = [] if request.standin else list(self.reads)
     if self.min_examples and not request.standin:
       useful.append("min_examples_per_client")
-    for name in ("data_dir", "glove", "min_examples_per_client"):
+    for name in (*request_lib.OPTIONAL, "min_examples_per_client"):
       value = getattr(request, name)
       if value and name not in useful:
         with_standin = " with --data=standin" if request.standin else ""
@@ -239,6 +236,6 @@ class Task:
     Returns:
       A `tff.learning.models.FunctionalModel`.
     """
-    if self.model_takes_input_spec:
-      return self.build_model(seed, input_spec=files.input_spec)
+    if self.model_takes_clients:
+      return self.build_model(seed, clients=files)
     return self.build_model(seed)

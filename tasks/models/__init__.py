@@ -1,4 +1,4 @@
-"""Classifiers as pure functions of their weights.
+"""Models as pure functions of their weights.
 
 A client's graph holds nothing but `predict_on_batch` and the loss: no Keras objects, variables or
 metric state beyond two numbers, which is most of what makes a round fast. All are
@@ -12,6 +12,7 @@ from tasks.models.classifiers import build_linear_classifier
 from tasks.models.classifiers import build_logistic_regression
 from tasks.models.networks import build_convnet
 from tasks.models.networks import build_lstm
+from tasks.models.tables import build_table_model
 
 __all__ = (
   "Classifier",
@@ -21,4 +22,5 @@ __all__ = (
   "build_linear_classifier",
   "build_logistic_regression",
   "build_lstm",
+  "build_table_model",
 )

@@ -41,7 +41,7 @@ def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict
   )
 
 
-def _mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
+def mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
   """Returns the mean of losses [n], weighted if there are weights [n]."""
   if sample_weight is None:
     return tf.reduce_mean(losses)
@@ -54,7 +54,7 @@ def _mean_cross_entropy(
 ) -> tf.Tensor:
   """Returns the multinomial logistic loss, mean over a batch: logits [n, classes], labels [n]."""
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
-  return _mean(losses, sample_weight)
+  return mean(losses, sample_weight)
 
 
 def _mean_binary_cross_entropy(
@@ -62,7 +62,7 @@ def _mean_binary_cross_entropy(
 ) -> tf.Tensor:
   """Returns the binary logistic loss, mean over a batch: logits [n], labels [n] of 0 and 1."""
   labels = tf.cast(label, output.dtype)
-  return _mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
+  return mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, output), sample_weight)
 
 
 KerasLayers = Callable[[], Sequence[tf.keras.layers.Layer]]
@@ -82,14 +82,27 @@ class Classifier(tff.learning.models.FunctionalModel):
     self.keras_layers = keras_layers
 
 
-def _build_model(
+def build_model(
   initial_weights: Sequence[np.ndarray],
   output_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   loss_fn: Callable[..., tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: Optional[KerasLayers],
+  keras_layers: Optional[KerasLayers] = None,
 ) -> Classifier:
-  """Builds a model without non-trainable weights; its metrics are mean loss and examples."""
+  """Builds a model without non-trainable weights.
+
+  Its metrics are the mean loss and the number of examples.
+
+  Args:
+    initial_weights: The trainable weights, numpy arrays.
+    output_fn: Takes (weights, x), returns the model's output, [n] or [n, ...].
+    loss_fn: Takes (output, label) and perhaps `sample_weight` [n]; returns the batch's mean loss.
+    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y.
+    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
+
+  Returns:
+    The model.
+  """
 
   @tf.function(autograph=False)
   def predict_on_batch(model_weights: tuple, x: Any, training: bool = True) -> tf.Tensor:
@@ -126,7 +139,7 @@ def build_classifier(
   Returns:
     The model.
   """
-  return _build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
+  return build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
 
 
 def build_binary_classifier(
@@ -149,7 +162,7 @@ def build_binary_classifier(
   Returns:
     The model.
   """
-  return _build_model(
+  return build_model(
     initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
   )
 

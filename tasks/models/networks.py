@@ -12,12 +12,13 @@ _CONV_SIZE = 5
 _CONV_CHANNELS = (32, 64)
 
 
-def _check_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
+  """Raises a `ValueError` for a negative seed."""
   if seed < 0:
     raise ValueError(f"Found seed = {seed}; expected a number that is not negative.")
 
 
-def _glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
+def glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
   """Draws Glorot's uniform initial weights; `shape` ends with inputs, outputs."""
   receptive_field = math.prod(shape[:-2])
   limit = math.sqrt(6.0 / (receptive_field * (shape[-2] + shape[-1])))
@@ -53,7 +54,7 @@ def build_convnet(
   Raises:
     ValueError: If the seed is negative or images are too small for two convolutions.
   """
-  _check_seed(seed)
+  check_seed(seed)
   classifiers.count_features(input_spec[0])
   height, width = input_spec[0].shape[1:]
   out_height, out_width = height, width
@@ -61,7 +62,7 @@ def build_convnet(
   channels = 1
   for layer, out_channels in enumerate(_CONV_CHANNELS):
     shape = (_CONV_SIZE, _CONV_SIZE, channels, out_channels)
-    weights += [_glorot_uniform(seed, layer, shape), np.zeros(out_channels, np.float32)]
+    weights += [glorot_uniform(seed, layer, shape), np.zeros(out_channels, np.float32)]
     channels = out_channels
     out_height = (out_height - _CONV_SIZE + 1) // 2
     out_width = (out_width - _CONV_SIZE + 1) // 2
@@ -70,7 +71,7 @@ def build_convnet(
       f"Found images of {height} x {width}; the ConvNet needs at least 16 x 16 pixels."
     )
   num_features = out_height * out_width * channels
-  dense = _glorot_uniform(seed, len(_CONV_CHANNELS), (num_features, num_classes))
+  dense = glorot_uniform(seed, len(_CONV_CHANNELS), (num_features, num_classes))
   weights += [dense, np.zeros(num_classes, np.float32)]
 
   def logits(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
@@ -118,7 +119,7 @@ def build_lstm(
   Raises:
     ValueError: If the seed is negative, the hidden size is not positive, or x is not of that shape.
   """
-  _check_seed(seed)
+  check_seed(seed)
   if hidden_size < 1:
     raise ValueError(f"Found hidden_size = {hidden_size}; expected a positive number.")
   classifiers.count_features(input_spec[0])
@@ -130,10 +131,10 @@ def build_lstm(
   gates_bias = np.zeros(4 * hidden_size, np.float32)
   gates_bias[hidden_size : 2 * hidden_size] = 1.0
   weights = (
-    _glorot_uniform(seed, 0, (num_features, 4 * hidden_size)),
+    glorot_uniform(seed, 0, (num_features, 4 * hidden_size)),
     _orthogonal(seed, 1, (hidden_size, 4 * hidden_size)),
     gates_bias,
-    _glorot_uniform(seed, 2, (hidden_size, 1)),
+    glorot_uniform(seed, 2, (hidden_size, 1)),
     np.zeros(1, np.float32),
   )
 

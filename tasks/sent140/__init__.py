@@ -13,7 +13,7 @@ GloVe 6B are (it finds no vector for "Good").
 """
 
 import functools
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -25,6 +25,7 @@ from tasks.sent140 import conversion
 from tasks.sent140 import features
 from tasks.sent140 import readers
 from tasks.sent140 import words
+from tff_superquantile.simulation import client_files
 
 # Splits the CSV's users into training and test users, as the paper has it: "this split was held
 # fixed for all experiments".
@@ -37,8 +38,6 @@ _LSTM_SPEC = (
   _LABEL_SPEC,
 )
 
-_InputSpec = tuple[tf.TensorSpec, tf.TensorSpec]
-
 
 def _split_once(pools: splits.Pools, seed: int) -> splits.Pools:
   """Cuts a single pool in half, always in the same way; the seed shuffles either half."""
@@ -49,22 +48,24 @@ def _split_once(pools: splits.Pools, seed: int) -> splits.Pools:
 
 
 def _build_linear_model(
-  seed: int, input_spec: _InputSpec = _LINEAR_SPEC
+  seed: int, clients: Optional[client_files.ClientFiles] = None
 ) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: it starts from zero.
+  input_spec = _LINEAR_SPEC if clients is None else clients.input_spec
   return models.build_logistic_regression(input_spec, intercept=False)
 
 
 def _build_lstm(
-  seed: int, input_spec: _InputSpec = _LSTM_SPEC
+  seed: int, clients: Optional[client_files.ClientFiles] = None
 ) -> tff.learning.models.FunctionalModel:
+  input_spec = _LSTM_SPEC if clients is None else clients.input_spec
   # "The hidden dimension of the LSTM is the same as the embedding dimension".
   return models.build_lstm(seed, input_spec, hidden_size=input_spec[0].shape[2])
 
 
 def _sent140_task(represent: features.Represent, **fields: Any) -> task.Task:
   return task.Task(
-    model_takes_input_spec=True,
+    model_takes_clients=True,
     open_clients=functools.partial(conversion.open_clients, represent=represent),
     open_standin=functools.partial(conversion.open_standin, represent=represent),
     split=_split_once,

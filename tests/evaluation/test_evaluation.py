@@ -138,9 +138,9 @@ def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
   ],
 )
 def test_misclassified(output, labels, expected):
-  from tff_superquantile.evaluation import clients
+  from tff_superquantile.evaluation import errors
 
-  got = clients.misclassified(tf.constant(output), tf.constant(labels))
+  got = errors.misclassified(tf.constant(output), tf.constant(labels))
   np.testing.assert_array_equal(got, expected)
 
 

@@ -112,7 +112,7 @@ def test_two_tasks_of_one_name_are_refused(extra_directory):
     tasks.task_names()
 
 
-def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
+def test_the_model_is_built_for_the_files_only_if_it_takes_them():
   calls = []
 
   def build_model(seed, **keywords):
@@ -125,9 +125,9 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_their_spec():
       build_model=build_model,
       open_clients=None,
       defaults=_GOOD,
-      model_takes_input_spec=takes,
+      model_takes_clients=takes,
     ).build_model_for(files, seed=3)
-  assert calls == [(3, {}), (3, {"input_spec": files.input_spec})]
+  assert calls == [(3, {}), (3, {"clients": files})]
   assert make_task().open_standin is None
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.client_work import local_model
+from tff_superquantile.evaluation import errors as errors_lib
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
 BATCH_SIZE = 2048
@@ -52,7 +53,8 @@ class ClientMetrics(NamedTuple):
     client_ids: The ids of the k clients.
     num_examples: int64 [k].
     loss: float64 [k], the mean loss over the client's examples; NaN without examples.
-    error: float64 [k], the fraction of misclassified examples; NaN without examples.
+    error: float64 [k], the fraction of misclassified examples, or the root mean squared error of
+      labels that are numbers; NaN without examples.
   """
 
   client_ids: Sequence[str]
@@ -74,24 +76,6 @@ def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
     sizes.append(size)
   client_ids = [str(i) for i in range(len(sizes))]
   return ClientExamples(client_ids, np.concatenate(xs), np.concatenate(ys), np.cumsum([0, *sizes]))
-
-
-def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Returns 1.0 where the prediction, the largest score or the sign of a single one, is wrong.
-
-  Args:
-    output: Scores (logits), [n, classes], or [n, 1] or [n] for two classes.
-    labels: [n] or [n, 1] class numbers.
-
-  Returns:
-    float32 [n].
-  """
-  labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
-  if is_single_score(output):
-    predicted = tf.cast(tf.reshape(output, [-1]) > 0, tf.int64)
-  else:
-    predicted = tf.argmax(output, axis=1)
-  return tf.cast(tf.not_equal(predicted, labels), tf.float32)
 
 
 def weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
@@ -123,21 +107,20 @@ def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
 def num_classes(model: tff.learning.models.FunctionalModel) -> int:
   """Returns the number of classes of a model: that of its scores, or two for a single score."""
   output = build_predict(model).structured_outputs
-  return 2 if is_single_score(output) else output.shape[1]
-
-
-def is_single_score(output: tf.Tensor) -> bool:
-  """Returns whether a model's output is one score an example, for two classes."""
-  return output.shape.rank != 2 or output.shape[1] == 1
+  return 2 if errors_lib.is_single_score(output) else output.shape[1]
 
 
 def build_losses_and_errors(
-  model: tff.learning.models.FunctionalModel, *, of_whole_batches: bool = False
+  model: tff.learning.models.FunctionalModel,
+  error: str = "misclassification",
+  *,
+  of_whole_batches: bool = False,
 ) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
   """Builds a TensorFlow function from (weights, x, y) to the losses and errors of the examples.
 
   Args:
     model: The model.
+    error: A key of `errors.ERRORS`; the errors are its `of_examples`.
     of_whole_batches: Whether all examples of a batch get its mean loss, by one call of the model's
       loss, for batches of one client. Otherwise the loss of an example is that of a batch of that
       example alone.
@@ -146,6 +129,7 @@ def build_losses_and_errors(
     A function that returns float64 [n, 2], so that sums over many examples stay precise.
   """
   loss_fn = local_model.with_autograph(model.loss)
+  error_fn = errors_lib.ERRORS[error].of_examples
 
   def example_loss(output_and_label: Any) -> tf.Tensor:
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
@@ -153,7 +137,7 @@ def build_losses_and_errors(
 
   def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     output = model.predict_on_batch(weights, x, training=False)
-    errors = misclassified(output, y)
+    errors = error_fn(output, y)
     if of_whole_batches:
       losses = tf.fill(tf.shape(errors), tf.cast(loss_fn(output=output, label=y), tf.float32))
     else:
@@ -166,16 +150,18 @@ def build_losses_and_errors(
 class Evaluator:
   """Computes the loss and error of every client from `tff.learning.models.ModelWeights`."""
 
-  def __init__(self, examples: ClientExamples, batch_sums: Callable[..., tf.Tensor]):
+  def __init__(self, examples: ClientExamples, batch_sums: Callable[..., tf.Tensor], error: str):
     """Initializes an evaluator.
 
     Args:
       examples: The examples of all clients.
+      error: A key of `errors.ERRORS`.
       batch_sums: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
         clients) to sums of losses and errors, float64 [clients, 2].
     """
     self._examples = examples
     self.batch_sums = batch_sums
+    self.error = error
     self._num_examples = np.diff(examples.offsets)
     self._owner = np.repeat(np.arange(len(self._num_examples)), self._num_examples)
 
@@ -190,13 +176,15 @@ class Evaluator:
       sums += self.batch_sums(tensors, *batch, tf.constant(len(sums))).numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / self._num_examples[:, np.newaxis]
-    return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], means[:, 1])
+    error = errors_lib.ERRORS[self.error].of_means(means[:, 1])
+    return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], error)
 
 
 def build_evaluator(
   model: tff.learning.models.FunctionalModel,
   examples: ClientExamples,
   like: Optional[Evaluator] = None,
+  error: str = "misclassification",
 ) -> Evaluator:
   """Builds a function from model weights to the loss and error of every client.
 
@@ -207,7 +195,8 @@ def build_evaluator(
     model: The model; of a Keras model, `tff.learning.models.functional_model_from_keras`.
     examples: The examples of all clients.
     like: An evaluator of the same model on other clients, whose examples have the same types and
-      are decoded alike: its trace is used again. None to trace.
+      are decoded alike: its trace and its error are used again. None to trace.
+    error: "misclassification", or "rmse" for labels that are numbers.
 
   Returns:
     A function of `tff.learning.models.ModelWeights`.
@@ -221,8 +210,8 @@ def build_evaluator(
       " which functional_model_from_keras makes of a Keras model."
     )
   if like is not None:
-    return Evaluator(examples, like.batch_sums)
-  losses_and_errors = build_losses_and_errors(model)
+    return Evaluator(examples, like.batch_sums, like.error)
+  losses_and_errors = build_losses_and_errors(model, error)
   owner_spec, number_spec = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
   signature = [weights_spec(model), *examples.specs(), owner_spec, number_spec]
 
@@ -234,4 +223,4 @@ def build_evaluator(
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
   with tf.Graph().as_default():  # As in `build_predict`.
-    return Evaluator(examples, batch_sums.get_concrete_function())
+    return Evaluator(examples, batch_sums.get_concrete_function(), error)

@@ -10,23 +10,27 @@ import tensorflow_federated as tff
 from tff_superquantile import rows
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import clients
+from tff_superquantile.evaluation import errors
 from tff_superquantile.simulation import client_files
 
 
 def build_federated_evaluator(
-  model: tff.learning.models.FunctionalModel, files: client_files.ClientFiles
+  model: tff.learning.models.FunctionalModel,
+  files: client_files.ClientFiles,
+  error: str = "misclassification",
 ) -> Callable[[Any], clients.ClientMetrics]:
   """Builds what `build_evaluator` builds, as a federated computation over client files.
 
   Args:
     model: The model.
     files: The examples of all clients.
+    error: As in `build_evaluator`.
 
   Returns:
     A function of `tff.learning.models.ModelWeights`.
   """
   read = client_files.build_examples_fn(files, shuffle=False)
-  losses_and_errors = clients.build_losses_and_errors(model)
+  losses_and_errors = clients.build_losses_and_errors(model, error)
   weights_type = local_model.describe(model).weights_type
   num_clients = len(files.client_ids)
 
@@ -61,6 +65,9 @@ def build_federated_evaluator(
     with np.errstate(invalid="ignore", divide="ignore"):
       index = found[:, 0].astype(np.int64)
       means[index] = found[:, 1:] / files.num_examples[index, np.newaxis]
-    return clients.ClientMetrics(files.client_ids, files.num_examples, means[:, 0], means[:, 1])
+    error_of_clients = errors.ERRORS[error].of_means(means[:, 1])
+    return clients.ClientMetrics(
+      files.client_ids, files.num_examples, means[:, 0], error_of_clients
+    )
 
   return evaluate

@@ -15,6 +15,7 @@ def build_evaluators(
   splits: Mapping[str, client_files.ClientFiles],
   *,
   federated: bool = False,
+  error: str = "misclassification",
 ) -> dict[str, Callable[[Any], clients.ClientMetrics]]:
   """Builds an evaluator of each split's clients.
 
@@ -23,13 +24,14 @@ def build_evaluators(
     splits: The clients by the names of splits.
     federated: Whether TFF's context computes the clients, see `build_federated_evaluator`. If not,
       their examples are read into memory, and splits whose files are alike share a trace.
+    error: As in `build_evaluator`.
 
   Returns:
     Functions of `tff.learning.models.ModelWeights`, by the names of splits.
   """
   if federated:
     return {
-      split: federated_lib.build_federated_evaluator(model, files)
+      split: federated_lib.build_federated_evaluator(model, files, error)
       for split, files in splits.items()
     }
   evaluators: dict[str, Any] = {}
@@ -38,6 +40,6 @@ def build_evaluators(
     x, y, offsets = files.load()
     examples = clients.ClientExamples(files.client_ids, x, y, offsets, files.decode)
     kind = (files.x_shape, files.x_dtype, files.x_scale)
-    evaluators[split] = clients.build_evaluator(model, examples, by_kind.get(kind))
+    evaluators[split] = clients.build_evaluator(model, examples, by_kind.get(kind), error)
     by_kind.setdefault(kind, evaluators[split])
   return evaluators

@@ -102,7 +102,8 @@ def evaluate(
     _check_outside(run, folder, split, splits)
   elif not overrides:
     finished_run.check_clients(run, split, files.client_ids)
-  return _evaluate(model, finished_run.read_weights(run, model), files)
+  weights = finished_run.read_weights(run, model)
+  return _evaluate(model, weights, files, finished_run.error_kind(run))
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
@@ -129,7 +130,7 @@ def _check_outside(
     raise ValueError(_refusal(folder, split))
 
 
-def _evaluate(model: Any, weights: Any, files: Any) -> dict[str, np.ndarray]:
+def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.ndarray]:
   """Evaluates clients some at a time, with a bar if that takes long."""
   from tff_superquantile import evaluation
 
@@ -141,7 +142,7 @@ def _evaluate(model: Any, weights: Any, files: Any) -> dict[str, np.ndarray]:
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
       x, y, offsets = files.load(ids)
       examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
-      evaluator = evaluation.build_evaluator(model, examples, evaluator)
+      evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
       found.append(evaluator(weights))
       bar.update(len(ids))
   columns = {

@@ -20,6 +20,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
+_CLASSES = "misclassification"  # The error of a run whose manifest does not say it.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,10 +89,23 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
 def load_task(config: run_config.RunConfig) -> tuple[Any, Mapping[str, Any]]:
   """Rebuilds a run's (model, clients as `client_files.ClientFiles` by split) from its flags."""
   with cli.starting_tensorflow():
-    import tasks
     from tff_superquantile.experiments.run import build
 
-  return build.load_task(tasks.get_task(config.task), config)
+  return build.load_task(build.get_task(config), config)
+
+
+def error_kind(run: run_folder.Run) -> str:
+  """Returns how the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
+  return run.manifest.get("error", _CLASSES)
+
+
+def check_classes(run: run_folder.Run) -> None:
+  """Raises a `ValueError` unless the labels of the run's task are classes."""
+  if error_kind(run) != _CLASSES:
+    raise ValueError(
+      f"Found labels that are numbers in the task of {run.path}; expected classes, as this command"
+      " measures misclassified examples: compare the runs by their report."
+    )
 
 
 def of_split(splits: Mapping[str, Any], split: str) -> Any:

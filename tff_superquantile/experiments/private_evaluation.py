@@ -69,6 +69,7 @@ def evaluate(
     OSError: If the folder cannot be written.
   """
   run = finished_run.find(request.folder)
+  finished_run.check_classes(run)
   config = finished_run.config(run, request.where_data_is)
   upper = request.upper
   if upper is None:

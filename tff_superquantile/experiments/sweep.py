@@ -15,7 +15,6 @@ import dataclasses
 import difflib
 import itertools
 import math
-import pathlib
 import shlex
 import sys
 from typing import Optional
@@ -24,6 +23,7 @@ from absl import flags
 
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.plan import pool
@@ -219,8 +219,9 @@ def main() -> None:
   planned = plan()
   preset = _preset()
   first = run_config.RunConfig(**tuning.with_defaults(planned[0]))
-  output_dir, task = first.output_dir, names.task_folder(first)
-  folder = pathlib.Path(output_dir, task)
+  folder = names.run_path(first).parents[1]
+  if preset.describes_data and not _PRINT_COMMANDS.value:
+    describe.print_description(first)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
   stages = _Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
@@ -239,9 +240,9 @@ def main() -> None:
 
   from tff_superquantile.experiments.report import page  # It imports matplotlib, which is slow.
 
-  if any(run.finished for run in run_folder.find_runs(output_dir) if run.task == task):
+  if any(run.finished for run in run_folder.find_runs(folder.parent) if run.task == folder.name):
     for name in filter(None, ("comparison", preset.evaluation)):
-      print(page.publish(studies.load(name).report(output_dir, task), folder))
+      print(page.publish(studies.load(name).report(folder.parent, folder.name), folder))
   if failed:
     cli.fail(f"{len(failed)} of {len(configs)} runs failed: {', '.join(failed)}.", cli.FAILED)
 

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tasks
 from tasks import preprocessing as preprocessing_lib
 from tasks import task as task_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -123,7 +123,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   Raises:
     ValueError: If the task is not there, or the weights are damaged or not those of its model.
   """
-  task = tasks.get_task(config.task)
+  task = build.get_task(config)
   if task.preprocessing is None:
     model = task.build_model(config.seed)
     preprocessing = preprocessing_lib.none(_x_spec(model, config.task))

@@ -58,6 +58,7 @@ class Preset:
     evaluation: The study of the finished runs besides the comparison, or "" for none.
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
     with_public: Whether there are all methods without privacy, too, if there are budgets.
+    describes_data: Whether what was found in the user's data is shown before the runs.
     private_flags: For private runs, flags by the kind of method: those of FedAvg, and of
       superquantile aggregation with each threshold to be compared.
   """
@@ -74,6 +75,7 @@ class Preset:
   evaluation: str = ""
   epsilons: Sequence[float] = ()
   with_public: bool = False
+  describes_data: bool = False
   private_flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
   def methods(

@@ -124,6 +124,13 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
       preset_lib.TRAIN_LOSS,
     ),
   ),
+  "own": preset_lib.Preset(
+    task="own",
+    thetas=(0.5, 0.25),
+    seeds=(0,),
+    quick_flags=dict(num_rounds=20, rounds_per_evaluation=5),
+    describes_data=True,
+  ),
   "personalization": preset_lib.Preset(
     task="emnist_convnet",
     thetas=_THETAS_OF_THE_PAPER,

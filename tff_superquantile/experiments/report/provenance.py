@@ -93,6 +93,14 @@ def _title(algorithm: str) -> str:
   return names.printable(algorithm) if method is None else method.title
 
 
+def units(run: run_folder.Run) -> dict[str, str]:
+  """Returns the words for the "error" of a client, and for what the "loss" is measured in."""
+  if run.manifest.get("error") == "rmse":
+    error = "Root mean squared error, relative to the labels’ standard deviation,"
+    return {"error": error, "loss": "of half its square"}
+  return {"error": "Misclassification error", "loss": "in nats"}
+
+
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   """Lists the flags and versions that the runs share, and those in which they differ.
 

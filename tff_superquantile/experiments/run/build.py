@@ -22,6 +22,15 @@ from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 
 
+def get_task(config: run_config.RunConfig) -> tasks.task.Task:
+  """Returns the task of a run; it follows from the user's files where these are a table.
+
+  Raises:
+    ValueError: If there is no such task, or the user's files cannot be used.
+  """
+  return tasks.get_task(config.task).for_request(tasks.task.Request.of_run(config))
+
+
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
   """Fills in the task's defaults where a value is None, and checks the rest.
 

@@ -7,6 +7,8 @@ import platform
 import subprocess
 from typing import Any
 
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.simulation import context
 
 _VERSIONS_OF = (
@@ -32,10 +34,36 @@ def now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def build(seed: int) -> dict[str, Any]:
-  """Returns the entries of the manifest of a run that starts."""
+def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
+  """Refuses a run on a table whose task folder has runs on another one, or on an earlier state.
+
+  Args:
+    folder: The folder of the run, TASK/METHOD/seed_S.
+    data_digest: The task's, "" where it has none.
+
+  Raises:
+    ValueError: If a manifest in the task's folder has another digest.
+  """
+  for path in folder.parent.parent.glob("*/seed_*/manifest.json") if data_digest else ():
+    if run_files.read_json(path).get("data") not in (None, data_digest):
+      raise ValueError(
+        f"Found runs on another table, other columns or earlier content in {path.parents[2]};"
+        " expected one table a folder: choose another --output_dir, or remove that folder."
+      )
+
+
+def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[str, Any]:
+  """Returns the entries of the manifest of a run that starts.
+
+  Args:
+    config: The run's.
+    error: The task's error of a client.
+    data_digest: The task's. A private run leaves it out, as it follows from the training clients.
+  """
   return {
-    "seed": seed,
+    "seed": config.seed,
+    "error": error,
+    "data": None if config.is_private else data_digest or None,
     "python": platform.python_version(),
     "versions": {name: importlib.metadata.version(name) for name in _VERSIONS_OF},
     "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from typing import NamedTuple, Optional
 
 from tff_superquantile.experiments.run import methods
@@ -37,6 +38,7 @@ _APART = {
   "_standin": ("data", "standin", "stand-in: generated data"),
   "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
 }
+_FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -117,8 +119,15 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  suffixes = [suffix for suffix, (field, value, _) in _APART.items() if _is(config, field, value)]
+  suffixes = [suffix for suffix, (field, text, _) in _APART.items() if _is(config, field, text)]
+  if config.label_column is not None:  # Of a table of the user's.
+    suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
+
+
+def _table(config: run_config.RunConfig) -> str:
+  """Returns the name of a table, that of its file or folder without the format."""
+  return _FORMATS.sub("", pathlib.Path(config.data_dir).absolute().name)
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -129,7 +138,10 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   remarks = [f" ({said})" for field, value, said in _APART.values() if _is(config, field, value)]
-  return printable(config.task) + "".join(remarks)
+  name = config.task
+  if config.label_column is not None:
+    name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"
+  return printable(name) + "".join(remarks)
 
 
 def _is(config: run_config.RunConfig, field: str, value: str) -> bool:

@@ -73,7 +73,8 @@ class RunConfig(_ParametersOfMethods):
 
   task: str = _flag(
     "synthetic",
-    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm.",
+    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm, or own, a"
+    " table of yours.",
   )
   data: str = _flag(
     "files",
@@ -246,7 +247,31 @@ class RunConfig(_ParametersOfMethods):
   data_dir: str = _flag(
     "",
     "EMNIST: LEAF's directory with train/ and test/, or TFF's emnist_all.sqlite or .sqlite.lzma;"
-    " empty to let TFF download it. Sent140: LEAF's directory, or Stanford's CSV.",
+    " empty to let TFF download it. Sent140: LEAF's directory, or Stanford's CSV. Own: a .csv,"
+    " .csv.gz or .parquet file, or a folder of such files.",
+  )
+  client_column: Optional[str] = _flag(
+    None,
+    "Own: the column whose values are the clients; None for a folder with a file for each client.",
+  )
+  label_column: Optional[str] = _flag(
+    None,
+    "Own: the column that is to be predicted.",
+  )
+  features: Optional[str] = _flag(
+    None,
+    "Own: the columns that the model reads, separated by commas; None for all others.",
+  )
+  label_kind: Optional[str] = _flag(
+    None,
+    "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
+    " where labels are not whole, or more than 100 different numbers.",
+    choices=("classes", "number"),
+  )
+  model: Optional[str] = _flag(
+    None,
+    "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
+    choices=("linear", "mlp"),
   )
   glove: str = _flag(
     "",

@@ -112,9 +112,10 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     training_loop.DivergedError: If training diverged.
   """
   context.limit_threads()  # Before reading the clients starts TensorFlow's threads.
-  task = tasks.get_task(config.task)
+  task = build.get_task(config)
   folder = names.run_path(config)
   config = build.resolve(config, task)
+  manifest.check_same_data(folder, task.data_digest)
   atomic_files.make_folder("output_dir", folder)
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, config.seed)
@@ -154,6 +155,7 @@ def _train(
   earlier: run_folder.Run,
 ) -> None:
   """Carries out the rounds and the final evaluation."""
+  print(task.description, end="\n" * bool(task.description), flush=True)
   model, splits = build.load_task(task, config)
   build.check_cohort(config, splits["train"])
   account = release = key = None
@@ -171,10 +173,11 @@ def _train(
     print(account.describe(), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
-  evaluators = evaluation.build_evaluators(model, evaluated, federated=config.engine == "ray")
+  on_ray = config.engine == "ray"
+  evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
 
   # Nothing above has failed, so from here on the folder is this run's.
-  described = manifest.build(config.seed)
+  described = manifest.build(config, task.error, task.data_digest)
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")

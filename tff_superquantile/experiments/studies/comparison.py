@@ -53,10 +53,10 @@ _COLUMNS = (
   tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False),
 )
 _NOTE = (
-  "Misclassification error over test clients in %, each client counted once: mean, standard"
-  " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Train loss:"
-  " mean in nats. Entries are means, and ± the standard deviation, over seeds; lower is better, the"
-  " lowest entry of a column is bold."
+  "{error} over test clients in %, each client counted once: mean, standard deviation (sd),"
+  " percentiles, mean of the worst and of the best 10 % of clients. Train loss: mean {loss}."
+  " Entries are means, and ± the standard deviation, over seeds; lower is better, the lowest entry"
+  " of a column is bold."
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %")
@@ -102,6 +102,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     )
   groups = run_folder.group_by_method(finished)
   figures, omitted = summary.draw(groups)
+  note = _NOTE.format(**provenance.units(finished[0]))
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {title: table(groups, columns) for title, columns in _FURTHER_COLUMNS.items()}
   return page.Page(
@@ -111,7 +112,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     summarize(groups),
     [
-      table(groups, title="Results", note=_NOTE, lead=_LEAD, brief=BRIEF),
+      table(groups, title="Results", note=note, lead=_LEAD, brief=BRIEF),
       *_changes(groups),
       *map(page.Text, provenance.notes(finished, unfinished)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),

@@ -164,6 +164,7 @@ class Results:
     ) as bar:
       for run, done in zip(missing, itertools.accumulate(sizes)):
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
+        finished_run.check_classes(run)
         config = finished_run.config(run, overrides or {})
         key = (config.task, task.Request.of_run(config))
         if key not in loaded:

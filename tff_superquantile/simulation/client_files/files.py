@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 # The suffix keeps the ids "index.json", "." and ".." from being files of their own meaning.
 SUFFIX = ".bin"
 INDEX_NAME = "index.json"
-Y_BYTES = 4  # int32
+Y_BYTES = 4  # int32 and float32
 # It stands in place of a client's index.
 WITHOUT_EXAMPLES = -1
 
@@ -38,11 +38,12 @@ class ClientFiles:
     x_shape: Shape of one example, without the batch dimension.
     x_dtype: The type of a stored x, "uint8" or "float32".
     x_scale: Factor from a stored x to the model's input (1 / 255 for pixels).
-    num_classes: One more than the largest label in the directory.
+    num_classes: One more than the largest label in the directory; 0 for labels that are numbers.
     num_dropped: Number of clients that were left out because they have too few examples; None if
       nobody has counted them.
     remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
       that have fewer than 100 examples".
+    y_dtype: The type of y: "int32" for classes, "float32" for numbers.
   """
 
   directory: str
@@ -54,13 +55,14 @@ class ClientFiles:
   num_classes: int
   num_dropped: Optional[int] = None
   remark: str = ""
+  y_dtype: str = "int32"
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-    """Returns the type of what a model reads: (x float32 [None, ...], y int32 [None])."""
+    """Returns the type of what a model reads: (x float32 [None, ...], y [None] of `y_dtype`)."""
     return (
       tf.TensorSpec((None,) + self.x_shape, tf.float32),
-      tf.TensorSpec((None,), tf.int32),
+      tf.TensorSpec((None,), self.y_dtype),
     )
 
   @functools.cached_property
@@ -159,7 +161,7 @@ class ClientFiles:
       client_ids: Which clients; all of them if `None`.
 
     Returns:
-      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y int32 [n], and offsets
+      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y [n], and offsets
       int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
 
     Raises:
@@ -169,14 +171,16 @@ class ClientFiles:
     counts = self.num_examples[self._indices(client_ids)]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     x = np.empty((offsets[-1],) + self.x_shape, self.x_dtype)
-    y = np.empty(offsets[-1], np.int32)
-    stored_x_dtype = np.dtype(self.x_dtype).newbyteorder("<")
+    y = np.empty(offsets[-1], self.y_dtype)
+    stored_x_dtype, stored_y_dtype = (
+      np.dtype(dtype).newbyteorder("<") for dtype in (self.x_dtype, self.y_dtype)
+    )
     for i, client_id in enumerate(client_ids):
       rows = slice(offsets[i], offsets[i + 1])
       raw = np.fromfile(client_path(self.directory, client_id), np.uint8)
       cut = int(counts[i]) * self.x_bytes
       x[rows] = raw[:cut].view(stored_x_dtype).reshape((-1,) + self.x_shape)
-      y[rows] = raw[cut:].view("<i4")
+      y[rows] = raw[cut:].view(stored_y_dtype)
     return x, y, offsets
 
 

@@ -52,7 +52,9 @@ def open_client_files(directory: Union[str, os.PathLike]) -> files.ClientFiles:
     x_dtype=index["x_dtype"],
     x_scale=index["x_scale"],
     num_classes=index["num_classes"],
-    num_dropped=index.get("num_dropped"),  # An earlier version did not keep it.
+    # An earlier version did not keep these.
+    num_dropped=index.get("num_dropped"),
+    y_dtype=index.get("y_dtype", "int32"),
   )
   record = opened.x_bytes + files.Y_BYTES
   expected = zip(opened.client_ids, opened.num_examples, index["checksums"])
@@ -101,7 +103,7 @@ def _read_index(path: str, remedy: str) -> dict[str, Any]:
 def _read_examples(
   client_files: files.ClientFiles, handle: Mapping[str, tf.Tensor], shuffle: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Reads, in a graph, x float32 [n, ...] and y int32 [n] of the client that `handle` names."""
+  """Reads, in a graph, x float32 [n, ...] and y [n] of the client that `handle` names."""
   x_bytes = client_files.x_bytes
   path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
   raw = tf.io.read_file(path)
@@ -109,7 +111,7 @@ def _read_examples(
   n = tf.strings.length(raw) // (x_bytes + files.Y_BYTES)
   x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
   x = tf.reshape(x, tf.concat([[n], np.asarray(client_files.x_shape, np.int32)], axis=0))
-  y = tf.io.decode_raw(tf.strings.substr(raw, n * x_bytes, n * files.Y_BYTES), tf.int32)
+  y = tf.io.decode_raw(tf.strings.substr(raw, n * x_bytes, n * files.Y_BYTES), client_files.y_dtype)
   if shuffle:
     # `index_shuffle` takes three times as long (measured: 0.9 ms against 0.3 for 117 examples).
     order = tf.random.experimental.stateless_shuffle(tf.range(n), handle["seed"])
@@ -131,7 +133,7 @@ def build_examples_fn(
 
   Returns:
     A `tf.function` of one argument of `HANDLE_TYPE` that returns all the client's examples, n of
-    them: (x float32 [n, ...], y int32 [n]).
+    them: (x float32 [n, ...], y [n]).
   """
   handle_spec = collections.OrderedDict(
     client_id=tf.TensorSpec([], tf.string),
@@ -155,7 +157,7 @@ def build_dataset_computation(
 ) -> tff.Computation:
   """Builds the computation that reads a client's examples as a `tf.data.Dataset` of batches.
 
-  Its type is (<client_id=str, seed=int64[2], index=int32> -> <float32[?, ...], int32[?]>*), for
+  Its type is (<client_id=str, seed=int64[2], index=int32> -> <float32[?, ...], y_dtype[?]>*), for
   `tff.simulation.compose_dataset_computation_with_learning_process`.
 
   Args:

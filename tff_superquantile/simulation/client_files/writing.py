@@ -16,39 +16,48 @@ from tff_superquantile.simulation.client_files import reading
 
 _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
+_Y_DTYPES = ("int32", "float32")
 
-# The shape and the type of x, without the number of examples.
-_XSpec = tuple[tuple[int, ...], str]
+# The shape and the type of x, without the number of examples, and the type of y.
+_Spec = tuple[tuple[int, ...], str, str]
+
+
+def _spec(x: np.ndarray, y: np.ndarray) -> _Spec:
+  return x.shape[1:], x.dtype.name, y.dtype.name
 
 
 def _check_client(
-  directory: str, client_id: str, x: np.ndarray, y: np.ndarray, x_spec: Optional[_XSpec]
+  directory: str, client_id: str, x: np.ndarray, y: np.ndarray, spec: Optional[_Spec]
 ) -> None:
-  """Raises a `ValueError` unless this client can be stored; `x_spec` is the first's shape, type."""
+  """Raises a `ValueError` unless this client can be stored; `spec` is the first's."""
   where = f"Client {client_id!r}, on its way to {directory},"
   if any("\ud800" <= character <= "\udfff" for character in client_id):
     raise ValueError(f"{where} has half of a character (a lone surrogate) in its id; rename it.")
   if not client_id or len(files.file_stem(client_id)) + len(files.SUFFIX) > _MAX_NAME_BYTES:
     raise ValueError(f"{where} has an id that is empty or too long to name a file; shorten it.")
-  if x.dtype.name not in _X_DTYPES or y.dtype != np.int32:
+  if x.dtype.name not in _X_DTYPES or y.dtype.name not in _Y_DTYPES:
     raise ValueError(
       f"{where} has x of type {x.dtype} and y of type {y.dtype}; expected uint8 or float32, and"
-      " int32."
+      " int32 (classes) or float32 (numbers)."
     )
   if x.ndim < 1 or y.shape != x.shape[:1] or not len(y):
     raise ValueError(
       f"{where} has x of shape {x.shape} and y of shape {y.shape}; expected at least one example"
       " and one label for each."
     )
-  if y.min() < 0:
+  if y.dtype == np.int32 and y.min() < 0:
     raise ValueError(f"{where} has the label {y.min()}; expected classes, numbered from 0.")
-  if x_spec is not None and (x.shape[1:], x.dtype.name) != x_spec:
+  if spec is not None and _spec(x, y) != spec:
     raise ValueError(
-      f"{where} has examples of shape {x.shape[1:]} and type {x.dtype}, the clients before it of"
-      f" shape {x_spec[0]} and type {x_spec[1]}; all must be alike."
+      f"{where} has examples of shape {x.shape[1:]} and type {x.dtype} with labels of type"
+      f" {y.dtype}, the clients before it of shape {spec[0]} and type {spec[1]} with labels of type"
+      f" {spec[2]}; all must be alike."
     )
-  if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
-    raise ValueError(f"{where} has values of x that are not finite; mend or drop those examples.")
+  for name, values in (("x", x), ("y", y)):
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+      raise ValueError(
+        f"{where} has values of {name} that are not finite; mend or drop those examples."
+      )
 
 
 def _write_into(
@@ -61,14 +70,14 @@ def _write_into(
   """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
   client_ids, num_examples, checksums = [], [], []
   num_classes = 0
-  x_spec: Optional[_XSpec] = None
+  spec: Optional[_Spec] = None
   for client_id, x, y in clients:
     x, y = np.asarray(x), np.asarray(y)
-    _check_client(target, client_id, x, y, x_spec)
-    x_spec = (x.shape[1:], x.dtype.name)
+    _check_client(target, client_id, x, y, spec)
+    spec = _spec(x, y)
     path = files.client_path(directory, client_id)
     content = x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes()
-    content += y.astype("<i4", copy=False).tobytes()
+    content += y.astype(y.dtype.newbyteorder("<"), copy=False).tobytes()
     try:
       # "x" refuses ids given twice, also those that a file system takes for the same name.
       with atomic_files.naming(path), open(path, "xb") as f:
@@ -81,13 +90,15 @@ def _write_into(
     client_ids.append(client_id)
     num_examples.append(len(y))
     checksums.append(zlib.crc32(content))
-    num_classes = max(num_classes, int(y.max()) + 1)
-  if x_spec is None:
+    if y.dtype == np.int32:
+      num_classes = max(num_classes, int(y.max()) + 1)
+  if spec is None:
     raise ValueError(f"Found no clients to write to {target}; expected at least one.")
   index = {
     "format_version": reading.FORMAT_VERSION,
-    "x_shape": list(x_spec[0]),
-    "x_dtype": x_spec[1],
+    "x_shape": list(spec[0]),
+    "x_dtype": spec[1],
+    "y_dtype": spec[2],
     "x_scale": x_scale,
     "num_classes": num_classes,
     "num_dropped": count_dropped(),
@@ -144,8 +155,9 @@ def write_client_files(
 
   Args:
     directory: The directory to make.
-    clients: (client id, x [n, ...] uint8 or float32, y [n] int32) of each client, with the same
-      type and trailing shape for all; taken one at a time, so that a generator needs no memory.
+    clients: (client id, x [n, ...] uint8 or float32, y [n] int32 or float32) of each client, with
+      the same types and trailing shape for all; taken one at a time, so that a generator needs no
+      memory.
     x_scale: Factor from a stored x to the model's input.
 
   Returns:

@@ -1,0 +1,85 @@
+"""Builds models of rows of numbers: linear ones, or with one hidden layer; classes or numbers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.models import classifiers
+from tasks.models import networks
+
+
+def _linear(
+  num_features: int, num_scores: int
+) -> tuple[list[np.ndarray], Callable[[Sequence[Any], tf.Tensor], tf.Tensor]]:
+  """Returns zero weights W and b, and the function x W + b."""
+  weights = [np.zeros((num_features, num_scores), np.float32), np.zeros(num_scores, np.float32)]
+  return weights, lambda weights, x: tf.matmul(x, weights[0]) + weights[1]
+
+
+def _mlp(
+  seed: int, num_features: int, num_scores: int, hidden_size: int
+) -> tuple[list[np.ndarray], Callable[[Sequence[Any], tf.Tensor], tf.Tensor]]:
+  """Returns Glorot's uniform weights, zero biases, and the function relu(x V + a) W + b."""
+  networks.check_seed(seed)
+  weights = [
+    networks.glorot_uniform(seed, 0, (num_features, hidden_size)),
+    np.zeros(hidden_size, np.float32),
+    networks.glorot_uniform(seed, 1, (hidden_size, num_scores)),
+    np.zeros(num_scores, np.float32),
+  ]
+
+  def scores(weights: Sequence[Any], x: tf.Tensor) -> tf.Tensor:
+    hidden = tf.nn.relu(tf.matmul(x, weights[0]) + weights[1])
+    return tf.matmul(hidden, weights[2]) + weights[3]
+
+  return weights, scores
+
+
+def build_table_model(
+  seed: int,
+  input_spec: tuple[tf.TensorSpec, tf.TensorSpec],
+  *,
+  num_classes: int,
+  hidden_size: int = 0,
+) -> tff.learning.models.FunctionalModel:
+  """Builds a model of rows of numbers.
+
+  Scores s are x W + b from zero weights, or relu(x V + a) W + b with a hidden layer. For two
+  classes there is one score, the logit of class 1, and the binary logistic loss; for more, one a
+  class and the softmax cross entropy. For numbers y the loss of an example is (s - y)^2 / 2.
+
+  Args:
+    seed: Seed of the initial weights of a hidden layer, not negative.
+    input_spec: `tf.TensorSpec` of x, float32 [None, features], and of y, [None], int32 classes or
+      float32 numbers.
+    num_classes: Number of classes; 0 for numbers.
+    hidden_size: Width of the hidden layer; 0 for none.
+
+  Returns:
+    A model with weights W [features, scores], b [scores], or V [features, hidden], a [hidden], W
+    [hidden, scores], b [scores].
+  """
+  num_features = classifiers.count_features(input_spec[0])
+  num_scores = num_classes if num_classes > 2 else 1
+  if hidden_size:
+    weights, scores = _mlp(seed, num_features, num_scores, hidden_size)
+  else:
+    weights, scores = _linear(num_features, num_scores)
+  if num_classes > 2:
+    return classifiers.build_classifier(weights, scores, input_spec)
+
+  def score(weights: Sequence[Any], x: tf.Tensor) -> tf.Tensor:
+    return tf.squeeze(scores(weights, x), axis=1)
+
+  if num_classes:
+    return classifiers.build_binary_classifier(weights, score, input_spec)
+
+  def loss(
+    output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+  ) -> tf.Tensor:
+    return classifiers.mean(0.5 * tf.square(output - label), sample_weight)
+
+  return classifiers.build_model(weights, score, loss, input_spec)

@@ -1,0 +1,114 @@
+"""A table of the user's own: a row an example, a column that says whose it is.
+
+A fifth of the clients, chosen by the seed, are to test on. Model, cohort and learning rate follow
+from the table. `features` says how columns become numbers.
+"""
+
+import dataclasses
+import functools
+import math
+
+import tensorflow_federated as tff
+
+from tasks import models
+from tasks import request as request_lib
+from tasks import splits
+from tasks import task
+from tasks.own import conversion
+from tasks.own import summary
+from tff_superquantile.simulation import client_files
+
+_TEST_FRACTION = 0.2
+_HIDDEN_SIZES = {"linear": 0, "mlp": 64}
+_COHORT = 100
+_LEARNING_RATE = 0.1
+
+
+def _split(pools: splits.Pools, seed: int) -> splits.Pools:
+  """Shuffles the clients and cuts off those to test on, at least one."""
+  [pool] = splits.shuffle(pools, seed)
+  num_clients = len(pool.client_ids)
+  return splits.cut(pool, num_clients - max(1, round(_TEST_FRACTION * num_clients)))
+
+
+def _open(request: task.Request) -> tuple[client_files.ClientFiles, summary.Summary]:
+  """Opens all clients of a table, by the split of this task."""
+  least = request.min_examples_per_client or _OWN.min_examples
+  request = dataclasses.replace(request, min_examples_per_client=least)
+  return conversion.open_clients(request, functools.partial(_OWN.split_clients, request=request))
+
+
+def _open_clients(request: task.Request) -> splits.Pools:
+  return [_open(request)[0]]
+
+
+def _build_linear_model(
+  seed: int, clients: client_files.ClientFiles
+) -> tff.learning.models.FunctionalModel:
+  return models.build_table_model(seed, clients.input_spec, num_classes=clients.num_classes)
+
+
+def _adapt(request: task.Request) -> task.Task:
+  """Returns the task of the table that a request names.
+
+  The gradient of a linear model's loss is L-Lipschitz with L <= E|(x, 1)|^2, and half of that for
+  classes. A feature adds 1 to E|x|^2 if it is standardised, at most 1 if it is one-hot: so that the
+  learning rate 1 / (features + 1), or 0.1 where this is less, is at most 1 / L.
+  """
+  files, found = _open(request)
+  num_classes = len(found.classes)
+  defaults = dict(
+    _OWN.defaults,
+    clients_per_round=min(_COHORT, found.num_train),
+    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.features))),
+    # Before training every loss is log(classes); of numbers the mean loss is 1/2.
+    max_loss=max(1.5, math.log(max(1, num_classes))),
+  )
+
+  def build_model(
+    seed: int, clients: client_files.ClientFiles
+  ) -> tff.learning.models.FunctionalModel:
+    return models.build_table_model(
+      seed,
+      clients.input_spec,
+      num_classes=num_classes,
+      hidden_size=_HIDDEN_SIZES[request.model or "linear"],
+    )
+
+  return dataclasses.replace(
+    _OWN,
+    build_model=build_model,
+    open_clients=lambda request: [files],
+    defaults=defaults,
+    adapt=None,
+    error="misclassification" if num_classes else "rmse",
+    description=found.text(),
+    data_digest=found.digest,
+  )
+
+
+_OWN = task.Task(
+  name="own",
+  build_model=_build_linear_model,
+  model_takes_clients=True,
+  open_clients=_open_clients,
+  split=_split,
+  adapt=_adapt,
+  reads=("data_dir", *request_lib.TABLE_FIELDS),
+  min_examples=1,
+  defaults=dict(
+    num_rounds=200,
+    clients_per_round=_COHORT,
+    client_learning_rate=_LEARNING_RATE,
+    batch_size=32,
+    local_epochs=1,
+    l2=1e-4,
+    client_weighting="num_examples",
+    learning_rate_decay=1.0,
+    rounds_per_decay=1,
+    rounds_per_evaluation=10,
+    max_loss=1.5,
+  ),
+)
+
+TASKS = (_OWN,)

@@ -1,0 +1,115 @@
+"""Says what was found in a table of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+
+_MOST_CLASSES = 12  # Listed with their share.
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """A column of the table that is a feature, or is not used.
+
+  Attributes:
+    name: Its name.
+    kind: "number", "boolean", "category", or "dropped".
+    missing: Number of rows without a value.
+    width: Number of the model's inputs.
+    remark: Anything else, such as why it was dropped.
+  """
+
+  name: str
+  kind: str
+  missing: int
+  width: int
+  remark: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """What was found in a table; all are values of JSON.
+
+  Attributes:
+    digest: Identifies the table and its columns.
+    label_column: The column of labels.
+    client_column: The column of clients.
+    rows: Number of rows that are described: of the clients with enough examples, and in a private
+      run of those that are not trained on.
+    clients: Number of these clients.
+    whose: Words for these clients.
+    num_dropped: Number of clients with too few examples.
+    min_examples: The least number of examples.
+    num_train: Number of training clients.
+    classes: Name and number of rows of each class; empty for labels that are numbers.
+    label_mean: Mean of labels that are numbers, over the reference clients; else 0.
+    label_std: Standard deviation of these; else 1.
+    columns: The columns besides clients and labels.
+  """
+
+  digest: str
+  label_column: str
+  client_column: str
+  rows: int
+  clients: int
+  whose: str
+  num_dropped: int
+  min_examples: int
+  num_train: int
+  classes: Sequence[tuple[str, int]]
+  label_mean: float
+  label_std: float
+  columns: Sequence[Column]
+
+  @property
+  def features(self) -> list[Column]:
+    """Returns the columns that the model reads."""
+    return [column for column in self.columns if column.width]
+
+  def text(self) -> str:
+    """Returns lines for people."""
+    return "\n".join(self._lines())
+
+  def _lines(self) -> Iterator[str]:
+    yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
+    if self.num_dropped:
+      yield (
+        f"dropped: {self.num_dropped} clients with fewer than {self.min_examples} examples"
+        " (--min_examples_per_client)"
+      )
+    yield self._label()
+    used, dropped = self.features, len(self.columns) - len(self.features)
+    yield (
+      f"{len(used)} features, {sum(column.width for column in used)} inputs of the model"
+      + (f"; {dropped} columns dropped" if dropped else "")
+    )
+    alike: dict[tuple, list[str]] = {}
+    for c in self.columns:
+      alike.setdefault((c.kind, c.missing, c.width, c.remark), []).append(c.name)
+    cells = [["column", "kind", "missing", "inputs", ""]]
+    cells += [[_list(names), *map(str, facts)] for facts, names in alike.items()]
+    yield from _lay_out(cells)
+
+  def _label(self) -> str:
+    label = f"label {self.label_column}:"
+    if not self.classes:
+      return f"{label} numbers, mean {self.label_mean:.6g}, standard deviation {self.label_std:.6g}"
+    shares = [f"{name} {100 * n / self.rows:.1f} %" for name, n in self.classes]
+    return f"{label} {len(self.classes)} classes: {_list(shares, _MOST_CLASSES)}"
+
+
+def _list(names: Sequence[str], most: int = 4) -> str:
+  """Returns names separated by commas, without the last where they are many."""
+  more = len(names) - most
+  return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _lay_out(cells: Sequence[Sequence[str]]) -> list[str]:
+  """Returns lines with the cells below one another."""
+  printable = [["".join(c if c.isprintable() else "?" for c in cell) for cell in r] for r in cells]
+  widths = [max(map(len, column)) for column in zip(*printable)]
+  return [
+    "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    for row in printable
+  ]

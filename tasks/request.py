@@ -1,0 +1,70 @@
+"""The clients that a run asks a task for."""
+
+import dataclasses
+from typing import Any, Optional
+
+# Fields of a request, and flags, for which only some tasks have a use.
+TABLE_FIELDS = ("client_column", "label_column", "features", "label_kind", "model")
+OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """The clients that a run asks a task for. Most fields are the flags of their names.
+
+  Attributes:
+    cache_dir: Where converted files are kept for the next run.
+    seed: Seed of the choice of clients and of all else that the split draws; not negative.
+    data_dir: Where the user's files are; "" to download, or if the task makes its own.
+    glove: File of word vectors, for text; "" for one that lies where the data is.
+    min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
+    num_train_clients: The number of clients to train on; 0 for the task's own number.
+    num_test_clients: The number of clients to test on; 0 for the task's own number.
+    validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
+    client_column: The column of a table that names the clients; None for a folder with a file each.
+    label_column: The column of a table that holds the labels.
+    features: The columns of a table that a model reads, separated by commas; None for all others.
+    label_kind: What labels are: "classes", "number", or None to tell by their values.
+    model: The model of a table, "linear" or "mlp"; None for linear.
+    standin: Whether to take generated data with the shapes of the real one.
+    is_private: Whether nothing that one training client computes may depend on another's data but
+      by what the run releases.
+  """
+
+  cache_dir: str
+  seed: int = 0
+  data_dir: str = ""
+  glove: str = ""
+  min_examples_per_client: int = 0
+  num_train_clients: int = 0
+  num_test_clients: int = 0
+  validation_fraction: float = 0.0
+  client_column: Optional[str] = None
+  label_column: Optional[str] = None
+  features: Optional[str] = None
+  label_kind: Optional[str] = None
+  model: Optional[str] = None
+  standin: bool = False
+  is_private: bool = False
+
+  def __post_init__(self) -> None:
+    if self.seed < 0:
+      raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
+    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client"):
+      if getattr(self, name) < 0:
+        raise ValueError(
+          f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
+          " own."
+        )
+    if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
+      raise ValueError(
+        f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"
+        " for none."
+      )
+
+  @classmethod
+  def of_run(cls, config: Any) -> "Request":
+    """Builds the request of a run from its config, whose fields have the same names."""
+    names = {field.name for field in dataclasses.fields(cls)} - {"standin"}
+    shared = {name: getattr(config, name) for name in names}
+    return cls(standin=config.data == "standin", **shared)

@@ -1,0 +1,364 @@
+"""A table of the user's own, against what pandas and numpy make of it."""
+
+import gzip
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+import tasks
+from tasks import models
+from tasks import task
+from tasks.own import conversion
+from tasks.own import features
+
+_NUM_CLIENTS = 12
+
+
+def _table(rng, *, labels=("no", "yes")):
+  """Clients of 3 to 14 examples, with every kind of column."""
+  sizes = 3 + np.arange(_NUM_CLIENTS)
+  n = sizes.sum()
+  table = pd.DataFrame({"site": np.repeat([f"Köln, {i:02d}" for i in range(_NUM_CLIENTS)], sizes)})
+  table["age"] = rng.normal(50, 20, n).round(3)
+  table["dose"] = np.where(rng.random(n) < 0.3, np.nan, rng.exponential(1e6, n))
+  table["ward"] = rng.choice(["a,b", "«ü»", 'say "c"', None], n)
+  table["smokes"] = rng.random(n) < 0.4
+  table["constant"] = 7
+  table["name"] = [f"person {i}" for i in range(n)]
+  table["number"] = np.arange(n)
+  table["outcome"] = rng.choice(labels, n)
+  return table.sample(frac=1, random_state=0).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def table():
+  return _table(np.random.default_rng(0))
+
+
+@pytest.fixture
+def ask(tmp_path, table):
+  """Asks for the task of a table, which is first written to a file; `changes` override."""
+
+  def ask(frame=table, name="visits.csv", text=None, **changes):
+    path = tmp_path / name
+    if text is not None:
+      path.write_text(text)
+    elif frame is not None:
+      frame.to_csv(path, index=False)
+    columns = dict(client_column="site", label_column="outcome")
+    request = dict(cache_dir=str(tmp_path / "cache"), data_dir=str(path), **columns)
+    wanted = task.Request(**{**request, **changes})
+    return tasks.get_task("own").for_request(wanted), wanted
+
+  return ask
+
+
+def _load(files):
+  """{client: (x, y)}."""
+  x, y, offsets = files.load()
+  return {
+    client: (x[start:end], y[start:end])
+    for client, start, end in zip(files.client_ids, offsets, offsets[1:])
+  }
+
+
+def _expected_x(table, reference):
+  """What pandas makes of the columns, {client: x}; the last is said to be an id, but is used."""
+  of_reference = table[table["site"].isin(reference)]
+  x = pd.DataFrame(index=table.index)
+  for name in ("age", "dose", "smokes", "number"):
+    numbers, seen = table[name].astype(float), of_reference[name].astype(float)
+    x[name] = ((numbers - seen.mean()) / seen.std(ddof=0)).fillna(0.0)
+    if seen.isna().any():
+      x[f"{name} missing"] = numbers.isna().astype(float)
+  for category in sorted(of_reference["ward"].dropna().unique()):
+    x[f"ward {category}"] = (table["ward"] == category).astype(float)
+  x["ward missing"] = table["ward"].isna().astype(float)
+  order = [c for n in ("age", "dose", "ward", "smokes", "number") for c in x if c.startswith(n)]
+  x = x[order].astype(np.float32)
+  return {site: x[table["site"] == site].to_numpy() for site in table["site"].unique()}
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_features_are_those_of_pandas_by_the_reference_clients_alone(ask, table, is_private):
+  one, request = ask(validation_fraction=0.25, is_private=is_private)
+  splits = one.load_clients(request)
+  sizes = {split: len(files.client_ids) for split, files in splits.items()}
+  assert sizes == {"train": 8, "validation": 2, "test": 2}
+  ids = {split: set(files.client_ids) for split, files in splits.items()}
+  assert set.union(*ids.values()) == set(table["site"])
+  expected = _expected_x(table, ids["validation"] | ids["test"] if is_private else ids["train"])
+  for files in splits.values():
+    for client, (x, y) in _load(files).items():
+      np.testing.assert_allclose(x, expected[client], rtol=1e-5, atol=1e-6)
+      labels = table[table["site"] == client]["outcome"]
+      np.testing.assert_array_equal(y, labels == "yes")
+  assert "constant" in one.description and "one value only, 7" in one.description
+  assert "categories, each value once: an id" in one.description  # Names.
+  assert "each value once: an id?" in one.description  # Numbers, which are used.
+
+
+def test_values_of_test_clients_do_not_enter(ask, table):
+  one, request = ask(features="age,ward")
+  test = one.load_clients(request)["test"].client_ids
+  other = table.copy()
+  other.loc[other["site"].isin(test), "age"] = 1e9
+  other.loc[other["site"].isin(test), "ward"] = "unknown"
+  two, request = ask(other, features="age,ward")
+  first, second = (_load(t.load_clients(request)["train"]) for t in (one, two))
+  for client in first:
+    np.testing.assert_array_equal(first[client][0], second[client][0])
+  for x, _ in _load(two.load_clients(request)["test"]).values():
+    assert np.all(x[:, 0] > 1e6 - 1) and not x[:, 1:].any()
+
+
+def test_in_private_runs_values_of_training_clients_change_their_own_inputs_alone(ask, table):
+  one, request = ask(features="age,dose,ward", is_private=True)
+  changed, *others = one.load_clients(request)["train"].client_ids
+  other = table.copy()
+  other.loc[other["site"] == changed, ["age", "dose"]] = 1e50
+  other.loc[other["site"] == changed, "ward"] = "unknown"
+  two, request = ask(other, features="age,dose,ward", is_private=True)
+  assert two.description == one.description
+  first, second = (_load(t.load_clients(request)["train"]) for t in (one, two))
+  for client in others:
+    np.testing.assert_array_equal(first[client][0], second[client][0])
+  assert not np.array_equal(first[changed][0], second[changed][0])
+
+
+@pytest.mark.parametrize("form", ["gz", "folder", "folder with a column", "parquet"])
+def test_all_forms_of_a_table_hold_the_same(ask, table, tmp_path, form):
+  base, request = ask()
+  expected = {split: _load(files) for split, files in base.load_clients(request).items()}
+  table = table.sort_values("site", kind="stable")
+  if form == "gz":
+    with gzip.open(tmp_path / "visits.csv.gz", "wt") as file:
+      table.to_csv(file, index=False)
+    one, request = ask(None, "visits.csv.gz")
+  elif form == "parquet":
+    pytest.importorskip("pyarrow", reason="pyarrow, which reads Parquet, is not installed")
+    table.to_parquet(tmp_path / "visits.parquet")
+    one, request = ask(None, "visits.parquet")
+  else:
+    (tmp_path / "visits").mkdir()
+    has_column = form != "folder"
+    for site, rows in table.groupby("site"):
+      rows = rows if has_column else rows.drop(columns="site")
+      rows.to_csv(tmp_path / "visits" / f"{site}.csv", index=False)
+    one, request = ask(None, "visits", client_column="site" if has_column else None)
+  for split, files in one.load_clients(request).items():
+    found = _load(files)
+    assert list(found) == list(expected[split])
+    for client, (x, y) in found.items():
+      np.testing.assert_allclose(x, expected[split][client][0], rtol=1e-5, atol=1e-6)
+      np.testing.assert_array_equal(y, expected[split][client][1])
+
+
+def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monkeypatch):
+  def open_directory(*args, **changes):
+    one, request = ask(*args, **changes)
+    return one.load_clients(request)["train"].directory
+
+  first = open_directory()
+  other = table.assign(age=table["age"] + 1)
+  directories = [
+    first,
+    open_directory(other),
+    open_directory(seed=1),
+    open_directory(features="age"),
+  ]
+  directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
+  directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
+  assert len(set(directories)) == len(directories)
+  monkeypatch.setattr(conversion, "_Table", None)  # Nothing is converted again.
+  assert open_directory() == first
+  described = ask()[0].description
+  assert "102 examples of 12 clients (site)" in described
+
+
+def test_digest_tells_data_apart_but_not_splits(ask, table):
+  digest = ask()[0].data_digest
+  assert digest == ask(seed=1)[0].data_digest == ask(model="mlp")[0].data_digest
+  others = [
+    ask(features="age"),
+    ask(min_examples_per_client=4),
+    ask(table.assign(age=table.number)),
+  ]
+  assert len({digest, *(one.data_digest for one, _ in others)}) == 4
+
+
+def test_defaults_fit_few_clients_and_many(ask):
+  for num_clients, cohort, rate in ((10, 8, 0.1), (400, 100, 0.1)):
+    n = np.arange(2 * num_clients)
+    frame = pd.DataFrame({"site": n % num_clients, "v": n % 7, "outcome": n // num_clients})
+    defaults = ask(frame)[0].defaults
+    assert defaults["clients_per_round"] == cohort
+    assert defaults["client_learning_rate"] == rate
+
+
+def test_small_clients_are_dropped_counted_and_said(ask):
+  one, request = ask(min_examples_per_client=6)
+  ids = {i for files in one.load_clients(request).values() for i in files.client_ids}
+  assert ids == {f"Köln, {i:02d}" for i in range(3, 12)}
+  assert "dropped: 3 clients with fewer than 6 examples (--min_examples_per_client)" in (
+    one.description
+  )
+
+
+def test_numbers_are_standardised_and_predicted_by_least_squares(ask, table):
+  numbers = table.assign(outcome=1e6 + 50 * table["age"])
+  one, request = ask(numbers, features="age")
+  splits = one.load_clients(request)
+  assert one.error == "rmse"
+  train = numbers[numbers["site"].isin(splits["train"].client_ids)]["outcome"]
+  for client, (_, y) in _load(splits["test"]).items():
+    wanted = (numbers[numbers["site"] == client]["outcome"] - train.mean()) / train.std(ddof=0)
+    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+  model = one.build_model_for(splits["train"], 0)
+  assert model.input_spec[1].dtype == tf.float32
+  x, y, _ = splits["test"].load()
+  # Both are standardised by the same clients: y is x.
+  weights = ((np.array([[0.5]], np.float32), np.array([0.25], np.float32)), ())
+  output = model.predict_on_batch(weights, tf.constant(x), training=False)
+  np.testing.assert_allclose(output, 0.5 * x[:, 0] + 0.25, rtol=1e-5)
+  loss = np.mean((0.5 * x[:, 0] + 0.25 - y) ** 2) / 2
+  np.testing.assert_allclose(model.loss(output, tf.constant(y)), loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_classes", [0, 2, 5])
+def test_hidden_layer_is_that_of_numpy_and_depends_on_the_seed(num_classes):
+  spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int32 if num_classes else tf.float32))
+  build = models.build_table_model
+  one, other = (build(s, spec, num_classes=num_classes, hidden_size=4) for s in (0, 1))
+  v, a, w, b = one.initial_weights[0]
+  assert not np.array_equal(v, other.initial_weights[0][0])
+  assert w.shape == (4, 5 if num_classes == 5 else 1)
+  x = np.random.default_rng(0).normal(size=[6, 3]).astype(np.float32)
+  found = one.predict_on_batch(((v, a + 1, w, b + 2), ()), tf.constant(x), training=False)
+  expected = np.maximum(x @ v + a + 1, 0) @ w + b + 2
+  np.testing.assert_allclose(found, expected if num_classes == 5 else expected[:, 0], rtol=1e-4)
+
+
+def test_linear_models_follow_from_the_labels(ask, table):
+  for labels, shapes in ((("a", "b"), [(1, 1), (1,)]), ((3, 1, 2), [(1, 3), (3,)])):
+    one, request = ask(_table(np.random.default_rng(1), labels=labels), features="age")
+    files = one.load_clients(request)["train"]
+    model = one.build_model_for(files, 0)
+    assert [w.shape for w in model.initial_weights[0]] == shapes
+    assert files.num_classes == len(labels)
+  assert "3 classes: 1 " in one.description
+  # A kind that is asked for wins.
+  assert ask(table.assign(outcome=[0, 1] * 51), label_kind="number")[0].error == "rmse"
+  halves = table.assign(outcome=[0.5, 1.5] * 51)
+  assert ask(halves)[0].error == "rmse"
+  assert ask(halves, label_kind="classes")[0].error == "misclassification"
+
+
+_HEADER = "site,outcome,v\n"
+_GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
+
+
+@pytest.mark.parametrize(
+  "text, changes, said",
+  [
+    (_GOOD, dict(data_dir=""), "no --data_dir"),
+    (_GOOD, dict(data_dir="/nowhere/x.csv"), "no file or folder /nowhere/x.csv"),
+    (_GOOD, dict(data_dir=__file__), "expected a file .csv, .csv.gz, .parquet"),
+    ("", {}, "is empty"),
+    (_HEADER, {}, "has no rows"),
+    ("site,outcome,v,v\n1,2,3,4\n", {}, "the column 'v' twice"),
+    ("site,outcome,v\n1,2,3,4\n", {}, "3 names of columns and 4 values"),
+    (_GOOD + "1,2,3,4\n", {}, "cannot be read .*line 26"),
+    (_GOOD, dict(client_column=None), "no --client_column"),
+    (_GOOD, dict(label_column=None), "no --label_column; .* site, outcome, v"),
+    (_GOOD, dict(label_column="outcom"), "'outcom' for --label_column; .* did you mean 'outcome'"),
+    (_GOOD, dict(features="v,w"), "'w' for --features"),
+    (_GOOD, dict(features="v,v"), "in two places"),
+    (_GOOD, dict(label_column="site"), "in two places"),
+    (_GOOD + ",1,1\n ,1,1\n", {}, "2 of 26 rows without a client"),
+    (_GOOD + "1,,1\n", {}, "1 of 25 rows without a label"),
+    (_GOOD.replace(",1,", ",0,"), {}, "one class, 0"),
+    (_HEADER + "1,0,1\n1,1,2\n", {}, "1 clients in"),
+    (_GOOD, dict(min_examples_per_client=5), "0 clients in .*without 6 that have too few"),
+    (_GOOD.replace(",1,", ",x,"), dict(label_kind="number"), "12 of 24 labels .* first 'x'"),
+    (_GOOD + "1,inf,1\n", dict(label_kind="number"), "1 labels that are infinite"),
+    (_GOOD + "1,1,inf\n1,1,1e300\n", {}, "2 infinite values, or beyond 1e\\+100, in column 'v'"),
+    (_HEADER + "".join(f"{i % 6},{i % 2},7\n" for i in range(24)), {}, "v: one value only, 7"),
+    ("site,outcome\n1,1\n2,0\n3,1\n", {}, r"no feature .*\(none\)"),
+    (_GOOD, dict(glove="g"), "--glove=g for own"),
+    (_GOOD, dict(standin=True), "has no stand-in"),
+  ],
+)
+def test_mistakes_are_sentences(ask, text, changes, said):
+  with pytest.raises(ValueError, match=said) as caught:
+    ask(None, text=text, **changes)
+  assert "\n" not in str(caught.value)
+
+
+def test_the_table_of_the_mistakes_is_good_without_them(ask):
+  one, request = ask(None, text=_GOOD)
+  assert {s: len(f.client_ids) for s, f in one.load_clients(request).items()} == {
+    "train": 5,
+    "test": 1,
+  }
+
+
+def test_too_many_categories_are_dropped_or_refused_where_they_are_named(ask, table):
+  with pytest.raises(ValueError, match="each value once: an id, in column 'name' of --features"):
+    ask(features="name,age")
+  many = pd.concat([table] * 5, ignore_index=True)
+  for num_wards, said in ((100, "100 categories"), (101, "101 categories, more than 100")):
+    wards = many.assign(ward=[f"ward {i % num_wards}" for i in range(len(many))])
+    one, _ = ask(wards)
+    assert said in one.description
+    assert bool(re.search("ward +dropped", one.description)) == (num_wards == 101)
+  with pytest.raises(ValueError, match="more than 100, in column 'ward' of --features"):
+    ask(wards, features="ward,age")
+
+
+def test_files_that_cannot_be_read_are_named(ask, tmp_path):
+  (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(_GOOD.encode() * 99)[:-50])
+  (tmp_path / "latin.csv").write_bytes("site,outcome,ü\n".encode("latin-1"))
+  for name in ("cut.csv.gz", "latin.csv"):
+    with pytest.raises(ValueError, match=f"{name} cannot be read"):
+      ask(None, name)
+
+
+def test_folders_with_mistakes_are_refused(ask, tmp_path):
+  folder = tmp_path / "clients"
+  folder.mkdir()
+  with pytest.raises(ValueError, match="no .csv, .csv.gz, .parquet in the folder"):
+    ask(None, "clients", client_column=None)
+  for i in range(3):
+    (folder / f"{i}.csv").write_text("outcome,v\n0,1\n1,2\n")
+  (folder / "3.csv").write_text("outcome,w\n0,1\n")
+  with pytest.raises(ValueError, match=r"3.csv lacks or adds the columns \['v', 'w'\]"):
+    ask(None, "clients", client_column=None)
+  (folder / "3.csv").rename(folder / "0.csv.gz")
+  (folder / "0.csv.gz").write_bytes(gzip.compress(b"outcome,v\n0,1\n"))
+  with pytest.raises(ValueError, match="two files for the client '0'"):
+    ask(None, "clients", client_column=None)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(ask, tmp_path, monkeypatch):
+  monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+  (tmp_path / "visits.parquet").write_bytes(b"PAR1")
+  with pytest.raises(ValueError, match="pip install 'pyarrow>="):
+    ask(None, "visits.parquet")
+
+
+def test_clients_keep_their_names(ask):
+  rows = "".join(f"{site},{i % 2},{i}\n" for i, site in enumerate(["007", "7", "NA", "x"] * 3))
+  one, request = ask(None, text=_HEADER + rows)
+  ids = [i for files in one.load_clients(request).values() for i in files.client_ids]
+  assert sorted(ids) == ["007", "7", "NA", "x"]
+
+
+def test_values_of_other_clients_are_bounded_in_float32():
+  column = pd.Series([0.0, 1e-30, 1e90, np.nan], name="v")
+  feature, _ = features.fit(column, np.array([True, True, False, False]))
+  x = features.encode([feature], np.arange(4))
+  np.testing.assert_allclose(x[:, 0], [-1, 1, 1e6, 0], rtol=1e-6)

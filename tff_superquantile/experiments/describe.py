@@ -1,0 +1,95 @@
+r"""Describes the clients of a task: their number, their examples, and what was found in a table.
+
+    python -m tff_superquantile.experiments.describe --task=emnist_linear --data_dir=DIR
+    python -m tff_superquantile.experiments.describe --task=own --data_dir=FILE \
+        --client_column=site --label_column=outcome
+
+The flags are those of `train`. The numbers are those of the paper's table of data sets: clients,
+classes, and the examples of a client, for each split. With the flags of a private run, what is
+told of training clients is their number alone. Nothing is trained; the converted clients are kept
+for the runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+import numpy as np
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+
+flags.adopt_module_key_flags(train_flags)
+_ORDER = ("train", "validation", "test")
+_HEADINGS = ("split", "clients", "examples", "min", "median", "max", "classes", "largest class")
+
+
+def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
+  """Returns a row of the table; of training clients in a private run nothing but their number."""
+  clients = str(len(files.client_ids))
+  if is_hidden:
+    return (split, clients, *["-"] * (len(_HEADINGS) - 2))
+  counts = files.num_examples
+  sizes = (counts.sum(), counts.min(), np.median(counts), counts.max())
+  _, labels, _ = files.load()
+  of_labels = ("-", "-")
+  if files.num_classes:
+    of_classes = np.bincount(labels)
+    of_labels = (str(np.count_nonzero(of_classes)), f"{100 * of_classes.max() / len(labels):.1f} %")
+  return (split, clients, *(f"{size:g}" for size in sizes), *of_labels)
+
+
+def table(config: run_config.RunConfig) -> str:
+  """Returns the table of a run's clients.
+
+  Args:
+    config: The config that was asked for.
+
+  Returns:
+    A line for each split: its clients, their examples in all and of one client (least, median,
+    most), the classes among these, and the share of the most frequent one.
+
+  Raises:
+    ValueError: If the data cannot be had.
+  """
+  with cli.starting_tensorflow():
+    import tasks
+    from tff_superquantile.experiments.run import build
+
+  splits = build.get_task(config).load_clients(tasks.task.Request.of_run(config))
+  rows: list[tuple[str, ...]] = [_HEADINGS]
+  for split in _ORDER:
+    if split in splits:
+      rows.append(_row(split, splits[split], config.is_private and split == "train"))
+  widths = [max(map(len, cells)) for cells in zip(*rows)]
+  return "\n".join(
+    "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))])
+    for row in rows
+  )
+
+
+def print_description(config: run_config.RunConfig) -> None:
+  """Prints what was found in the user's files, and the table of the clients.
+
+  Args:
+    config: The config that was asked for.
+
+  Raises:
+    ValueError: If the data cannot be had.
+  """
+  with cli.starting_tensorflow():
+    from tff_superquantile.experiments.run import build
+
+  said = [names.task_title(config), build.get_task(config).description, table(config)]
+  print("\n".join(filter(None, said)), flush=True)
+
+
+def main() -> None:
+  print_description(train_flags.config())
+
+
+if __name__ == "__main__":
+  cli.run(main)
