@@ -24,13 +24,17 @@ __all__, __getattr__, __dir__ = lazy.attach(
   ),
   {
     "algorithms": (
+      "build_aaggff",
       "build_agnostic_fed_avg",
       "build_fed_avg",
       "build_fed_prox",
+      "build_gifair",
+      "build_private_fed_avg",
       "build_private_superquantile_fed_avg",
       "build_private_weighted_fed_avg",
       "build_prop_fair",
       "build_q_fed_avg",
+      "build_semi_vred",
       "build_superquantile_fed_avg",
       "build_tilted_erm",
     ),

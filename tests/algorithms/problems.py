@@ -1,6 +1,7 @@
 """Small federated problems for the tests of algorithms, with independent numpy oracles."""
 
 import collections
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -165,3 +166,30 @@ def local_sgd(weights, x, y, *, learning_rate, batch_size, epochs=1, l2=0.0):
 
 def initial_weights():
   return [w.astype(np.float64) for w in linear_model().initial_weights[0]]
+
+
+CDFS = {
+  "normal": lambda x: 0.5 * (1.0 + np.vectorize(math.erf)((x - 1.0) / np.sqrt(2.0))),
+  "logistic": lambda x: 1.0 / (1.0 + np.exp(1.0 - x)),
+  "exponential": lambda x: 1.0 - np.exp(-x),
+}
+
+
+def mixing_coefficients(rounds, num_clients, decision_step, cdf="normal"):
+  """p of AAggFF-D in each round by its equations, with whole vectors, of (cohort, losses)."""
+  p, gradients, found = np.full(num_clients, 1.0 / num_clients), np.zeros(num_clients), []
+  for t, (cohort, losses) in enumerate(rounds, start=1):
+    cohort, losses = np.array(cohort, int), np.maximum(np.array(losses, float), 0.0)
+    part = len(cohort) / num_clients
+    responses = part * CDFS[cdf](losses / (losses.mean() or 1.0))
+    mean = responses.mean()
+    robust = np.full(num_clients, mean)
+    robust[cohort] += (responses - mean) / part
+    around = mean * np.ones(num_clients)
+    scale = 1.0 + p @ around
+    gradients += -robust / scale + around * (p @ (robust - around)) / scale**2
+    step = decision_step * np.sqrt(np.log(num_clients)) / ((2.0 + part) * np.sqrt(t + 1.0))
+    p = np.exp(-step * gradients)
+    p /= p.sum()
+    found.append(p)
+  return found

@@ -74,6 +74,20 @@ def private(local, threshold, distributed=False):
   )
 
 
+def private_gifair(local):
+  keywords = tree_threshold().keywords
+  return algorithms.build_private_fed_avg(
+    threshold=threshold_lib.build_histogram_weighting(
+      threshold_lib.build_rank_share(0.8), **keywords
+    ),
+    clip_norm=0.5,
+    noise_multiplier=1.0,
+    expected_clients=NUM_CLIENTS,
+    noise_key=KEY,
+    **local,
+  )
+
+
 def superquantile(local, threshold):
   return algorithms.build_superquantile_fed_avg(theta=0.5, threshold=threshold, **local)
 
@@ -98,6 +112,8 @@ BUILDERS = {
     ascent_rate=0.5, num_clients=NUM_CLIENTS, index_fn=lambda handle: handle["index"], **local
   ),
   "prop_fair": lambda local: algorithms.build_prop_fair(utility_bound=5.0, max_loss=4.0, **local),
+  "gifair": lambda local: algorithms.build_gifair(fairness_strength=0.8, **local),
+  "private gifair": private_gifair,
   "private weighted": weighted,
   "private weighted distributed": lambda local: weighted(local, distributed=True),
   "adaptive theta": lambda local: algorithms.build_superquantile_fed_avg(

@@ -213,6 +213,46 @@ def test_prop_fair_against_numpy(weighting):
   assert metrics["cohort"]["tail_size"] == len(arrays)
 
 
+@pytest.mark.parametrize("beta, weighting", [(0.3, _UNIFORM), (5.0, _BY_EXAMPLES)])
+def test_semi_vred_against_numpy(beta, weighting):
+  arrays = problems.client_arrays()
+  process = algorithms.build_semi_vred(_MODEL, beta, _sgd(), client_weighting=weighting)
+  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
+  for _ in range(3):
+    losses = _losses(weights, arrays)
+    pi = alpha * (1.0 + 2.0 * beta * np.maximum(losses - alpha @ losses, 0.0))
+    weights = _step(weights, _updates(weights, arrays), pi / pi.sum())
+  _assert_close(_run(process, problems.datasets(arrays))[0], weights)
+
+
+@functools.cache
+def _gifair(strength, weighting=_BY_EXAMPLES):
+  return algorithms.build_gifair(_MODEL, strength, _sgd(), client_weighting=weighting)
+
+
+@pytest.mark.parametrize("strength, weighting", [(1.0, _UNIFORM), (0.4, _BY_EXAMPLES)])
+def test_gifair_against_numpy(strength, weighting):
+  """With uniform weights as Yue et al. write it, with the ranks -5, -3, ..., 5."""
+  arrays = problems.client_arrays()
+  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
+  for _ in range(3):
+    losses = _losses(weights, arrays)
+    if weighting == _UNIFORM:
+      ranks = 2.0 * np.argsort(np.argsort(losses)) - 5.0
+      pi = (1.0 + strength / 6.0 * ranks) / 6.0
+    else:
+      pi = alpha * (1.0 + strength * np.sign(losses[:, np.newaxis] - losses) @ alpha)
+    assert pi.sum() == pytest.approx(1.0) and pi.min() > 0.0
+    weights = _step(weights, _updates(weights, arrays), pi)
+  _assert_close(_run(_gifair(strength, weighting), problems.datasets(arrays))[0], weights)
+
+
+def test_gifair_of_clients_with_one_loss_is_fed_avg():
+  arrays = [problems.client_arrays()[0]] * 3
+  data = problems.datasets(arrays)
+  _assert_close(_run(_gifair(1.0, _UNIFORM), data)[0], _run(_fed_avg(), data)[0], atol=1e-6)
+
+
 def test_tilted_erm_with_a_moving_average_against_numpy():
   """Li et al.: weights exp(t F_i) over an average of exp(t R_t), which sum to one in the mean."""
   arrays, temperature, rate = problems.client_arrays(), 1.5, 0.3
@@ -278,6 +318,30 @@ def test_agnostic_fed_avg_against_numpy(weighting):
   assert measured["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-4)
 
 
+def test_aaggff_against_numpy():
+  arrays, decision_step = problems.client_arrays(), 4.0
+  process = algorithms.build_aaggff(
+    _MODEL,
+    _sgd(),
+    num_clients=len(arrays),
+    decision_step=decision_step,
+    index_fn=lambda index: index,
+    client_weighting=_BY_EXAMPLES,
+    **_indexed_problem(arrays),
+  )
+  state, weights, rounds = process.initialize(), problems.initial_weights(), []
+  for cohort in ([0, 2, 4], [1, 2, 3, 5], [0, 5], [4, 0, 3]):
+    chosen = [arrays[i] for i in cohort]
+    rounds.append((cohort, _losses(weights, chosen)))
+    pi = problems.mixing_coefficients(rounds, len(arrays), decision_step)[-1][cohort]
+    pi *= _alpha(chosen, _BY_EXAMPLES)
+    weights = _step(weights, _updates(weights, chosen), pi / pi.sum())
+    state, metrics = process.next(state, [np.int32(i) for i in cohort])
+  _assert_close(state.global_model_weights.trainable, weights)
+  measured = metrics["client_work"]["threshold"]["effective_clients"]
+  assert measured == pytest.approx(pi.sum() ** 2 / np.sum(pi**2), rel=1e-4) and measured < 2.9
+
+
 def test_agnostic_fed_avg_leaves_out_clients_of_unknown_index():
   arrays = problems.client_arrays()
   process = algorithms.build_agnostic_fed_avg(
@@ -297,6 +361,8 @@ _LIMITS = {
     algorithms.build_tilted_erm, _MODEL, 0.0, moving_average_rate=0.5
   ),
   "prop_fair": functools.partial(algorithms.build_prop_fair, _MODEL, 1e9, max_loss=4.0),
+  "semi_vred": functools.partial(algorithms.build_semi_vred, _MODEL, 0.0),
+  "gifair": functools.partial(algorithms.build_gifair, _MODEL, 0.0),
   "reweighting": functools.partial(
     algorithms.build_superquantile_fed_avg, _MODEL, 1.0, threshold="reweighting"
   ),
@@ -309,15 +375,16 @@ def test_limits_are_fed_avg(name):
   _assert_close(_run(_LIMITS[name](_sgd()), data)[0], _run(_fed_avg(), data)[0], atol=1e-6)
 
 
-def test_agnostic_fed_avg_without_ascent_is_fed_avg():
+def test_no_step_on_the_weights_is_fed_avg():
   arrays = problems.client_arrays()
   options = _indexed_problem(arrays)
   cohort = [np.int32(i) for i in range(len(arrays))]
-  agnostic = algorithms.build_agnostic_fed_avg(
-    _MODEL, 0.0, _sgd(), num_clients=len(arrays), index_fn=lambda i: i, **options
-  )
-  fed_avg = algorithms.build_fed_avg(_MODEL, _sgd(), **options)
-  _assert_close(_run(agnostic, cohort)[0], _run(fed_avg, cohort)[0], atol=1e-6)
+  indexed = dict(num_clients=len(arrays), index_fn=lambda i: i, **options)
+  agnostic = algorithms.build_agnostic_fed_avg(_MODEL, 0.0, _sgd(), **indexed)
+  aaggff = algorithms.build_aaggff(_MODEL, _sgd(), decision_step=0.0, **indexed)
+  expected = _run(algorithms.build_fed_avg(_MODEL, _sgd(), **options), cohort)[0]
+  for process in (agnostic, aaggff):
+    _assert_close(_run(process, cohort)[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +395,9 @@ def test_agnostic_fed_avg_without_ascent_is_fed_avg():
     functools.partial(_tilted_erm, 1.5, moving_average_rate=0.3),
     functools.partial(_fed_prox, local_epochs=1),
     functools.partial(algorithms.build_prop_fair, _MODEL, 5.0, _sgd(), max_loss=4.0),
+    functools.partial(_gifair, 0.4),
   ],
-  ids=["q_fed_avg", "tilted_erm", "tilted_erm_averaged", "fed_prox", "prop_fair"],
+  ids=["q_fed_avg", "tilted_erm", "tilted_erm_averaged", "fed_prox", "prop_fair", "gifair"],
 )
 def test_clients_that_are_not_finite_are_left_out(build):
   arrays = problems.client_arrays()
@@ -366,9 +434,11 @@ def test_refuses_unknown_options():
     algorithms.build_fed_avg(_MODEL, _sgd(), local_epoch=2)
 
 
-def test_agnostic_fed_avg_asks_for_indices():
+def test_weights_by_client_ask_for_indices():
   with pytest.raises(ValueError, match="no index_fn"):
     algorithms.build_agnostic_fed_avg(_MODEL, 1.0, _sgd(), num_clients=3, index_fn=None)
+  with pytest.raises(ValueError, match="no index_fn"):
+    algorithms.build_aaggff(_MODEL, _sgd(), num_clients=3)
 
 
 def test_mirror_ascent_alone():

@@ -200,12 +200,10 @@ def _audit(process, release, sizes, num_helpers=0):
   assert epsilon >= accounted / 2, "much more noise than the accounting says"
 
 
-def _process(theta, threshold, z_w, update_sum=None):
-  return algorithms.build_private_superquantile_fed_avg(
-    problems.linear_loss_model(),
-    theta,
-    tff.learning.optimizers.build_sgdm(0.1),
-    threshold=threshold,
+def _training(z_w, update_sum=None):
+  """Keywords of the builders of private processes."""
+  return dict(
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
     clip_norm=_CLIP_NORM,
     noise_multiplier=z_w,
     expected_clients=4,
@@ -214,6 +212,12 @@ def _process(theta, threshold, z_w, update_sum=None):
     local_batch_size=0,
     examples_fn=_examples,
     seed_fn=lambda handle: handle["seed"],
+  )
+
+
+def _process(theta, threshold, z_w, update_sum=None):
+  return algorithms.build_private_superquantile_fed_avg(
+    problems.linear_loss_model(), theta, threshold=threshold, **_training(z_w, update_sum)
   )
 
 
@@ -283,6 +287,22 @@ def test_geometric_threshold(sizes):
     4, 4, z_q, z_w, releases.NO_SAMPLING, threshold_kind=releases.GEOMETRIC
   )
   _audit(_process(0.5, threshold, z_w), release, sizes)
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+def test_shares_by_a_histogram(sizes):
+  # A weak rank: the canary's share is near 1, so that its update is near the clip norm.
+  z_q, z_w = 1.5, 0.55
+  tree, threshold = _tree(z_q, 4)
+  release = releases.Release(4, 4, z_q, z_w, releases.NO_SAMPLING, tree=tree)
+  process = algorithms.build_private_fed_avg(
+    problems.linear_loss_model(),
+    threshold_lib.build_histogram_weighting(
+      threshold_lib.build_rank_share(0.1), **threshold.keywords
+    ),
+    **_training(z_w),
+  )
+  _audit(process, release, sizes)
 
 
 @pytest.mark.parametrize("sizes", [_LONG])

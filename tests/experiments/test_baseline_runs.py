@@ -34,8 +34,15 @@ _METHODS = {
   ),
   "agnostic_fed_avg_rate_0.1": dict(algorithm="agnostic_fed_avg", ascent_rate=0.1),
   "prop_fair_M_5": dict(algorithm="prop_fair", utility_bound=5.0),
+  "semi_vred_beta_2": dict(algorithm="semi_vred", beta=2.0),
+  "gifair_lambda_0.9": dict(algorithm="gifair", fairness_strength=0.9),
+  "aaggff_step_5": dict(algorithm="aaggff", decision_step=5.0),
 }
-_WEIGHTED = tuple(name for name in _METHODS if name.startswith(("q_", "tilted", "agnostic")))
+_WEIGHTED = tuple(
+  name
+  for name in _METHODS
+  if name.startswith(("q_", "tilted", "agnostic", "semi", "gifair", "aaggff"))
+)
 _COLUMNS = {
   *("round", "cohort_size", "tail_size", "num_excluded", "train_loss"),
   *(f"test_{q}_{name}" for q in ("error", "loss") for name in ("mean", "p90", "superquantile_90")),
@@ -267,6 +274,8 @@ _REFUSED = {
   "--algorithm=tilted_erm --moving_average_rate=0.5": ("without --temperature",),
   "--algorithm=agnostic_fed_avg": ("agnostic_fed_avg", "without --ascent_rate"),
   "--algorithm=prop_fair": ("--algorithm=prop_fair", "without --utility_bound"),
+  "--algorithm=semi_vred": ("--algorithm=semi_vred", "without --beta"),
+  "--algorithm=gifair": ("--algorithm=gifair", "without --fairness_strength"),
   # With what another one needs.
   "--algorithm=fed_avg --q=1": ("--q=1", "--algorithm=fed_avg", "belongs to q_fed_avg"),
   "--proximal_weight=1": ("--proximal_weight=1", "superquantile", "belongs to fed_prox"),
@@ -293,6 +302,11 @@ _REFUSED = {
     *("--rho_ratio=0.5", "without a threshold"),
   ),
   f"--algorithm=agnostic_fed_avg --ascent_rate=1 {_PRIVATE}": ("agnostic_fed_avg", "private run"),
+  f"--algorithm=aaggff {_PRIVATE}": ("--algorithm=aaggff", "private run; use one of fed_avg"),
+  f"--algorithm=gifair --fairness_strength=1 {_PRIVATE} --threshold=geometric": (
+    *("--threshold=geometric", "private run; use one of tree."),
+  ),
+  "--algorithm=semi_vred --beta=1 --threshold=tree": ("--threshold=tree", "to superquantile"),
   # Data that is generated anyway.
   "--algorithm=fed_avg --data=standin": ("--data=standin", "synthetic", "leave it out"),
 }
@@ -330,6 +344,9 @@ _OUT_OF_RANGE = (
   dict(algorithm="agnostic_fed_avg", ascent_rate=-0.1),
   dict(algorithm="agnostic_fed_avg", ascent_rate=float("nan")),
   dict(algorithm="prop_fair", max_loss=4.0, utility_bound=2.0),
+  dict(algorithm="semi_vred", beta=-1.0),
+  dict(algorithm="gifair", fairness_strength=1.5),
+  dict(algorithm="aaggff", decision_step=float("nan")),
   dict(algorithm="q_fed_avg", q=1e308),
   dict(algorithm="tilted_erm", temperature=1e308),
   dict(algorithm="agnostic_fed_avg", ascent_rate=1e300),

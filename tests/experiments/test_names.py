@@ -62,6 +62,10 @@ _METHODS = (
     "Agnostic FedAvg rate = 0.001",
   ),
   (dict(algorithm="prop_fair", utility_bound=5.0), "prop_fair_M_5", "PropFair M = 5"),
+  (dict(algorithm="semi_vred", beta=0.5), "semi_vred_beta_0.5", "Semi-VRed β = 0.5"),
+  (dict(algorithm="gifair", fairness_strength=1.0), "gifair_lambda_1", "GIFAIR λ = 1"),
+  (dict(algorithm="aaggff"), "aaggff", "AAggFF-D"),
+  (dict(algorithm="aaggff", decision_step=2.0), "aaggff_step_2", "AAggFF-D step = 2"),
   (dict(theta=1.0), "superquantile_theta_1", "Superquantile θ = 1"),
   (dict(theta=0.8, threshold="exact"), "superquantile_theta_0.8", "Superquantile θ = 0.8"),
   (
@@ -161,6 +165,7 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
   everything = dict(
     theta=0.3, proximal_weight=1.0, q=2.0, temperature=4.0, ascent_rate=5.0, utility_bound=6.0
   )
+  everything.update(beta=7.0, fairness_strength=0.8, decision_step=9.0)
   everything["threshold"] = "tree"
   expected = {
     "fed_avg": "fed_avg",
@@ -170,6 +175,9 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
     "tilted_erm": "tilted_erm_t_4",
     "agnostic_fed_avg": "agnostic_fed_avg_rate_5",
     "prop_fair": "prop_fair_M_6",
+    "semi_vred": "semi_vred_beta_7",
+    "gifair": "gifair_lambda_0.8",
+    "aaggff": "aaggff_step_9",
     "superquantile": "superquantile_theta_0.3_tree",
   }
   assert expected == {
@@ -224,7 +232,8 @@ def test_plain_is_a_method_with_nothing_but_its_own_parameter():
     *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
     *("q_fed_avg_q_1e-05", "q_fed_avg_q_9", "q_fed_avg_q_100", "tilted_erm_t_5"),
     *("tilted_erm_t_5_average_0.2", "tilted_erm_t_200", "q_fed_avg_q_10"),
-    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5"),
+    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5", "semi_vred_beta_0.5"),
+    *("gifair_lambda_1", "aaggff", "aaggff_step_2"),
     *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
     "superquantile_updates_25",
   ]

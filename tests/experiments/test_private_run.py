@@ -616,6 +616,33 @@ def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
   assert "of these weights" in capsys.readouterr().out
 
 
+_BY_HISTOGRAM = {
+  "semi_vred_beta_2_epsilon_6": dict(algorithm="semi_vred", beta=2.0, epsilon=6.0),
+  "gifair_lambda_1_z_1_update_z_0.5": dict(
+    algorithm="gifair",
+    fairness_strength=1.0,
+    threshold_noise_multiplier=1.0,
+    update_noise_multiplier=0.5,
+  ),
+}
+
+
+@pytest.mark.parametrize("name", _BY_HISTOGRAM)
+def test_averages_by_a_histogram_of_losses(run_here, capsys, name):
+  run = run_here("by_histogram", **_BY_HISTOGRAM[name])
+  assert run.parent.name == name
+  columns = {"estimated_cohort_size", "estimated_share_sum", "aborted"}
+  rows = _assert_nothing_of_the_cohorts(
+    run, columns, _cohorts(run, num_rounds=4, max_clients=_ledger(run).release.num_shares)
+  )
+  assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
+  found = _assert_spent(run, _BY_HISTOGRAM[name].get("epsilon"))
+  assert found.release.threshold_kind == releases.TREE and found.release.tree is not None
+  assert not found.release.weighted_updates
+  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert "a histogram of losses" in capsys.readouterr().out
+
+
 def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_here, fed_avg):
   other = run_here("fed_avg_again", algorithm="fed_avg", epsilon=2.0, delta=None)
   assert _key(other) != _key(fed_avg)

@@ -23,9 +23,15 @@ from tff_superquantile.threshold.process import Client
 from tff_superquantile.threshold.process import ThresholdFn
 from tff_superquantile.threshold.process import ThresholdProcess
 from tff_superquantile.threshold.process import build_process_of_losses
-from tff_superquantile.threshold.soft import build_mirror_ascent
-from tff_superquantile.threshold.soft import build_power_weighting
-from tff_superquantile.threshold.soft import build_tilting
+from tff_superquantile.threshold.soft.ftrl import build_ftrl
+from tff_superquantile.threshold.soft.histogram import build_histogram_weighting
+from tff_superquantile.threshold.soft.mirror_ascent import build_mirror_ascent
+from tff_superquantile.threshold.soft.power import build_power_weighting
+from tff_superquantile.threshold.soft.rank import build_rank_share
+from tff_superquantile.threshold.soft.relative import RelativeShare
+from tff_superquantile.threshold.soft.relative import build_relative_weighting
+from tff_superquantile.threshold.soft.semi_variance import build_semi_variance_share
+from tff_superquantile.threshold.soft.tilting import build_tilting
 from tff_superquantile.threshold.tree import build_tree_quantile
 
 __all__ = (
@@ -33,12 +39,15 @@ __all__ = (
   "Client",
   "OwnShareFn",
   "PrivateHistogramFactory",
+  "RelativeShare",
   "Theta",
   "ThresholdFn",
   "ThresholdProcess",
   "build_exact_quantile",
   "build_exact_reweighting",
+  "build_ftrl",
   "build_geometric_quantile",
+  "build_histogram_weighting",
   "build_mirror_ascent",
   "build_own_loss_weighting",
   "build_power_share",
@@ -47,6 +56,9 @@ __all__ = (
   "build_private_primal_dual_quantile",
   "build_process_of_losses",
   "build_proportional_share",
+  "build_rank_share",
+  "build_relative_weighting",
+  "build_semi_variance_share",
   "build_threshold",
   "build_tilted_share",
   "build_tilting",

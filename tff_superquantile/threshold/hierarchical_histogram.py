@@ -40,6 +40,15 @@ def _levels(num_bins: int) -> list[int]:
   return [num_bins >> level for level in range(num_bins.bit_length() - 1)]
 
 
+def bin_index(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
+  """Returns the bin of each value, int64 [...] in 0..b - 1, as `encode` counts it."""
+  # The thresholds are these very numbers: a loss is in bin j or above if and only if `loss >= l_j`.
+  # (Flooring loss * b / B would disagree in the last digit.)
+  inner_edges = tf.constant(bin_edges(num_bins, max_value)[1:-1])
+  index = tf.searchsorted(inner_edges, tf.reshape(values, [-1]), side="right", out_type=tf.int64)
+  return tf.reshape(index, tf.shape(values))
+
+
 def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
   """Encodes each value as a hierarchical histogram.
 
@@ -52,11 +61,7 @@ def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
   Returns:
     int64 [..., d] of zeros and ones: log2 b ones, or none for NaN.
   """
-  # The thresholds are these very numbers: a loss is in bin j or above if and only if `loss >= l_j`.
-  # (Flooring loss * b / B would disagree in the last digit.)
-  inner_edges = tf.constant(bin_edges(num_bins, max_value)[1:-1])
-  index = tf.searchsorted(inner_edges, tf.reshape(values, [-1]), side="right", out_type=tf.int64)
-  index = tf.reshape(index, tf.shape(values))[..., tf.newaxis]
+  index = bin_index(values, num_bins, max_value)[..., tf.newaxis]
   firsts = np.concatenate([np.arange(n) * (num_bins // n) for n in _levels(num_bins)])
   widths = np.concatenate([np.full(n, num_bins // n) for n in _levels(num_bins)])
   contains = tf.logical_and(index >= firsts, index < firsts + widths)

@@ -80,7 +80,8 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
         client's share, float32 [] in [0, 1]. A client whose share is 0, or whose loss is NaN, does
         not train.
       is_private: Whether the server learns differentially private values only, among them the
-        measurement `estimated_tail_size`, float32, positive.
+        measurement `estimated_tail_size`, or `estimated_share_sum` where shares are not only 0
+        and 1: an estimate of the sum of the shares, float32, positive.
     """
     self.report_fn = report_fn
     self.share_fn = share_fn

@@ -5,11 +5,11 @@ from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import hierarchical_histogram
+from tff_superquantile.threshold import histogram_process
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 
@@ -107,10 +107,7 @@ def build_tree_quantile(
     raise ValueError("Found interpolate with the dyadic decoder, whose counts are not monotone.")
   edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
 
-  histogram = factory.create_of_reports(process.LOSS_TYPE)
-
-  @tff.tensorflow.computation(process.LOSS_TYPE, histogram.next.type_signature.result.result.member)
-  def at_server(last_threshold, result):
+  def server_fn(last_threshold, result):
     # A negative total has no quantile; all is noise then.
     cumulative = hierarchical_histogram.Cumulative(
       result["below"], tf.maximum(result["total"], 0.0)
@@ -147,29 +144,8 @@ def build_tree_quantile(
       measurements["theta"] = or_expected(theta_of_round, expected_theta)
     return threshold, measurements
 
-  @tff.federated_computation
-  def initialize():
-    return tff.federated_zip(
-      collections.OrderedDict(
-        threshold=tff.federated_value(np.float32(0.0), tff.SERVER), noise=histogram.initialize()
-      )
-    )
-
-  @tff.federated_computation(
-    initialize.type_signature.result, histogram.next.type_signature.parameter[1]
-  )
-  def next_of_reports(state, reports):
-    output = histogram.next(state["noise"], reports)
-    threshold, measurements = tff.federated_map(at_server, (state["threshold"], output.result))
-    new_state = tff.federated_zip(collections.OrderedDict(threshold=threshold, noise=output.state))
-    return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
-
-  def report_fn(loss, weight, client):
-    del weight
-    return factory.report(loss, client.seed)
-
   def share_fn(loss, threshold, client):
     del client
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, is_private=True)
+  return histogram_process.build_histogram_process(factory, server_fn, share_fn, np.float32(0.0))

@@ -151,20 +151,23 @@ def _check_threshold(config: run_config.RunConfig) -> None:
       f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
       " fewest clients of a round follow from one. Use --sampling=fixed_size."
     )
-  _build_threshold(config, None, None)  # A tree checks its bins and its noise.
+  _of_losses(config, None, None)  # A tree checks its bins and its noise.
 
 
-def _build_threshold(
+def _of_losses(
   config: run_config.RunConfig, release: Optional[releases.Release], key: Optional[bytes]
-) -> Any:
-  """Returns the threshold for `build_superquantile_fed_avg`; None for none."""
+) -> dict[str, Any]:
+  """Returns `threshold` and `histogram` of `methods.Ingredients`, each None where there is none."""
+  found: dict[str, Any] = dict(threshold=None, histogram=None)
   if config.threshold is None:
-    return None
+    return found
   if key is None:
     # Without a budget there is no claim: noise may be as public as the seed.
     key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
-  build = thresholds.THRESHOLDS[config.threshold].build
-  return build(config, key, None if release is None else release.tree)
+  arguments = (config, key, None if release is None else release.tree)
+  if methods.METHODS[config.algorithm].has_threshold:
+    return {**found, "threshold": thresholds.THRESHOLDS[config.threshold].build(*arguments)}
+  return {**found, "histogram": thresholds.histogram_keywords(*arguments)}
 
 
 def _learning_rate_fn(config: run_config.RunConfig) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
@@ -229,7 +232,7 @@ def build_process(
     methods.Ingredients(
       config=config,
       work=work,
-      threshold=_build_threshold(config, release, key),
+      **_of_losses(config, release, key),
       num_clients=len(files.client_ids),
       seed_fn=_read_seed,
       index_fn=_read_index,

@@ -52,6 +52,8 @@ class Ingredients:
     work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
       private run also the noise of the updates.
     threshold: The threshold for `build_superquantile_fed_avg`; None in a run without.
+    histogram: Keywords of `threshold.build_histogram_weighting`; None in a run without a private
+      histogram.
     num_clients: The number of training clients.
     seed_fn: Reads a client's seed.
     index_fn: Reads a client's number.
@@ -60,6 +62,7 @@ class Ingredients:
   config: Config
   work: Mapping[str, Any]
   threshold: Any
+  histogram: Optional[Mapping[str, Any]]
   num_clients: int
   seed_fn: Callable[[Any], Any]
   index_fn: Callable[[Any], Any]
@@ -80,6 +83,8 @@ class Method:
     weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
       in `privacy.releases.Release`.
     has_threshold: Whether `--threshold` and its flags apply.
+    private_threshold: What a private round releases of the losses, a private row of
+      `thresholds.THRESHOLDS`; None where it releases nothing of them, or `--threshold` says it.
     num_trained: Returns how many clients of a cohort train, if that is not the whole cohort.
     check: Raises a `ValueError` if a config of this method contradicts itself.
   """
@@ -90,6 +95,7 @@ class Method:
   build_private: Optional[Builder] = None
   weighted_updates: bool = False
   has_threshold: bool = False
+  private_threshold: Optional[str] = None
   num_trained: Optional[Callable[[Config], int]] = None
   check: Callable[[Config], None] = lambda config: None
 
@@ -126,6 +132,15 @@ def _check_tilted_erm(config: Config) -> None:
       f"Found --moving_average_rate={config.moving_average_rate} in a private run, which divides by"
       " its own estimate of the weights' sum; leave it out."
     )
+
+
+def _private_relative(share: Callable[[Config], Any]) -> Builder:
+  """Returns the builder of private runs by a share that is relative to a histogram."""
+  return lambda run: tsq.build_private_fed_avg(
+    threshold=tsq.threshold.build_histogram_weighting(share(run.config), **run.histogram),
+    expected_clients=run.config.clients_per_round,
+    **run.work,
+  )
 
 
 _THETA = Parameter(
@@ -252,6 +267,59 @@ METHODS: dict[str, Method] = {
       **run.work,
     ),
     weighted_updates=True,
+  ),
+  "semi_vred": Method(
+    "Semi-VRed",
+    lambda run: tsq.build_semi_vred(beta=run.config.beta, **run.work),
+    (
+      Parameter(
+        "beta",
+        "Coefficient of the semi-variance in the objective of semi_vred: a client weighs by"
+        " 1 + 2 beta (loss - mean)_+.",
+        short="beta",
+        symbol="β",
+        is_required=True,
+      ),
+    ),
+    build_private=_private_relative(
+      lambda config: tsq.threshold.build_semi_variance_share(config.beta)
+    ),
+    private_threshold="tree",
+  ),
+  "gifair": Method(
+    "GIFAIR",
+    lambda run: tsq.build_gifair(fairness_strength=run.config.fairness_strength, **run.work),
+    (
+      Parameter(
+        "fairness_strength",
+        "lambda of gifair, from 0 to 1: a client weighs by 1 + lambda (the fraction of clients"
+        " with smaller losses - that with larger ones).",
+        short="lambda",
+        symbol="λ",
+        is_required=True,
+      ),
+    ),
+    build_private=_private_relative(
+      lambda config: tsq.threshold.build_rank_share(config.fairness_strength)
+    ),
+    private_threshold="tree",
+  ),
+  "aaggff": Method(
+    "AAggFF-D",
+    lambda run: tsq.build_aaggff(
+      decision_step=1.0 if run.config.decision_step is None else run.config.decision_step,
+      num_clients=run.num_clients,
+      index_fn=run.index_fn,
+      **run.work,
+    ),
+    (
+      Parameter(
+        "decision_step",
+        "Factor on the step of aaggff's mixing coefficients; None for 1, its authors' step.",
+        short="step",
+        symbol="step",
+      ),
+    ),
   ),
   "superquantile": Method(
     "Superquantile",

@@ -56,13 +56,13 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
     )
-  has_threshold = methods.METHODS[config.algorithm].has_threshold and config.theta < 1.0
-  if not has_threshold:
+  method = methods.METHODS[config.algorithm]
+  usual = "geometric" if method.has_threshold and config.theta < 1.0 else method.private_threshold
+  if usual is None:
     for name in ("threshold", "threshold_noise_multiplier", "rho_ratio"):
       if getattr(config, name) is not None:
         raise ValueError(
-          f"Found --{name}={getattr(config, name)} for a private run without a threshold; leave it"
-          " out."
+          f"Found --{name}={getattr(config, name)} for a run without a threshold; leave it out."
         )
   if config.smoothing:
     raise ValueError(
@@ -76,20 +76,20 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
     )
   resolved = dataclasses.replace(
     config,
-    threshold=config.threshold or ("geometric" if has_threshold else None),
+    threshold=config.threshold or usual,
     client_weighting="uniform",
     sampling=config.sampling or "poisson",
   )
-  if has_threshold and resolved.threshold not in thresholds.private():
+  allowed = (method.private_threshold,) if method.private_threshold else thresholds.private()
+  if usual and resolved.threshold not in allowed:
     raise ValueError(
-      f"Found --threshold={resolved.threshold} in a private run, which shows the server the"
-      f" losses; use one of {', '.join(thresholds.private())}."
+      f"Found --threshold={resolved.threshold} in a private run; use one of {', '.join(allowed)}."
     )
   _check_noise_shares(resolved)
   if resolved.clip_norm is None:
     raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
   checks.scale("--clip_norm", resolved.clip_norm)
-  multipliers = _MULTIPLIERS if has_threshold else _MULTIPLIERS[1:]
+  multipliers = _MULTIPLIERS if usual else _MULTIPLIERS[1:]
   given = [name for name in multipliers if getattr(resolved, name) is not None]
   if resolved.epsilon is not None:
     checks.positive("--epsilon", resolved.epsilon)

@@ -179,7 +179,8 @@ class RunConfig(_ParametersOfMethods):
   max_loss: float = _flag(
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
-    " above it count as B for prop_fair, and for q_fed_avg and tilted_erm in a private run;"
+    " above it count as B for prop_fair, and for q_fed_avg, tilted_erm, semi_vred and gifair in a"
+    " private run;"
     f" {_TASK_DEFAULT}.",
   )
   secure_sum: str = _flag(

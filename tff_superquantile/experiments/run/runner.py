@@ -50,8 +50,8 @@ def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
   named = {
     "threshold": threshold.get("threshold"),
     **client_work.get("cohort", {}),
-    **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
     "estimated_share_sum": aggregator.get("estimated_share_sum"),
+    **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
     "train_loss": client_work.get("train", {}).get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}

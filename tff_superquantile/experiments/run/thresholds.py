@@ -52,7 +52,10 @@ def _build_primal_dual(
   )
 
 
-def _build_tree(config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None) -> Any:
+def histogram_keywords(
+  config: Config, key: bytes, tree: tree_mechanism.TreeMechanism | None
+) -> dict[str, Any]:
+  """Returns the keywords of all that is built on a private histogram, as `Threshold.build`."""
   if tree is None:  # A run without a budget has no release.
     from privacy.noise import tree_mechanism  # --help needs no accountant.
 
@@ -60,13 +63,7 @@ def _build_tree(config: Config, key: bytes, tree: tree_mechanism.TreeMechanism |
     tree = tree_mechanism.build_tree_mechanism(
       config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
     )
-  return functools.partial(
-    tsq.build_tree_quantile,
-    mechanism=tree,
-    max_loss=config.max_loss,
-    secure_sum=config.secure_sum,
-    noise_key=key,
-  )
+  return dict(mechanism=tree, max_loss=config.max_loss, secure_sum=config.secure_sum, noise_key=key)
 
 
 # The value of --threshold, which names the folders of its runs, too.
@@ -77,7 +74,12 @@ THRESHOLDS: dict[str, Threshold] = {
       tsq.threshold.build_exact_reweighting, smoothing=config.smoothing
     )
   ),
-  "tree": Threshold(_build_tree, is_private=True),
+  "tree": Threshold(
+    lambda config, key, tree: functools.partial(
+      tsq.build_tree_quantile, **histogram_keywords(config, key, tree)
+    ),
+    is_private=True,
+  ),
   "geometric": Threshold(
     lambda config, key, tree: functools.partial(
       tsq.build_geometric_quantile,

@@ -1,4 +1,4 @@
-"""Builds superquantile aggregation with differential privacy; for theta = 1 it is DP-FedAvg."""
+"""Builds federated averaging with differential privacy, of all clients or by private shares."""
 
 import numbers
 from typing import Any, Optional
@@ -11,24 +11,22 @@ from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms import private_sum
+from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import AdaptiveTheta
 from tff_superquantile.threshold import Client
-from tff_superquantile.threshold import Theta
-from tff_superquantile.threshold import ThresholdFn
-from tff_superquantile.threshold import adaptive_theta
-from tff_superquantile.threshold import exact
+from tff_superquantile.threshold import ThresholdProcess
+
+# The measurements of a private threshold that estimate the sum of the shares.
+_DIVISORS = ("estimated_tail_size", "estimated_share_sum")
 
 
-def build_private_superquantile_fed_avg(
+def build_private_fed_avg(
   model_fn: local_model.Model,
-  theta: Theta,
+  threshold: Optional[ThresholdProcess],
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
-  threshold: Optional[ThresholdFn],
   clip_norm: float,
   noise_multiplier: float,
   expected_clients: float,
@@ -36,22 +34,28 @@ def build_private_superquantile_fed_avg(
   update_sum: Optional[sum_mechanism.SumMechanism] = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
-  """Builds superquantile aggregation whose every release by the server is differentially private.
+  """Builds federated averaging by shares that follow from a private release of the losses.
 
-  A round is that of `build_superquantile_fed_avg` with a private threshold and private weights:
+  With `threshold.build_histogram_weighting` of `build_semi_variance_share` it is Semi-VRed, with
+  `build_rank_share` GIFAIR; with a private quantile it is superquantile aggregation, which
+  `build_private_superquantile_fed_avg` builds from theta; without a threshold it is DP-FedAvg. With
+  s_i the share of client i and u_i its update, a round is
 
-      U = sum over the tail of clip(update, C) + N(0, (z_w C)^2 I),
-      weights += server optimizer of U / D,
+      T      the release of the threshold, noise multiplier z_q,
+      U = sum_i s_i clip(u_i, C) + N(0, (z_w C)^2 I),    s_i = share_fn(F_i, T),
+      weights += server optimizer of U / D.
 
-  where clients below the threshold add zero, and z_w is the update's noise multiplier. The sum has
-  l2-sensitivity C under zero-out adjacency and under addition or removal of a client, because
-  clients weigh the same and nothing else of the cohort is used: the divisor D is the threshold's
-  private estimate of the tail size, at least theta * expected_clients / 2 (for theta = 1 without a
-  threshold it is `expected_clients`; for an adaptive theta, half of the tail that it wants of
-  `expected_clients`). The exact size of the tail, by which the paper divides, would reveal the
-  clients that took part.
+  Mechanism: T is that of the threshold, and given T, U is the Gaussian mechanism of noise
+  multiplier z_w. The divisor D is the threshold's private estimate of the sum of the shares, a
+  function of T with a positive lower bound (without a threshold it is `expected_clients`). The
+  exact sum, by which the paper divides, would reveal the clients that took part.
 
-  Guarantee: a round releases, of its cohort, the private threshold and U, a Gaussian mechanism of
+  Sensitivity: given T, s_i follows from client i's own loss, and s_i is in [0, 1], so that
+  |s_i clip(u_i, C)| <= C and no client changes another's term. So setting one client's data to
+  nothing (zero-out), and adding or removing a client, change the sum by one vector of norm C at
+  most; replacing a client changes it by 2 C at most.
+
+  Released: of a round's cohort T and U, and nothing else. Together they are a Gaussian mechanism of
   noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` computes the cost of many rounds
   on sampled cohorts. The server is trusted with the sum of updates before it adds the noise. With
   `update_sum` clients make the noise, and the server sees the sum with the noise of the clients
@@ -62,12 +66,9 @@ def build_private_superquantile_fed_avg(
   Args:
     model_fn: See `Options`. A model with non-trainable weights that clients change is not
       supported: only trainable weights are released.
-    theta: The tail fraction, in (0, 1], or with `build_tree_quantile` an `AdaptiveTheta`, for which
-      the noisy histogram estimates the number of clients, at no cost in privacy.
+    threshold: A private `ThresholdProcess`; None for shares of 1.
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
-    threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
-      `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
     clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
     noise_multiplier: z_w, the update's noise multiplier: the standard deviation of the noise on the
       sum of updates over C, elsewhere called `update_noise_multiplier`.
@@ -82,14 +83,13 @@ def build_private_superquantile_fed_avg(
       not to be chosen here.
 
   Returns:
-    A `tff.learning.templates.LearningProcess`. Rounds without any client, or with an empty tail,
-    release noise like others.
+    A `tff.learning.templates.LearningProcess`. Rounds without any client, or in which all shares
+    are zero, release noise like others.
 
   Raises:
     TypeError: If an option is given that is not to be chosen here.
-    ValueError: If the threshold is not private.
+    ValueError: If the threshold is not private, or a number is out of its range.
   """
-  theta = adaptive_theta.check_theta(theta)
   checks.of_type("expected_clients", expected_clients, numbers.Real, "a positive number")
   expected_clients = checks.positive("expected_clients", expected_clients)
   summed = private_sum.build_private_sum(
@@ -99,38 +99,30 @@ def build_private_superquantile_fed_avg(
     noise_key,
     update_sum,
   )
-  options = private_sum.with_aggregator(options, summed.factory)
-  if threshold is None and isinstance(theta, AdaptiveTheta):
+  checks.of_type(
+    "threshold", threshold, (ThresholdProcess, type(None)), "a private ThresholdProcess, or None"
+  )
+  if threshold is not None and not threshold.is_private:
     raise ValueError(
-      f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
-      " expected build_tree_quantile."
+      "Found a threshold that shows the server the losses; expected a private one, such as"
+      " build_tree_quantile or build_geometric_quantile."
     )
-  if threshold is None and theta != 1.0:
-    raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
-  threshold_process = None
-  if threshold is not None:
-    threshold_process = exact.build_threshold(threshold, theta)
-    if not threshold_process.is_private:
-      raise ValueError(
-        "Found a threshold that shows the server the losses; expected a private one, such as"
-        " build_tree_quantile or build_geometric_quantile."
-      )
 
   def divisor(measurements: Any) -> tf.Tensor:
-    if threshold_process is None:
+    if threshold is None:
       return tf.constant(expected_clients, tf.float32)
-    return measurements["threshold"]["estimated_tail_size"]
+    (name,) = (name for name in _DIVISORS if name in measurements["threshold"])
+    return measurements["threshold"][name]
 
-  def report(update: Any, weight: tf.Tensor, client: Client) -> Any:
-    del weight  # It is 1, or 0 where the update is zero.
-    return summed.report_fn(update, client)
+  def report(update: Any, share: tf.Tensor, client: Client) -> Any:
+    return summed.report_fn(private_sum.weigh(update, share, summed.clip_norm), client)
 
   return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,
-    options,
-    threshold=threshold_process,
+    private_sum.with_aggregator(options, summed.factory),
+    threshold=threshold,
     hooks=client_work.ClientHooks(report_fn=report),
     divisor_fn=divisor,
     measure_cohort=False,

@@ -15,7 +15,7 @@ from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
 from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms import private_sum
+from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -153,9 +153,7 @@ def build_private_weighted_fed_avg(
 
   def report(update: Any, share: tf.Tensor, client: threshold.Client) -> Any:
     share = tf.where(share > 0.0, tf.minimum(share, 1.0), 0.0)  # A NaN is not above 0.
-    weighted = tf.nest.map_structure(
-      lambda u: u * tf.cast(share, u.dtype), private_sum.clip(update, update_norm)
-    )
+    weighted = private_sum.weigh(update, share, update_norm)
     return summed.report_fn((weighted, unit * share), client)
 
   least_divisor = _LEAST_DIVISOR * summed.noise_multiplier / share_weight

@@ -43,6 +43,11 @@ def clip(vector: Any, norm: float) -> Any:
   return tf.nest.map_structure(lambda v: tf.cast(tf.cast(v, tf.float64) * factor, v.dtype), vector)
 
 
+def weigh(update: Any, share: tf.Tensor, norm: float) -> Any:
+  """Returns share * clip(update, norm), of norm at most share * norm."""
+  return tf.nest.map_structure(lambda u: u * tf.cast(share, u.dtype), clip(update, norm))
+
+
 def build_private_sum(
   value_type_fn: Callable[[], tff.Type],
   clip_norm: float,

@@ -1,0 +1,161 @@
+"""Private averages by shares of a histogram: rounds against numpy, and what a client can do."""
+
+import functools
+import itertools
+
+import numpy as np
+import problems
+import pytest
+import tensorflow_federated as tff
+
+from privacy.noise import tree_mechanism
+from tff_superquantile import algorithms
+from tff_superquantile import threshold
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+_ARRAYS = problems.client_arrays(seed=3)
+_RATE, _MAX_LOSS, _NUM_BINS, _CLIP_NORM, _EXPECTED = 0.2, 4.0, 16, 0.15, 4
+_WIDTH = _MAX_LOSS / _NUM_BINS
+
+
+def _process(share, model=None, z=1e-7, **options):
+  mechanism = tree_mechanism.build_tree_mechanism(1e-6, _NUM_BINS, _EXPECTED, num_shares=8)
+  return algorithms.build_private_fed_avg(
+    problems.linear_model() if model is None else model,
+    threshold.build_histogram_weighting(share, mechanism, _MAX_LOSS, noise_key=bytes(range(16))),
+    tff.learning.optimizers.build_sgdm(_RATE),
+    clip_norm=_CLIP_NORM,
+    noise_multiplier=z,
+    expected_clients=_EXPECTED,
+    noise_key=bytes(range(16)),
+    local_batch_size=0,
+    **options,
+  )
+
+
+def _midpoints(losses):
+  return (np.clip(np.floor(np.array(losses) / _WIDTH), 0, _NUM_BINS - 1) + 0.5) * _WIDTH
+
+
+def _semi_variance(losses, beta=2.0):
+  values = _midpoints(losses)
+  above = np.maximum(np.append(values, _MAX_LOSS - _WIDTH / 2.0) - values.mean(), 0.0)
+  return (1.0 + 2.0 * beta * above[:-1]) / (1.0 + 2.0 * beta * above[-1])
+
+
+def _rank(losses, strength=0.9):
+  values = _midpoints(losses)
+  ranks = np.sign(values[:, np.newaxis] - values).mean(axis=1)
+  return (1.0 + strength * ranks) / (1.0 + strength)
+
+
+def _clipped_update(weights, x, y):
+  after = problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y))
+  update = problems.vector(after) - problems.vector(weights)
+  return update * min(1.0, _CLIP_NORM / np.linalg.norm(update))
+
+
+@pytest.mark.parametrize(
+  "share, shares_of",
+  [
+    (threshold.build_semi_variance_share(2.0), _semi_variance),
+    (threshold.build_rank_share(0.9), _rank),
+  ],
+  ids=["semi_vred", "gifair"],
+)
+def test_rounds_against_numpy(share, shares_of):
+  process = _process(share, **problems.reading_handles(_ARRAYS))
+  state, weights, found = process.initialize(), problems.initial_weights(), []
+  for round_num, cohort in enumerate(([0, 1, 2, 3, 4, 5], [5, 1], [2, 3, 0, 4])):
+    output = process.next(state, problems.handles(cohort, round_num))
+    state = output.state
+    losses = [problems.losses_and_gradient(weights, *_ARRAYS[i])[0] for i in cohort]
+    shares = shares_of(losses)
+    found.append(np.ptp(shares))
+    updates = np.array([_clipped_update(weights, *_ARRAYS[i]) for i in cohort])
+    divisor = shares.mean() * max(len(cohort), _EXPECTED / 2.0)
+    trained = state.global_model_weights.trainable
+    expected = problems.vector(weights) + shares @ updates / divisor
+    np.testing.assert_allclose(problems.vector(trained), expected, atol=3e-6)
+    measured = output.metrics["client_work"]["threshold"]
+    assert measured["estimated_share_sum"] == pytest.approx(divisor, abs=1e-3)
+    assert output.metrics["client_work"].keys() == {"threshold"}
+    weights = [w.astype(np.float64) for w in trained]
+  assert max(found) > 0.1  # Shares differ.
+
+
+def test_equal_shares_are_dp_fed_avg():
+  data = problems.datasets(_ARRAYS[:_EXPECTED])
+  plain = algorithms.build_private_fed_avg(
+    problems.linear_model(),
+    None,
+    tff.learning.optimizers.build_sgdm(_RATE),
+    clip_norm=_CLIP_NORM,
+    noise_multiplier=1e-7,
+    expected_clients=_EXPECTED,
+    local_batch_size=0,
+  )
+  found = []
+  for process in (_process(threshold.build_semi_variance_share(0.0)), plain):
+    state = process.initialize()
+    for _ in range(2):
+      state = process.next(state, data).state
+    found.append(problems.vector(state.global_model_weights.trainable))
+  np.testing.assert_allclose(found[0], found[1], atol=2e-6)
+
+
+_EXTREMES = tuple(
+  itertools.product((0.0, _MAX_LOSS, 1e30, -1e30, np.inf, np.nan), (0.0, 1.0, 3e38, np.nan))
+)
+
+
+@functools.cache
+def _extreme_sums():
+  """The sum of clipped updates with one client of each extreme, and its share sum."""
+  x = np.zeros([len(_EXTREMES) + 1, 1, 3], np.float32)
+  y = np.zeros([len(_EXTREMES) + 1, 1], np.float32)
+  x[0], y[0] = (0.0, 1.0, 0.0), 1.0
+  for i, (loss, update) in enumerate(_EXTREMES):
+    x[i + 1], y[i + 1] = (0.0, 0.0, update), loss
+  process = _process(
+    threshold.build_rank_share(1.0),
+    problems.linear_loss_model(),
+    **problems.reading_handles(list(zip(x, y))),
+  )
+  initial, found = process.initialize(), []
+  for index in range(1, len(_EXTREMES) + 1):
+    output = process.next(initial, problems.handles([0, index]))
+    (change,) = output.state.global_model_weights.trainable
+    measured = output.metrics["client_work"]["threshold"]
+    found.append(change.astype(np.float64) * measured["estimated_share_sum"])
+  return np.array(found)
+
+
+def test_no_client_adds_more_than_the_clip_norm_whatever_its_loss_and_update():
+  found = _extreme_sums()
+  assert np.all(np.isfinite(found))
+  own, other = np.abs(found[:, 2]), np.abs(found[:, 1])
+  # Each term is share * clip(update): both axes are bounded by C, and the bound is reached.
+  assert np.all(own <= _CLIP_NORM * (1.0 + 1e-4)) and np.all(other <= _CLIP_NORM * (1.0 + 1e-4))
+  for (loss, update), added in zip(_EXTREMES, own):
+    # Of two clients the worse has the rank 1/2, and the share (1 + 1/2) / 2 with lambda = 1.
+    expected = (0.75 if loss > 1.0 else 0.25) * min(_RATE * update, _CLIP_NORM)
+    is_left_out = not (np.isfinite(loss) and np.isfinite(update))
+    assert added == pytest.approx(0.0 if is_left_out else expected, abs=1e-4)
+
+
+def test_a_threshold_that_is_not_private_is_refused():
+  exact = threshold.build_relative_weighting(threshold.build_rank_share(1.0))
+  build = functools.partial(
+    algorithms.build_private_fed_avg,
+    problems.linear_model(),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    expected_clients=4,
+  )
+  with pytest.raises(ValueError, match="shows the server the losses"):
+    build(exact)
+  with pytest.raises(TypeError, match="Found threshold = 'tree', .* expected a private"):
+    build("tree")

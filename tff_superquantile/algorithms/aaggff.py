@@ -1,0 +1,55 @@
+"""Builds AAggFF, which chooses the weights of the clients by sequential decisions."""
+
+from typing import Optional
+
+import tensorflow_federated as tff
+from typing_extensions import Unpack
+
+from tff_superquantile import threshold
+from tff_superquantile.algorithms import learning_process
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
+
+
+def build_aaggff(
+  model_fn: local_model.Model,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  *,
+  num_clients: int,
+  decision_step: float = 1.0,
+  response_cdf: str = "normal",
+  **options: Unpack[learning_process.Options],
+) -> tff.learning.templates.LearningProcess:
+  """Builds AAggFF-D, the form of AAggFF for many clients.
+
+  Reference: Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential
+  Decision Making", ICML 2024. The server keeps a mixing coefficient p_i for each client. In each
+  round the losses F_i of the cohort become responses r_i, and p follows the regularized leader on
+  the decision losses -log(1 + <p, r>), a softmax of the sums of their gradients; see
+  `threshold.build_ftrl` for the equations. The cohort's updates are averaged with weights
+  proportional to alpha_i p_i. Clients need an index.
+
+  Args:
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    num_clients: K, the number of all clients that ever take part.
+    decision_step: Factor on the paper's step, >= 0; 0 is FedAvg.
+    response_cdf: "normal", "logistic" or "exponential", by which a loss over the cohort's mean
+      becomes a response.
+    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`.
+
+  Raises:
+    ValueError: If there is no `index_fn`, or an argument is out of its range.
+  """
+  return learning_process.build(
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn,
+    options,
+    threshold=threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf),
+  )

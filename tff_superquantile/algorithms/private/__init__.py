@@ -1,0 +1,1 @@
+"""Builds the learning processes whose every release by the server is differentially private."""
