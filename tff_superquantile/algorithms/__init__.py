@@ -12,8 +12,10 @@ from tff_superquantile.algorithms.prop_fair import build_prop_fair
 from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
+from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 __all__ = (
+  "AdaptiveClipNorm",
   "Options",
   "build_agnostic_fed_avg",
   "build_fed_avg",

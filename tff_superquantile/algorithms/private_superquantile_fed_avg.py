@@ -29,7 +29,7 @@ def build_private_superquantile_fed_avg(
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
   threshold: Optional[ThresholdFn],
-  clip_norm: float,
+  clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
   noise_key: Optional[bytes] = None,
@@ -52,12 +52,14 @@ def build_private_superquantile_fed_avg(
   clients that took part.
 
   Guarantee: a round releases, of its cohort, the private threshold and U, a Gaussian mechanism of
-  noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` computes the cost of many rounds
-  on sampled cohorts. The server is trusted with the sum of updates before it adds the noise. With
+  noise multiplier (z_q^-2 + z_w^-2)^(-1/2), or with an adaptive clip norm a noisy count besides,
+  (z_q^-2 + z_w^-2 + z_b^-2)^(-1/2); `privacy.accounting` computes the cost of many rounds on
+  sampled cohorts. The server is trusted with the sum of updates before it adds the noise. With
   `update_sum` clients make the noise, and the server sees the sum with the noise of the clients
   that report (`DistributedGaussianSumFactory`).
 
-  The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
+  The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone,
+  and `aggregator` an adaptive `clip_norm`, which follows from earlier rounds' releases.
 
   Args:
     model_fn: See `Options`. A model with non-trainable weights that clients change is not
@@ -68,7 +70,8 @@ def build_private_superquantile_fed_avg(
     server_optimizer_fn: See `Options`.
     threshold: A function of theta that returns a private `ThresholdProcess`, such as a partial of
       `build_tree_quantile` or `build_geometric_quantile`; None for none, with theta = 1: DP-FedAvg.
-    clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
+    clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped, or an
+      `AdaptiveClipNorm`, with which C follows a quantile of the norms of the clients that train.
     noise_multiplier: z_w, the update's noise multiplier: the standard deviation of the noise on the
       sum of updates over C, elsewhere called `update_noise_multiplier`.
     expected_clients: q n, the expected size of a cohort.
@@ -98,6 +101,7 @@ def build_private_superquantile_fed_avg(
     noise_multiplier,
     noise_key,
     update_sum,
+    expected_share_sum=float(adaptive_theta.of_round(theta, expected_clients)) * expected_clients,
   )
   options = private_sum.with_aggregator(options, summed.factory)
   if threshold is None and isinstance(theta, AdaptiveTheta):
@@ -122,8 +126,8 @@ def build_private_superquantile_fed_avg(
     return measurements["threshold"]["estimated_tail_size"]
 
   def report(update: Any, weight: tf.Tensor, client: Client) -> Any:
-    del weight  # It is 1, or 0 where the update is zero.
-    return summed.report_fn(update, client)
+    # The weight is 1, or 0 where the update is zero.
+    return summed.report_fn(update, weight, client)
 
   return learning_process.build(
     model_fn,
