@@ -148,9 +148,9 @@ def read_flags(text: str) -> dict[str, str]:
 def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
   """Returns the contradictions between the flags of a run and its ledger."""
   release = ledger.release
-  z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
+  z_q, z_w, z_b = release.noise_multipliers
   flags = {name: value for name, value in flags.items() if value not in _EMPTY}
-  if flags.get("clip_unit") == "gradient" and "clip_norm" in flags:
+  if flags.get("clip_unit") == "gradient" and flags.get("clip_norm", "adaptive") != "adaptive":
     # The ledger has the norm of updates, the learning rate times that of gradients.
     rate, norm = (_to_number(flags.get(name, "")) for name in ("client_learning_rate", "clip_norm"))
     del flags["clip_norm"]
@@ -158,6 +158,8 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
       flags["clip_norm"] = repr(rate * norm)
   if flags.get("threshold") != releases.TREE:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
+  # rho = 1 / (2 z^2), without the half.
+  rho_q, rho_w, rho_b = (0.0 if z is None else z**-2 for z in release.noise_multipliers)
   entries: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
     "delta": ledger.claim["delta"],
@@ -169,13 +171,14 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
     "threshold": None if z_q is None else release.threshold_kind,
     "threshold_noise_multiplier": z_q,
     "update_noise_multiplier": z_w,
-    "clip_norm": ledger.clip_norm,
+    "clip_norm": "adaptive" if z_b is not None and ledger.clip_norm is None else ledger.clip_norm,
+    "clip_count_noise_multiplier": z_b,
     "num_bins": None if release.tree is None else release.tree.num_bins,
     "update_sum": "central" if release.update_sum is None else "distributed",
     "noise_shares": release.protocol,
     "contacted_clients": release.contacted,
-    # rho = 1 / (2 z^2).
-    "rho_ratio": None if z_q is None or z_w is None else (z_w / z_q) ** 2,
+    "rho_ratio": None if z_q is None or z_w is None else rho_q / (rho_w + rho_b),
+    "clip_rho_ratio": None if z_b is None else rho_b / rho_w,
   }
   found = []
   for name, entry in entries.items():

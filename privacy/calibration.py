@@ -22,6 +22,10 @@ _LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0
 _LEAST_RATIO, _MOST_RATIO = 1e-3, 1.0
 # Tolerance of the logarithm of the noise multiplier.
 _TOLERANCE = 1e-6
+# The default part of the updates' budget for the count by which a clip norm adapts. The updates'
+# noise grows by half a percent, and C stays within a few percent of the wanted quantile's rank
+# (docs/how_to/choose_parameters.md, "Clip norm").
+CLIP_RHO_RATIO = 0.01
 _LARGE_EXCESS = 700.0
 
 
@@ -155,6 +159,7 @@ def calibrate(
   protocol: str = shares.COMPLEMENT,
   contacted: Optional[float] = None,
   weighted_updates: bool = False,
+  clip_rho_ratio: Optional[float] = None,
   num_bins: Optional[int] = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
@@ -168,8 +173,8 @@ def calibrate(
     population: n.
     clients_per_round: m, the expected number of clients whose data count in a round.
     num_rounds: T, at least 1.
-    rho_ratio: r, the threshold's cost rho over that of the weights; None or 0 for no threshold
-      (DP-FedAvg), infinity for a threshold alone.
+    rho_ratio: r, the threshold's cost rho over that of the weights and their clip norm; None or 0
+      for no threshold (DP-FedAvg), infinity for a threshold alone.
     sampling: As in `releases.Release`, and likewise the next four.
     accountant: "tightest", "pld" or "rdp".
     threshold_kind: See there.
@@ -177,6 +182,8 @@ def calibrate(
     protocol: See there.
     contacted: See there.
     weighted_updates: See there.
+    clip_rho_ratio: The cost rho of the count by which the clip norm adapts over that of the
+      updates, such as `CLIP_RHO_RATIO`; None or 0 for a fixed clip norm.
     num_bins: As for `complete`, and likewise the rest: the release has the sums to which clients
       add noise, and its cost is that with discrete noise and cut cohorts.
     distributed_updates: See there.
@@ -194,7 +201,13 @@ def calibrate(
   num_rounds = checks.whole("num_rounds", num_rounds, 1)
 
   def release_of(log_z: float) -> releases.Release:
-    z_q, z_w = split_noise(math.exp(log_z), rho_ratio)
+    z_q, z_u = split_noise(math.exp(log_z), rho_ratio)
+    if z_u is None and clip_rho_ratio:
+      raise ValueError(
+        f"Found clip_rho_ratio = {clip_rho_ratio:g} without weights; expected a finite rho_ratio."
+      )
+    # The weights' budget is divided once more, in the same way.
+    z_b, z_w = (None, None) if z_u is None else split_noise(z_u, clip_rho_ratio)
     return releases.Release(
       population,
       clients_per_round,
@@ -206,6 +219,7 @@ def calibrate(
       protocol=protocol,
       contacted=contacted,
       weighted_updates=weighted_updates,
+      clip_count_noise_multiplier=z_b,
     )
 
   if num_bins is not None and (

@@ -55,7 +55,7 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
     )
   # RdpAccountant(REPLACE_ONE) accounts a Gaussian by its noise multiplier as it stands, without
   # the factor between removing and replacing: google/differential-privacy#378.
-  factors = release.replace_one_factors if fixed or replaced else (1.0, 1.0)
+  factors = release.replace_one_factors if fixed or replaced else (1.0, 1.0, 1.0)
   event = dp_accounting.ComposedDpEvent(
     [
       dp_accounting.GaussianDpEvent(float(z / factor))
@@ -168,9 +168,9 @@ def tail_probability(release: releases.Release) -> float:
   """
   total = 0.0
   replaced = release.relation == releases.REPLACE_ONE
-  factors = release.replace_one_factors if replaced else (1.0, 1.0)
+  factors = release.replace_one_factors if replaced else (1.0, 1.0, 1.0)
   kind = releases.THRESHOLDS[release.threshold_kind]
-  by_server = (kind.noise_by_server, release.update_sum is None)
+  by_server = (kind.noise_by_server, release.update_sum is None, True)
   for z, factor, is_by_server in zip(release.noise_multipliers, factors, by_server):
     if z is not None and is_by_server:
       total += 2.0 * release.sampling_probability * stats.norm.sf(GAUSSIAN_SUPPORT - factor / z)

@@ -49,7 +49,8 @@ class Ledger:
     accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
     claim: The budget of the whole run.
     release: The releases of each round.
-    clip_norm: C, of the updates as they are summed; None if no updates are released.
+    clip_norm: C, of the updates as they are summed; None if no updates are released, or if it
+      adapts.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
     epsilon_spent: A bound on their cost against an adversary that sees all their releases.
@@ -143,8 +144,8 @@ def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
 
 def _read_release(found: Any) -> releases.Release:
   if isinstance(found, dict):
-    # Ledgers of version 0.2.0 do not have it, when no run weighed its updates.
-    found = {"weighted_updates": False, **found}
+    # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
+    found = {"weighted_updates": False, "clip_count_noise_multiplier": None, **found}
   found = _fields(releases.Release, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
@@ -226,7 +227,8 @@ def build_ledger(
     release: The releases of each round.
     claim_epsilon: The budget of the whole run; None if it has no limit.
     delta: The budget's delta.
-    clip_norm: C, of the updates as they are summed; None if no updates are released.
+    clip_norm: C, of the updates as they are summed; None if no updates are released, or if it
+      adapts.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
     accountant: "tightest", "pld", "rdp" or "paper", the last of which is not a guarantee.

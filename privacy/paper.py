@@ -81,11 +81,13 @@ def round_rho(release: releases.Release) -> float:
       smallest cohort, with the paper's sensitivity; without one z_q is taken as it is.
 
   Returns:
-    rho = rho_q + rho_w.
+    rho = rho_q + rho_w; the count of an adaptive clip norm, which the paper has not, adds its own.
   """
   rho = 0.0
   if release.update_noise_multiplier is not None:
     rho += update_rho(release.update_noise_multiplier)
+  if release.clip_count_noise_multiplier is not None:
+    rho += 0.5 / release.clip_count_noise_multiplier**2
   tree = release.tree
   if tree is not None:
     rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
@@ -309,6 +311,7 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
       poisson,
       threshold_noise_multiplier=_divide(release.threshold_noise_multiplier, factors[0]),
       update_noise_multiplier=_divide(release.update_noise_multiplier, factors[1]),
+      clip_count_noise_multiplier=_divide(release.clip_count_noise_multiplier, factors[2]),
     )
     if apart.effective_noise_multiplier > 0.35:
       at_least = accounting.epsilon(apart, num_rounds, delta, accounting.PLD).epsilon

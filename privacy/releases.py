@@ -1,13 +1,14 @@
 """The releases of a round of a private run, with their cohort and their noise.
 
-A round releases a threshold (a noisy histogram of losses or a noisy one-bit count) and the noisy
-sum of clipped updates. Both are computed on the SAME cohort, so that a round is one subsampled
-mechanism, subsample(compose(threshold, update)), and not the composition of two subsampled ones,
-which would cost less than the truth. Both are Gaussian, so that only
+A round releases a threshold (a noisy histogram of losses or a noisy one-bit count), the noisy sum
+of clipped updates, and if the clip norm adapts a noisy one-bit count of the updates within it. All
+are computed on the SAME cohort, so that a round is one subsampled mechanism,
+subsample(compose(threshold, update, count)), and not the composition of subsampled ones, which
+would cost less than the truth. All are Gaussian, so that only
 
-    z_eff = (z_q^-2 + z_w^-2)^(-1/2)
+    z_eff = (z_q^-2 + z_w^-2 + z_b^-2)^(-1/2)
 
-counts, where z_q and z_w are the standard deviations over the l2-sensitivities of one client's
+counts, where z_q, z_w and z_b are the standard deviations over the l2-sensitivities of one client's
 data.
 """
 
@@ -119,6 +120,8 @@ class Release:
     weighted_updates: Whether each client's update is multiplied by a weight in [0, 1] that follows
       from the client's own data, and the sum of updates has one entry more, for the sum of the
       weights. The sensitivity, of both together, is the clip norm as without.
+    clip_count_noise_multiplier: z_b, noise on the count by which the clip norm adapts over its
+      sensitivity to removing one client's data; None for a fixed clip norm. The server adds it.
   """
 
   population: int
@@ -133,11 +136,14 @@ class Release:
   protocol: str = shares.COMPLEMENT
   contacted: Optional[float] = None
   weighted_updates: bool = False
+  clip_count_noise_multiplier: Optional[float] = None
 
   def __post_init__(self) -> None:
     self._put("population", checks.whole("population", self.population, 1))
     self._put("clients_per_round", _positive("clients_per_round", self.clients_per_round))
-    for name in ("threshold_noise_multiplier", "update_noise_multiplier"):
+    for name in (
+      *("threshold_noise_multiplier", "update_noise_multiplier", "clip_count_noise_multiplier"),
+    ):
       if getattr(self, name) is not None:
         self._put(name, checks.scale(name, _positive(name, getattr(self, name))))
     for name, choices in (
@@ -158,6 +164,7 @@ class Release:
     if self.update_sum is not None:
       self._check_update_sum(self.update_sum)
     self._check_weighted_updates()
+    self._check_clip_count()
     self._check_num_shares()
 
   def _put(self, name: str, value: Any) -> None:
@@ -214,6 +221,19 @@ class Release:
     if self.weighted_updates and self.update_noise_multiplier is None:
       raise ValueError("Found weighted_updates without update_noise_multiplier; expected both.")
 
+  def _check_clip_count(self) -> None:
+    if self.clip_count_noise_multiplier is None:
+      return
+    if self.update_noise_multiplier is None:
+      raise ValueError(
+        "Found clip_count_noise_multiplier without update_noise_multiplier; expected both."
+      )
+    if self.update_sum is not None:
+      raise ValueError(
+        "Found clip_count_noise_multiplier with an update_sum, whose modulus follows from a fixed"
+        " clip norm; expected one of them."
+      )
+
   def _check_update_sum(self, update_sum: sum_mechanism.SumMechanism) -> None:
     if self.update_noise_multiplier is None:
       raise ValueError("Found update_sum without update_noise_multiplier; expected both.")
@@ -254,9 +274,13 @@ class Release:
     return self.clients_per_round / self.population
 
   @property
-  def noise_multipliers(self) -> tuple[Optional[float], Optional[float]]:
-    """(z_q, z_w), each None where the round has no such release."""
-    return self.threshold_noise_multiplier, self.update_noise_multiplier
+  def noise_multipliers(self) -> tuple[Optional[float], Optional[float], Optional[float]]:
+    """(z_q, z_w, z_b), each None where the round has no such release."""
+    return (
+      self.threshold_noise_multiplier,
+      self.update_noise_multiplier,
+      self.clip_count_noise_multiplier,
+    )
 
   @property
   def effective_noise_multiplier(self) -> float:
@@ -264,12 +288,13 @@ class Release:
     return 1.0 / math.hypot(*(1.0 / z for z in self.noise_multipliers if z is not None))
 
   @property
-  def replace_one_factors(self) -> tuple[float, float]:
+  def replace_one_factors(self) -> tuple[float, float, float]:
     """The ratios of the sensitivities to replacing a client to those to removing its data.
 
-    Of the threshold and of the sum of clipped updates.
+    Of the threshold, of the sum of clipped updates, and of the count by which the clip norm adapts,
+    for which 2 is a bound (`secure_sums.adaptive_clipping` has the proof).
     """
-    return THRESHOLDS[self.threshold_kind].replace_one_factor, 2.0
+    return THRESHOLDS[self.threshold_kind].replace_one_factor, 2.0, 2.0
 
   @property
   def neighboring_relation(self) -> str:

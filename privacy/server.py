@@ -95,7 +95,11 @@ def server_epsilon(
     return ServerSpent(0.0, delta, 0, who)
   slack = participations * events.round_slack(release)
   failure = _SMALL_COHORTS_SHARE * delta / participations
-  noisy = dataclasses.replace(release, update_noise_multiplier=None) if sees_updates else release
+  noisy = release
+  if sees_updates:
+    noisy = dataclasses.replace(
+      release, update_noise_multiplier=None, clip_count_noise_multiplier=None
+    )
   mixture, too_small = cohorts.mixture_of_sizes(noisy, failure)
   try:
     found = accounting.pld_epsilon(

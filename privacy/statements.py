@@ -22,7 +22,7 @@ NOT_COVERED = (
 def mechanism(release: releases.Release) -> str:
   """States the releases of a round and their noise."""
   parts = []
-  z_q, z_w = release.threshold_noise_multiplier, release.update_noise_multiplier
+  z_q, z_w, z_b = release.noise_multipliers
   if z_q is not None:
     kind = releases.THRESHOLDS[release.threshold_kind].released
     maker = ""
@@ -35,6 +35,10 @@ def mechanism(release: releases.Release) -> str:
     if release.weighted_updates:
       summed += ", each weighted by its client's own loss, and of these weights,"
     parts.append(f"{summed} with noise multiplier {z_w:.4g}{maker}")
+  if z_b is not None:
+    parts.append(
+      f"a one-bit count of the updates within the clip norm with noise multiplier {z_b:.4g}"
+    )
   together = ""
   if len(parts) > 1:
     together = (
@@ -96,6 +100,7 @@ def adversary(release: releases.Release) -> str:
     name
     for name, multiplier in (
       ("models", release.update_noise_multiplier),
+      ("clip norms", release.clip_count_noise_multiplier),
       ("thresholds", release.threshold_noise_multiplier),
     )
     if multiplier is not None

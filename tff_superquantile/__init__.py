@@ -24,6 +24,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
   ),
   {
     "algorithms": (
+      "AdaptiveClipNorm",
       "build_aaggff",
       "build_agnostic_fed_avg",
       "build_fed_avg",

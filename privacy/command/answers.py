@@ -102,6 +102,7 @@ class BudgetAnswer(_Answer):
   effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
   threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
   update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
   target_epsilon: float = ABSENT
   clip_norm: float = ABSENT
   sigma_update: Optional[float] = _entry("noise on the sum of updates", "sigma_W = z_w C")
@@ -151,6 +152,7 @@ class BudgetAnswer(_Answer):
         "effective_noise_multiplier",
         "threshold_noise_multiplier",
         "update_noise_multiplier",
+        "clip_count_noise_multiplier",
         "sigma_update",
         "scale",
         "local_stddev",
@@ -201,6 +203,7 @@ class AuditAnswer(_Answer):
   rounds_aborted: Optional[int] = _entry("rounds aborted", without="not recorded")
   threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
   update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
   effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
   epsilon: float = _entry("epsilon, recomputed")
   epsilon_rdp: Optional[float] = _entry("  by RDP", without="not computed")
@@ -217,6 +220,7 @@ class AuditAnswer(_Answer):
   def of(cls, found: audit.Audit, folder: str) -> "AuditAnswer":
     """Returns the answer for the findings of an audit in a folder."""
     entry, release = found.ledger, found.ledger.release
+    z_b = release.clip_count_noise_multiplier
     return cls(
       command="audit",
       folder=folder,
@@ -232,6 +236,7 @@ class AuditAnswer(_Answer):
       rounds_aborted=found.rounds.aborted,
       threshold_noise_multiplier=release.threshold_noise_multiplier,
       update_noise_multiplier=release.update_noise_multiplier,
+      clip_count_noise_multiplier=ABSENT if z_b is None else z_b,
       effective_noise_multiplier=release.effective_noise_multiplier,
       epsilon=found.spent.epsilon,
       epsilon_rdp=found.epsilon_rdp,
@@ -256,6 +261,7 @@ class AuditAnswer(_Answer):
         "effective_noise_multiplier",
         "threshold_noise_multiplier",
         "update_noise_multiplier",
+        "clip_count_noise_multiplier",
         "epsilon",
         "epsilon_rdp",
         "epsilon_planned",

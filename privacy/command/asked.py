@@ -65,7 +65,13 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   )
   if args.accounting != ledger.PAPER:
     target.update(**_protection(args), **_distributed(args), accountant=args.accounting)
+    target.update(clip_rho_ratio=args.clip_rho_ratio)
     return calibration.calibrate(args.epsilon, delta, **target)
+  if args.clip_rho_ratio:
+    raise ValueError(
+      f"Found --clip_rho_ratio={args.clip_rho_ratio:g} with --accounting=paper, whose clip norm is"
+      " fixed; leave it out."
+    )
   if args.threshold != releases.TREE:
     raise ValueError(
       f"Found --threshold={args.threshold}; expected tree, the paper's only threshold."
@@ -112,7 +118,13 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
     levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
     z_q = shares.delivered_noise_multiplier(args.sigma_threshold, scale * math.sqrt(levels), 1)
   release = releases.Release(
-    args.population, args.clients_per_round, z_q, z_w, _sampling(args), **_protection(args)
+    args.population,
+    args.clients_per_round,
+    z_q,
+    z_w,
+    _sampling(args),
+    **_protection(args),
+    clip_count_noise_multiplier=args.clip_count_noise_multiplier,
   )
   if num_bins is None and scale is not None:
     raise ValueError("Found --scale without --num_bins; expected both or neither.")

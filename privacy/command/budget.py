@@ -47,7 +47,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   num_rounds = asked.whole("num_rounds", args.num_rounds)
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
-  z_q, z_w = release.noise_multipliers
+  z_q, z_w, z_b = release.noise_multipliers
   is_paper = args.accounting == ledger.PAPER
   caveat = statements.paper_caveat(release, num_rounds, delta) if is_paper else []
   warning = accounting.delta_warning(delta, release.population)
@@ -59,6 +59,8 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   if args.clip_norm is not None:
     optional["clip_norm"] = args.clip_norm
     optional["sigma_update"] = None if z_w is None else z_w * args.clip_norm
+  if z_b is not None:
+    optional["clip_count_noise_multiplier"] = z_b
   found = answers.BudgetAnswer(
     command=args.command,
     accounting=args.accounting,

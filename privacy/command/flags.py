@@ -5,6 +5,7 @@ import re
 from typing import Any, NoReturn
 
 from privacy import accounting
+from privacy import calibration
 from privacy import ledger
 from privacy import releases
 from privacy.noise import shares
@@ -155,12 +156,25 @@ def make_parser() -> argparse.ArgumentParser:
     " there is no threshold, as in DP-FedAvg",
     "R",
   )
+  flag(
+    budget,
+    "clip_rho_ratio",
+    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
+    f" {calibration.CLIP_RHO_RATIO:g}); by default the clip norm is fixed",
+    "R",
+  )
 
   spend = command("spend", "finds the cost of a run")
   run_flags(spend)
   noise = spend.add_argument_group("the noise of the weights, the threshold or both")
   flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
   flag(noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z")
+  flag(
+    noise,
+    "clip_count_noise_multiplier",
+    "z_b, noise of the count by which a clip norm adapts over its sensitivity",
+    "Z",
+  )
   flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
   flag(
     noise,

@@ -77,7 +77,16 @@ def _fresh_but_for_the_noise(state, initial):
     return first
 
   client_work = fresh(state.client_work, initial.client_work)
-  return initial._replace(client_work=client_work, aggregator=state.aggregator)
+  aggregator = state.aggregator
+  if _next_clip_norm(state):
+    aggregator = {**aggregator, "clip_norm": initial.aggregator["clip_norm"]}
+  return initial._replace(client_work=client_work, aggregator=aggregator)
+
+
+def _next_clip_norm(state):
+  """The logarithm of the norm that the round's count has moved, if it adapts."""
+  adapts = isinstance(state.aggregator, dict) and "clip_norm" in state.aggregator
+  return [float(np.log(state.aggregator["clip_norm"]))] if adapts else []
 
 
 def _share_sum(measured):
@@ -104,7 +113,8 @@ def _outputs(process, cohort_fn, num_rounds, first_seed):
     # What was added up, before it was divided by an estimate that is released, too.
     divisor = measured.get("estimated_tail_size", measured.get("estimated_share_sum", 1.0))
     sums = weights * divisor / _CLIP_NORM
-    found.append(np.concatenate([weights, sums, [float(m) for m in measured.values()]]))
+    numbers = [float(m) for m in measured.values()] + _next_clip_norm(state)
+    found.append(np.concatenate([weights, sums, numbers]))
   return np.array(found)
 
 
@@ -200,11 +210,11 @@ def _audit(process, release, sizes, num_helpers=0):
   assert epsilon >= accounted / 2, "much more noise than the accounting says"
 
 
-def _training(z_w, update_sum=None):
+def _training(z_w, update_sum=None, clip_norm=_CLIP_NORM):
   """Keywords of the builders of private processes."""
   return dict(
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-    clip_norm=_CLIP_NORM,
+    clip_norm=clip_norm,
     noise_multiplier=z_w,
     expected_clients=4,
     noise_key=_KEY,
@@ -215,9 +225,10 @@ def _training(z_w, update_sum=None):
   )
 
 
-def _process(theta, threshold, z_w, update_sum=None):
+def _process(theta, threshold, z_w, update_sum=None, clip_norm=_CLIP_NORM):
+  training = _training(z_w, update_sum, clip_norm)
   return algorithms.build_private_superquantile_fed_avg(
-    problems.linear_loss_model(), theta, threshold=threshold, **_training(z_w, update_sum)
+    problems.linear_loss_model(), theta, threshold=threshold, **training
   )
 
 
@@ -236,6 +247,15 @@ def test_dp_fed_avg(sizes):
   z_w = 0.5
   release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING)
   _audit(_process(1.0, None, z_w), release, sizes)
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+def test_adaptive_clip_norm(sizes):
+  # The canary is clipped: its bit moves the norm, and each of the two releases is half of all.
+  z_w = z_b = 0.7
+  clip_norm = algorithms.AdaptiveClipNorm(z_b, _CLIP_NORM, learning_rate=1.0)
+  release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING, clip_count_noise_multiplier=z_b)
+  _audit(_process(1.0, None, z_w, clip_norm=clip_norm), release, sizes)
 
 
 @pytest.mark.parametrize("sizes", _SIZES)

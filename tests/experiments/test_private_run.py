@@ -328,14 +328,14 @@ def _assert_same_weights(run, other):
 def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, private, run_here):
   _, whole = private
   del killed_copy  # Made before it goes on.
-  noise = [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
+  noise = [_flags_of(killed).get(name) for name in private_runs.CALIBRATED]
   # It has its key, and needs no file of it any more.
   assert run_here("killed", **_RESUMED) == killed
   commands.assert_same_results(killed, whole)
   _assert_same_weights(killed, whole)
   for name in ("privacy.json", "rounds.csv", "test_clients.csv"):
     assert (killed / name).read_bytes() == (whole / name).read_bytes()
-  assert noise == [_flags_of(killed)[name] for name in private_runs.CALIBRATED]
+  assert noise == [_flags_of(killed).get(name) for name in private_runs.CALIBRATED]
   _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts(killed))
   _assert_the_key_is_kept(killed)
 
@@ -352,6 +352,24 @@ _BAD_FLAGS = (
   (dict(**_BUDGET, threshold="reweighting"), "--threshold=reweighting .* tree, geometric"),
   (dict(**_BUDGET, client_weighting="num_examples"), "num_examples in a private run; .*uniform"),
   (dict(**_BUDGET, clip_norm=None), "Found no --clip_norm in a private run; give one"),
+  (
+    dict(**_BUDGET, clip_norm="adaptive", update_sum="distributed"),
+    "--clip_norm=adaptive with --update_sum=distributed, .* give a number",
+  ),
+  (dict(_NOT_PRIVATE, clip_norm="adaptive"), "--clip_norm=adaptive .* not private"),
+  (dict(_NOT_PRIVATE, clip_quantile=0.5), "--clip_quantile=0.5 .* not private"),
+  (dict(**_BUDGET, clip_quantile=0.5), "--clip_quantile=0.5 with --clip_norm=0.5; it belongs"),
+  (dict(**_BUDGET, clip_norm="adaptive", clip_quantile=1.0), "--clip_quantile = 1"),
+  (dict(**_BUDGET, clip_norm="adaptive", initial_clip_norm=0.0), "--initial_clip_norm = 0"),
+  (dict(**_BUDGET, clip_norm="adaptive", clip_rho_ratio=0.0), "--clip_rho_ratio = 0"),
+  (
+    dict(**_BUDGET, clip_norm="adaptive", clip_count_noise_multiplier=9.0),
+    "--epsilon and --clip_count_noise_multiplier",
+  ),
+  (
+    dict(algorithm="fed_avg", update_noise_multiplier=1.0, clip_norm="adaptive"),
+    "no --clip_count_noise_multiplier and no --epsilon",
+  ),
   (dict(**_BUDGET, clip_norm=0.0), "--clip_norm = 0.0; expected a positive"),
   (dict(**_BUDGET, clip_norm=float("nan")), "--clip_norm = nan"),
   (dict(**_BUDGET, clip_norm=float("inf")), "--clip_norm = inf"),
@@ -643,6 +661,62 @@ def test_averages_by_a_histogram_of_losses(run_here, capsys, name):
   assert "a histogram of losses" in capsys.readouterr().out
 
 
+class _Killed(Exception):
+  pass
+
+
+@pytest.fixture(scope="module")
+def adaptive(run_here):
+  """(values of flags, the folder) of a run whose clip norm adapts."""
+  values = dict(algorithm="fed_avg", epsilon=6.0, clip_norm="adaptive", clip_unit="gradient")
+  return values, run_here("adaptive", **values)
+
+
+def test_an_adaptive_clip_norm(adaptive, capsys):
+  _, run = adaptive
+  assert run.parent.name == "fed_avg_adaptive_clip_epsilon_6"
+  rows = _assert_nothing_of_the_cohorts(run, {"clip_norm"}, _cohorts(run, num_rounds=4))
+  _assert_the_key_is_kept(run)
+  norms = [float(row["clip_norm"]) for row in rows[1:]]
+  assert norms[0] == pytest.approx(0.1 * 1.0)  # Of the update: the learning rate, 0.1, times C.
+  assert len(set(norms)) == 4
+  assert np.all(np.abs(np.diff(np.log(norms))) <= 0.2 * 0.5 + 1e-6)
+  found, flag = _ledger(run), _flags_of(run)
+  z_w, z_b = (float(flag[f"{n}_noise_multiplier"]) for n in ("update", "clip_count"))
+  assert found.release.noise_multipliers == (None, z_w, z_b) and found.clip_norm is None
+  assert (z_w / z_b) ** 2 == pytest.approx(0.01) == float(flag["clip_rho_ratio"])
+  assert found.epsilon_spent == pytest.approx(_epsilon_by_pld(z_b, z_w, 4), rel=2e-3)
+  assert 0.99 * 6.0 < found.epsilon_spent <= 6.0
+  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  said = " ".join(capsys.readouterr().out.split())
+  assert "a one-bit count of the updates within the clip norm" in said
+  # The flags are read again.
+  assert run_config.from_flags(flag).clip_norm == "adaptive"
+
+
+def test_a_killed_run_whose_clip_norm_adapts_ends_as_if_nothing_had_happened(
+  adaptive, run_here, monkeypatch
+):
+  values, whole = adaptive
+  write = accounts.Account.write
+
+  def write_two(self, rounds_done):
+    if rounds_done > 2:
+      raise _Killed
+    write(self, rounds_done)
+
+  values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
+  with monkeypatch.context() as patch:
+    patch.setattr(accounts.Account, "write", write_two)
+    with pytest.raises(_Killed):
+      run_here("adaptive_killed", **values)
+  run = run_here("adaptive_killed", **values)
+  commands.assert_same_results(run, whole)
+  _assert_same_weights(run, whole)
+  for name in ("privacy.json", "rounds.csv"):
+    assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_here, fed_avg):
   other = run_here("fed_avg_again", algorithm="fed_avg", epsilon=2.0, delta=None)
   assert _key(other) != _key(fed_avg)
@@ -666,10 +740,6 @@ _NOISE_SHARES = {
   "helpers": (dict(noise_shares="helpers", relation="replace_one", **_MULTIPLIERS), 20),
   "private_coin": (dict(noise_shares="private_coin", contacted_clients=16, **_MULTIPLIERS), 30),
 }
-
-
-class _Killed(Exception):
-  pass
 
 
 @pytest.fixture(scope="module", params=_NOISE_SHARES)

@@ -445,3 +445,34 @@ def test_a_budget_that_only_rdp_can_tell():
   assert release.effective_noise_multiplier == pytest.approx(same.effective_noise_multiplier)
   with pytest.raises(ValueError, match="^Found delta = 1e-18, too small"):
     calibration.calibrate(2, 1e-18, accountant="pld", **run)
+
+
+@pytest.mark.parametrize("sampling,relation", [("poisson", "zero_out"), ("none", "replace_one")])
+@pytest.mark.parametrize("rho_ratio", [None, 0.1])
+def test_the_count_of_an_adaptive_clip_norm_has_its_part_of_the_budget(
+  sampling, relation, rho_ratio
+):
+  target = dict(
+    population=600,
+    clients_per_round=60,
+    num_rounds=20,
+    rho_ratio=rho_ratio,
+    threshold_kind="geometric",
+    sampling=sampling,
+    relation=relation,
+  )
+  fixed = calibration.calibrate(3.0, 1e-5, **target)
+  found = calibration.calibrate(3.0, 1e-5, **target, clip_rho_ratio=0.2)
+  z_q, z_w, z_b = found.noise_multipliers
+  # All together have the noise that the others have alone.
+  together = sum(z**-2 for z in (z_q, z_w, z_b) if z is not None) ** -0.5
+  assert together == pytest.approx(fixed.effective_noise_multiplier, rel=1e-4)
+  assert (z_w / z_b) ** 2 == pytest.approx(0.2)
+  if rho_ratio:
+    assert z_q**-2 == pytest.approx(rho_ratio * (z_w**-2 + z_b**-2))
+  spent = accounting.epsilon(found, 20, 1e-5).epsilon
+  assert 2.99 < spent <= 3.0
+  without = dataclasses.replace(found, clip_count_noise_multiplier=None)
+  assert accounting.epsilon(without, 20, 1e-5).epsilon < 2.9
+  by_rdp = [accounting.epsilon(release, 20, 1e-5, "rdp").epsilon for release in (without, found)]
+  assert by_rdp[0] < 0.97 * by_rdp[1]

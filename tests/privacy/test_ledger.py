@@ -32,6 +32,7 @@ _RELEASE = calibration.calibrate(
   num_bins=64,
 )
 _GEOMETRIC = releases.Release(600, 60, 8.0, 1.0, threshold_kind="geometric")
+_ADAPTIVE = dataclasses.replace(_GEOMETRIC, clip_count_noise_multiplier=10.0)
 
 
 def _ledger(release=_RELEASE, rounds_done=_PLANNED, claim=3.0, **kwargs):
@@ -90,6 +91,7 @@ def _folder(path, entry=None, rounds=_PLANNED, flags=None, aborted=None):
     _ledger(),
     _ledger(rounds_done=0),
     _ledger(_GEOMETRIC, claim=None),
+    _ledger(_ADAPTIVE, claim=None),
     _ledger(accountant="paper"),
     _ledger(accountant="pld", rounds_done=3),
   ],
@@ -308,8 +310,9 @@ _HARMLESS = {
   ("num_rounds_planned",): lambda new, old: new > old,
   # The same number.
   ("claim", "delta"): lambda new, old: new == str(old),
-  # Ledgers of version 0.2.0 do not say it.
+  # Ledgers of version 0.2.0 do not say these.
   ("release", "weighted_updates"): lambda new, old: new is _GONE and not old,
+  ("release", "clip_count_noise_multiplier"): lambda new, old: new is _GONE and old is None,
 }
 
 
@@ -674,3 +677,52 @@ def test_sentences():
   assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
   none = statements.guarantee(releases.Release(600, 60, None, 2, "none"))
   assert "none that counts" in none[2] and "and the cohorts" in none[3]
+
+
+def _adaptive_folder(path, entry, **flags):
+  noise = dict(threshold_noise_multiplier=8.0, update_noise_multiplier=1.0)
+  flags = {"epsilon": "", "threshold": "geometric", **noise, "clip_norm": "adaptive", **flags}
+  return _folder(path, entry, flags={**dict(rho_ratio=""), **flags})
+
+
+@pytest.mark.parametrize(
+  "change,flags,message",
+  [
+    (dict(), dict(clip_unit="update"), None),
+    (dict(), dict(clip_unit="gradient", clip_count_noise_multiplier=10.0), None),
+    (dict(), dict(clip_rho_ratio=0.01, rho_ratio=8.0**-2 / 1.01), None),
+    (dict(), dict(clip_rho_ratio=0.02), "--clip_rho_ratio=0.02 and the ledger 0.01"),
+    (dict(), dict(rho_ratio=8.0**-2), "--rho_ratio=0.015625 and the ledger 0.0154"),
+    (dict(), dict(clip_norm=0.5), "--clip_norm=0.5 and the ledger adaptive"),
+    (dict(clip_norm=0.5), dict(), "--clip_norm=adaptive and the ledger 0.5"),
+    (dict(clip_norm=0.5), dict(clip_unit="gradient"), "--clip_norm=adaptive and the ledger 0.5"),
+    (
+      dict(release=dataclasses.replace(_ADAPTIVE, clip_count_noise_multiplier=99.0)),
+      dict(clip_count_noise_multiplier=10.0),
+      "--clip_count_noise_multiplier=10.0 and the ledger 99",
+    ),
+    # A count that the ledger leaves out.
+    (dict(release=_GEOMETRIC), dict(), "--clip_norm=adaptive and the ledger none"),
+  ],
+)
+def test_an_adaptive_clip_norm_is_audited(tmp_path, change, flags, message):
+  entry = dataclasses.replace(_ledger(_ADAPTIVE, claim=None), clip_norm=None)
+  found = audit.audit_folder(
+    _adaptive_folder(tmp_path, dataclasses.replace(entry, **change), **flags)
+  )
+  assert found.spent == accounting.epsilon(change.get("release", _ADAPTIVE), _PLANNED, _DELTA)
+  if message is None:
+    assert found.holds, found.failures
+    assert "a one-bit count of the updates within the clip norm" in found.ledger.guarantee[0]
+  else:
+    assert any(message in failure for failure in found.failures), found.failures
+
+
+def test_a_ledger_that_leaves_out_the_count_of_an_adaptive_norm_says_too_little(tmp_path):
+  # As if the count were free: the cost is that of the other releases alone.
+  costly = dataclasses.replace(_ADAPTIVE, clip_count_noise_multiplier=1.0)
+  entry = dataclasses.replace(
+    _ledger(costly, claim=None), clip_norm=None, epsilon_spent=_ledger(_GEOMETRIC).epsilon_spent
+  )
+  found = audit.audit_folder(_adaptive_folder(tmp_path, entry))
+  assert any("spent epsilon" in failure for failure in found.failures)

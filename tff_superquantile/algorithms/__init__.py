@@ -18,8 +18,10 @@ from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.semi_vred import build_semi_vred
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
+from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 __all__ = (
+  "AdaptiveClipNorm",
   "Options",
   "build_aaggff",
   "build_agnostic_fed_avg",

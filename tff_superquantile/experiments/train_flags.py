@@ -11,12 +11,28 @@ from tff_superquantile.experiments.run import run_config
 WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
 
 
+class _NumberOrWord(flags.FloatParser):
+  """Parses a number, or a word that may stand in its place."""
+
+  def __init__(self, word: str):
+    super().__init__()
+    self.syntactic_help = f"a number or {word}"
+    self._word = word
+
+  def convert(self, argument: Any) -> Any:
+    """Returns the word as it is, and any other argument as a float."""
+    return argument if argument == self._word else super().convert(argument)
+
+
 def _define() -> None:
   define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
   for field in dataclasses.fields(run_config.RunConfig):
     kind = run_config.types()[field.name]
     description, choices = field.metadata["help"], field.metadata["choices"]
-    if choices:
+    word = field.metadata["word"]
+    if word is not None:
+      flags.DEFINE(_NumberOrWord(word), field.name, field.default, description)
+    elif choices:
       flags.DEFINE_enum(field.name, field.default, choices, description)
     elif kind is str:
       flags.DEFINE_string(field.name, field.default, description)

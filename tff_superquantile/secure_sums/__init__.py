@@ -1,11 +1,15 @@
 """Computes private sums over the clients: secure sums of integers, with noise."""
 
+from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClipNorm
+from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClippingSumFactory
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
 from tff_superquantile.secure_sums.secure_sum import build_secure_sum
 from tff_superquantile.secure_sums.seeded_gaussian_query import SeededGaussianSumQuery
 
 __all__ = (
+  "AdaptiveClipNorm",
+  "AdaptiveClippingSumFactory",
   "DistributedGaussianSumFactory",
   "NoisySumFactory",
   "SeededGaussianSumQuery",

@@ -27,9 +27,10 @@ def build_private_fed_avg(
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
-  clip_norm: float,
+  clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
+  mean_share: float = 1.0,
   noise_key: Optional[bytes] = None,
   update_sum: Optional[sum_mechanism.SumMechanism] = None,
   **options: Unpack[learning_process.Options],
@@ -56,12 +57,14 @@ def build_private_fed_avg(
   most; replacing a client changes it by 2 C at most.
 
   Released: of a round's cohort T and U, and nothing else. Together they are a Gaussian mechanism of
-  noise multiplier (z_q^-2 + z_w^-2)^(-1/2); `privacy.accounting` computes the cost of many rounds
-  on sampled cohorts. The server is trusted with the sum of updates before it adds the noise. With
-  `update_sum` clients make the noise, and the server sees the sum with the noise of the clients
-  that report (`DistributedGaussianSumFactory`).
+  noise multiplier (z_q^-2 + z_w^-2)^(-1/2), or with an adaptive clip norm, which releases a noisy
+  count besides, (z_q^-2 + z_w^-2 + z_b^-2)^(-1/2); `privacy.accounting` computes the cost of many
+  rounds on sampled cohorts. The server is trusted with the sum of updates before it adds the noise.
+  With `update_sum` clients make the noise, and the server sees the sum with the noise of the
+  clients that report (`DistributedGaussianSumFactory`).
 
-  The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone.
+  The metrics hold nothing else of the cohort: `client_work` has the threshold's measurements alone,
+  and `aggregator` an adaptive `clip_norm`, which follows from earlier rounds' releases.
 
   Args:
     model_fn: See `Options`. A model with non-trainable weights that clients change is not
@@ -69,10 +72,14 @@ def build_private_fed_avg(
     threshold: A private `ThresholdProcess`; None for shares of 1.
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
-    clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped.
+    clip_norm: C, to which the l2 norm of a client's update (not its gradient) is clipped, or an
+      `AdaptiveClipNorm`, with which C follows a quantile of the norms of the updates, in which each
+      client counts by its share.
     noise_multiplier: z_w, the update's noise multiplier: the standard deviation of the noise on the
       sum of updates over C, elsewhere called `update_noise_multiplier`.
     expected_clients: q n, the expected size of a cohort.
+    mean_share: About the mean share of a client, in (0, 1], by which an adaptive clip norm scales its
+      steps. It is a constant, and a rough one will do.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
       one run only; None for fresh entropy.
     update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
@@ -98,6 +105,7 @@ def build_private_fed_avg(
     noise_multiplier,
     noise_key,
     update_sum,
+    expected_share_sum=mean_share * expected_clients,
   )
   checks.of_type(
     "threshold", threshold, (ThresholdProcess, type(None)), "a private ThresholdProcess, or None"
@@ -115,7 +123,7 @@ def build_private_fed_avg(
     return measurements["threshold"][name]
 
   def report(update: Any, share: tf.Tensor, client: Client) -> Any:
-    return summed.report_fn(private_sum.weigh(update, share, summed.clip_norm), client)
+    return summed.report_fn(update, share, client)
 
   return learning_process.build(
     model_fn,

@@ -1,86 +1,103 @@
 """Builds the noisy sum of what the clients of a private algorithm report, for all of them alike."""
 
+import math
 import numbers
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.secure_sums import adaptive_clipping
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import Client
 
+# The norm to which updates are clipped: a number, or the rule by which it adapts.
+ClipNorm = Union[float, adaptive_clipping.AdaptiveClipNorm]
+
 _FIXED = ("client_weighting", "metrics_aggregator", "model_aggregator")
+# The least divisor, in standard deviations of the noise on the estimated sum of the shares.
+_LEAST_DIVISOR = 2.0
 
 
 class PrivateSum(NamedTuple):
-  """Sums the clients' vectors with noise.
+  """Sums the clients' updates with noise, and perhaps their shares beside them.
 
   Attributes:
-    clip_norm: C, to which each vector is clipped.
-    noise_multiplier: z_w, the standard deviation of the noise over C.
-    factory: Aggregates the clients' reports to the noisy sum of their vectors.
-    report_fn: A TensorFlow function from (a client's vector, `Client`) to its report.
+    factory: Aggregates the clients' reports to U, the noisy sum of their updates, or with a share
+      weight to (U, S).
+    report_fn: A TensorFlow function from (a client's update, its share, float32 [] in [0, 1],
+      `Client`) to its report.
+    share_sum_fn: A TensorFlow function from the result to about the sum of the shares, float32 [],
+      positive.
   """
 
-  clip_norm: float
-  noise_multiplier: float
   factory: tff.aggregators.UnweightedAggregationFactory
-  report_fn: Callable[[Any, Client], Any]
-
-
-def clip(vector: Any, norm: float) -> Any:
-  """Clips a structure of float tensors to an l2 norm over all of them.
-
-  The norm is computed in double precision. In single precision that of a huge update overflows: one
-  client would make the sum NaN, and the round would release no noise.
-  """
-  found = tf.linalg.global_norm([tf.cast(v, tf.float64) for v in tf.nest.flatten(vector)])
-  factor = norm / tf.maximum(found, norm)
-  return tf.nest.map_structure(lambda v: tf.cast(tf.cast(v, tf.float64) * factor, v.dtype), vector)
+  report_fn: Callable[[Any, tf.Tensor, Client], Any]
+  share_sum_fn: Callable[[Any], tf.Tensor]
 
 
 def weigh(update: Any, share: tf.Tensor, norm: float) -> Any:
-  """Returns share * clip(update, norm), of norm at most share * norm."""
-  return tf.nest.map_structure(lambda u: u * tf.cast(share, u.dtype), clip(update, norm))
+  """Returns share * clip(update, norm), of an l2 norm, over all tensors, of at most share * norm."""
+  found = adaptive_clipping.global_norm(update)
+  return adaptive_clipping.scale(update, tf.cast(share, tf.float64) * norm / tf.maximum(found, norm))
 
 
 def build_private_sum(
-  value_type_fn: Callable[[], tff.Type],
-  clip_norm: float,
+  update_type_fn: Callable[[], tff.Type],
+  clip_norm: ClipNorm,
   noise_multiplier: float,
   noise_key: Optional[bytes],
   update_sum: Optional[sum_mechanism.SumMechanism],
+  *,
+  share_weight: float = 0.0,
+  expected_share_sum: Optional[float] = None,
 ) -> PrivateSum:
   """Builds the sum of the clients' vectors v_i, clipped to C, plus N(0, (z_w C)^2 I).
+
+  A vector is s_i clip(u_i, C), with u_i the client's update and s_i its share, or with a share
+  weight k also the share itself,
+
+      v_i = s_i (clip(u_i, C sqrt(1 - k^2)), k C),    (U, S) = sum_i v_i + N(0, (z_w C)^2 I),
+
+  where max(S / (k C), 2 z_w / k) estimates the sum of the shares.
 
   Guarantee: the sum has l2-sensitivity C under zero-out adjacency and under addition or removal of
   a client, as these change it by one v_i, and 2C under replacement; so its release is a Gaussian
   mechanism of noise multiplier z_w, or z_w / 2. It holds whatever the v_i are, as long as v_i
-  depends on no other client of the round, and they are numbers.
+  depends on no other client of the round, and they are numbers. With an adaptive clip norm C is
+  that of the round and S is in units of C, and a count is released besides:
+  `secure_sums.adaptive_clipping` states the guarantee.
 
   Args:
-    value_type_fn: Returns the type of a vector, a structure of float tensors. It is called if the
+    update_type_fn: Returns the type of an update, a structure of float tensors. It is called if the
       clients make the noise: to describe a model may take long.
     clip_norm: C.
     noise_multiplier: z_w.
     noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
     update_sum: Parameters of the sum whose noise the clients make, of that C and z_w; None for
       noise that the server adds.
+    share_weight: k in [0, 1); 0 for updates alone.
+    expected_share_sum: About how many clients train; needed for updates alone.
 
   Returns:
     The `PrivateSum`.
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If a number is out of its range, or `update_sum` is of another sum.
+    ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
+      a clip norm that adapts.
   """
-  for name, number in (("clip_norm", clip_norm), ("noise_multiplier", noise_multiplier)):
-    checks.of_type(name, number, numbers.Real, "a positive number")
-  clip_norm = checks.scale("clip_norm", clip_norm)
+  unit = share_weight  # What a share of 1 adds to S, which is in units of an adaptive norm.
+  if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
+    checks.of_type("clip_norm", clip_norm, numbers.Real, "a positive number or AdaptiveClipNorm")
+    clip_norm = checks.scale("clip_norm", clip_norm)
+    unit = share_weight * clip_norm
+  checks.of_type("noise_multiplier", noise_multiplier, numbers.Real, "a positive number")
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   checks.of_type(
     "update_sum",
@@ -88,15 +105,35 @@ def build_private_sum(
     (sum_mechanism.SumMechanism, type(None)),
     "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
   )
+
+  def share_sum(result: Any) -> tf.Tensor:
+    if not share_weight:
+      return tf.constant(expected_share_sum, tf.float32)
+    return tf.maximum(result[1] / unit, _LEAST_DIVISOR * noise_multiplier / share_weight)
+
+  if isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
+    if update_sum is not None:
+      raise ValueError(
+        "Found an update_sum, whose modulus follows from a fixed clip norm, with a clip norm that"
+        " adapts; expected a number for clip_norm, or noise that the server adds."
+      )
+    adaptive = adaptive_clipping.AdaptiveClippingSumFactory(
+      clip_norm, noise_multiplier, share_sum, noise_key, share_weight
+    )
+    return PrivateSum(adaptive, lambda update, share, client: (update, share), share_sum)
+
+  def vector(update: Any, share: tf.Tensor) -> Any:
+    weighted = weigh(update, share, clip_norm * math.sqrt(1.0 - share_weight**2))
+    return (weighted, unit * share) if share_weight else weighted
+
   if update_sum is None:
     query = seeded_gaussian_query.SeededGaussianSumQuery(
       clip_norm, noise_multiplier * clip_norm, noise_key, "updates"
     )
     return PrivateSum(
-      clip_norm,
-      noise_multiplier,
       tff.aggregators.DifferentiallyPrivateFactory(query),
-      lambda vector, client: clip(vector, clip_norm),  # The query's clip is in single precision.
+      lambda update, share, client: vector(update, share),
+      share_sum,
     )
   found, expected = (
     (update_sum.clip_norm, update_sum.noise_multiplier),
@@ -107,11 +144,13 @@ def build_private_sum(
       f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
     )
   distributed = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
+  vector_type = update_type_fn()
+  if share_weight:
+    vector_type = tff.types.to_type((vector_type, np.float32))
   return PrivateSum(
-    clip_norm,
-    noise_multiplier,
-    distributed.factory_of_reports(value_type_fn()),
-    lambda vector, client: distributed.report(vector, client.seed),
+    distributed.factory_of_reports(vector_type),
+    lambda update, share, client: distributed.report(vector(update, share), client.seed),
+    share_sum,
   )
 
 

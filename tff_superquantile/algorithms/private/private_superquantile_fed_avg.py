@@ -8,6 +8,7 @@ from typing_extensions import Unpack
 from privacy.noise import sum_mechanism
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_fed_avg
+from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.threshold import AdaptiveTheta
@@ -24,7 +25,7 @@ def build_private_superquantile_fed_avg(
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
   threshold: Optional[ThresholdFn],
-  clip_norm: float,
+  clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
   noise_key: Optional[bytes] = None,
@@ -83,6 +84,7 @@ def build_private_superquantile_fed_avg(
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,
     expected_clients=expected_clients,
+    mean_share=float(adaptive_theta.of_round(theta, expected_clients)),
     noise_key=noise_key,
     update_sum=update_sum,
     **options,

@@ -1,11 +1,9 @@
 """Builds averages with differential privacy in which clients weigh by their own losses."""
 
 import collections
-import math
 import numbers
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
@@ -19,39 +17,35 @@ from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
-# The least divisor, in standard deviations of the noise on the estimated sum of the shares.
-_LEAST_DIVISOR = 2.0
-
 
 class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Divides a noisy sum of (weighted update, k C weight) by the estimated sum of the weights."""
+  """Divides a noisy sum of (weighted update, share) by the estimated sum of the shares."""
 
   def __init__(
     self,
     sum_factory: tff.aggregators.UnweightedAggregationFactory,
-    unit: float,
-    least_divisor: float,
+    share_sum_fn: Callable[[Any], tf.Tensor],
   ):
     self._sum_factory = sum_factory
-    self._unit = unit  # k C
-    self._least_divisor = least_divisor
+    self._share_sum_fn = share_sum_fn
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     summed = self._sum_factory.create(value_type)
 
-    @tff.tensorflow.computation(summed.next.type_signature.result.result.member)
-    def divide(noisy_sum):
-      update, total = noisy_sum[0], noisy_sum[1]
-      divisor = tf.maximum(total / self._unit, self._least_divisor)
-      mean = tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), update)
-      return mean, collections.OrderedDict(estimated_share_sum=divisor)
+    output_type = summed.next.type_signature.result
+
+    @tff.tensorflow.computation(output_type.result.member, output_type.measurements.member)
+    def divide(noisy_sum, measured):
+      divisor = self._share_sum_fn(noisy_sum)
+      mean = tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), noisy_sum[0])
+      return mean, collections.OrderedDict(measured or {}, estimated_share_sum=divisor)
 
     @tff.federated_computation(
       summed.initialize.type_signature.result, summed.next.type_signature.parameter[1]
     )
     def next_fn(state, values):
       output = summed.next(state, values)
-      mean, measurements = tff.federated_map(divide, output.result)
+      mean, measurements = tff.federated_map(divide, (output.result, output.measurements))
       return tff.templates.MeasuredProcessOutput(output.state, mean, measurements)
 
     return tff.templates.AggregationProcess(summed.initialize, next_fn)
@@ -63,7 +57,7 @@ def build_private_weighted_fed_avg(
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
   *,
-  clip_norm: float,
+  clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   share_weight: float = 0.3,
   noise_key: Optional[bytes] = None,
@@ -109,8 +103,13 @@ def build_private_weighted_fed_avg(
   q-FedAvg divides updates by d_i = 1 + q L |u_i|^2 / F_i besides (`build_q_fed_avg`). This is left
   out, as its denominator is another sum over the clients, whose terms nothing bounds.
 
-  The metrics have `estimated_share_sum`, which is D, under `aggregator`, and nothing else of the
-  cohort. With s_i = 1 (q = 0, t = 0) a round is DP-FedAvg that estimates its divisor.
+  With an adaptive clip norm a noisy count is released besides, and all is a Gaussian mechanism of
+  noise multiplier (z_w^-2 + z_b^-2)^(-1/2): see `secure_sums.adaptive_clipping`.
+
+  The metrics have `estimated_share_sum`, which is D, under `aggregator`, an adaptive `clip_norm`,
+  which follows from the releases of earlier rounds, and nothing else of the cohort.
+
+  With s_i = 1 (q = 0, t = 0) a round is DP-FedAvg that estimates its divisor.
 
   Args:
     model_fn: See `Options`. Only trainable weights are released.
@@ -119,7 +118,9 @@ def build_private_weighted_fed_avg(
       not finite.
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
-    clip_norm: C, the l2 norm to which a client's update and its share are clipped together.
+    clip_norm: C, the l2 norm to which a client's update and its share are clipped together, or an
+      `AdaptiveClipNorm`, with which C (1 - k^2)^(1/2) follows a quantile of the norms of the
+      updates, in which each client counts by its share.
     noise_multiplier: z_w, the standard deviation of the noise over C.
     share_weight: k in (0, 1), the part of C that carries the share.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
@@ -142,22 +143,20 @@ def build_private_weighted_fed_avg(
   checks.of_type("share_weight", share_weight, numbers.Real, "a number")
   share_weight = checks.fraction("share_weight", share_weight)
 
-  def value_type() -> tff.Type:
-    return tff.types.to_type((local_model.describe(model_fn).weights_type.trainable, np.float32))
-
   summed = private_sum.build_private_sum(
-    value_type, clip_norm, noise_multiplier, noise_key, update_sum
+    lambda: local_model.describe(model_fn).weights_type.trainable,
+    clip_norm,
+    noise_multiplier,
+    noise_key,
+    update_sum,
+    share_weight=share_weight,
   )
-  update_norm = summed.clip_norm * math.sqrt(1.0 - share_weight**2)
-  unit = summed.clip_norm * share_weight
 
   def report(update: Any, share: tf.Tensor, client: threshold.Client) -> Any:
     share = tf.where(share > 0.0, tf.minimum(share, 1.0), 0.0)  # A NaN is not above 0.
-    weighted = private_sum.weigh(update, share, update_norm)
-    return summed.report_fn((weighted, unit * share), client)
+    return summed.report_fn(update, share, client)
 
-  least_divisor = _LEAST_DIVISOR * summed.noise_multiplier / share_weight
-  aggregator = _NoisyMeanFactory(summed.factory, unit, least_divisor)
+  aggregator = _NoisyMeanFactory(summed.factory, summed.share_sum_fn)
   return learning_process.build(
     model_fn,
     client_optimizer_fn,

@@ -65,13 +65,19 @@ class Account:
   def describe(self) -> str:
     """Describes the cost and the noise of the run, for the user, before it starts."""
     config, release = self._config, self._release
+    is_adaptive = private.is_adaptive(config)
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {config.delta:.3g}"
       f" ({release.neighboring_relation}).",
       f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
-      f" to {private.update_clip_norm(config):.4g}.",
+      f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
     ]
+    if is_adaptive:
+      lines.append(
+        "Noise multiplier of the count of updates within the clip norm, which adapts:"
+        f" {release.clip_count_noise_multiplier:.4g}."
+      )
     if release.threshold_noise_multiplier is not None:
       lines.append(
         f"Noise multiplier of the {config.threshold} threshold:"
@@ -109,7 +115,7 @@ class Account:
       self._release,
       claim_epsilon=config.epsilon,
       delta=self._meter.delta,
-      clip_norm=private.update_clip_norm(config),
+      clip_norm=None if private.is_adaptive(config) else private.update_clip_norm(config),
       num_rounds_planned=config.num_rounds,
       rounds_done=rounds_done,
       accountant=config.accounting,

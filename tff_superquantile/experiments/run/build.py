@@ -222,7 +222,7 @@ def build_process(
     assert method.build_private is not None  # `methods.check` sees to it.
     build = method.build_private
     work.update(
-      clip_norm=private.update_clip_norm(config),
+      clip_norm=private.clip_norm_of(config),
       noise_multiplier=config.update_noise_multiplier,
       noise_key=key,
       update_sum=release.update_sum,

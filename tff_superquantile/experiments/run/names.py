@@ -89,6 +89,8 @@ def _parts(config: run_config.RunConfig) -> list[_Part]:
     value = getattr(config, field)
     if value != usual:
       parts.append(_Part(value, titles.get(value, value)))
+  if config.clip_norm == run_config.ADAPTIVE:
+    parts.append(_Part("adaptive_clip", "adaptive clip"))
   if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(config, "epsilon", *_NUMBERS["epsilon"])
     return [*parts, epsilon._replace(number=None)]
@@ -245,6 +247,10 @@ class Name(str):
     if self.config is None or self.config.epsilon is None:
       return self
     config = dataclasses.replace(
-      self.config, epsilon=None, threshold_noise_multiplier=None, update_noise_multiplier=None
+      self.config,
+      epsilon=None,
+      threshold_noise_multiplier=None,
+      update_noise_multiplier=None,
+      clip_norm=None,
     )
     return Name(folder(config), config)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, Union
 
 from privacy import accounting
 from privacy import calibration
@@ -13,14 +13,23 @@ from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.secure_sums import AdaptiveClipNorm
 
+_MULTIPLIERS = (
+  *("threshold_noise_multiplier", "update_noise_multiplier", "clip_count_noise_multiplier"),
+)
 # Flags that follow from a budget and the number of clients.
-CALIBRATED = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
-_MULTIPLIERS = CALIBRATED[:2]
+CALIBRATED = (*_MULTIPLIERS, "delta", "rho_ratio")
+# Flags of --clip_norm=adaptive alone.
+_OF_ADAPTIVE_CLIPPING = (
+  *("initial_clip_norm", "clip_quantile", "clip_rho_ratio", "clip_count_noise_multiplier"),
+)
+# C of its first round, by --clip_unit.
+_INITIAL_CLIP_NORMS = {"update": 0.1, "gradient": 1.0}
 # Flags of private runs alone.
 _OF_PRIVATE_RUNS = (
   *("delta", "rho_ratio", "clip_norm", "clip_unit", "update_sum", "noise_shares"),
-  *("contacted_clients", "relation", "accounting", "noise_key_file"),
+  *("contacted_clients", "relation", "accounting", "noise_key_file", *_OF_ADAPTIVE_CLIPPING),
 )
 
 
@@ -86,26 +95,63 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
       f"Found --threshold={resolved.threshold} in a private run; use one of {', '.join(allowed)}."
     )
   _check_noise_shares(resolved)
-  if resolved.clip_norm is None:
-    raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1.")
-  checks.scale("--clip_norm", resolved.clip_norm)
-  multipliers = _MULTIPLIERS if usual else _MULTIPLIERS[1:]
+  resolved = _resolve_clip_norm(resolved)
+  applies = (usual is not None, True, is_adaptive(resolved))
+  multipliers = [name for name, found in zip(_MULTIPLIERS, applies) if found]
   given = [name for name in multipliers if getattr(resolved, name) is not None]
   if resolved.epsilon is not None:
     checks.positive("--epsilon", resolved.epsilon)
     if given:
       raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
-    if resolved.rho_ratio is not None:
-      checks.scale("--rho_ratio", resolved.rho_ratio)
+    for name in ("rho_ratio", "clip_rho_ratio"):
+      if getattr(resolved, name) is not None:
+        checks.scale(f"--{name}", getattr(resolved, name))
   else:
     if len(given) < len(multipliers):
       missing = next(name for name in multipliers if name not in given)
       raise ValueError(f"Found no --{missing} and no --epsilon in a private run; give one.")
-    if resolved.rho_ratio is not None:
-      raise ValueError("Found --rho_ratio without --epsilon, which is what it splits.")
+    for name in ("rho_ratio", "clip_rho_ratio"):
+      if getattr(resolved, name) is not None:
+        raise ValueError(f"Found --{name} without --epsilon, which is what it splits.")
     for name in multipliers:
       checks.scale(f"--{name}", getattr(resolved, name))
   return resolved
+
+
+def is_adaptive(config: run_config.RunConfig) -> bool:
+  """Returns whether the clip norm of a private run follows its updates."""
+  return config.clip_norm == run_config.ADAPTIVE
+
+
+def _resolve_clip_norm(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Checks the flags of the clip norm, and fills in the defaults of an adaptive one."""
+  if config.clip_norm is None:
+    raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
+  if not is_adaptive(config):
+    checks.scale("--clip_norm", config.clip_norm)
+    for name in _OF_ADAPTIVE_CLIPPING:
+      if getattr(config, name) is not None:
+        raise ValueError(
+          f"Found --{name}={getattr(config, name)} with --clip_norm={config.clip_norm:g}; it"
+          " belongs to --clip_norm=adaptive."
+        )
+    return config
+  if config.update_sum == "distributed":
+    raise ValueError(
+      "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a fixed"
+      " norm; give a number, or use --update_sum=central."
+    )
+  defaults: dict[str, Any] = {
+    "initial_clip_norm": _INITIAL_CLIP_NORMS[config.clip_unit],
+    "clip_quantile": 0.5,
+  }
+  if config.epsilon is not None:
+    defaults["clip_rho_ratio"] = calibration.CLIP_RHO_RATIO
+  missing = {name: value for name, value in defaults.items() if getattr(config, name) is None}
+  config = dataclasses.replace(config, **missing)
+  checks.scale("--initial_clip_norm", config.initial_clip_norm)
+  checks.fraction("--clip_quantile", config.clip_quantile)
+  return config
 
 
 def _check_noise_shares(config: run_config.RunConfig) -> None:
@@ -173,6 +219,7 @@ def calibrate(
   budget: dict[str, Any] = dict(
     num_rounds=config.num_rounds,
     accountant=config.accounting,
+    clip_rho_ratio=config.clip_rho_ratio,
     **_of_every_noise(config, population),
     **_made_by_clients(config, num_parameters),
   )
@@ -205,25 +252,35 @@ def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[
   return dict(
     num_bins=config.num_bins if config.threshold == releases.TREE else None,
     distributed_updates=config.update_sum == "distributed",
-    clip_norm=update_clip_norm(config),
+    clip_norm=1.0 if is_adaptive(config) else update_clip_norm(config),
     num_parameters=num_parameters,
   )
 
 
 def update_clip_norm(config: run_config.RunConfig) -> float:
-  """Returns C in units of the update, whatever --clip_unit is.
+  """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
 
   Raises:
     ValueError: If the learning rate that turns gradients into updates is not one number.
   """
-  assert config.clip_norm is not None  # `resolve` sees to it.
+  norm: Any = config.initial_clip_norm if is_adaptive(config) else config.clip_norm
   if config.clip_unit == "update":
-    return config.clip_norm
+    return norm
   if config.learning_rate_decay != 1.0:
     raise ValueError(
       "Found --clip_unit=gradient with a learning rate that decays; use --clip_unit=update."
     )
-  return config.client_learning_rate * config.clip_norm
+  return config.client_learning_rate * norm
+
+
+def clip_norm_of(config: run_config.RunConfig) -> Union[float, AdaptiveClipNorm]:
+  """Returns the `clip_norm` of the builders of private algorithms, from a calibrated config."""
+  norm = update_clip_norm(config)
+  if not is_adaptive(config):
+    return norm
+  count_noise, quantile = config.clip_count_noise_multiplier, config.clip_quantile
+  assert count_noise is not None and quantile is not None  # `resolve` and `calibrate` see to it.
+  return AdaptiveClipNorm(count_noise, norm, quantile)
 
 
 def build_release(
@@ -245,6 +302,7 @@ def build_release(
   release = releases.Release(
     threshold_noise_multiplier=config.threshold_noise_multiplier,
     update_noise_multiplier=config.update_noise_multiplier,
+    clip_count_noise_multiplier=config.clip_count_noise_multiplier,
     **_of_every_noise(config, population),
   )
   return calibration.complete(release, **_made_by_clients(config, num_parameters))

@@ -26,15 +26,30 @@ INCIDENTAL = (
   "ray_address",
   "worker_timeout",
 )
+# The value of --clip_norm with which it adapts.
+ADAPTIVE = "adaptive"
 # What runs did whose flags do not say it.
 _BEFORE_THERE_WAS_A_FLAG = {"block_size": "0", "threshold_step": "0.01"}
 
 
 def _flag(
-  default: Any, description: str, *, choices: tuple[str, ...] = (), least: Optional[float] = None
+  default: Any,
+  description: str,
+  *,
+  choices: tuple[str, ...] = (),
+  least: Optional[float] = None,
+  word: Optional[str] = None,
 ) -> Any:
-  """Returns a field that is a flag, too; values are among `choices`, if any, and >= `least`."""
-  metadata = {"help": description, "choices": choices, "least": least}
+  """Returns a field that is a flag, too.
+
+  Args:
+    default: Its default.
+    description: Its help.
+    choices: Its values, if these are not all of its type.
+    least: The least value of a number.
+    word: A word that may stand in a number's place.
+  """
+  metadata = {"help": description, "choices": choices, "least": least, "word": word}
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -136,14 +151,34 @@ class RunConfig(_ParametersOfMethods):
     " follow. Keep it secret and use it for one run only. Empty to draw a key, which is kept in"
     " checkpoints/noise_key.",
   )
-  clip_norm: Optional[float] = _flag(
+  clip_norm: Union[float, str, None] = _flag(
     None,
-    "C of a private run: the l2 norm of a client's update is clipped to it.",
+    "C of a private run: the l2 norm of a client's update is clipped to it. adaptive: C follows a"
+    " quantile of the norms, by a private bit of each client that trains.",
+    word=ADAPTIVE,
+  )
+  initial_clip_norm: Optional[float] = _flag(
+    None,
+    "C of the first round with --clip_norm=adaptive; None for 0.1, or 1 with --clip_unit=gradient.",
+  )
+  clip_quantile: Optional[float] = _flag(
+    None,
+    "The fraction of the updates that --clip_norm=adaptive does not clip; None for 0.5.",
+  )
+  clip_rho_ratio: Optional[float] = _flag(
+    None,
+    "The bits' part of the budget over that of the updates with --clip_norm=adaptive; None for"
+    " 0.01.",
+  )
+  clip_count_noise_multiplier: Optional[float] = _flag(
+    None,
+    "Noise on the count of the bits of --clip_norm=adaptive: its standard deviation over the"
+    " sensitivity. It follows from --epsilon.",
   )
   clip_unit: str = _flag(
     "update",
-    "Unit of --clip_norm: that of the update, or that of the update over the learning rate, as in"
-    " the paper (gradient).",
+    "Unit of --clip_norm and --initial_clip_norm: that of the update, or that of the update over"
+    " the learning rate, as in the paper (gradient).",
     choices=("update", "gradient"),
   )
   update_sum: str = _flag(
@@ -367,7 +402,8 @@ class RunConfig(_ParametersOfMethods):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       kind, may_be_none = types()[field.name], field.default is None
-      if value is None and may_be_none:
+      word = field.metadata["word"]
+      if value is None and may_be_none or word is not None and value == word:
         continue
       if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -375,7 +411,7 @@ class RunConfig(_ParametersOfMethods):
       if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(
           f"Found {field.name} = {value!r}, of type {type(value).__name__}; expected"
-          f" {kind.__name__}{' or None' if may_be_none else ''}."
+          f" {kind.__name__}{f', {word}' if word else ''}{' or None' if may_be_none else ''}."
         )
       choices, least = field.metadata["choices"], field.metadata["least"]
       if choices and value not in choices:
@@ -411,7 +447,10 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def types() -> Mapping[str, type]:
-  """Returns int, float or str for each field; where its default is None, the value may be, too."""
+  """Returns int, float or str for each field; where its default is None, the value may be, too.
+
+  A float may also be the field's word.
+  """
   found = {}
   for name, hint in typing.get_type_hints(RunConfig).items():
     is_optional = typing.get_origin(hint) is Union
@@ -432,11 +471,12 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
   Raises:
     ValueError: If a text is no value of its field.
   """
-  values = {}
+  values: dict[str, Any] = {}
+  words = {field.name: field.metadata["word"] for field in dataclasses.fields(RunConfig)}
   for name, kind in types().items():
     if name in found:
       try:
-        values[name] = kind(found[name])
+        values[name] = found[name] if found[name] == words[name] else kind(found[name])
       except ValueError:
         raise ValueError(
           f"Found --{name}={found[name]} among a run's flags; expected a number."

@@ -52,6 +52,8 @@ def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     **client_work.get("cohort", {}),
     "estimated_share_sum": aggregator.get("estimated_share_sum"),
     **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
+    # That of the round, which follows from the releases of those before.
+    "clip_norm": aggregator.get("clip_norm"),
     "train_loss": client_work.get("train", {}).get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}
