@@ -7,9 +7,9 @@ from tff_superquantile.evaluation.clients import ClientMetrics
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
-from tff_superquantile.evaluation.clients import is_single_score
 from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.distribution import describe
+from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.federated import build_federated_evaluator
 from tff_superquantile.evaluation.personalization import PersonalizationMetrics
 from tff_superquantile.evaluation.personalization import build_personalizer

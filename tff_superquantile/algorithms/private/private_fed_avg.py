@@ -78,8 +78,8 @@ def build_private_fed_avg(
     noise_multiplier: z_w, the update's noise multiplier: the standard deviation of the noise on the
       sum of updates over C, elsewhere called `update_noise_multiplier`.
     expected_clients: q n, the expected size of a cohort.
-    mean_share: About the mean share of a client, in (0, 1], by which an adaptive clip norm scales its
-      steps. It is a constant, and a rough one will do.
+    mean_share: About the mean share of a client, in (0, 1], by which an adaptive clip norm scales
+      its steps. It is a constant, and a rough one will do.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
       one run only; None for fresh entropy.
     update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and

@@ -42,9 +42,11 @@ class PrivateSum(NamedTuple):
 
 
 def weigh(update: Any, share: tf.Tensor, norm: float) -> Any:
-  """Returns share * clip(update, norm), of an l2 norm, over all tensors, of at most share * norm."""
+  """Returns share * clip(update, norm); its l2 norm over all tensors is at most share * norm."""
   found = adaptive_clipping.global_norm(update)
-  return adaptive_clipping.scale(update, tf.cast(share, tf.float64) * norm / tf.maximum(found, norm))
+  return adaptive_clipping.scale(
+    update, tf.cast(share, tf.float64) * norm / tf.maximum(found, norm)
+  )
 
 
 def build_private_sum(

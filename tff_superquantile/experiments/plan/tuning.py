@@ -176,8 +176,8 @@ def budget_warning(searches: Sequence[Search]) -> str:
   private = [config for config in configs if config.is_private]
   if not private:
     return ""
-  epsilons = [config.epsilon for config in private]
-  total = "" if None in epsilons else f" of up to {sum(epsilons):g}"
+  epsilons = [config.epsilon for config in private if config.epsilon is not None]
+  total = f" of up to {sum(epsilons):g}" if len(epsilons) == len(private) else ""
   return (
     f"Warning: {len(private)} private runs tune on the clients to be protected. Each spends a"
     f" budget of its own, and no ledger has the sum{total}. The comparison's ledgers are as if the"
