@@ -83,6 +83,8 @@ class Task:
     labels: The names of the classes; empty for their numbers.
     preprocessing: Takes a `Request`, returns what an exported model does with an example as people
       have it, without reading any client's data. None if people have the model's input itself.
+    label_scale: Mean and standard deviation of labels that are numbers, (y - mean) / std being what
+      the model predicts; None for classes.
     error: The error of a client, one of `ERRORS`: the fraction of misclassified examples, or the
       root mean squared error of labels that are numbers. Reports print either in percent: so
       such labels have standard deviation one, and 100 % is the error of predicting their mean.
@@ -105,6 +107,7 @@ class Task:
   model_takes_clients: bool = False
   labels: Sequence[str] = ()
   preprocessing: Optional[Callable[[Request], preprocessing_lib.Preprocessing]] = None
+  label_scale: Optional[tuple[float, float]] = None
   error: str = "misclassification"
   adapt: Optional[Callable[[Request], "Task"]] = None
   description: str = ""

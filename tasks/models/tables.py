@@ -68,18 +68,23 @@ def build_table_model(
     weights, scores = _mlp(seed, num_features, num_scores, hidden_size)
   else:
     weights, scores = _linear(num_features, num_scores)
+
+  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
+    hidden = [tf.keras.layers.Dense(hidden_size, activation="relu")] if hidden_size else []
+    return [*hidden, tf.keras.layers.Dense(num_scores)]
+
   if num_classes > 2:
-    return classifiers.build_classifier(weights, scores, input_spec)
+    return classifiers.build_classifier(weights, scores, input_spec, keras_layers)
 
   def score(weights: Sequence[Any], x: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(scores(weights, x), axis=1)
 
   if num_classes:
-    return classifiers.build_binary_classifier(weights, score, input_spec)
+    return classifiers.build_binary_classifier(weights, score, input_spec, keras_layers)
 
   def loss(
     output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
   ) -> tf.Tensor:
     return classifiers.mean(0.5 * tf.square(output - label), sample_weight)
 
-  return classifiers.build_model(weights, score, loss, input_spec)
+  return classifiers.build_model(weights, score, loss, input_spec, keras_layers)

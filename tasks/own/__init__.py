@@ -15,6 +15,7 @@ from tasks import request as request_lib
 from tasks import splits
 from tasks import task
 from tasks.own import conversion
+from tasks.own import preprocessing
 from tasks.own import summary
 from tff_superquantile.simulation import client_files
 
@@ -81,6 +82,9 @@ def _adapt(request: task.Request) -> task.Task:
     open_clients=lambda request: [files],
     defaults=defaults,
     adapt=None,
+    labels=[name for name, _ in found.classes],
+    label_scale=None if num_classes else (found.label_mean, found.label_std),
+    preprocessing=lambda request: preprocessing.build(found.features),
     error="misclassification" if num_classes else "rmse",
     description=found.text(),
     data_digest=found.digest,

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Optional
+from typing import Any, Optional
 
 from absl import logging
 import numpy as np
@@ -23,7 +23,7 @@ from tasks.own import summary as summary_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
-_VERSION = 1  # A change of the conversion changes this too.
+_VERSION = 2  # A change of the conversion changes this too.
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
 
@@ -115,6 +115,13 @@ def open_clients(
   return files, summary
 
 
+def _fitted(feature: features_lib.Feature) -> dict[str, Any]:
+  """Returns what the reference clients' values decided."""
+  if isinstance(feature, features_lib.Category):
+    return {"categories": feature.categories}
+  return {"mean": feature.mean, "std": feature.std}
+
+
 def _hash(facts: Sequence) -> str:
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -203,7 +210,8 @@ class _Table:
       if feature is None:
         described.append(summary_lib.Column(name, "dropped", missing, 0, remark))
       else:
-        described.append(summary_lib.Column(name, feature.kind, missing, feature.width, remark))
+        column = summary_lib.Column(name, feature.kind, missing, feature.width, remark)
+        described.append(dataclasses.replace(column, **_fitted(feature)))
         found.append(feature)
     if not found:
       reasons = "; ".join(f"{column.name}: {column.remark}" for column in described) or "none"

@@ -21,7 +21,7 @@ MOST_CATEGORIES = 100
 _FEWEST_IDS = 20  # Of fewer values each may be there once by chance.
 LARGEST = 1e100  # Squares of larger numbers overflow.
 # Values of clients that are not the reference's have no bound: float32 must hold them.
-_LARGEST_STANDARDISED = 1e6
+LARGEST_INPUT = 1e6
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -49,7 +49,7 @@ class Number:
     """Writes the inputs of some rows into `out`, float32 [rows, width], which is all zeros."""
     values = self.values[rows]
     missing = np.isnan(values)
-    scaled = np.clip((values - self.mean) / self.std, -_LARGEST_STANDARDISED, _LARGEST_STANDARDISED)
+    scaled = np.clip((values - self.mean) / self.std, -LARGEST_INPUT, LARGEST_INPUT)
     out[:, 0] = np.where(missing, 0.0, scaled)
     if self.width == 2:
       out[:, 1] = missing
@@ -62,12 +62,14 @@ class Category:
   Attributes:
     name: The column.
     codes: int64 [rows], the column that is 1; -1 where none is.
-    width: Number of the model's inputs that it becomes.
+    categories: The texts, in the order of their columns.
+    width: Number of the model's inputs that it becomes: one more if missing is a category.
     kind: "category".
   """
 
   name: str
   codes: np.ndarray
+  categories: tuple[str, ...]
   width: int
   kind: str = "category"
 
@@ -178,7 +180,7 @@ def _fit_category(
   if has_missing:
     codes[texts.isna().to_numpy()] = len(categories)
   width = len(categories) + has_missing
-  return Category(name, codes, width), f"{len(categories)} categories"
+  return Category(name, codes, tuple(categories), width), f"{len(categories)} categories"
 
 
 def encode(features: Sequence[Feature], rows: np.ndarray) -> np.ndarray:

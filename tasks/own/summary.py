@@ -18,6 +18,9 @@ class Column:
     missing: Number of rows without a value.
     width: Number of the model's inputs.
     remark: Anything else, such as why it was dropped.
+    mean: Mean of its numbers over the reference clients; else 0.
+    std: Standard deviation of these; else 1.
+    categories: The categories in the order of the model's inputs; empty for numbers.
   """
 
   name: str
@@ -25,6 +28,9 @@ class Column:
   missing: int
   width: int
   remark: str
+  mean: float = 0.0
+  std: float = 1.0
+  categories: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 _COLUMNS = ("--client_column=site", "--label_column=outcome")
 
@@ -57,11 +58,65 @@ def test_comparison_says_what_it_found_then_trains_and_reports(lab, compared):
     assert "--clients_per_round=10" in (run / "flags.txt").read_text()
 
 
-def test_regression_reports_its_own_error(lab, own):
+def _errors_outside(run, table, predict):
+  """The test clients' errors by an exported model, and in the run's file."""
+  rows = np.genfromtxt(table, delimiter=",", names=True, dtype=None, encoding="utf-8")
+  raw = np.column_stack([rows["v"], rows["w"] == "b"]).astype(np.float32)
+  errors = predict(raw, rows["outcome"])
+  clients = np.genfromtxt(
+    run / "test_clients.csv", delimiter=",", names=True, dtype=None, encoding="utf-8"
+  )
+  found = [np.mean(errors[rows["site"] == client]) for client in clients["client_id"]]
+  return found, clients["error"]
+
+
+def _export(lab, run, kind):
+  out = lab.folder / f"exported_{kind}"
+  result = lab.bare("export", str(run), f"--format={kind}", f"--out={out}", "--overwrite")
+  assert result.code == 0, result.err
+  return out
+
+
+def test_exported_model_takes_rows_of_the_table(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "superquantile_theta_0.5" / "seed_0"
+  out = _export(lab, run, "tflite")
+  assert (out / "labels.txt").read_text() == "0\n1\n"
+  assert "v; w (0 a, 1 b)" in (out / "MODEL_CARD.md").read_text()
+  interpreter = tf.lite.Interpreter(str(out / "model.tflite"))
+  runner = interpreter.get_signature_runner()
+
+  def predict(raw, outcome):
+    return runner(features=raw)["probabilities"].argmax(axis=1) != outcome
+
+  found, errors = _errors_outside(run, lab.folder / "visits.csv", predict)
+  np.testing.assert_allclose(found, errors, atol=1e-9)
+
+
+def test_exported_model_of_numbers_predicts_in_their_unit(lab, regression):
+  run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
+  out = _export(lab, run, "keras")
+  assert not (out / "labels.txt").exists()
+  model = tf.keras.models.load_model(out / "model.keras")
+
+  def predict(raw, outcome):
+    return (model.predict(raw, verbose=0)["prediction"] - outcome) ** 2
+
+  found, errors = _errors_outside(run, lab.folder / "costs.csv", predict)
+  ratio = np.sqrt(found) / errors
+  np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+  assert 10 < ratio[0] < 25  # The standard deviation of the labels.
+
+
+@pytest.fixture(scope="module")
+def regression(own):
   arguments = ("--task=own", "--data_dir=costs.csv", "--algorithm=fed_avg", "--model=mlp")
   result = own("train", *arguments)
   assert result.code == 0, result.err
-  assert "label outcome: numbers, mean" in result.out
+  return result
+
+
+def test_regression_reports_its_own_error(lab, regression):
+  assert "label outcome: numbers, mean" in regression.out
   run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
   metrics = json.loads((run / "metrics.json").read_text())
   # The noise has a standard deviation of 1.2 beside 1 of what can be predicted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +28,15 @@ class ExportedModel:
     model: The task's model.
     weights: The run's weights of it.
     preprocessing: The way from raw examples to the model's input.
-    labels: The names of the classes, in the order of the probabilities.
+    labels: The names of the classes, in the order of the probabilities; empty for numbers.
+    label_scale: Mean and standard deviation of labels that are numbers; None for classes.
   """
 
   model: tff.learning.models.FunctionalModel
   weights: run_files.Weights
   preprocessing: preprocessing_lib.Preprocessing
   labels: Sequence[str]
+  label_scale: Optional[tuple[float, float]] = None
 
   def to_arrays(self) -> dict[str, np.ndarray]:
     """Returns the weights by name, those of Keras where the model has Keras layers."""
@@ -47,7 +49,7 @@ class ExportedModel:
     return dict(zip(names, map(np.asarray, arrays)))
 
   def to_module(self) -> tf.Module:
-    """Returns a module with the function `serve`, from raw examples to `_outputs`."""
+    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them."""
     predict = evaluation.build_predict(self.model)
     module = tf.Module()
     module.layers = list(self.preprocessing.layers)
@@ -61,7 +63,7 @@ class ExportedModel:
     def serve(raw: tf.Tensor) -> dict[str, tf.Tensor]:
       values = tuple(variable.value() for variable in variables)
       weights = values[:num_trainable], values[num_trainable:]
-      return _outputs(predict(weights, self.preprocessing.apply(raw)))
+      return self._outputs_of(predict(weights, self.preprocessing.apply(raw)))
 
     module.serve = serve
     return module
@@ -71,7 +73,7 @@ class ExportedModel:
     return getattr(self.model, "keras_layers", None) is not None
 
   def to_keras(self) -> tf.keras.Model:
-    """Returns a Keras model from raw examples to `_outputs`, of Keras' own layers alone.
+    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone.
 
     Raises:
       ValueError: If nobody has written the task's model down as Keras layers.
@@ -86,28 +88,31 @@ class ExportedModel:
     scores = self.preprocessing.apply(raw)
     for layer in self.model.keras_layers():
       scores = layer(scores)
-    model = tf.keras.Model(raw, _outputs(scores))
+    model = tf.keras.Model(raw, self._outputs_of(scores))
     for variable, value in zip(model.trainable_variables, self.weights.trainable):
       variable.assign(np.reshape(value, variable.shape))
     return model
 
+  def _outputs_of(self, scores: Any) -> dict[str, Any]:
+    """Returns what an exported model says of a batch.
 
-def _outputs(scores: Any) -> dict[str, Any]:
-  """Returns what an exported model says of a batch.
+    Args:
+      scores: What the network says: [n, classes], or [n] or [n, 1] for two classes or numbers.
 
-  Args:
-    scores: What the network says: [n, classes], or [n] or [n, 1] for two classes.
-
-  Returns:
-    "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one.
-  """
-  if evaluation.is_single_score(scores):
-    flat = tf.reshape(scores, [-1])
-    # Not 1 - p, which is zero where p is nearly one.
-    probabilities = tf.stack([tf.sigmoid(-flat), tf.sigmoid(flat)], axis=1)
-  else:
-    probabilities = tf.nn.softmax(scores)
-  return {"logits": tf.identity(scores), "probabilities": probabilities}
+    Returns:
+      "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one;
+      for numbers "prediction", float32 [n], in the unit of the labels.
+    """
+    if self.label_scale is not None:
+      mean, std = self.label_scale
+      return {"prediction": tf.reshape(scores, [-1]) * std + mean}
+    if evaluation.is_single_score(scores):
+      flat = tf.reshape(scores, [-1])
+      # Not 1 - p, which is zero where p is nearly one.
+      probabilities = tf.stack([tf.sigmoid(-flat), tf.sigmoid(flat)], axis=1)
+    else:
+      probabilities = tf.nn.softmax(scores)
+    return {"logits": tf.identity(scores), "probabilities": probabilities}
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
@@ -130,14 +135,15 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   else:
     preprocessing = task.preprocessing(task_lib.Request.of_run(config))
     model = task.build_model_for(preprocessing, config.seed)
-  num_classes = evaluation.num_classes(model)
+  num_classes = 0 if task.label_scale is not None else evaluation.num_classes(model)
   labels = tuple(task.labels) or tuple(map(str, range(num_classes)))
   if len(labels) != num_classes:
     raise ValueError(
       f"Found {len(labels)} labels of the task {config.task} for {num_classes} classes; expected a"
       " name for each."
     )
-  return ExportedModel(model, finished_run.read_weights(run, model), preprocessing, labels)
+  weights = finished_run.read_weights(run, model)
+  return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
 
 
 def _x_spec(model: tff.learning.models.FunctionalModel, task: str) -> tf.TensorSpec:

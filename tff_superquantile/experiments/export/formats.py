@@ -17,7 +17,7 @@ _OTHER_OPERATOR = re.compile(r"'tf\.(\w+)' op")
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
-  """Writes a model with the names of its classes, one a line.
+  """Writes a model with the names of its classes, one a line, if it has classes.
 
   Args:
     model: The model, an `exported_model.ExportedModel`.
@@ -29,7 +29,9 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
     OSError: If a file cannot be written.
   """
   FORMATS[name](model, folder)
-  (folder / LABELS).write_text("".join(f"{label}\n" for label in model.labels), encoding="utf-8")
+  if model.labels:
+    text = "".join(f"{label}\n" for label in model.labels)
+    (folder / LABELS).write_text(text, encoding="utf-8")
 
 
 def _write_saved_model(model: Any, folder: pathlib.Path) -> None:

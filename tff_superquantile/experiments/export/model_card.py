@@ -25,6 +25,10 @@ FILE_NAME = "MODEL_CARD.md"
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 _TAIL = 0.1
 _NUM_SIZES = 3
+_OF_NUMBERS = (
+  "prediction, in the unit of the labels; model.npz has none, but the network's weights by name,"
+  " and the network predicts labels of mean 0 and standard deviation 1"
+)
 _OUTPUTS = (
   "logits, the scores of the network, and probabilities, a column a class in the order of"
   " labels.txt; model.npz has neither, but the network's weights by name"
@@ -50,7 +54,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
   Args:
     run: The run.
     raw: What a raw example is.
-    labels: The names of the classes.
+    labels: The names of the classes; empty for numbers.
 
   Returns:
     Markdown.
@@ -62,9 +66,12 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
   sizes = run.clients("test").get("num_examples", np.array([]))
   baseline = _find_fed_avg(run)
   fed_avg = None if baseline is None else baseline.clients("test")["error"]
+  use = {"Input": raw, "Output": _OUTPUTS, "Labels": " ".join(labels)}
+  if not labels:
+    use = {"Input": raw, "Output": _OF_NUMBERS}
   blocks: list[page.Block] = [
     _listing("How it was made", _facts(run)),
-    _listing("How to use it", {"Input": raw, "Output": _OUTPUTS, "Labels": " ".join(labels)}),
+    _listing("How to use it", use),
   ]
   if len(errors):
     blocks += [_distribution(errors, fed_avg), _by_size(sizes, errors, fed_avg)]
