@@ -202,8 +202,9 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   manifest = json.loads(contents["manifest.json"])
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
-    "num_clients",
+    *("num_clients", "error", "data"),
   }
+  assert manifest["data"] is None  # A digest of data would be one of the training clients.
   assert manifest["num_clients"]["train"] == _POPULATION
   assert set(_flags_of(run)) <= set(run_config.names())
 

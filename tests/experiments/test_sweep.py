@@ -83,6 +83,7 @@ def test_what_is_to_be_tuned_is_a_grid(lab):
     for flag, value in config.items()
     if isinstance(value, dict)
   }
+  assert {grid.pop("tune") for grid in grids.values()} == {"methods"}
   assert grids == {
     ("q_fed_avg_q_0.1", "q"): {"values": [0.001, 0.01, 0.1, 1.0], "default": 0.1},
     ("tilted_erm_t_1", "temperature"): {
@@ -134,7 +135,7 @@ def test_private_preset_has_all_methods_at_every_budget(lab):
   ]
   for _, _, config in few:
     assert config["epsilon"] == 4.0 and config["delta"] == 1 / 2500 and config["l2"] == 0.1
-    assert config["clip_norm"] > 0 and config["clip_unit"] == "gradient"
+    assert config["clip_norm"]["default"] > 0 and config["clip_unit"] == "gradient"
 
 
 _REFUSED = {

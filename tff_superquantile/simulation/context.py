@@ -137,6 +137,12 @@ def set_simulation_context(
   tff.framework.set_default_context(context)
 
 
+@atexit.register  # Before `close`, so that it is called after it.
+def _drop_default_context() -> None:
+  """Lets TFF's context go while there are still the modules that it needs for its end."""
+  tff.framework.set_default_context(cohort_engine.CohortContext(None, 1))
+
+
 @atexit.register
 def close() -> None:
   """Ends the worker and restores TFF's own default context. Called when Python exits."""
