@@ -108,7 +108,7 @@ class Command:
   def end_by(self, signum):
     """Sends the command a signal and waits for its end."""
     self.look()
-    assert self.process.poll() is None, "it ended before it could be interrupted"
+    assert self.process.poll() is None, f"it ended before it could be interrupted: {self.wait()}"
     self.process.send_signal(signum)
     return self.wait()
 
