@@ -76,6 +76,10 @@ def find_downloaded(cache_dir: str) -> Optional[str]:
   return None
 
 
+def _is_image(x: Any, y: Any) -> bool:
+  return isinstance(x, list) and not isinstance(y, str) and not any(isinstance(v, str) for v in x)
+
+
 DATA_SET = data_set.DataSet(
   name="EMNIST",
   file_names=(DATABASE_NAME, COMPRESSED_NAME),
@@ -83,7 +87,7 @@ DATA_SET = data_set.DataSet(
   client="writer",
   examples="images",
   min_examples=_MIN_EXAMPLES,
-  has_texts=False,
+  is_example=_is_image,
   describe_file=_describe_database,
   remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
   f"{COMPRESSED_NAME}, or what LEAF's {_COMMAND} leaves.\n{data_set.STANDIN}",
