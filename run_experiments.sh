@@ -89,8 +89,10 @@ OPTIONS
     --output_dir=DIR   The directory of results, seen from the current one.
                        Default: results
     --data_dir=PATH    EMNIST: LEAF's directory with train/ and test/, or TFF's
-                       emnist_all.sqlite or emnist_all.sqlite.lzma. Without it
-                       TFF downloads the data. Sent140: LEAF's directory, or
+                       emnist_all.sqlite or emnist_all.sqlite.lzma, Hugging
+                       Face's flwrlabs/femnist (.parquet), or NIST's
+                       emnist-byclass.mat. Without it TFF downloads the data.
+                       Sent140: LEAF's directory, or
                        Stanford's training.1600000.processed.noemoticon.csv.
                        Shakespeare: LEAF's directory, or TFF's
                        shakespeare_train.h5.
