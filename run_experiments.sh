@@ -43,6 +43,8 @@ EXPERIMENTS
     sent140_linear  Sentiment of tweets by user, logistic regression on mean
                     word vectors, every method: 1000 rounds, batches of 10.
     sent140_lstm    The same with an LSTM: 600 rounds of 50 users.
+    shakespeare     The next character of a play by speaking role, an LSTM,
+                    FedAvg against theta 0.5 and 0.25: 200 rounds of 10 roles.
     own             Your own table, FedAvg against theta 0.5 and 0.25: a row an
                     example, a column that names its client, a column that is
                     to be predicted. First it shows what it found.
@@ -87,9 +89,13 @@ OPTIONS
     --output_dir=DIR   The directory of results, seen from the current one.
                        Default: results
     --data_dir=PATH    EMNIST: LEAF's directory with train/ and test/, or TFF's
-                       emnist_all.sqlite or emnist_all.sqlite.lzma. Without it
-                       TFF downloads the data. Sent140: LEAF's directory, or
+                       emnist_all.sqlite or emnist_all.sqlite.lzma, Hugging
+                       Face's flwrlabs/femnist (.parquet), or NIST's
+                       emnist-byclass.mat. Without it TFF downloads the data.
+                       Sent140: LEAF's directory, or
                        Stanford's training.1600000.processed.noemoticon.csv.
+                       Shakespeare: LEAF's directory, or TFF's
+                       shakespeare_train.h5.
                        Own: a .csv, .csv.gz or .parquet file, or a folder of
                        such files, one a client.
     --client_column=NAME, --label_column=NAME, --features=A,B
@@ -100,9 +106,9 @@ OPTIONS
                        the labels.
     --model=MODEL      Own: linear, or mlp for a hidden layer. Default: linear
     --glove=FILE       Sent140: GloVe's word vectors, glove.6B.50d.txt.
-    --data=standin     Generates data of the same shape instead, to try EMNIST
-                       and Sent140 without any download. Its results are apart
-                       and say so.
+    --data=standin     Generates data of the same shape instead, to try EMNIST,
+                       Sent140 and Shakespeare without any download. Its
+                       results are apart and say so.
     --tune=WHAT        The tuning before the comparison: methods, a grid search
                        for each method's own parameter; all, also for the
                        learning rate and l2, and in private experiments for the

@@ -11,14 +11,13 @@ import lzma
 import os
 import re
 import sqlite3
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from tff_superquantile.simulation import client_files
 
 STANDIN = "To try things out there are generated data: --data=standin"
 
 _HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
-_SNIPPET_BYTES = 200
 _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
 
 
@@ -33,7 +32,7 @@ class DataSet:
     client: The word for a client, such as "writer".
     examples: The word for examples, such as "images".
     min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    has_texts: Whether LEAF's examples are texts, rather than numbers.
+    is_example: Takes an x and a y of LEAF's; tells whether they are of this data set.
     describe_file: Takes the path of a file that holds all; says what is in it, or raises a
       ValueError.
     remedy: The steps to get it, a line each.
@@ -47,7 +46,7 @@ class DataSet:
   client: str
   examples: str
   min_examples: int
-  has_texts: bool
+  is_example: Callable[[Any, Any], bool]
   describe_file: Callable[[str], str]
   remedy: str
   find_downloaded: Callable[[str], Optional[str]] = lambda cache_dir: None
@@ -156,11 +155,10 @@ class DataSet:
     counts, enough = [], []
     for split in ("train", "test"):
       peeks = [_peek(path) for path in paths[split]]
-      wrong = [p for p, (_, texts) in zip(paths[split], peeks) if texts != self.has_texts]
+      wrong = [path for path, (_, x, y) in zip(paths[split], peeks) if not self.is_example(x, y)]
       if wrong:
-        expected = "texts" if self.has_texts else "numbers"
-        raise ValueError(f"{wrong[0]} has no examples that are {expected}")
-      known = [num_samples for num_samples, _ in peeks if num_samples is not None]
+        raise ValueError(f"{wrong[0]} has no examples that are {self.examples}")
+      known = [num_samples for num_samples, *_ in peeks if num_samples is not None]
       if len(known) < len(peeks):
         return f"{self.client}s to train and to test on"
       counts.append(sum(map(len, known)))
@@ -171,19 +169,24 @@ class DataSet:
     )
 
 
-def _peek(path: str) -> tuple[Optional[list[int]], Optional[bool]]:
-  """Reads the head of one of LEAF's files: (examples of each user, whether these are texts).
+def _peek(path: str) -> tuple[Optional[list[int]], Any, Any]:
+  """Reads the head of one of LEAF's files: (examples of each user, the first x, the first y).
 
   None stands for what cannot be told.
   """
   with open(path, encoding="utf-8", errors="replace") as file:
     head = file.read(_HEAD_BYTES)
-  num_samples = None
-  found = re.search(r'"num_samples"\s*:\s*(?=\[)', head)
-  if found:
-    with contextlib.suppress(ValueError):  # Longer than the head.
-      num_samples = json.JSONDecoder().raw_decode(head, found.end())[0]
-  examples = re.search(r'"x"\s*:\s*\[', head)
-  if examples is None:
-    return num_samples, None
-  return num_samples, '"' in head[examples.end() : examples.end() + _SNIPPET_BYTES]
+
+  def value_after(pattern: str) -> Any:
+    found = re.search(pattern, head)
+    if found:
+      with contextlib.suppress(ValueError):  # Longer than the head.
+        return json.JSONDecoder().raw_decode(head, found.end())[0]
+    return None
+
+  first = r'"{}"\s*:\s*\[\s*'.format
+  return (
+    value_after(r'"num_samples"\s*:\s*(?=\[)'),
+    value_after(first("x")),
+    value_after(first("y")),
+  )

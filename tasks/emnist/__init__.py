@@ -7,7 +7,6 @@ convention of both LEAF and TensorFlow Federated: paper is 1.0, ink is 0.0, noth
 """
 
 import functools
-import string
 from typing import Any
 
 import tensorflow as tf
@@ -18,24 +17,25 @@ from tasks import preprocessing
 from tasks import task
 from tasks.emnist import conversion
 from tasks.emnist import readers
+from tasks.emnist import writers
 
 _INPUT_SPEC = (
-  tf.TensorSpec([None, readers.SIDE, readers.SIDE], tf.float32),
+  tf.TensorSpec([None, writers.SIDE, writers.SIDE], tf.float32),
   tf.TensorSpec([None], tf.int32),
 )
 
 
 def _build_linear_model(seed: int) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: it starts from zero.
-  return models.build_linear_classifier(_INPUT_SPEC, readers.NUM_CLASSES, intercept=False)
+  return models.build_linear_classifier(_INPUT_SPEC, len(writers.CLASSES), intercept=False)
 
 
 def _build_convnet(seed: int) -> tff.learning.models.FunctionalModel:
-  return models.build_convnet(seed, _INPUT_SPEC, readers.NUM_CLASSES)
+  return models.build_convnet(seed, _INPUT_SPEC, len(writers.CLASSES))
 
 
 def _decode_pixels(pixels: Any) -> Any:
-  return tf.cast(pixels, tf.float32) * (1 / conversion.LEVELS)
+  return tf.cast(pixels, tf.float32) * (1 / writers.LEVELS)
 
 
 def _build_preprocessing(request: task.Request) -> preprocessing.Preprocessing:
@@ -43,8 +43,8 @@ def _build_preprocessing(request: task.Request) -> preprocessing.Preprocessing:
   x_spec, _ = _INPUT_SPEC
   return preprocessing.Preprocessing(
     tf.TensorSpec(x_spec.shape, tf.uint8, "pixels"),
-    f"pixels from 0, ink, to {conversion.LEVELS}, paper: those of LEAF and TensorFlow Federated"
-    f" times {conversion.LEVELS}, rounded",
+    f"pixels from 0, ink, to {writers.LEVELS}, paper: those of LEAF and TensorFlow Federated"
+    f" times {writers.LEVELS}, rounded",
     _decode_pixels,
     x_spec,
   )
@@ -58,7 +58,7 @@ _emnist_task = functools.partial(
   reads=("data_dir",),
   min_examples=readers.DATA_SET.min_examples,
   clients_per_split=865,
-  labels=string.digits + string.ascii_uppercase + string.ascii_lowercase,
+  labels=writers.CLASSES,
   preprocessing=_build_preprocessing,
 )
 _DEFAULTS = dict(

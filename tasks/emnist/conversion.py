@@ -16,11 +16,11 @@ from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
 from tasks.emnist import standin
+from tasks.emnist import writers
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
-LEVELS = 255  # Pixels are kept as numbers from 0 to this.
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
 _CHUNK_BYTES = 1 << 20
@@ -31,11 +31,11 @@ class _NotEightBitError(Exception):
   """Pixels aren't multiples of 1 / 255; conversion goes on in float32."""
 
 
-def _quantize(writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _quantize(all_writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
-  for writer, x, y in writers:
-    levels = np.rint(x * LEVELS)
-    if np.max(np.abs(levels / LEVELS - x)) > _QUANTIZATION_TOLERANCE:
+  for writer, x, y in all_writers:
+    levels = np.rint(x * writers.LEVELS)
+    if np.max(np.abs(levels / writers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
       raise _NotEightBitError()
     yield writer, levels.astype(np.uint8), y
 
@@ -58,7 +58,7 @@ def _open_or_convert(
   directory = os.path.join(cache_dir, f"emnist_{name}_{fingerprint}")
   try:
     return client_files.open_or_write_client_files(
-      directory, lambda: _quantize(iterate()), x_scale=1 / LEVELS
+      directory, lambda: _quantize(iterate()), x_scale=1 / writers.LEVELS
     )
   except _NotEightBitError:
     logging.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
@@ -126,10 +126,10 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
       os.remove(decompressed)
 
 
-def _open_database(cache_dir: str, path: str) -> client_files.ClientFiles:
-  """Opens the writers of TFF's database, compressed or not."""
+def _open_file(cache_dir: str, path: str) -> client_files.ClientFiles:
+  """Opens the writers of a file that holds all, such as TFF's database, compressed or not."""
   if not path.endswith((".lzma", ".xz")):
-    return _open_or_convert(cache_dir, "all", [path], lambda: readers.iterate_sqlite(path))
+    return _open_or_convert(cache_dir, "all", [path], lambda: readers.iterate_file(path))
   fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
   decompressed = os.path.join(cache_dir, f"emnist_{fingerprint}.sqlite")
   return _open_or_convert(cache_dir, "all", [path], lambda: _iterate_compressed(path, decompressed))
@@ -140,21 +140,22 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
   Args:
     request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-      emnist_all.sqlite or emnist_all.sqlite.lzma, or one of these two files; "" to download TFF's.
+      emnist_all.sqlite or emnist_all.sqlite.lzma, Hugging Face's train-00000-of-00001.parquet or
+      NIST's emnist-byclass.mat, or one of these files; "" to download TFF's.
       The converted files take 0.6 GB of its `cache_dir` for all of EMNIST.
 
   Returns:
-    The [train, test] writers of LEAF, or [all] of TFF's database.
+    The [train, test] writers of LEAF, or [all] of a file that holds all.
 
   Raises:
     ValueError: If the data is missing or not what it should be.
   """
   if not request.data_dir:
-    return [_open_database(request.cache_dir, download(request.cache_dir))]
+    return [_open_file(request.cache_dir, download(request.cache_dir))]
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     if name == "all":
-      return _open_database(request.cache_dir, *paths)
+      return _open_file(request.cache_dir, *paths)
     iterate = functools.partial(readers.iterate_leaf, paths)
     return _open_or_convert(request.cache_dir, name, paths, iterate)
 
@@ -173,6 +174,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),
       standin.make_writers,
-      x_scale=1 / LEVELS,
+      x_scale=1 / writers.LEVELS,
     )
   ]

@@ -1,8 +1,8 @@
 """Reads handwriting by writer from the files that EMNIST users have, and names their faults.
 
-Two formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`) and the SQLite database that
-TensorFlow Federated downloads (`iterate_sqlite`). Both readers yield (writer, x float32 [n, 28, 28]
-with paper = 1.0 and ink = 0.0, y int32 [n] in 0..61), one writer at a time.
+Four formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`), the SQLite database that
+TensorFlow Federated downloads (`iterate_sqlite`), the Parquet file of Hugging Face (`parquet`) and
+NIST's own MATLAB file (`matlab`). The readers yield one writer at a time, see `writers`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,20 +20,20 @@ import tensorflow as tf
 
 from tasks import data_set
 from tasks import user_files
+from tasks.emnist import matlab
+from tasks.emnist import parquet
+from tasks.emnist import writers
 
-NUM_CLASSES = 62
-SIDE = 28
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
 _COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
 _MIN_EXAMPLES = 100
+_PARQUET, _MATLAB = ".parquet", ".mat"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _SECONDS_TO_COUNT = 2.0
-_NUM_PIXELS = SIDE * SIDE
+_NUM_PIXELS = writers.SIDE**2
 _DATABASE_SPLITS = ("all_train", "all_test")
-
-_Writer = tuple[str, np.ndarray, np.ndarray]
 
 
 def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
@@ -59,12 +59,19 @@ def _describe_database(path: str) -> str:
     connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
     connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
     with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
-      writers, enough = connection.execute(query, [_MIN_EXAMPLES, *_DATABASE_SPLITS]).fetchone()
+      count, enough = connection.execute(query, [_MIN_EXAMPLES, *_DATABASE_SPLITS]).fetchone()
       return (
-        f"{writers} writers, of whom {enough:.0f} have {_MIN_EXAMPLES} images or more"
+        f"{count} writers, of whom {enough:.0f} have {_MIN_EXAMPLES} images or more"
         " (--min_examples_per_client)"
       )
   return f"{os.path.getsize(path) / 1e9:.2f} GB"
+
+
+def _describe_file(path: str) -> str:
+  """Says what is in a file that holds all writers, by what its name ends with."""
+  if path.endswith(_PARQUET):
+    return parquet.describe(path)
+  return matlab.describe(path) if path.endswith(_MATLAB) else _describe_database(path)
 
 
 def find_downloaded(cache_dir: str) -> Optional[str]:
@@ -76,45 +83,25 @@ def find_downloaded(cache_dir: str) -> Optional[str]:
   return None
 
 
+def _is_image(x: Any, y: Any) -> bool:
+  return isinstance(x, list) and not isinstance(y, str) and not any(isinstance(v, str) for v in x)
+
+
 DATA_SET = data_set.DataSet(
   name="EMNIST",
-  file_names=(DATABASE_NAME, COMPRESSED_NAME),
+  file_names=(DATABASE_NAME, COMPRESSED_NAME, parquet.FILE_NAME, matlab.FILE_NAME),
   command=_COMMAND,
   client="writer",
   examples="images",
   min_examples=_MIN_EXAMPLES,
-  has_texts=False,
-  describe_file=_describe_database,
+  is_example=_is_image,
+  describe_file=_describe_file,
   remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
-  f"{COMPRESSED_NAME}, or what LEAF's {_COMMAND} leaves.\n{data_set.STANDIN}",
+  f"{COMPRESSED_NAME}, {matlab.FILE_NAME} of {matlab.SOURCE},\n"
+  f"{parquet.FILE_NAME} of https://huggingface.co/datasets/flwrlabs/femnist,\n"
+  f"or what LEAF's {_COMMAND} leaves.\n{data_set.STANDIN}",
   find_downloaded=find_downloaded,
 )
-
-
-def _check_writer(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> _Writer:
-  """Returns a writer's images [n, 28, 28] and labels, or raises a `ValueError` that says why not.
-
-  Args:
-    path: The file that they come from.
-    writer: The writer.
-    x: float32 [n, 784].
-    y: [n].
-
-  Returns:
-    The writer, x float32 [n, 28, 28], y int32 [n].
-  """
-  # `not all(within)` and not `any(outside)`: NaN is neither below 0 nor above 1.
-  if not np.all((x >= 0.0) & (x <= 1.0)):
-    raise ValueError(
-      f"{path}: writer {writer!r} has pixels that are NaN or outside [0, 1]; expected paper = 1.0"
-      " and ink = 0.0."
-    )
-  if y.dtype.kind not in "iu" or not np.all((y >= 0) & (y < NUM_CLASSES)):
-    raise ValueError(
-      f"{path}: writer {writer!r} has labels that are not integers in 0..{NUM_CLASSES - 1};"
-      f" expected EMNIST's {NUM_CLASSES} classes."
-    )
-  return writer, x.reshape(-1, SIDE, SIDE), y.astype(np.int32)
 
 
 def _compact(data: dict) -> dict:
@@ -129,7 +116,7 @@ def _compact(data: dict) -> dict:
   return data
 
 
-def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
+def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Writer:
   """Checks and returns one user of a LEAF file."""
   x, y = data["x"], data["y"]
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
@@ -138,11 +125,11 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> _Writer:
       " expected the 28 x 28 pixels row by row, each in [0, 1]."
     )
   # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
-  integers = all(type(label) is int and 0 <= label < NUM_CLASSES for label in y)
-  return _check_writer(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
+  integers = all(type(label) is int and 0 <= label < len(writers.CLASSES) for label in y)
+  return writers.check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
 
 
-def iterate_leaf(paths: Iterable[str]) -> Iterator[_Writer]:
+def iterate_leaf(paths: Iterable[str]) -> Iterator[writers.Writer]:
   """Yields the writers of a split's LEAF JSON files.
 
   A user's x is a list of images of 784 numbers, and y a list of integers, as LEAF's preprocess.sh
@@ -181,7 +168,7 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
   return rows
 
 
-def _parse_examples(path: str, writer: str, protos: list[bytes]) -> _Writer:
+def _parse_examples(path: str, writer: str, protos: list[bytes]) -> writers.Writer:
   """Returns a writer's serialized `tf.train.Example`s as arrays, checked."""
   spec = {
     "pixels": tf.io.FixedLenFeature([_NUM_PIXELS], tf.float32),
@@ -194,10 +181,10 @@ def _parse_examples(path: str, writer: str, protos: list[bytes]) -> _Writer:
       f"{path}: writer {writer!r} has an example that is not a tf.train.Example of {_NUM_PIXELS}"
       " float pixels and an integer label; download the file again."
     ) from e
-  return _check_writer(path, writer, parsed["pixels"].numpy(), parsed["label"].numpy())
+  return writers.check(path, writer, parsed["pixels"].numpy(), parsed["label"].numpy())
 
 
-def iterate_sqlite(path: str) -> Iterator[_Writer]:
+def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
   """Yields the writers of TFF's EMNIST database, each with all examples of both its splits.
 
   TFF divides every writer's examples in "all_train" and "all_test"; here a client is a writer, so
@@ -221,3 +208,10 @@ def iterate_sqlite(path: str) -> Iterator[_Writer]:
         yield _parse_examples(path, str(writer), protos)
   except sqlite3.Error as e:
     raise _not_a_database(path, f"is not a readable SQLite database ({e})") from e
+
+
+def iterate_file(path: str) -> Iterator[writers.Writer]:
+  """Yields the writers of a file that holds all, by what its name ends with; TFF's otherwise."""
+  if path.endswith(_PARQUET):
+    return parquet.iterate(path)
+  return matlab.iterate(path) if path.endswith(_MATLAB) else iterate_sqlite(path)

@@ -11,12 +11,14 @@ from tasks.models.classifiers import build_classifier
 from tasks.models.classifiers import build_linear_classifier
 from tasks.models.classifiers import build_logistic_regression
 from tasks.models.networks import build_convnet
-from tasks.models.networks import build_lstm
+from tasks.models.recurrent import build_character_lstm
+from tasks.models.recurrent import build_lstm
 from tasks.models.tables import build_table_model
 
 __all__ = (
   "Classifier",
   "build_binary_classifier",
+  "build_character_lstm",
   "build_classifier",
   "build_convnet",
   "build_linear_classifier",

@@ -1,4 +1,4 @@
-"""Builds the paper's networks: a ConvNet for images, an LSTM for sequences of vectors."""
+"""Builds the paper's network for images, a ConvNet, and draws the initial weights of networks."""
 
 from collections.abc import Sequence
 import math
@@ -24,14 +24,6 @@ def glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
   limit = math.sqrt(6.0 / (receptive_field * (shape[-2] + shape[-1])))
   # One generator a layer, so that a layer more or wider leaves the others' draws as they were.
   return np.random.default_rng([seed, layer]).uniform(-limit, limit, shape).astype(np.float32)
-
-
-def _orthogonal(seed: int, layer: int, shape: tuple[int, int]) -> np.ndarray:
-  """Draws initial weights [rows, columns] with orthonormal rows, uniformly; rows <= columns."""
-  normal = np.random.default_rng([seed, layer]).standard_normal(shape[::-1])
-  q, r = np.linalg.qr(normal)
-  # Signs as those of R: else the distribution would depend on the algorithm (Mezzadri 2007).
-  return (q * np.sign(np.diag(r))).T.astype(np.float32)
 
 
 def build_convnet(
@@ -91,71 +83,3 @@ def build_convnet(
     return [*layers, tf.keras.layers.Flatten(), tf.keras.layers.Dense(num_classes, name="dense")]
 
   return classifiers.build_classifier(weights, logits, input_spec, keras_layers)
-
-
-def build_lstm(
-  seed: int, input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, hidden_size: int
-) -> classifiers.Classifier:
-  """Builds the paper's RNN: an LSTM on sequences of vectors, whose last output is classified.
-
-  With gates i, f, g, o of [x_t, h_{t-1}], c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) and
-  h_t = sigmoid(o) tanh(c_t) from zero states (Hochreiter and Schmidhuber 1997); the logit is
-  <h_T, w> + b. All T steps are taken, also those of padding. They are unrolled in the graph: for a
-  batch of 10 sequences of 20 vectors of dimension 50, a gradient takes 0.9 ms on one core, and
-  2.0 ms with `tf.while_loop`.
-
-  Args:
-    seed: Of the initial weights, not negative: Glorot uniform for x and for the logit, orthogonal
-      for h; biases are zero, but one in the forget gates.
-    input_spec: `tf.TensorSpec` of x, float32 [None, steps, features], and of y, int32 [None], 0
-      or 1.
-    hidden_size: Units of h and c.
-
-  Returns:
-    A model with weights of the gates in the order i, f, g, o, as Keras has them: of x
-    [features, 4 hidden_size], of h [hidden_size, 4 hidden_size], biases [4 hidden_size]; then w
-    [hidden_size, 1] and b [1].
-
-  Raises:
-    ValueError: If the seed is negative, the hidden size is not positive, or x is not of that shape.
-  """
-  check_seed(seed)
-  if hidden_size < 1:
-    raise ValueError(f"Found hidden_size = {hidden_size}; expected a positive number.")
-  classifiers.count_features(input_spec[0])
-  if input_spec[0].shape.rank != 3 or input_spec[0].shape[1] < 1:
-    raise ValueError(
-      f"Found an input of shape {input_spec[0].shape}; the LSTM needs [None, steps, features]."
-    )
-  num_steps, num_features = input_spec[0].shape[1:]
-  gates_bias = np.zeros(4 * hidden_size, np.float32)
-  gates_bias[hidden_size : 2 * hidden_size] = 1.0
-  weights = (
-    glorot_uniform(seed, 0, (num_features, 4 * hidden_size)),
-    _orthogonal(seed, 1, (hidden_size, 4 * hidden_size)),
-    gates_bias,
-    glorot_uniform(seed, 2, (hidden_size, 1)),
-    np.zeros(1, np.float32),
-  )
-
-  def logit(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    x_weights, h_weights, bias, logit_weights, logit_bias = weights
-    num_sequences = tf.shape(x)[0]
-    # One product for all steps; steps come first, so that each one's rows lie together.
-    rows = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, num_features])
-    of_x = tf.reshape(tf.matmul(rows, x_weights) + bias, [num_steps, -1, 4 * hidden_size])
-    h = c = tf.zeros([num_sequences, hidden_size])
-    for of_x_t in tf.unstack(of_x):
-      i, f, g, o = tf.split(of_x_t + tf.matmul(h, h_weights), 4, axis=1)
-      c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
-      h = tf.sigmoid(o) * tf.tanh(c)
-    return tf.squeeze(tf.matmul(h, logit_weights) + logit_bias, axis=1)
-
-  def keras_layers() -> Sequence[tf.keras.layers.Layer]:
-    return [
-      tf.keras.layers.LSTM(hidden_size, name="lstm"),
-      tf.keras.layers.Dense(1, name="dense"),
-      tf.keras.layers.Reshape(()),
-    ]
-
-  return classifiers.build_binary_classifier(weights, logit, input_spec, keras_layers)

@@ -13,17 +13,18 @@ import difflib
 import gzip
 import hashlib
 import os
-from types import ModuleType
 from typing import Any, Optional
 import zlib
 
 import numpy as np
 import pandas as pd
 
+from tasks import user_files
+
 FORMATS = (".csv", ".csv.gz", ".parquet")
-PYARROW = "'pyarrow>=14,<22'"  # As in setup.cfg, for a shell.
 # The column of clients where the files' names are the clients'.
 FILE_NAME = "(file name)"
+_OTHERWISE = "write the table as CSV"
 _CHUNK_BYTES = 1 << 20
 _MOST_NAMES = 20
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
@@ -87,21 +88,10 @@ def _reading(path: str) -> Iterator[None]:
     ) from error
 
 
-def _import_parquet() -> ModuleType:
-  try:
-    from pyarrow import parquet
-  except ImportError:
-    raise ValueError(
-      "Found a Parquet file but no pyarrow, which reads it; install it by"
-      f" `.venv/bin/python -m pip install {PYARROW}`, or write the table as CSV."
-    ) from None
-  return parquet
-
-
 def _columns_of(path: str) -> list[str]:
   """Returns the names of a file's columns."""
   if path.endswith(".parquet"):
-    parquet = _import_parquet()
+    parquet = user_files.import_parquet(_OTHERWISE)
     with _reading(path):
       names = parquet.read_schema(path).names
     return [name for name in names if not name.startswith(_INDEX)]
@@ -181,7 +171,7 @@ def read(paths: Sequence[str], client_column: Optional[str]) -> pd.DataFrame:
     with _reading(path):
       if path.endswith(".parquet"):
         # Without threads, which a fork of this process would lack.
-        whole_file = _import_parquet().read_table(path, use_threads=False)
+        whole_file = user_files.import_parquet(_OTHERWISE).read_table(path, use_threads=False)
         table = whole_file.to_pandas(use_threads=False, ignore_metadata=True)
       else:
         table = pd.read_csv(

@@ -43,6 +43,12 @@ def _describe_csv(path: str) -> str:
   return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
 
 
+def _is_tweet(x: Any, y: Any) -> bool:
+  if isinstance(x, str):  # Of another data set if the label is none: Shakespeare's are characters.
+    return _label(y) is not None
+  return isinstance(x, list) and any(isinstance(field, str) for field in x)
+
+
 DATA_SET = data_set.DataSet(
   name="Sent140",
   file_names=(CSV_NAME,),
@@ -50,7 +56,7 @@ DATA_SET = data_set.DataSet(
   client="user",
   examples="tweets",
   min_examples=50,
-  has_texts=True,
+  is_example=_is_tweet,
   describe_file=_describe_csv,
   remedy=f"Unpack {CSV_SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with"
   f" --data_dir.\n{data_set.STANDIN}",

@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 import tasks
 from tasks import preprocessing
 from tasks.sent140 import features
+from tasks.shakespeare import characters
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.export import exported_model
 from tff_superquantile.experiments.export import formats
@@ -29,7 +30,10 @@ from tff_superquantile.experiments.run import run_folder
 _PAGE = commands.ROOT / "docs" / "how_to" / "use_a_model.md"
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
-_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm")
+_TASKS = (
+  *("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"),
+  "shakespeare",
+)
 _LONG = " ".join(["good", "bad", ","] * 8)  # More words than the LSTM takes.
 _TEXTS = ("@bob I had a GOOD day!", "good &amp; caf\xe9 &quot;day&quot;", "", "\t#???", _LONG)
 # The vectors of what GloVe's files have, with a line end within a word.
@@ -98,6 +102,11 @@ def _example(task):
   if task.startswith("emnist"):
     pixels = rng.integers(0, 256, (5, 28, 28)).astype(np.uint8)
     return pixels, (pixels / 255).astype(np.float32)
+  if task == "shakespeare":
+    texts = ("Enter the nurse. ".ljust(80, "a"), "0z}[&'()- \xe9~ok".rjust(80, "\n"), "short?")
+    raw = np.array([[""] * (80 - len(text)) + list(text) for text in texts])
+    x = [[characters.LETTERS.find(c) + 1 if c else 0 for c in row] for row in raw.tolist()]
+    return raw, np.float32(x)
   represent = features.represent_mean if task.endswith("linear") else features.represent_sequence
   rows, raw = _words()
   vectors = [np.float32([_VECTORS.get(word, (0, 0, 0)) for word in row]) for row in rows]

@@ -1,11 +1,15 @@
-"""Small files in EMNIST's two formats, and what its tests assert of errors."""
+"""Small files in EMNIST's four formats, and what its tests assert of errors."""
 
 import contextlib
+import io
 import json
 import re
 import sqlite3
+import string
 
 import numpy as np
+from PIL import Image
+from scipy import io as scipy_io
 import tensorflow as tf
 
 import tasks
@@ -76,6 +80,54 @@ def write_sqlite(path, writers, index=True, splits=("all_train", "all_test")):
       "INSERT INTO examples VALUES ('digits_only_train', 'nobody', ?)", (b"never read",)
     )
     connection.commit()
+  return path
+
+
+def _as_rows(writers):
+  """(writers, levels, labels) of all images, in an order in which a writer's lie apart."""
+  names = [writer for writer, (_, labels) in writers.items() for _ in labels]
+  levels, labels = (np.concatenate([pair[i] for pair in writers.values()]) for i in (0, 1))
+  order = np.argsort(
+    np.concatenate([np.arange(len(y)) for _, y in writers.values()]), kind="stable"
+  )
+  return np.array(names)[order], levels[order], labels[order]
+
+
+def png(levels):
+  buffer = io.BytesIO()
+  Image.fromarray(levels.reshape(28, 28)).save(buffer, "PNG")
+  return buffer.getvalue()
+
+
+def write_parquet(path, writers, ink=255):
+  """Hugging Face's file, with ink of this level."""
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  names, levels, labels = _as_rows(writers)
+  levels = 255 - levels if ink else levels
+  rows = [
+    dict(image=dict(bytes=png(x), path="x.png"), writer_id=str(name), hsf_id=4, character=int(y))
+    for name, x, y in zip(names, levels, labels)
+  ]
+  parquet.write_table(pa.Table.from_pylist(rows), path)
+  return path
+
+
+def write_matlab(path, writers, classes=None):
+  """NIST's file, of writers whose names are numbers: three quarters are its train part."""
+  names, levels, labels = _as_rows(writers)
+  columns_first = (255 - levels).reshape(-1, 28, 28).transpose(0, 2, 1).reshape(-1, 784)
+  cut = 3 * len(names) // 4
+  part = lambda rows: dict(  # noqa: E731
+    images=columns_first[rows],
+    labels=labels[rows, np.newaxis].astype(np.uint8),
+    writers=names[rows, np.newaxis].astype(np.uint16),
+  )
+  classes = classes or string.digits + string.ascii_uppercase + string.ascii_lowercase
+  mapping = np.array([[i, ord(c)] for i, c in enumerate(classes)], np.uint8)
+  dataset = dict(train=part(slice(cut)), test=part(slice(cut, None)), mapping=mapping)
+  scipy_io.savemat(path, dict(dataset=dataset), do_compression=True)
   return path
 
 

@@ -159,6 +159,35 @@ def test_lstm_equals_keras():
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
+def test_character_lstm_equals_keras():
+  spec = (tf.TensorSpec([None, 6], tf.float32), tf.TensorSpec([None], tf.int32))
+  model = models.build_character_lstm(3, spec, num_characters=9, embedding_size=3, hidden_size=4)
+  keras_model = tf.keras.Sequential([tf.keras.Input((6,)), *model.keras_layers()])
+  weights = model.initial_weights[0]
+  assert [w.shape for w in weights] == [tuple(v.shape) for v in keras_model.trainable_variables]
+  for layer in (1, 4):  # Keras' layers begin with open forget gates, too.
+    np.testing.assert_array_equal(weights[layer + 2], keras_model.get_weights()[layer + 2])
+  rng = np.random.default_rng(0)
+  weights = [w + 0.3 * rng.normal(size=w.shape).astype(np.float32) for w in weights]
+  keras_model.set_weights(weights)
+  x = rng.integers(0, 9, (7, 6)).astype(np.float32)
+  y = rng.integers(0, 9, 7).astype(np.int32)
+  with tf.GradientTape() as tape:
+    logits = keras_model(x)
+    expected = tf.reduce_mean(
+      tf.keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+    )
+  expected_gradients = tape.gradient(expected, keras_model.trainable_variables)
+  np.testing.assert_allclose(
+    model.predict_on_batch((tuple(weights), ()), x), logits, rtol=1e-5, atol=1e-6
+  )
+  loss, gradients = loss_and_gradients(model, weights, x, y)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  for got, want in zip(gradients, expected_gradients):
+    np.testing.assert_allclose(got, tf.convert_to_tensor(want), atol=1e-6)
+  assert model.predict_on_batch((tuple(weights), ()), x[:0]).shape == (0, 9)
+
+
 def test_lstm_takes_a_batch_of_nothing():
   model = models.build_lstm(0, _SEQUENCES, hidden_size=4)
   assert model.predict_on_batch(model.initial_weights, np.zeros((0, 6, 5), np.float32)).shape == (
@@ -225,6 +254,12 @@ def test_wrong_shapes_are_named():
   ragged = (tf.TensorSpec([None, None, 5], tf.float32), tf.TensorSpec([None], tf.int32))
   with pytest.raises(ValueError, match="first dimension"):
     models.build_lstm(0, ragged, hidden_size=4)
+  sizes = dict(num_characters=9, embedding_size=3, hidden_size=4)
+  for name in sizes:
+    with pytest.raises(ValueError, match=f"{name} = 0"):
+      models.build_character_lstm(0, (tf.TensorSpec([None, 6]), ragged[1]), **{**sizes, name: 0})
+  with pytest.raises(ValueError, match="None, steps"):
+    models.build_character_lstm(0, _SEQUENCES, **sizes)
 
 
 def test_metrics_are_sums_over_batches():
@@ -280,6 +315,7 @@ _OUTPUT_SHAPES = {
   "emnist_convnet": (4, 62),
   "sent140_linear": (4,),
   "sent140_lstm": (4,),
+  "shakespeare": (4, 81),
 }
 
 

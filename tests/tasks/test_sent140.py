@@ -10,9 +10,11 @@ import pytest
 import sent140_fixtures
 
 import tasks
+from tasks import task
 from tasks.sent140 import features
 from tasks.sent140 import glove
 from tasks.sent140 import readers
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 
 _NAMES = ("sent140_linear", "sent140_lstm")
@@ -133,6 +135,30 @@ def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
 def test_an_odd_number_leaves_one_more_to_test_on(csv_dir, cache_dir):
   splits = sent140_fixtures.load("sent140_linear", csv_dir, cache_dir, min_examples_per_client=49)
   assert [len(splits[split].client_ids) for split in ("train", "test")] == [3, 4]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
+  """What LEAF's preprocess.sh leaves with -k 30, read with the flag of a run."""
+  sent140_fixtures.with_glove(tmp_path)
+  sent140_fixtures.write_leaf(
+    tmp_path,
+    sent140_fixtures.make_users([30, 49, 29]),
+    sent140_fixtures.make_users([31, 12], prefix="other"),
+  )
+  flags = dict(task=name, data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
+  least = run_config.RunConfig(**flags, min_examples_per_client=30)
+  splits = tasks.get_task(name).load_clients(task.Request.of_run(least))
+  assert {split: sorted(files.num_examples) for split, files in splits.items()} == {
+    "train": [30, 49],
+    "test": [31],
+  }
+  assert [splits[split].num_dropped for split in ("train", "test")] == [1, 1]
+  with pytest.raises(ValueError) as error:
+    tasks.get_task(name).load_clients(task.Request.of_run(run_config.RunConfig(**flags)))
+  emnist_fixtures.assert_one_sentence(
+    error, "no user with 50 tweets among 3", "--min_examples_per_client"
+  )
 
 
 def test_seed_and_numbers_choose_among_a_half(csv_dir, cache_dir):

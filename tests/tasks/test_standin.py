@@ -7,10 +7,12 @@ import tasks
 from tasks import task
 from tasks.emnist import standin as emnist_standin
 from tasks.sent140 import standin as sent140_standin
+from tasks.shakespeare import standin as shakespeare_standin
 
 _MAKERS = {
   "emnist": emnist_standin.make_writers,
   "sent140": lambda: sent140_standin.make_users(50),
+  "shakespeare": shakespeare_standin.make_roles,
 }
 # The sent140_lstm task has those of sent140_linear, in another form, and 115 MB of them.
 _NAMES = ("emnist_linear", "sent140_linear")
@@ -33,7 +35,8 @@ def name_and_splits(request, cache_dir):
 
 def test_every_task_but_the_synthetic_one_has_a_standin():
   with_one = {name for name in tasks.task_names() if tasks.get_task(name).open_standin}
-  assert with_one >= {"emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"}
+  paper = {"emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"}
+  assert with_one >= paper | {"shakespeare"}
   assert "synthetic" not in with_one
 
 
@@ -117,6 +120,7 @@ def test_both_sent140_tasks_have_the_same_tweets(monkeypatch, tmp_path):
 def test_clients_are_always_the_same(kind, monkeypatch):
   monkeypatch.setattr(emnist_standin, "NUM_WRITERS", 2)
   monkeypatch.setattr(sent140_standin, "NUM_USERS", 2)
+  monkeypatch.setattr(shakespeare_standin, "NUM_ROLES", 2)
   first, again = list(_MAKERS[kind]()), list(_MAKERS[kind]())
   assert len(first) == 2 and first[0][0] != first[1][0]
   for (client, x, y), (same_client, same_x, same_y) in zip(first, again):

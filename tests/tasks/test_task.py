@@ -66,7 +66,7 @@ def test_wrong_defaults_are_named(changes, message):
 
 def test_the_tasks_of_the_package():
   expected = {"emnist_convnet", "emnist_linear", "sent140_linear", "sent140_lstm", "synthetic"}
-  assert expected <= set(tasks.task_names())
+  assert expected | {"shakespeare"} <= set(tasks.task_names())
   assert tasks.task_names() == tuple(sorted(tasks.task_names()))
   for name in tasks.task_names():
     assert tasks.get_task(name).name == name

@@ -119,7 +119,7 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
     checks.append(Check("--data_dir", trial("data_dir", data_dir=options.data_dir), data_needs))
     data_needs = ("--data_dir",)
   where = dict(data_dir=options.data_dir, cache_dir=options.cache_dir)
-  for name in ("EMNIST", "Sent140"):
+  for name in ("EMNIST", "Sent140", "Shakespeare"):
     checks.append(Check(name, trial("data_set", data_set=name, **where), data_needs))
   glove = trial("word_vectors", glove=options.glove, data_dir=options.data_dir)
   checks.append(Check("word vectors", glove, tasks_need))
@@ -161,7 +161,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     description="Checks this machine, and says what to do about what is wrong with it.",
     allow_abbrev=False,
   )
-  parser.add_argument("--data_dir", default="", help="data of EMNIST or Sent140, as for train")
+  parser.add_argument("--data_dir", default="", help="data of a task, as for train")
   parser.add_argument("--glove", default="", help="file of word vectors, as for train")
   parser.add_argument("--output_dir", default="results", help="where results are to go")
   parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where data are kept")

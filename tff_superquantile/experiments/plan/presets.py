@@ -124,6 +124,15 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
       preset_lib.TRAIN_LOSS,
     ),
   ),
+  "shakespeare": preset_lib.Preset(
+    task="shakespeare",
+    thetas=(0.5, 0.25),
+    seeds=(0,),
+    quick_flags=_FEWER_ROUNDS,
+    shared_grids=(
+      preset_lib.SharedGrid({"client_learning_rate": (0.4, 0.8, 1.6)}, preset_lib.TRAIN_LOSS),
+    ),
+  ),
   "own": preset_lib.Preset(
     task="own",
     thetas=(0.5, 0.25),

@@ -88,8 +88,8 @@ class RunConfig(_ParametersOfMethods):
 
   task: str = _flag(
     "synthetic",
-    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm, or own, a"
-    " table of yours.",
+    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm, shakespeare,"
+    " or own, a table of yours.",
   )
   data: str = _flag(
     "files",
@@ -282,9 +282,11 @@ class RunConfig(_ParametersOfMethods):
   )
   data_dir: str = _flag(
     "",
-    "EMNIST: LEAF's directory with train/ and test/, or TFF's emnist_all.sqlite or .sqlite.lzma;"
-    " empty to let TFF download it. Sent140: LEAF's directory, or Stanford's CSV. Own: a .csv,"
-    " .csv.gz or .parquet file, or a folder of such files.",
+    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma,"
+    " Hugging Face's flwrlabs/femnist (.parquet) or NIST's emnist-byclass.mat; empty to let TFF"
+    " download it. Sent140: LEAF's directory, or Stanford's CSV. Shakespeare: LEAF's directory, or"
+    " TFF's shakespeare_train.h5. Own: a .csv, .csv.gz or .parquet file, or a folder of"
+    " such files.",
   )
   client_column: Optional[str] = _flag(
     None,

@@ -1,0 +1,93 @@
+"""Opens Shakespeare, or generated plays in its place, as client files that are written once."""
+
+from collections.abc import Callable, Iterable, Iterator
+import functools
+import os
+
+import numpy as np
+
+from tasks import task
+from tasks import user_files
+from tasks.shakespeare import characters
+from tasks.shakespeare import readers
+from tasks.shakespeare import standin
+from tff_superquantile.simulation import client_files
+
+_CACHE_VERSION = 1  # A change of the conversion changes this too.
+
+_Roles = Iterable[tuple[str, np.ndarray, np.ndarray]]
+
+
+def _open_or_convert(
+  cache_dir: str, name: str, paths: list[str], iterate: Callable[[], _Roles]
+) -> client_files.ClientFiles:
+  """Opens the client files of some source files, after converting them on first use.
+
+  Args:
+    cache_dir: Where the client files are kept.
+    name: Tells caches of one source apart.
+    paths: The source files; a change of any of them makes another cache.
+    iterate: Returns the roles of these files.
+
+  Returns:
+    The files of all roles that have a sequence.
+  """
+  num_dropped = 0
+
+  def with_sequences() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    nonlocal num_dropped
+    for role, x, y in iterate():
+      if len(y):
+        yield role, x, y
+      else:
+        num_dropped += 1
+
+  facts = [_CACHE_VERSION, characters.SEQUENCE_LENGTH, characters.STRIDE]
+  fingerprint = user_files.fingerprint(facts, paths)
+  return client_files.open_or_write_client_files(
+    os.path.join(cache_dir, f"shakespeare_{name}_{fingerprint}"),
+    with_sequences,
+    count_dropped=lambda: num_dropped,
+  )
+
+
+def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
+  """Opens the speaking roles of Shakespeare, after converting the user's files on first use.
+
+  Args:
+    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
+      shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. The
+      converted files take 20 MB of its `cache_dir` for TFF's.
+
+  Returns:
+    The [train, test] roles of LEAF, or [all] of TFF's files.
+
+  Raises:
+    ValueError: If the data is missing or not what it should be.
+  """
+  if not request.data_dir:
+    raise ValueError(
+      f"Shakespeare has to be named with --data_dir; unpack {readers.TRAIN_NAME} of"
+      f" {readers.SOURCE} or make LEAF's with its data/shakespeare {readers.DATA_SET.command}"
+      " (generated data to try things out: --data=standin)."
+    )
+
+  def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    is_hdf5 = name == "all"
+    paths = readers.hdf5_paths(*paths) if is_hdf5 else paths
+    iterate = readers.iterate_hdf5 if is_hdf5 else readers.iterate_leaf
+    return _open_or_convert(request.cache_dir, name, paths, functools.partial(iterate, paths))
+
+  return readers.DATA_SET.open(request.data_dir, open_files)
+
+
+def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
+  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`.
+
+  They are not Shakespeare's, and no figure measured on them is one of Shakespeare.
+
+  Raises:
+    ValueError: If the cache is damaged.
+  """
+  directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
+  return [client_files.open_or_write_client_files(directory, standin.make_roles)]

@@ -1,0 +1,138 @@
+"""Reads what roles say from the files that Shakespeare's users have, and names their faults.
+
+Two formats hold the same plays: the HDF5 of TensorFlow Federated (`iterate_hdf5`), whose examples
+are the texts of each role, and LEAF's JSON (`iterate_leaf`), whose examples are sequences of 80
+characters and the next one. Both readers yield (role, x uint8 [n, 80], y int32 [n]), numbers of
+characters, one role at a time; n may be 0 for a role that says little.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import os
+from typing import Any
+
+from absl import logging
+import h5py
+import numpy as np
+
+from tasks import data_set
+from tasks import user_files
+from tasks.shakespeare import characters
+
+TRAIN_NAME = "shakespeare_train.h5"
+TEST_NAME = "shakespeare_test.h5"
+SOURCE = "https://storage.googleapis.com/tff-datasets-public/shakespeare.tar.bz2"
+_COMMAND = "preprocess.sh -s niid --sf 0.1 -k 20 -t user --tf 0.5"  # LEAF's.
+_MIN_EXAMPLES = 20
+_GROUP, _TEXTS = "examples", "snippets"
+
+_Role = tuple[str, np.ndarray, np.ndarray]
+
+
+def _open(path: str) -> h5py.File:
+  """Opens TFF's file; raises a `ValueError` if it is another."""
+  remedy = f"expected TensorFlow Federated's HDF5: get {SOURCE} again"
+  try:
+    file = h5py.File(path, "r")
+  except OSError as e:
+    raise ValueError(f"{path} is not a readable HDF5 file ({e}); {remedy}.") from e
+  if not isinstance(file.get(_GROUP), h5py.Group) or not len(file[_GROUP]):
+    file.close()
+    raise ValueError(f"{path} has no roles in a group {_GROUP}; {remedy}.")
+  return file
+
+
+def _describe_file(path: str) -> str:
+  with _open(path) as file:
+    return f"{len(file[_GROUP])} roles"
+
+
+def _is_sequence(x: Any, y: Any) -> bool:
+  return _are_sequences([x], [y])
+
+
+DATA_SET = data_set.DataSet(
+  name="Shakespeare",
+  file_names=(TRAIN_NAME,),
+  command=_COMMAND,
+  client="role",
+  examples="sequences",
+  min_examples=_MIN_EXAMPLES,
+  is_example=_is_sequence,
+  describe_file=_describe_file,
+  remedy=f"Unpack {SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with --data_dir."
+  f"\n{data_set.STANDIN}",
+)
+
+
+def hdf5_paths(path: str) -> list[str]:
+  """Returns TFF's training file and, if it lies beside, its test file."""
+  test = os.path.join(os.path.dirname(path), TEST_NAME)
+  return [path, test] if os.path.isfile(test) and not os.path.samefile(path, test) else [path]
+
+
+def _texts(path: str, role: str, group: Any) -> list[str]:
+  """Returns the texts of a role of TFF's file."""
+  texts = group.get(_TEXTS) if isinstance(group, h5py.Group) else None
+  if not isinstance(texts, h5py.Dataset) or texts.ndim != 1 or texts.dtype.kind not in "SO":
+    raise ValueError(
+      f"{path}: role {role!r} has no list of texts named {_TEXTS}; expected TensorFlow Federated's"
+      f" HDF5: get {SOURCE} again."
+    )
+  return [bytes(text).decode("utf-8", "replace") for text in texts[:]]
+
+
+def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
+  """Yields the roles of TFF's files, each with its text in all of them.
+
+  TFF divides each role's texts in a training and a test file; here a client is a role, so the two
+  are put together, in the order of `paths`, with a space between texts.
+
+  Args:
+    paths: The files.
+
+  Raises:
+    ValueError: If a file isn't such a file.
+  """
+  with contextlib.ExitStack() as stack:
+    opened = {path: stack.enter_context(_open(path)) for path in paths}
+    logging.info("Reading %s.", ", ".join(opened))
+    for role in sorted(set().union(*(file[_GROUP] for file in opened.values()))):
+      texts = [
+        text
+        for path, file in opened.items()
+        if role in file[_GROUP]
+        for text in _texts(path, role, file[_GROUP][role])
+      ]
+      yield role, *characters.cut(" ".join(texts))
+
+
+def _are_sequences(x: Any, y: Any) -> bool:
+  """Tells whether these are lists of texts of 80 characters and of single characters."""
+  return all(
+    isinstance(texts, list) and all(isinstance(t, str) and len(t) == length for t in texts)
+    for texts, length in ((x, characters.SEQUENCE_LENGTH), (y, 1))
+  )
+
+
+def _leaf_role(path: str, role: str, data: Mapping[str, Any]) -> _Role:
+  x, y = data["x"], data["y"]
+  if not _are_sequences(x, y):
+    raise ValueError(
+      f"{path}: role {role!r} has an example that is not a text of {characters.SEQUENCE_LENGTH}"
+      f" characters and the next character; expected what LEAF's {_COMMAND} leaves."
+    )
+  sequences = characters.encode("".join(x)).reshape(-1, characters.SEQUENCE_LENGTH)
+  return role, sequences, characters.encode("".join(y)).astype(np.int32)
+
+
+def iterate_leaf(paths: Iterable[str]) -> Iterator[_Role]:
+  """Yields the roles of a split's LEAF JSON files.
+
+  A user's x is a list of texts of 80 characters, and y one of single characters.
+
+  Raises:
+    ValueError: If a file isn't complete JSON of this form, or a role is in two files.
+  """
+  for path, role, data in user_files.iterate_leaf(paths, DATA_SET):
+    yield _leaf_role(path, role, data)

@@ -1,0 +1,63 @@
+"""Generates plays with the shapes of Shakespeare's: roles and what they say, all invented.
+
+For trying the task where the plays can't be had. Words are invented from syllables; all roles share
+them, and each has favourites. Roles differ in how much they say and in their dialect, which turns
+some letters into others: those of a strong one make the tail.
+"""
+
+from collections.abc import Iterator
+
+from absl import logging
+import numpy as np
+
+from tasks.shakespeare import characters
+
+VERSION = "v1"  # A change of the drawing changes this too.
+NUM_ROLES = 200
+
+_SEED = 1623
+_SHORTEST, _LONGEST = 400, 4000  # Characters that a role says.
+_NUM_WORDS = 200
+_CONSONANTS, _VOWELS = "bcdfghlmnrst", "aeiou"
+_END_OF_SENTENCE = 0.15  # Probability that a word is the last of its sentence.
+
+
+def _make_words(rng: np.random.Generator) -> list[str]:
+  """Makes words of one to three syllables."""
+
+  def syllable() -> str:
+    return rng.choice(list(_CONSONANTS)) + rng.choice(list(_VOWELS))
+
+  return ["".join(syllable() for _ in range(rng.integers(1, 4))) for _ in range(_NUM_WORDS)]
+
+
+def _say(rng: np.random.Generator, words: list[str], favourites: np.ndarray, length: int) -> str:
+  """Returns sentences of at least so many characters, with words by their probabilities."""
+  said, size, begins = [], 0, True
+  while size < length:
+    word = words[rng.choice(len(words), p=favourites)]
+    word = word.capitalize() if begins else word
+    begins = rng.random() < _END_OF_SENTENCE
+    said.append(word + "." if begins else word)
+    size += len(said[-1]) + 1
+  return " ".join(said)
+
+
+def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+  """Yields the roles, always the same ones.
+
+  Yields:
+    (role, x uint8 [n, 80], y int32 [n]), numbers of characters, n from 32 to about 400.
+  """
+  logging.info("Making %d roles of invented plays, once.", NUM_ROLES)
+  words = _make_words(np.random.default_rng(_SEED))
+  common = 1.0 / np.arange(1, _NUM_WORDS + 1)  # Zipf's law.
+  for i in range(NUM_ROLES):
+    rng = np.random.default_rng([_SEED, i])
+    length = int(_SHORTEST + (_LONGEST - _SHORTEST) * rng.beta(0.6, 3.0))
+    favourites = rng.dirichlet(40.0 * common / common.sum())
+    others = rng.permutation(list(_CONSONANTS))
+    turned = rng.random(len(_CONSONANTS)) < rng.beta(0.5, 2.0)
+    dialect = {ord(c): str(other) for c, other, t in zip(_CONSONANTS, others, turned) if t}
+    said = _say(rng, words, favourites, length).translate(dialect)
+    yield f"standin_{i:04d}", *characters.cut(said)

@@ -1,0 +1,134 @@
+"""EMNIST of Hugging Face (Parquet) and NIST (MATLAB): the clients are those of LEAF and TFF."""
+
+import emnist_fixtures
+import numpy as np
+import pytest
+
+from tasks.emnist import matlab
+from tasks.emnist import parquet
+from tasks.emnist import readers
+from tff_superquantile.doctor import data
+
+
+def _synthetic():
+  """Writers 7, 40 and 321, with ink of all levels in a corner of white images."""
+  writers = emnist_fixtures.make_writers([9, 4, 1])
+  for levels, _ in writers.values():
+    levels.reshape(-1, 28, 28)[:, 8:, :] = 255
+  return dict(zip(("7", "40", "321"), writers.values()))
+
+
+def _handwriting(path):
+  """The images of three real writers; they are digits, and not EMNIST."""
+  with np.load(path) as arrays:
+    images, labels, offsets = (arrays[name] for name in ("images", "labels", "offsets"))
+    ids = arrays["writer_ids"]
+  return {
+    str(ids[i]): (
+      255 - images[offsets[i] : offsets[i + 1]].reshape(-1, 784),
+      labels[offsets[i] : offsets[i + 1]].astype(np.int64),
+    )
+    for i in range(3)
+  }
+
+
+def _write_all(folder, writers):
+  """The files of each format that hold these writers."""
+  emnist_fixtures.write_leaf(folder, writers, {})
+  return {
+    "sqlite": emnist_fixtures.write_sqlite(folder / "a.sqlite", writers),
+    "black": emnist_fixtures.write_parquet(folder / "black.parquet", writers),
+    "white": emnist_fixtures.write_parquet(folder / "white.parquet", writers, ink=0),
+    "matlab": emnist_fixtures.write_matlab(folder / "a.mat", writers),
+  }
+
+
+def _assert_the_same(folder, writers):
+  paths = _write_all(folder, writers)
+  found = {name: readers.iterate_file(str(path)) for name, path in paths.items()}
+  found["leaf"] = readers.iterate_leaf([str(folder / "train" / "all_data_train.json")])
+  for name, iterator in found.items():
+    clients = {writer: (x, y) for writer, x, y in iterator}
+    assert set(clients) == set(writers), name
+    for writer, (x, y) in clients.items():
+      levels, labels = writers[writer]
+      assert x.dtype == np.float32 and y.dtype == np.int32
+      np.testing.assert_allclose(x.reshape(-1, 784), levels / 255, atol=1e-4, err_msg=name)
+      np.testing.assert_array_equal(y, labels, err_msg=name)
+  return paths
+
+
+def test_all_formats_hold_the_same_clients(tmp_path):
+  paths = _assert_the_same(tmp_path, _synthetic())
+  splits = [
+    emnist_fixtures.load(path, tmp_path / "cache", min_examples_per_client=1, seed=3)
+    for path in paths.values()
+  ]
+  for split in ("train", "test"):
+    first = splits[0][split]
+    for other in splits[1:]:
+      assert other[split].client_ids == first.client_ids and other[split].x_dtype == "uint8"
+      for array, expected in zip(other[split].load(), first.load()):
+        np.testing.assert_array_equal(array, expected)
+  for name in ("black", "matlab"):
+    assert data.check_data_dir(str(paths[name])).found == "holds EMNIST"
+
+
+def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
+  _assert_the_same(tmp_path, _handwriting(shared_dir / "data" / "handwriting_by_writer.npz"))
+
+
+def _assert_wrong(path, *parts):
+  with pytest.raises(ValueError) as error:
+    list(readers.iterate_file(str(path)))
+  emnist_fixtures.assert_one_sentence(error, str(path), *parts)
+
+
+def test_broken_parquet_files(tmp_path):
+  import pyarrow as pa
+  from pyarrow import parquet as pyarrow_parquet
+
+  path = tmp_path / parquet.FILE_NAME
+  path.write_bytes(b"no Parquet")
+  _assert_wrong(path, "not readable as Parquet", "flwrlabs/femnist")
+  assert data.check_data_dir(str(tmp_path)).status == "FAIL"
+
+  def write(**changes):
+    [levels] = emnist_fixtures.make_writers([1]).values()
+    row = dict(
+      image=dict(bytes=emnist_fixtures.png(levels[0]), path=""), writer_id="f1", character=3
+    )
+    row = {name: value for name, value in {**row, **changes}.items() if value != "left out"}
+    pyarrow_parquet.write_table(pa.Table.from_pylist([row]), path)
+
+  write()
+  assert [writer for writer, *_ in readers.iterate_file(str(path))] == ["f1"]
+  for changes, message in (
+    (dict(character="left out"), "no columns ['character']"),
+    (dict(image=dict(bytes=b"no PNG", path="")), "writer 'f1'"),
+    (dict(image=dict(bytes=None, path="a.png")), "cannot be read|writer 'f1'"),
+    (dict(image=b"no structure"), "cannot be read"),
+    (dict(character=62), "labels that are not integers in 0..61"),
+    (dict(character="A"), "labels that are not integers in 0..61"),
+    (dict(writer_id=None), "writer_id"),
+    (dict(writer_id=3), "writer_id"),
+  ):
+    write(**changes)
+    with pytest.raises(ValueError, match=message.replace("[", "\\[")) as error:
+      list(readers.iterate_file(str(path)))
+    emnist_fixtures.assert_one_sentence(error, str(path))
+
+
+def test_broken_matlab_files(tmp_path):
+  path = tmp_path / matlab.FILE_NAME
+  path.write_bytes(b"no MATLAB")
+  _assert_wrong(path, "no file of MATLAB 5", matlab.SOURCE)
+  assert data.check_data_dir(str(tmp_path)).status == "FAIL"
+  writers = _synthetic()
+  whole = emnist_fixtures.write_matlab(path, writers).read_bytes()
+  path.write_bytes(whole[: len(whole) // 2])
+  _assert_wrong(path, "is not readable")
+  emnist_fixtures.write_matlab(path, writers, classes="0123456789")
+  _assert_wrong(path, "10 classes")
+  emnist_fixtures.scipy_io.savemat(path, dict(dataset=dict(train=3)))
+  _assert_wrong(path, "no dataset of that form")
