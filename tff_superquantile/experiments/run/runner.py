@@ -19,17 +19,13 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
-
-# Names of a threshold's measurements in rounds.csv, where they differ.
-_COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
-# Statistics of the test clients in the rows of rounds.csv, for plots against rounds.
-_RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
 
 class _ShowOnBar(tff.program.ReleaseManager):
@@ -42,37 +38,12 @@ class _ShowOnBar(tff.program.ReleaseManager):
     self._bar.show(value, key)
 
 
-def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the values of a row of rounds.csv by name, from the metrics of a round."""
-  client_work = metrics["client_work"] or {}  # It is empty where nothing is measured.
-  threshold = client_work.get("threshold") or {}
-  aggregator = metrics["aggregator"] or {}
-  named = {
-    "threshold": threshold.get("threshold"),
-    **client_work.get("cohort", {}),
-    "estimated_share_sum": aggregator.get("estimated_share_sum"),
-    **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
-    # That of the round, which follows from the releases of those before.
-    "clip_norm": aggregator.get("clip_norm"),
-    "train_loss": client_work.get("train", {}).get("loss"),
-  }
-  return {name: value for name, value in named.items() if value is not None}
-
-
-def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
-  weights = metrics.num_examples if weighted else None
-  return {
-    "loss": evaluation.describe(metrics.loss, weights),
-    "error": evaluation.describe(metrics.error, weights),
-  }
-
-
 def _check_same_flags(
   folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
   """Refuses to continue a run that had other flags."""
   # These follow from the budget and the clients, and are not known yet.
-  followed = private.CALIBRATED if config.epsilon is not None else ()
+  followed = private.CALIBRATED if config.is_private else ()
   different = run_config.differences(found, config, followed)
   if different:
     raise ValueError(
@@ -188,20 +159,15 @@ def _train(
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
-    found = _describe(evaluators["test"](weights), weighted=False)
-    return {
-      f"test_{quantity}_{name}": found[quantity][name]
-      for quantity in ("error", "loss")
-      for name in _RELEASED_STATISTICS
-    }
+    return measurements.of_test_clients(measurements.describe(evaluators["test"](weights)))
 
   def read_metrics(metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
-    values = _read_metrics(metrics)
+    values = measurements.of_round(metrics)
     if account is not None:
       values["epsilon"] = account.epsilon(round_num)
     return values
 
-  # Events have times, and the time of a round tells the size of its cohort.
+  # Events have times, which tell the sizes of cohorts.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
@@ -239,7 +205,7 @@ def _train(
     run_files.write_clients(
       folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
     )
-    metrics[split] = _describe(of_clients, weighted=split == "train")
+    metrics[split] = measurements.describe(of_clients, weighted=split == "train")
   described["finished"] = manifest.now()
   if account is None:
     seconds = dataclasses.replace(earlier).rounds["seconds"]  # The copy reads the file anew.
