@@ -1,6 +1,8 @@
 """Options of a run's training: optimizers, schedules, its start, and the model that it keeps."""
 
+import json
 import math
+import shutil
 
 import numpy as np
 import problems
@@ -8,10 +10,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import account
+from privacy import ledger
 from tff_superquantile import algorithms
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import schedules
@@ -196,6 +202,69 @@ def test_runs_from_before_the_flags_continue(train):
   assert run.last_round == 4
   with pytest.raises(ValueError, match="--client_momentum=0.0 there, 0.5 here"):
     train("before", num_rounds=4, **values, client_momentum=0.5)
+
+
+# Another run's model as the start.
+
+
+def test_run_starts_from_a_finished_one(train, adam, lab):
+  run = train("tuned", initial_weights=f"{adam.path}/", theta=0.25, num_rounds=2)
+  assert run.path.parent.name == "superquantile_theta_0.25_from_superquantile_theta_0.5_adam"
+  assert run.method.label == "Superquantile θ = 0.25, from superquantile_theta_0.5_adam"
+  assert run.flags["initial_weights"] == str(adam.path)
+  fingerprint = finished_run.fingerprint(adam)
+  assert run.flags["initial_weights_fingerprint"] == fingerprint
+  (start,) = run.manifest["starts"]
+  assert start["fingerprint"] == fingerprint and start["epsilon"] is None
+  # Round 0 evaluates the start.
+  assert run.rounds["test_error_mean"][0] == adam.metrics["test"]["error"]["mean"]
+  assert not np.array_equal(_vector(run), _vector(adam))
+
+  # A resumed run starts from the same file, wherever it is, and from no other.
+  moved = lab.folder / "moved" / "synthetic" / "superquantile_theta_0.5_adam" / "seed_0"
+  shutil.copytree(adam.path, moved)
+  values = dict(theta=0.25, num_rounds=2, initial_weights=str(moved))
+  assert train("tuned", **values).last_round == 2
+  run_files.write_weights(moved / "weights.npz", run.weights)
+  with pytest.raises(ValueError, match=f"--initial_weights_fingerprint={fingerprint} there"):
+    train("tuned", **values)
+  with pytest.raises(ValueError, match=f"Found other weights in .*those of {fingerprint}"):
+    train("tuned", **values, initial_weights_fingerprint=fingerprint)
+  flat = run_files.Weights(tuple(w.ravel() for w in run.weights.trainable), ())
+  run_files.write_weights(moved / "weights.npz", flat)
+  with pytest.raises(ValueError, match="Found weights of shapes"):
+    train("misfit", **values)
+  (moved / "metrics.json").unlink()
+  with pytest.raises(ValueError, match="is at round 6 of 6; expected a finished run"):
+    train("unfinished", **values)
+  with pytest.raises(ValueError, match="Found no finished run in"):
+    train("missing", initial_weights=str(lab.folder))
+  with pytest.raises(ValueError, match="without --initial_weights; leave it out"):
+    train("missing", initial_weights_fingerprint=fingerprint)
+
+
+def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
+  first = train("public_start", **_PRIVATE, num_rounds=2, initial_weights=str(adam.path))
+  second = train("private_start", **_PRIVATE, num_rounds=1, initial_weights=str(first.path))
+  entries = [
+    ledger.Ledger.from_json((run.path / "privacy.json").read_text()) for run in (first, second)
+  ]
+  said = [entry.not_covered[: len(entry.starts)] for entry in entries]
+  assert [len(one) for one in said] == [1, 2]
+  assert "trained on the same population without privacy" in said[0][0]
+  assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]
+  assert said[1][1] == said[0][0]  # What came before goes on.
+  capsys.readouterr()
+  assert account.main(["audit", str(second.path)]) == 0
+  printed = " ".join(capsys.readouterr().out.split())
+  assert all(sentence in printed for sentence in said[1])
+
+  path = second.path / "privacy.json"
+  changed = json.loads(path.read_text())
+  changed["starts"].clear()
+  path.write_text(json.dumps(changed))
+  assert account.main(["audit", str(second.path)]) == 1
+  assert "do not name the same initial weights" in " ".join(capsys.readouterr().out.split())
 
 
 # Schedules of the local learning rate.

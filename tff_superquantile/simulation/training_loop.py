@@ -47,6 +47,8 @@ class Loop:
     seconds_per_checkpoint: Saves the state when at least this much time has passed since the last
       time. The last round's is always saved, as is that of a round that is interrupted.
     measure_time: Whether to release the seconds that a round took.
+    initial_weights: The model of round 0, with `trainable` and `non_trainable` as in
+      `tff.learning.models.ModelWeights`; None for that of the process.
   """
 
   process: tff.learning.templates.LearningProcess
@@ -59,6 +61,7 @@ class Loop:
   state_manager: tff.program.FileProgramStateManager
   seconds_per_checkpoint: float = 30.0
   measure_time: bool = True
+  initial_weights: Any = None
 
 
 def run(loop: Loop) -> Any:
@@ -170,6 +173,13 @@ def _warn_if_unmoved(before: Any, after: Any) -> None:
 
 def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   initial_state = loop.process.initialize()
+  if loop.initial_weights is not None:
+    initial_state = loop.process.set_model_weights(
+      initial_state,
+      tff.learning.models.ModelWeights(
+        list(loop.initial_weights.trainable), list(loop.initial_weights.non_trainable)
+      ),
+    )
   initial_weights = loop.process.get_model_weights(initial_state)
   state, done, unreadable = _load(loop, initial_state, wait)
   saved = done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from typing import NamedTuple, Optional
 
 from tff_superquantile.experiments.run import methods
@@ -74,6 +76,9 @@ def of_run(config: run_config.RunConfig) -> list[Part]:
     value = getattr(config, field)
     if value != usual:
       parts.append(Part(value, titles.get(value, value)))
+  if config.initial_weights:
+    start = pathlib.Path(os.path.abspath(config.initial_weights)).parent.name  # Its method.
+    parts.append(Part(f"from_{start}", f"from {start}"))
   if config.clip_norm == run_config.ADAPTIVE:
     parts.append(Part("adaptive_clip", "adaptive clip"))
   if config.epsilon is not None:  # The noise multipliers follow from it.

@@ -99,7 +99,7 @@ def label(config: run_config.RunConfig) -> str:
     return printable(config.run_name)
   method = methods.METHODS[config.algorithm]
   name = method.title
-  words = [part.title for part in name_parts.of_run(config)]
+  words = [printable(part.title) for part in name_parts.of_run(config)]
   # The algorithm's first parameter belongs to its name; the rest follows after commas.
   if name_parts.of_method(config):
     name = f"{name} {words.pop(0)}"

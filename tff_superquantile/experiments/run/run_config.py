@@ -27,6 +27,7 @@ INCIDENTAL = (
   "noise_key_file",
   "ray_address",
   "worker_timeout",
+  "initial_weights",  # Their fingerprint counts.
 )
 # The value of --clip_norm with which it adapts.
 ADAPTIVE = "adaptive"
@@ -287,6 +288,16 @@ class RunConfig(_ParametersOfMethods):
     None,
     f"Rounds between two decays of the learning rate; {_TASK_DEFAULT}.",
     least=1,
+  )
+  initial_weights: str = _flag(
+    "",
+    "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts;"
+    " empty for the task's own initial weights.",
+  )
+  initial_weights_fingerprint: Optional[str] = _flag(
+    None,
+    "Fingerprint of the file of --initial_weights, from which alone the run goes on; None for that"
+    " which is there.",
   )
   local_epochs: int = _flag(
     None,

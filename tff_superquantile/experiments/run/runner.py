@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
@@ -131,13 +132,15 @@ def _train(
   print(task.description, end="\n" * bool(task.description), flush=True)
   model, splits = build.load_task(task, config)
   build.check_cohort(config, splits["train"])
+  weights = initial_weights.load(config, model)
+  starts = initial_weights.starts(config)
   account = release = key = None
   if config.is_private:
     population = len(splits["train"].client_ids)
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
-    account = accounts.Account(config, release, folder)
+    account = accounts.Account(config, release, folder, starts)
     key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
   select_clients = selection.build_selection(splits["train"], config, release, key)
   config = _set_context(config, splits)
@@ -151,6 +154,7 @@ def _train(
 
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config, task.error, task.data_digest)
+  described.update(initial_weights.for_manifest(starts))
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
@@ -189,6 +193,7 @@ def _train(
     measure_time=account is None,
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
     seconds_per_checkpoint=config.seconds_per_checkpoint,
+    initial_weights=weights,
   )
   try:
     state = training_loop.run(loop)
