@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.experiments.run.training import server_optimizers
@@ -267,6 +268,81 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   assert "do not name the same initial weights" in " ".join(capsys.readouterr().out.split())
 
 
+# The model that is kept.
+
+# A rate that soon overshoots, so that the best round is not the last.
+_BEST = dict(algorithm="fed_avg", keep="best", patience=2, client_learning_rate=3.0, num_rounds=40)
+
+
+@pytest.fixture(scope="module")
+def best(train):
+  return train("best", **_BEST)
+
+
+def test_best_round_is_kept_and_patience_ends_the_run(best):
+  values = best.rounds["validation_error_p90"]
+  evaluated = {int(r): v for r, v in zip(best.rounds["round"], values) if np.isfinite(v)}
+  kept = min(evaluated, key=lambda r: (evaluated[r], r))
+  assert best.manifest["kept_round"] == kept
+  assert best.metrics["validation"]["error"]["p90"] == evaluated[kept]
+  # Two evaluations later it ended, and no pair of evaluations before was without a better one.
+  assert best.last_round == best.manifest["rounds_done"] == kept + 4 < 40
+  assert list(evaluated) == list(range(0, kept + 5, 2))
+  assert best.method.label == "FedAvg, best round"
+
+
+def test_killed_run_keeps_the_same_model(train, best):
+  for number, round_num in enumerate((2, best.manifest["kept_round"] + 2)):
+    run = _killed_and_resumed(train, f"best_{number}", _BEST, round_num)
+    np.testing.assert_array_equal(_vector(run), _vector(best))
+    kept = ("kept_round", "rounds_done")
+    assert [run.manifest[name] for name in kept] == [best.manifest[name] for name in kept]
+  longer = train("best_0", **{**_BEST, "num_rounds": 50})
+  np.testing.assert_array_equal(_vector(longer), _vector(best))
+
+
+def test_private_ledger_has_the_rounds_done(train):
+  run = train("best_private", **{**_BEST, "patience": 1}, update_noise_multiplier=50.0, clip_norm=9)
+  entry = ledger.Ledger.from_json((run.path / "privacy.json").read_text())
+  assert entry.rounds_done == run.manifest["rounds_done"] == run.last_round < 40
+  assert entry.num_rounds_planned == 40
+  assert account.main(["audit", str(run.path)]) == 0
+
+
+def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
+  config = run_config.RunConfig(
+    keep="best", best_by="validation.loss.mean", rounds_per_evaluation=3, patience=2
+  )
+
+  def kept(values):
+    model = best_model.BestModel(config, tmp_path)
+    for round_num, value in values.items():
+      weights = run_files.Weights((np.full(2, round_num, np.float32),), ())
+      model.consider(weights, {"validation_loss_mean": value}, round_num)
+    return model
+
+  values = {0: math.nan, 3: 2.0, 6: 1.0, 7: 0.5, 9: 1.0}
+  assert kept({0: math.nan}).round_num == 0
+  whole = kept(values)
+  assert (whole.round_num, whole.weights.trainable[0].tolist()) == (6, [6.0, 6.0])
+  assert [whole.is_over(r) for r in (3, 6, 9, 11, 12)] == [False, False, False, False, True]
+  again = kept({3: 2.0, 6: 1.0})  # Another process repeats rounds.
+  assert again.round_num == 6 and again.is_over(12)
+  (tmp_path / "checkpoints" / "best_model.npz").write_bytes(b"torn")
+  with pytest.raises(ValueError, match="best_model.npz is damaged"):
+    kept({})
+  (tmp_path / "checkpoints" / "best_model.npz").unlink()
+  with pytest.raises(ValueError, match="the best model of a run at round 3; bring it back"):
+    kept({}).is_over(3)
+
+
+def test_task_without_validation_clients_is_refused():
+  config = run_config.RunConfig(keep="best")
+  with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
+    best_model.check_splits(config, {"train": 0, "test": 0})
+  best_model.check_splits(config, {"train": 0, "test": 0, "validation": 0})
+
+
 # Schedules of the local learning rate.
 
 
@@ -326,6 +402,9 @@ def test_run_follows_its_schedule_and_momentum(train):
     (dict(client_momentum=1.0), r"Found --client_momentum=1.0; expected a number in \[0, 1\)"),
     (dict(server_learning_rate=0.0), "Found --server_learning_rate=0.0; expected a positive"),
     (dict(server_learning_rate=math.nan), "Found --server_learning_rate=nan; expected a positive"),
+    (dict(patience=3), "Found --patience=3 with --keep=last; it belongs to --keep=best"),
+    (dict(keep="best", best_by="test.error.p90"), "Found --best_by=test.error.p90; expected one"),
+    (dict(keep="best", rounds_per_evaluation=7), "Found --rounds_per_evaluation=7 with"),
     (
       dict(_PRIVATE, clip_unit="gradient", learning_rate_schedule="linear"),
       "with a learning rate that decays",

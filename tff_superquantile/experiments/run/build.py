@@ -18,6 +18,7 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.experiments.run.training import server_optimizers
@@ -67,7 +68,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     if getattr(config, name):
       own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
   resolved = dataclasses.replace(config, **own)
-  resolved = _resolve_engine(resolved)
+  resolved = best_model.resolve(_resolve_engine(resolved))
   if resolved.is_private:
     private.check_resolved(resolved)
   else:

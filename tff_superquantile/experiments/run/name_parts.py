@@ -24,6 +24,7 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "sgd",
     {"adam": "server Adam", "yogi": "server Yogi", "adagrad": "server Adagrad"},
   ),
+  "keep": ("last", {"best": "best round"}),
   "update_sum": ("central", {"distributed": "distributed noise"}),
   "noise_shares": ("complement", {"private_coin": "private coin"}),
   "relation": ("zero_out", {"replace_one": "replace one"}),

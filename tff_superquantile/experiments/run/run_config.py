@@ -39,6 +39,7 @@ _BEFORE_THERE_WAS_A_FLAG = {
   "server_learning_rate": "1.0",
   "client_momentum": "0.0",
   "learning_rate_schedule": "step",
+  "keep": "last",
 }
 
 
@@ -383,6 +384,23 @@ class RunConfig(_ParametersOfMethods):
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
     least=1,
   )
+  keep: str = _flag(
+    "last",
+    "The model that the run leaves: the last one, or that of the round with the best evaluation"
+    " of validation clients, every --rounds_per_evaluation rounds (best).",
+    choices=("last", "best"),
+  )
+  best_by: Optional[str] = _flag(
+    None,
+    "With --keep=best: the number of metrics.json that is to be least; None for"
+    " validation.error.p90.",
+  )
+  patience: Optional[int] = _flag(
+    None,
+    "With --keep=best: the run ends after so many evaluations without a better one; None to carry"
+    " out all rounds.",
+    least=1,
+  )
   engine: str = _flag(
     "auto",
     "Runtime of a round: this process, with the whole cohort at once (in_process), TFF's C++"
@@ -547,6 +565,8 @@ def differences(
   incidental = set(INCIDENTAL)
   if config.is_private or schedules.SCHEDULES[config.learning_rate_schedule].needs_num_rounds:
     incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.
+  if config.keep == "best":
+    incidental.discard("rounds_per_evaluation")  # Any evaluation may be the best.
   return [
     f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
     for name in sorted(set(found) | set(wanted))

@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import selection
@@ -132,6 +133,7 @@ def _train(
   print(task.description, end="\n" * bool(task.description), flush=True)
   model, splits = build.load_task(task, config)
   build.check_cohort(config, splits["train"])
+  best_model.check_splits(config, splits)
   weights = initial_weights.load(config, model)
   starts = initial_weights.starts(config)
   account = release = key = None
@@ -152,6 +154,7 @@ def _train(
   on_ray = config.engine == "ray"
   evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
 
+  best = best_model.BestModel(config, folder) if config.keep == best_model.BEST else None
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config, task.error, task.data_digest)
   described.update(initial_weights.for_manifest(starts))
@@ -163,7 +166,10 @@ def _train(
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
-    return measurements.of_test_clients(measurements.describe(evaluators["test"](weights)))
+    values = measurements.of_test_clients(measurements.describe(evaluators["test"](weights)))
+    if best is not None:
+      values.update(best.measure(measurements.describe(evaluators["validation"](weights))))
+    return values
 
   def read_metrics(metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
     values = measurements.of_round(metrics)
@@ -194,6 +200,7 @@ def _train(
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
     seconds_per_checkpoint=config.seconds_per_checkpoint,
     initial_weights=weights,
+    keeper=best,
   )
   try:
     state = training_loop.run(loop)
@@ -202,7 +209,11 @@ def _train(
     for manager in events:
       manager.close()
 
+  history = dataclasses.replace(earlier)  # The copy reads the files anew.
+  described["rounds_done"] = described["kept_round"] = history.last_round
   weights = process.get_model_weights(state)
+  if best is not None:
+    described["kept_round"], weights = best.round_num, best.weights
   metrics = {}
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
@@ -213,8 +224,7 @@ def _train(
     metrics[split] = measurements.describe(of_clients, weighted=split == "train")
   described["finished"] = manifest.now()
   if account is None:
-    seconds = dataclasses.replace(earlier).rounds["seconds"]  # The copy reads the file anew.
-    described["seconds_per_round"] = float(np.nanmedian(seconds))
+    described["seconds_per_round"] = float(np.nanmedian(history.rounds["seconds"]))
   atomic_files.write_json(folder / "manifest.json", described)
   run_files.write_weights(folder / "weights.npz", weights)
   # This file comes last, as its presence says that the run is finished.
