@@ -190,6 +190,9 @@ def _contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[st
         continue
     said = "none" if entry is None else f"{entry:.6g}" if isinstance(entry, float) else str(entry)
     found.append(f"flags.txt has --{name}={flags[name]} and the ledger {said}.")
+  start = flags.get("initial_weights_fingerprint")
+  if start != (ledger.starts[0].fingerprint if ledger.starts else None):
+    found.append("flags.txt and the ledger do not name the same initial weights.")
   rounds = _to_number(flags.get("num_rounds", ""))
   if rounds is not None and rounds > ledger.num_rounds_planned:
     found.append(
@@ -348,7 +351,7 @@ def _audit(ledger: ledger_lib.Ledger, rounds: Rounds, contradictions: Sequence[s
       f" {'without any' if server is None else f'{server:.6g}'}."
     )
   said = ledger_lib.sentences(release, ledger.num_rounds_planned, delta, ledger.accounting)
-  if (ledger.guarantee, ledger.not_covered) != (said, statements.NOT_COVERED):
+  if (ledger.guarantee, ledger.not_covered) != (said, statements.not_covered(ledger.starts)):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
   failures.extend(contradictions)
 

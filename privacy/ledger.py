@@ -58,6 +58,7 @@ class Ledger:
       protects it.
     guarantee: The meaning of `epsilon_spent`, in sentences.
     not_covered: The limits of the guarantee, in sentences.
+    starts: The run from whose model it starts, that from which this one did, and so on.
   """
 
   version: int
@@ -71,6 +72,7 @@ class Ledger:
   epsilon_server: Optional[float]
   guarantee: tuple[str, ...]
   not_covered: tuple[str, ...]
+  starts: tuple[statements.Start, ...] = ()
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
@@ -95,6 +97,8 @@ class Ledger:
       raise ValueError(f"Found a ledger that is not JSON ({error}).") from None
     if isinstance(found, dict) and "release" in found and "version" not in found:
       raise ValueError(WITHOUT_GUARANTEE)
+    if isinstance(found, dict):
+      found = {"starts": [], **found}  # Ledgers lacked it when no run started from another.
     found = _fields(cls, found, "ledger")
     if found["version"] != VERSION:
       raise ValueError(
@@ -126,7 +130,24 @@ class Ledger:
       if not isinstance(found[name], list):
         raise ValueError(f"Found {name} in the ledger that is no list; expected sentences.")
       found[name] = tuple(map(str, found[name]))
+    if not isinstance(found["starts"], list):
+      raise ValueError("Found starts in the ledger that are no list; expected one.")
+    found["starts"] = tuple(map(_read_start, found["starts"]))
     return cls(**found)
+
+
+def _read_start(found: Any) -> statements.Start:
+  found = _fields(statements.Start, found, "start in the ledger")
+  for name in ("run", "task", "fingerprint"):
+    if not isinstance(found[name], str):
+      raise ValueError(f"Found {name} = {found[name]!r} of a start in the ledger; expected a text.")
+  if not isinstance(found["same_population"], bool):
+    raise ValueError("Found same_population of a start in the ledger that is not true or false.")
+  for name in ("epsilon", "delta"):
+    found[name] = _optional_number(found[name], f"{name} of a start")
+  if (found["epsilon"] is None) != (found["delta"] is None):
+    raise ValueError("Found a start in the ledger with one of epsilon and delta; expected both.")
+  return statements.Start(**found)
 
 
 def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
@@ -220,6 +241,7 @@ def build_ledger(
   rounds_done: int,
   accountant: str = accounting.TIGHTEST,
   meter: Optional[accounting.Meter] = None,
+  starts: tuple[statements.Start, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
@@ -233,6 +255,7 @@ def build_ledger(
     rounds_done: Rounds that were begun, aborted ones included.
     accountant: "tightest", "pld", "rdp" or "paper", the last of which is not a guarantee.
     meter: The run's meter, if there is one; of the same release, delta and accountant.
+    starts: The runs from whose models it starts, the latest first.
 
   Returns:
     The ledger.
@@ -269,5 +292,6 @@ def build_ledger(
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, delta).epsilon,
     guarantee=sentences(release, num_rounds_planned, delta, accountant),
-    not_covered=statements.NOT_COVERED,
+    not_covered=statements.not_covered(starts),
+    starts=starts,
   )

@@ -1,5 +1,7 @@
 """States a privacy guarantee in sentences: every number comes with them."""
 
+from collections.abc import Sequence
+import dataclasses
 from typing import Optional
 
 from privacy import releases
@@ -17,6 +19,53 @@ NOT_COVERED = (
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """A finished run from whose model another run starts.
+
+  Attributes:
+    run: The end of its folder, TASK/METHOD/seed_S.
+    task: The folder of its task.
+    same_population: Whether both train on clients of one population. Tasks whose names have the
+      same first word count as one, so that no overlap is missed.
+    fingerprint: That of its weights.
+    epsilon: What it spent; None for a run without privacy.
+    delta: That of `epsilon`; None for a run without privacy.
+  """
+
+  run: str
+  task: str
+  same_population: bool
+  fingerprint: str
+  epsilon: Optional[float]
+  delta: Optional[float]
+
+
+def initial_weights(start: Start) -> str:
+  """States what the guarantee of a run leaves out of the run from which it starts."""
+  if start.epsilon is None and start.same_population:
+    return (
+      f"The initial weights: {start.run} was trained on the same population without privacy. The"
+      " weights may reveal any data of its training clients, and so may all that follows from them:"
+      " for a client of both runs there is no guarantee."
+    )
+  if start.epsilon is None:
+    return (
+      f"The initial weights: {start.run} was trained on another population ({start.task}) without"
+      " privacy. The guarantee does not cover its training clients."
+    )
+  return (
+    f"The initial weights: {start.run} has spent a budget of its own, epsilon ="
+    f" {start.epsilon:.4g} at delta = {start.delta:.4g}, which is not included. For the clients"
+    " that both runs share, the two epsilons add up, and so do the two deltas."
+  )
+
+
+def not_covered(starts: Sequence[Start] = ()) -> tuple[str, ...]:
+  """States the limits of the guarantee of a run that starts from others, the latest first."""
+  return (*(initial_weights(start) for start in starts), *NOT_COVERED)
 
 
 def mechanism(release: releases.Release) -> str:

@@ -247,6 +247,7 @@ class AuditAnswer(_Answer):
       server_participations=found.server.participations,
       server=found.server.explanation,
       guarantee=statements.guarantee(release),
+      not_covered=statements.not_covered(entry.starts),
     )
 
   def to_text(self) -> str:

@@ -6,7 +6,7 @@ import pytest
 from privacy import calibration
 from privacy import releases
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds

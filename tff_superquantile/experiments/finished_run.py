@@ -155,6 +155,6 @@ def read_weights(run: run_folder.Run, model: Any) -> Any:
   if shapes != expected:
     raise ValueError(
       f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
-      " task's model has them: run it again with this version."
+      " task's model has them: take a run of this model, made by this version."
     )
   return weights

@@ -44,9 +44,7 @@ _SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.
 _THETAS = flags.DEFINE_list(
   "thetas", None, "Tail fractions to compare with FedAvg; None for the experiment's own."
 )
-_EPSILONS = flags.DEFINE_list(
-  "epsilons", None, "Privacy budgets of a private experiment; None for the experiment's own."
-)
+_EPSILONS = flags.DEFINE_list("epsilons", None, "Privacy budgets; None for the experiment's own.")
 _TUNE = flags.DEFINE_enum(
   "tune",
   None,

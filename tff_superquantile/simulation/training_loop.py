@@ -5,20 +5,17 @@ State is kept by TFF's `tff.program.FileProgramStateManager`, results are given 
 a run that was killed continues from its last checkpoint to the same weights.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent import futures
-import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 import dataclasses
-import signal
-import threading
 import time
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tff_superquantile.simulation import interruptions
 
 Metrics = Mapping[str, Any]
 
@@ -28,6 +25,19 @@ _ROUNDS_TO_MOVE = 20
 
 class DivergedError(RuntimeError):
   """No client of a cohort has a finite loss any more."""
+
+
+class Keeper(Protocol):
+  """Looks at every evaluated model, and says when the run may end before its last round."""
+
+  def consider(self, weights: Any, values: Metrics, round_num: int) -> None:
+    """Gets a model and the values of its evaluation, once these are released.
+
+    It is called before the state is saved, and again for rounds that a resumed run repeats.
+    """
+
+  def is_over(self, round_num: int) -> bool:
+    """Returns whether no round need follow this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +57,9 @@ class Loop:
     seconds_per_checkpoint: Saves the state when at least this much time has passed since the last
       time. The last round's is always saved, as is that of a round that is interrupted.
     measure_time: Whether to release the seconds that a round took.
+    initial_weights: The model of round 0, with `trainable` and `non_trainable` as in
+      `tff.learning.models.ModelWeights`; None for that of the process.
+    keeper: Keeps models by their evaluation, and may end the run; None for all rounds.
   """
 
   process: tff.learning.templates.LearningProcess
@@ -59,6 +72,8 @@ class Loop:
   state_manager: tff.program.FileProgramStateManager
   seconds_per_checkpoint: float = 30.0
   measure_time: bool = True
+  initial_weights: Any = None
+  keeper: Optional[Keeper] = None
 
 
 def run(loop: Loop) -> Any:
@@ -72,58 +87,14 @@ def run(loop: Loop) -> Any:
     loop: The run.
 
   Returns:
-    The state after the last round.
+    The state after the last round, or that after which the keeper ended the run.
 
   Raises:
     DivergedError: If nobody's loss or update was finite. The state of the round before is saved.
     ValueError: If the saved state is beyond `num_rounds`.
   """
-  with _coroutine_runner() as wait:
+  with interruptions.coroutine_runner() as wait:
     return _run(loop, wait)
-
-
-def _is_loop_running() -> bool:
-  try:
-    asyncio.get_running_loop()
-    return True
-  except RuntimeError:
-    return False
-
-
-@contextlib.contextmanager
-def _coroutine_runner() -> Iterator[Callable[[Awaitable], Any]]:
-  """Yields a function that runs a coroutine to its end, also in Jupyter."""
-  # Not asyncio.run, which would handle Ctrl-C by itself, at the next pause of a coroutine.
-  event_loop = asyncio.new_event_loop()
-  try:
-    if not _is_loop_running():
-      yield event_loop.run_until_complete
-      return
-    # Jupyter's loop is running in this thread, and a thread has but one at a time.
-    with futures.ThreadPoolExecutor(max_workers=1) as thread:
-      yield lambda coroutine: thread.submit(event_loop.run_until_complete, coroutine).result()
-  finally:
-    event_loop.close()
-
-
-@contextlib.contextmanager
-def _deferred_signals() -> Iterator[None]:
-  """Delivers signals that end runs after the block. Only Python's main thread gets them anyway."""
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  arrived = []
-  handlers = {
-    signum: signal.signal(signum, lambda number, frame: arrived.append(number))
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-  }
-  try:
-    yield
-  finally:
-    for signum, handler in handlers.items():
-      signal.signal(signum, handler)
-    for number in arrived:  # To the first that is not ignored.
-      signal.raise_signal(number)
 
 
 def _load(
@@ -170,6 +141,13 @@ def _warn_if_unmoved(before: Any, after: Any) -> None:
 
 def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   initial_state = loop.process.initialize()
+  if loop.initial_weights is not None:
+    initial_state = loop.process.set_model_weights(
+      initial_state,
+      tff.learning.models.ModelWeights(
+        list(loop.initial_weights.trainable), list(loop.initial_weights.non_trainable)
+      ),
+    )
   initial_weights = loop.process.get_model_weights(initial_state)
   state, done, unreadable = _load(loop, initial_state, wait)
   saved = done
@@ -189,6 +167,10 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
 
     wait(release_in_order())
 
+  def consider(state: Any, values: Metrics, round_num: int) -> None:
+    if loop.keeper is not None:
+      loop.keeper.consider(loop.process.get_model_weights(state), values, round_num)
+
   def save() -> None:
     nonlocal saved
     if done > saved:
@@ -201,11 +183,14 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   if done == 0:
     initial = evaluate(state, 0)
     if initial:
-      with _deferred_signals():
+      with interruptions.deferred_signals():
         release(initial, 0)
+        consider(state, initial, 0)
   last_saved_time = time.monotonic()
   try:
     for round_num in range(done + 1, loop.num_rounds + 1):
+      if loop.keeper is not None and loop.keeper.is_over(done):
+        break
       start = time.monotonic()
       output = loop.process.next(state, loop.select_clients(round_num))
       values = dict(loop.read_metrics(output.metrics, round_num))
@@ -214,15 +199,19 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
       _check_progress(values, round_num)
       if round_num == _ROUNDS_TO_MOVE:
         _warn_if_unmoved(initial_weights, loop.process.get_model_weights(output.state))
+      evaluated: Metrics = {}
       if round_num % loop.rounds_per_evaluation == 0 or round_num == loop.num_rounds:
-        values.update(evaluate(output.state, round_num))
-      with _deferred_signals():
+        evaluated = evaluate(output.state, round_num)
+        values.update(evaluated)
+      with interruptions.deferred_signals():
         release(values, round_num)
+        if evaluated:
+          consider(output.state, evaluated, round_num)
         state, done = output.state, round_num
         if time.monotonic() - last_saved_time >= loop.seconds_per_checkpoint:
           save()
           last_saved_time = time.monotonic()
   finally:
-    with _deferred_signals():
+    with interruptions.deferred_signals():
       save()
   return state

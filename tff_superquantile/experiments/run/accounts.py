@@ -1,5 +1,6 @@
 """The account of a private run: its ledger, its secret key, and the text for its user."""
 
+from collections.abc import Sequence
 import contextlib
 import math
 import pathlib
@@ -39,13 +40,20 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 class Account:
   """A private run's account: the cost of each round, and the ledger in its folder."""
 
-  def __init__(self, config: run_config.RunConfig, release: releases.Release, folder: pathlib.Path):
+  def __init__(
+    self,
+    config: run_config.RunConfig,
+    release: releases.Release,
+    folder: pathlib.Path,
+    starts: Sequence[statements.Start] = (),
+  ):
     """Opens the account.
 
     Args:
       config: From `calibrate`.
       release: From `build_release`.
       folder: The run's folder.
+      starts: The runs from which it starts, whose own costs the account does not include.
 
     Raises:
       ValueError: If all rounds together cost more than --epsilon.
@@ -55,6 +63,7 @@ class Account:
     self._meter = accounting.Meter(self._release, config.delta, config.accounting)
     self._config = config
     self._path = folder / ledger.FILE_NAME
+    self._starts = tuple(starts)
     total = self._meter.epsilon(config.num_rounds)
     if config.epsilon is not None and total > config.epsilon * (1.0 + 1e-9):
       raise ValueError(
@@ -94,6 +103,7 @@ class Account:
     said = statements.noise_shares(release)
     if said is not None:
       lines.append(said)
+    lines += [statements.initial_weights(start) for start in self._starts]
     server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
     if server.epsilon is not None:
       lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
@@ -120,6 +130,7 @@ class Account:
       rounds_done=rounds_done,
       accountant=config.accounting,
       meter=self._meter,
+      starts=self._starts,
     ).to_json()
     atomic_files.write(self._path, text)
 

@@ -1,6 +1,6 @@
 """Builds the resolved config of a run, its clients and its learning process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import math
 import os
@@ -18,8 +18,11 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import initial_weights
+from tff_superquantile.experiments.run.training import schedules
+from tff_superquantile.experiments.run.training import server_optimizers
 from tff_superquantile.simulation import client_files
-from tff_superquantile.simulation import seeds
 
 
 def get_task(config: run_config.RunConfig) -> tasks.task.Task:
@@ -45,11 +48,18 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     ValueError: If a value is out of its range, or values contradict each other.
   """
   methods.check(config)
+  schedules.check(config)
+  config = initial_weights.resolve(config)
   if config.is_private:
     config = private.resolve(config)
   own: dict[str, Any] = {
-    name: value for name, value in task.defaults.items() if getattr(config, name) is None
+    name: value
+    for name, value in task.defaults.items()
+    if getattr(config, name) is None and schedules.has_flag(config, name)
   }
+  if config.server_learning_rate is None:
+    row = server_optimizers.SERVER_OPTIMIZERS[config.server_optimizer]
+    own["server_learning_rate"] = row.learning_rate
   own.setdefault("sampling", config.sampling or "fixed_size")
   has_threshold = methods.METHODS[config.algorithm].has_threshold
   if not config.is_private and has_threshold:
@@ -58,16 +68,21 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     if getattr(config, name):
       own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
   resolved = dataclasses.replace(config, **own)
-  resolved = _resolve_engine(resolved)
+  resolved = best_model.resolve(_resolve_engine(resolved))
   if resolved.is_private:
     private.check_resolved(resolved)
   else:
     private.check_not_private(resolved)
     if has_threshold:
-      _check_threshold(resolved)
-  for name in ("client_learning_rate", "learning_rate_decay"):
-    if not 0.0 < getattr(resolved, name) < math.inf:
-      raise ValueError(f"Found --{name}={getattr(resolved, name)}; expected a positive number.")
+      thresholds.check(resolved)
+  for name in ("client_learning_rate", "server_learning_rate", "learning_rate_decay"):
+    value = getattr(resolved, name)
+    if schedules.has_flag(resolved, name) and not 0.0 < value < math.inf:
+      raise ValueError(f"Found --{name}={value}; expected a positive number.")
+  if not resolved.client_momentum < 1.0:
+    raise ValueError(
+      f"Found --client_momentum={resolved.client_momentum}; expected a number in [0, 1)."
+    )
   checks.scale("--max_loss", resolved.max_loss)
   checks.scale("--threshold_step", resolved.threshold_step)
   return resolved
@@ -126,62 +141,6 @@ def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) 
     )
 
 
-def _check_threshold(config: run_config.RunConfig) -> None:
-  """Checks the threshold of a run that is not private."""
-  methods.theta_of(config)
-  threshold, threshold_noise_multiplier = config.threshold, config.threshold_noise_multiplier
-  if config.smoothing and threshold != "reweighting":
-    raise ValueError(
-      f"Found --smoothing={config.smoothing} with --threshold={threshold}; only reweighting is"
-      " smoothed."
-    )
-  row = thresholds.THRESHOLDS[threshold or "exact"]
-  if row.is_private and row.needs_noise and threshold_noise_multiplier is None:
-    raise ValueError(
-      f"Found --threshold={threshold} without --threshold_noise_multiplier; give the noise's"
-      " standard deviation over the sensitivity, for example 1.0."
-    )
-  if not row.is_private and threshold_noise_multiplier is not None:
-    raise ValueError(
-      f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
-      f" one of {', '.join(thresholds.private())}."
-    )
-  if threshold == "tree" and config.sampling != "fixed_size":
-    raise ValueError(
-      f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
-      " fewest clients of a round follow from one. Use --sampling=fixed_size."
-    )
-  _of_losses(config, None, None)  # A tree checks its bins and its noise.
-
-
-def _of_losses(
-  config: run_config.RunConfig, release: Optional[releases.Release], key: Optional[bytes]
-) -> dict[str, Any]:
-  """Returns `threshold` and `histogram` of `methods.Ingredients`, each None where there is none."""
-  found: dict[str, Any] = dict(threshold=None, histogram=None)
-  if config.threshold is None:
-    return found
-  if key is None:
-    # Without a budget there is no claim: noise may be as public as the seed.
-    key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
-  arguments = (config, key, None if release is None else release.tree)
-  if methods.METHODS[config.algorithm].has_threshold:
-    return {**found, "threshold": thresholds.THRESHOLDS[config.threshold].build(*arguments)}
-  return {**found, "histogram": thresholds.histogram_keywords(*arguments)}
-
-
-def _learning_rate_fn(config: run_config.RunConfig) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-  """Returns gamma_t = gamma_0 c^floor(t / t_0), the paper's decay; None for a constant rate."""
-  if config.learning_rate_decay == 1.0:
-    return None
-
-  def learning_rate(round_num: tf.Tensor) -> tf.Tensor:
-    decays = tf.cast(round_num // config.rounds_per_decay, tf.float32)
-    return config.client_learning_rate * tf.pow(config.learning_rate_decay, decays)
-
-  return learning_rate
-
-
 def build_process(
   config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
@@ -204,8 +163,12 @@ def build_process(
   method = methods.METHODS[config.algorithm]
   work: dict[str, Any] = dict(
     model_fn=model,
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(config.client_learning_rate),
-    client_learning_rate_fn=_learning_rate_fn(config),
+    # Without momentum there is no state for it.
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(
+      config.client_learning_rate, config.client_momentum or None
+    ),
+    client_learning_rate_fn=schedules.build_learning_rate_fn(config),
+    server_optimizer_fn=server_optimizers.build(config),
     local_epochs=config.local_epochs,
     local_batch_size=config.batch_size,
     l2=config.l2,
@@ -232,7 +195,7 @@ def build_process(
     methods.Ingredients(
       config=config,
       work=work,
-      **_of_losses(config, release, key),
+      **thresholds.build(config, release, key),
       num_clients=len(files.client_ids),
       seed_fn=_read_seed,
       index_fn=_read_index,

@@ -10,28 +10,14 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import run_config
 
 FED_AVG = "fed_avg"
 
-# Fields that are numbers of a run's name without being parameters of its method: their names in a
-# folder, and for people.
-_NUMBERS = {
-  "smoothing": ("smoothing", "ν"),
-  "epsilon": ("epsilon", "ε"),
-  "threshold_noise_multiplier": ("z", "z"),
-  "update_noise_multiplier": ("update_z", "update z"),
-}
-# Fields whose values are words of a run's name: the value that is left out, and the words for
-# people where they differ from those of the folder.
-_WORDS = {
-  "update_sum": ("central", {"distributed": "distributed noise"}),
-  "noise_shares": ("complement", {"private_coin": "private coin"}),
-  "relation": ("zero_out", {"replace_one": "replace one"}),
-}
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # field and its value, and the words of a title.
 _APART = {
@@ -41,62 +27,6 @@ _APART = {
 _FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
-
-
-class _Part(NamedTuple):
-  """A part of a run's name.
-
-  Attributes:
-    folder: Its text in names of folders.
-    title: Its text for people.
-    number: Its number, by which methods of one budget are sorted; None for others.
-  """
-
-  folder: str
-  title: str
-  number: Optional[float] = None
-
-
-def _number(config: run_config.RunConfig, field: str, short: str, symbol: str) -> list[_Part]:
-  """Returns the part of a number; none where it has no value."""
-  value = getattr(config, field)
-  if value is None:
-    return []
-  # A wide tail comes first.
-  key = -float(value) if field == "theta" else float(value)
-  return [_Part(f"{short}_{value:g}", f"{symbol} = {value:g}", key)]
-
-
-def _own_parts(config: run_config.RunConfig) -> list[_Part]:
-  """Returns the parameters of a run's method."""
-  parts = []
-  for one in methods.METHODS[config.algorithm].parameters:
-    # With `wanted_updates`, the number of updates decides theta.
-    if one.short and (one.name != "theta" or config.wanted_updates is None):
-      parts += _number(config, one.name, one.short, one.symbol)
-  return parts
-
-
-def _parts(config: run_config.RunConfig) -> list[_Part]:
-  """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
-  parts = _own_parts(config)
-  threshold = config.threshold if methods.METHODS[config.algorithm].has_threshold else None
-  if threshold is not None and threshold != "exact":
-    parts.append(_Part(threshold, threshold.replace("_", "-")))
-  if config.smoothing:
-    parts += _number(config, "smoothing", *_NUMBERS["smoothing"])
-  for field, (usual, titles) in _WORDS.items():
-    value = getattr(config, field)
-    if value != usual:
-      parts.append(_Part(value, titles.get(value, value)))
-  if config.clip_norm == run_config.ADAPTIVE:
-    parts.append(_Part("adaptive_clip", "adaptive clip"))
-  if config.epsilon is not None:  # The noise multipliers follow from it.
-    (epsilon,) = _number(config, "epsilon", *_NUMBERS["epsilon"])
-    return [*parts, epsilon._replace(number=None)]
-  for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
-    parts += _number(config, field, *_NUMBERS[field])
-  return parts
 
 
 def folder(config: run_config.RunConfig) -> str:
@@ -116,7 +46,7 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  return "_".join([config.algorithm, *(part.folder for part in _parts(config))])
+  return "_".join([config.algorithm, *(part.folder for part in name_parts.of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
@@ -169,9 +99,9 @@ def label(config: run_config.RunConfig) -> str:
     return printable(config.run_name)
   method = methods.METHODS[config.algorithm]
   name = method.title
-  words = [part.title for part in _parts(config)]
+  words = [printable(part.title) for part in name_parts.of_run(config)]
   # The algorithm's first parameter belongs to its name; the rest follows after commas.
-  if _own_parts(config):
+  if name_parts.of_method(config):
     name = f"{name} {words.pop(0)}"
   if is_afl(config):
     name = f"AFL ({name})"
@@ -214,7 +144,7 @@ class Name(str):
     ranks = {algorithm: float(rank) for rank, algorithm in enumerate(methods.METHODS)}
     # AFL comes after the methods that the paper tunes.
     rank = ranks["tilted_erm"] + 0.5 if is_afl(config) else ranks[config.algorithm]
-    numbers = tuple(part.number for part in _parts(config) if part.number is not None)
+    numbers = tuple(part.number for part in name_parts.of_run(config) if part.number is not None)
     return (self.epsilon or 0.0, rank, numbers, str(self))
 
   @property
@@ -239,7 +169,11 @@ class Name(str):
   def is_plain(self) -> bool:
     """Whether nothing but its own parameters tells the method from others of its algorithm."""
     config = self.config
-    return config is not None and not config.run_name and _parts(config) == _own_parts(config)
+    return (
+      config is not None
+      and not config.run_name
+      and name_parts.of_run(config) == name_parts.of_method(config)
+    )
 
   @property
   def without_epsilon(self) -> Name:

@@ -13,6 +13,7 @@ from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 _MULTIPLIERS = (
@@ -266,7 +267,7 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
   norm: Any = config.initial_clip_norm if is_adaptive(config) else config.clip_norm
   if config.clip_unit == "update":
     return norm
-  if config.learning_rate_decay != 1.0:
+  if not schedules.is_constant(config):
     raise ValueError(
       "Found --clip_unit=gradient with a learning rate that decays; use --clip_unit=update."
     )

@@ -11,6 +11,8 @@ from typing import Any, Optional, Union
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.training import schedules
+from tff_superquantile.experiments.run.training import server_optimizers
 
 # Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
 BLOCK_SIZE = 256
@@ -25,11 +27,20 @@ INCIDENTAL = (
   "noise_key_file",
   "ray_address",
   "worker_timeout",
+  "initial_weights",  # Their fingerprint counts.
 )
 # The value of --clip_norm with which it adapts.
 ADAPTIVE = "adaptive"
 # What runs did whose flags do not say it.
-_BEFORE_THERE_WAS_A_FLAG = {"block_size": "0", "threshold_step": "0.01"}
+_BEFORE_THERE_WAS_A_FLAG = {
+  "block_size": "0",
+  "threshold_step": "0.01",
+  "server_optimizer": "sgd",
+  "server_learning_rate": "1.0",
+  "client_momentum": "0.0",
+  "learning_rate_schedule": "step",
+  "keep": "last",
+}
 
 
 def _flag(
@@ -245,6 +256,31 @@ class RunConfig(_ParametersOfMethods):
     None,
     f"Learning rate of the local SGD; {_TASK_DEFAULT}.",
   )
+  client_momentum: float = _flag(
+    0.0,
+    "Momentum of the local SGD, in [0, 1); it begins anew in each round.",
+    least=0.0,
+  )
+  server_optimizer: str = _flag(
+    "sgd",
+    "Optimizer of the server, to which the average of the updates is a negative gradient: sgd is"
+    " FedAvg's, the others are those of FedAdam, FedYogi and FedAdagrad.",
+    choices=tuple(server_optimizers.SERVER_OPTIMIZERS),
+  )
+  server_learning_rate: float = _flag(
+    None,
+    "Learning rate of the server; None for "
+    + ", ".join(
+      f"{row.learning_rate:g} ({name})" for name, row in server_optimizers.SERVER_OPTIMIZERS.items()
+    )
+    + ".",
+  )
+  learning_rate_schedule: str = _flag(
+    "step",
+    "How the local learning rate falls: by --learning_rate_decay after every --rounds_per_decay"
+    " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
+    choices=tuple(schedules.SCHEDULES),
+  )
   learning_rate_decay: float = _flag(
     None,
     f"Factor on the learning rate after every --rounds_per_decay; {_TASK_DEFAULT}.",
@@ -253,6 +289,16 @@ class RunConfig(_ParametersOfMethods):
     None,
     f"Rounds between two decays of the learning rate; {_TASK_DEFAULT}.",
     least=1,
+  )
+  initial_weights: str = _flag(
+    "",
+    "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts;"
+    " empty for the task's own initial weights.",
+  )
+  initial_weights_fingerprint: Optional[str] = _flag(
+    None,
+    "Fingerprint of the file of --initial_weights, from which alone the run goes on; None for that"
+    " which is there.",
   )
   local_epochs: int = _flag(
     None,
@@ -338,6 +384,23 @@ class RunConfig(_ParametersOfMethods):
   rounds_per_evaluation: int = _flag(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
+    least=1,
+  )
+  keep: str = _flag(
+    "last",
+    "The model that the run leaves: the last one, or that of the round with the best evaluation"
+    " of validation clients, every --rounds_per_evaluation rounds (best).",
+    choices=("last", "best"),
+  )
+  best_by: Optional[str] = _flag(
+    None,
+    "With --keep=best: the number of metrics.json that is to be least; None for"
+    " validation.error.p90.",
+  )
+  patience: Optional[int] = _flag(
+    None,
+    "With --keep=best: the run ends after so many evaluations without a better one; None to carry"
+    " out all rounds.",
     least=1,
   )
   engine: str = _flag(
@@ -428,9 +491,8 @@ class RunConfig(_ParametersOfMethods):
 
   @property
   def final_learning_rate(self) -> float:
-    """The local learning rate of the last round, gamma_0 c^floor((T - 1) / t_0)."""
-    decays = (self.num_rounds - 1) // self.rounds_per_decay
-    return self.client_learning_rate * self.learning_rate_decay**decays
+    """The local learning rate of the last round."""
+    return schedules.learning_rate(self, self.num_rounds - 1)
 
   def to_flags(self) -> dict[str, str]:
     """Returns the values as texts by name, without those that are None, for `from_flags`."""
@@ -503,8 +565,10 @@ def differences(
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   found, wanted = {**_BEFORE_THERE_WAS_A_FLAG, **found}, {**_BEFORE_THERE_WAS_A_FLAG, **wanted}
   incidental = set(INCIDENTAL)
-  if config.is_private:
-    incidental.discard("num_rounds")  # The noise is calibrated for that many rounds.
+  if config.is_private or schedules.SCHEDULES[config.learning_rate_schedule].needs_num_rounds:
+    incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.
+  if config.keep == "best":
+    incidental.discard("rounds_per_evaluation")  # Any evaluation may be the best.
   return [
     f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
     for name in sorted(set(found) | set(wanted))

@@ -113,12 +113,13 @@ def write_clients(
   atomic_files.write(path, csv_text(columns, rows))
 
 
-def write_weights(path: str | os.PathLike, weights: Any) -> None:
+def write_weights(path: str | os.PathLike, weights: Any, **numbers: float) -> None:
   """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`.
 
   Args:
     path: The .npz file to write.
     weights: An object with `trainable` and `non_trainable`, structures of arrays without names.
+    numbers: Further entries of the file, which `read_weights` passes over.
   """
   arrays = {
     f"{kind}_{index}": np.asarray(array)
@@ -126,7 +127,7 @@ def write_weights(path: str | os.PathLike, weights: Any) -> None:
     for index, array in enumerate(getattr(weights, kind))
   }
   buffer = io.BytesIO()
-  np.savez(buffer, **arrays)
+  np.savez(buffer, **arrays, **{name: np.asarray(one) for name, one in numbers.items()})
   atomic_files.write(path, buffer.getvalue())
 
 

@@ -3,11 +3,12 @@
 A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
 
     flags.txt          the resolved flags, one `--name=value` a line
-    manifest.json      versions, seed, machine, git revision, times, seconds a round
+    manifest.json      versions, seed, machine, git revision, times, seconds a round, rounds done,
+                       the round of the model that was kept
     rounds.csv         one row a round; evaluation columns are blank between evaluations
     test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
                        `validation_`); errors are fractions
-    weights.npz        the trained model, arrays trainable_0 ... and non_trainable_0 ...
+    weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
     diverged.txt       why the run ended before its time; only there if its model diverged
     metrics.json       {split: {"loss" | "error": {statistic: number}}}; written last, so a folder
                        that has it is a finished run

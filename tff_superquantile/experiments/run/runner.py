@@ -19,17 +19,15 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import initial_weights
+from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 from tff_superquantile.simulation import training_loop
-
-# Names of a threshold's measurements in rounds.csv, where they differ.
-_COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
-# Statistics of the test clients in the rows of rounds.csv, for plots against rounds.
-_RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
 
 class _ShowOnBar(tff.program.ReleaseManager):
@@ -42,37 +40,12 @@ class _ShowOnBar(tff.program.ReleaseManager):
     self._bar.show(value, key)
 
 
-def _read_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the values of a row of rounds.csv by name, from the metrics of a round."""
-  client_work = metrics["client_work"] or {}  # It is empty where nothing is measured.
-  threshold = client_work.get("threshold") or {}
-  aggregator = metrics["aggregator"] or {}
-  named = {
-    "threshold": threshold.get("threshold"),
-    **client_work.get("cohort", {}),
-    "estimated_share_sum": aggregator.get("estimated_share_sum"),
-    **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
-    # That of the round, which follows from the releases of those before.
-    "clip_norm": aggregator.get("clip_norm"),
-    "train_loss": client_work.get("train", {}).get("loss"),
-  }
-  return {name: value for name, value in named.items() if value is not None}
-
-
-def _describe(metrics: evaluation.ClientMetrics, weighted: bool) -> dict[str, dict[str, float]]:
-  weights = metrics.num_examples if weighted else None
-  return {
-    "loss": evaluation.describe(metrics.loss, weights),
-    "error": evaluation.describe(metrics.error, weights),
-  }
-
-
 def _check_same_flags(
   folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
 ) -> None:
   """Refuses to continue a run that had other flags."""
   # These follow from the budget and the clients, and are not known yet.
-  followed = private.CALIBRATED if config.epsilon is not None else ()
+  followed = private.CALIBRATED if config.is_private else ()
   different = run_config.differences(found, config, followed)
   if different:
     raise ValueError(
@@ -160,13 +133,16 @@ def _train(
   print(task.description, end="\n" * bool(task.description), flush=True)
   model, splits = build.load_task(task, config)
   build.check_cohort(config, splits["train"])
+  best_model.check_splits(config, splits)
+  weights = initial_weights.load(config, model)
+  starts = initial_weights.starts(config)
   account = release = key = None
   if config.is_private:
     population = len(splits["train"].client_ids)
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
-    account = accounts.Account(config, release, folder)
+    account = accounts.Account(config, release, folder, starts)
     key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
   select_clients = selection.build_selection(splits["train"], config, release, key)
   config = _set_context(config, splits)
@@ -178,8 +154,10 @@ def _train(
   on_ray = config.engine == "ray"
   evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
 
+  best = best_model.BestModel(config, folder) if config.keep == best_model.BEST else None
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config, task.error, task.data_digest)
+  described.update(initial_weights.for_manifest(starts))
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
@@ -188,20 +166,18 @@ def _train(
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
-    found = _describe(evaluators["test"](weights), weighted=False)
-    return {
-      f"test_{quantity}_{name}": found[quantity][name]
-      for quantity in ("error", "loss")
-      for name in _RELEASED_STATISTICS
-    }
+    values = measurements.of_test_clients(measurements.describe(evaluators["test"](weights)))
+    if best is not None:
+      values.update(best.measure(measurements.describe(evaluators["validation"](weights))))
+    return values
 
   def read_metrics(metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
-    values = _read_metrics(metrics)
+    values = measurements.of_round(metrics)
     if account is not None:
       values["epsilon"] = account.epsilon(round_num)
     return values
 
-  # Events have times, and the time of a round tells the size of its cohort.
+  # Events have times, which tell the sizes of cohorts.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
@@ -223,6 +199,8 @@ def _train(
     measure_time=account is None,
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
     seconds_per_checkpoint=config.seconds_per_checkpoint,
+    initial_weights=weights,
+    keeper=best,
   )
   try:
     state = training_loop.run(loop)
@@ -231,7 +209,11 @@ def _train(
     for manager in events:
       manager.close()
 
+  history = dataclasses.replace(earlier)  # The copy reads the files anew.
+  described["rounds_done"] = described["kept_round"] = history.last_round
   weights = process.get_model_weights(state)
+  if best is not None:
+    described["kept_round"], weights = best.round_num, best.weights
   metrics = {}
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
@@ -239,11 +221,10 @@ def _train(
     run_files.write_clients(
       folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
     )
-    metrics[split] = _describe(of_clients, weighted=split == "train")
+    metrics[split] = measurements.describe(of_clients, weighted=split == "train")
   described["finished"] = manifest.now()
   if account is None:
-    seconds = dataclasses.replace(earlier).rounds["seconds"]  # The copy reads the file anew.
-    described["seconds_per_round"] = float(np.nanmedian(seconds))
+    described["seconds_per_round"] = float(np.nanmedian(history.rounds["seconds"]))
   atomic_files.write_json(folder / "manifest.json", described)
   run_files.write_weights(folder / "weights.npz", weights)
   # This file comes last, as its presence says that the run is finished.

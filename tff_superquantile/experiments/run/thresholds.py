@@ -12,8 +12,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import tff_superquantile
+from tff_superquantile.experiments.run import methods
 
 if TYPE_CHECKING:
+  from privacy import releases
   from privacy.noise import tree_mechanism
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
@@ -97,3 +99,60 @@ THRESHOLDS: dict[str, Threshold] = {
 def private() -> tuple[str, ...]:
   """Returns the names of the private thresholds."""
   return tuple(name for name, threshold in THRESHOLDS.items() if threshold.is_private)
+
+
+def check(config: Config) -> None:
+  """Checks the threshold of a resolved run that is not private.
+
+  Raises:
+    ValueError: If flags of the threshold are missing or contradict each other.
+  """
+  methods.theta_of(config)
+  threshold, threshold_noise_multiplier = config.threshold, config.threshold_noise_multiplier
+  if config.smoothing and threshold != "reweighting":
+    raise ValueError(
+      f"Found --smoothing={config.smoothing} with --threshold={threshold}; only reweighting is"
+      " smoothed."
+    )
+  row = THRESHOLDS[threshold or "exact"]
+  if row.is_private and row.needs_noise and threshold_noise_multiplier is None:
+    raise ValueError(
+      f"Found --threshold={threshold} without --threshold_noise_multiplier; give the noise's"
+      " standard deviation over the sensitivity, for example 1.0."
+    )
+  if not row.is_private and threshold_noise_multiplier is not None:
+    raise ValueError(
+      f"Found --threshold_noise_multiplier with --threshold={threshold}, which has no noise; use"
+      f" one of {', '.join(private())}."
+    )
+  if threshold == "tree" and config.sampling != "fixed_size":
+    raise ValueError(
+      f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
+      " fewest clients of a round follow from one. Use --sampling=fixed_size."
+    )
+  build(config, None, None)  # A tree checks its bins and its noise.
+
+
+def build(config: Config, release: releases.Release | None, key: bytes | None) -> dict[str, Any]:
+  """Builds what a run makes of the clients' losses.
+
+  Args:
+    config: From `build.resolve`.
+    release: The releases of a round, for private runs.
+    key: The key from which their noise follows.
+
+  Returns:
+    `threshold` and `histogram` of `methods.Ingredients`, each None where there is none.
+  """
+  found: dict[str, Any] = dict(threshold=None, histogram=None)
+  if config.threshold is None:
+    return found
+  if key is None:
+    # Without a budget there is no claim: noise may be as public as the seed.
+    from tff_superquantile.simulation import seeds  # --help needs no NumPy.
+
+    key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
+  arguments = (config, key, None if release is None else release.tree)
+  if methods.METHODS[config.algorithm].has_threshold:
+    return {**found, "threshold": THRESHOLDS[config.threshold].build(*arguments)}
+  return {**found, "histogram": histogram_keywords(*arguments)}

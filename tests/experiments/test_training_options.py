@@ -1,0 +1,417 @@
+"""Options of a run's training: optimizers, schedules, its start, and the model that it keeps."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import account
+from privacy import ledger
+from tff_superquantile import algorithms
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.training import schedules
+from tff_superquantile.experiments.run.training import server_optimizers
+
+_SMALL = dict(
+  num_train_clients=30,
+  num_test_clients=15,
+  clients_per_round=8,
+  num_rounds=6,
+  rounds_per_evaluation=2,
+)
+_PRIVATE = dict(update_noise_multiplier=1.0, threshold_noise_multiplier=2.0, clip_norm=0.1)
+_ADAM = dict(server_optimizer="adam", client_momentum=0.5)
+
+
+@pytest.fixture(scope="module")
+def train(lab):
+  """Carries out small runs below the lab's folder."""
+
+  def train(output_dir, **values):
+    folders = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir))
+    return runner.train(run_config.RunConfig(**{**_SMALL, **folders, **values}))
+
+  return train
+
+
+def _vector(run):
+  return problems.vector(run.weights.trainable)
+
+
+# Optimizers of the server.
+
+
+def _reddi(name, rate, updates):
+  """The sum of the server's steps, by Reddi et al. with the moments' bias corrected."""
+  beta_1, beta_2, tau = 0.9, 0.99, 1e-3
+  position, moment, square = 0.0, 0.0, tau**2 if name == "yogi" else 0.0
+  for t, update in enumerate(updates(), start=1):
+    if name == "sgd":
+      position = position + rate * update
+    elif name == "adagrad":
+      square = square + update**2
+      position = position + rate * update / np.sqrt(square + tau**2)
+    else:
+      moment = beta_1 * moment + (1 - beta_1) * update
+      if name == "adam":
+        square = beta_2 * square + (1 - beta_2) * update**2
+      else:
+        square = square - (1 - beta_2) * update**2 * np.sign(square - update**2)
+      corrected = rate * math.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+      position = position + corrected * moment / (np.sqrt(square) + tau)
+    yield position
+
+
+@pytest.mark.parametrize("name", server_optimizers.SERVER_OPTIMIZERS)
+def test_server_takes_the_steps_of_the_paper_and_of_tff(name):
+  rate = 0.05
+  config = run_config.RunConfig(server_optimizer=name, server_learning_rate=rate)
+  arguments = dict(
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3),
+    server_optimizer_fn=server_optimizers.build(config),
+  )
+  arrays = problems.client_arrays()[:3]
+  sizes = np.array([len(y) for _, y in arrays], float)
+  ours = algorithms.build_fed_avg(problems.linear_model(), **arguments)
+  theirs = tff.learning.algorithms.build_weighted_fed_avg(problems.linear_model(), **arguments)
+  initial = problems.initial_weights()
+  shapes = [w.shape for w in initial]
+  weights = problems.vector(initial)
+
+  def updates():
+    while True:
+      now, start = [], 0
+      for shape in shapes:
+        stop = start + math.prod(shape)
+        now.append(weights[start:stop].reshape(shape))
+        start = stop
+      trained = [
+        problems.vector(problems.local_sgd(now, x, y, learning_rate=0.3, batch_size=4))
+        for x, y in arrays
+      ]
+      yield np.average(trained, axis=0, weights=sizes) - weights
+
+  steps = _reddi(name, rate, updates)
+  state, their_state = ours.initialize(), theirs.initialize()
+  for _ in range(4):
+    cohort = problems.datasets(arrays)
+    state = ours.next(state, cohort).state
+    their_state = theirs.next(their_state, cohort).state
+    weights = problems.vector(initial) + next(steps)
+    found = problems.vector(ours.get_model_weights(state).trainable)
+    np.testing.assert_allclose(found, weights, rtol=2e-4, atol=2e-5)
+    expected = problems.vector(theirs.get_model_weights(their_state).trainable)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def adam(train):
+  return train("adam", **_ADAM)
+
+
+def test_flags_and_names_say_the_optimizer(adam):
+  assert adam.path.parent.name == "superquantile_theta_0.5_adam"
+  assert adam.method.label == "Superquantile θ = 0.5, server Adam"
+  assert adam.flags["server_learning_rate"] == "0.01"
+  plain = names.folder(run_config.RunConfig())
+  assert plain == "superquantile_theta_0.5"  # As before there were others.
+
+
+@pytest.mark.parametrize("values", [dict(engine="native"), dict(block_size=3)])
+def test_engines_agree_on_the_servers_state(train, adam, values):
+  other = train(f"adam_{list(values)[0]}", **_ADAM, **values)
+  np.testing.assert_allclose(_vector(other), _vector(adam), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("values", [{}, _PRIVATE])
+def test_resumed_run_of_an_optimizer_with_state_equals_an_uninterrupted_one(
+  train, lab, adam, values
+):
+  if values:
+    key = lab.folder / "key"
+    key.write_text("0123456789abcdef" * 2)
+    values = dict(values, noise_key_file=str(key), server_optimizer="yogi", sampling="poisson")
+    # A private run is of a number of rounds that is known, so this one is killed by hand.
+    whole = train("private_whole", **values)
+    parts = _killed_and_resumed(train, "private_parts", values)
+  else:
+    whole = adam
+    train("adam_parts", **_ADAM, num_rounds=3)
+    parts = train("adam_parts", **_ADAM)
+  np.testing.assert_array_equal(_vector(parts), _vector(whole))
+
+
+class _Killed(Exception):
+  pass
+
+
+def _killed_and_resumed(train, output_dir, values, round_num=4):
+  """Ends a run like an interrupt in a round, and carries out the rest."""
+  bound = pytest.MonkeyPatch()
+  read = measurements.of_round
+  rounds = iter(range(1, round_num + 1))
+
+  def count(metrics):
+    if next(rounds) == round_num:
+      raise _Killed
+    return read(metrics)
+
+  with bound.context() as patch:
+    patch.setattr(measurements, "of_round", count)
+    with pytest.raises(_Killed):
+      train(output_dir, **values)
+  return train(output_dir, **values)
+
+
+def test_methods_private_or_not_take_the_optimizers(train):
+  for name, values in {
+    "q": dict(algorithm="q_fed_avg", q=1.0, server_optimizer="yogi"),
+    "prox": dict(algorithm="fed_prox", proximal_weight=0.1, **_ADAM),
+    "private_q": dict(
+      **dict(algorithm="q_fed_avg", q=1.0, server_optimizer="adagrad", client_momentum=0.9),
+      **dict(_PRIVATE, threshold_noise_multiplier=None),
+    ),
+  }.items():
+    run = train(name, num_rounds=2, **values)
+    assert np.isfinite(_vector(run)).all() and np.abs(_vector(run)).max() > 0
+    # A weight moves by at most about --server_learning_rate a round.
+    rate = float(run.flags["server_learning_rate"])
+    assert np.abs(_vector(run)).max() < 2 * 2 * rate
+
+
+def test_runs_from_before_the_flags_continue(train):
+  values = dict(algorithm="fed_avg")
+  path = train("before", num_rounds=2, **values).path / "flags.txt"
+  new = ("server_optimizer", "server_learning_rate", "client_momentum", "learning_rate_schedule")
+  lines = path.read_text().splitlines(keepends=True)
+  kept = [line for line in lines if not line.startswith(tuple(f"--{name}=" for name in new))]
+  assert len(lines) - len(kept) == len(new)
+  path.write_text("".join(kept))
+  run = train("before", num_rounds=4, **values)
+  assert run.last_round == 4
+  with pytest.raises(ValueError, match="--client_momentum=0.0 there, 0.5 here"):
+    train("before", num_rounds=4, **values, client_momentum=0.5)
+
+
+# Another run's model as the start.
+
+
+def test_run_starts_from_a_finished_one(train, adam, lab):
+  run = train("tuned", initial_weights=f"{adam.path}/", theta=0.25, num_rounds=2)
+  assert run.path.parent.name == "superquantile_theta_0.25_from_superquantile_theta_0.5_adam"
+  assert run.method.label == "Superquantile θ = 0.25, from superquantile_theta_0.5_adam"
+  assert run.flags["initial_weights"] == str(adam.path)
+  fingerprint = finished_run.fingerprint(adam)
+  assert run.flags["initial_weights_fingerprint"] == fingerprint
+  (start,) = run.manifest["starts"]
+  assert start["fingerprint"] == fingerprint and start["epsilon"] is None
+  # Round 0 evaluates the start.
+  assert run.rounds["test_error_mean"][0] == adam.metrics["test"]["error"]["mean"]
+  assert not np.array_equal(_vector(run), _vector(adam))
+
+  # A resumed run starts from the same file, wherever it is, and from no other.
+  moved = lab.folder / "moved" / "synthetic" / "superquantile_theta_0.5_adam" / "seed_0"
+  shutil.copytree(adam.path, moved)
+  values = dict(theta=0.25, num_rounds=2, initial_weights=str(moved))
+  assert train("tuned", **values).last_round == 2
+  run_files.write_weights(moved / "weights.npz", run.weights)
+  with pytest.raises(ValueError, match=f"--initial_weights_fingerprint={fingerprint} there"):
+    train("tuned", **values)
+  with pytest.raises(ValueError, match=f"Found other weights in .*those of {fingerprint}"):
+    train("tuned", **values, initial_weights_fingerprint=fingerprint)
+  flat = run_files.Weights(tuple(w.ravel() for w in run.weights.trainable), ())
+  run_files.write_weights(moved / "weights.npz", flat)
+  with pytest.raises(ValueError, match="Found weights of shapes"):
+    train("misfit", **values)
+  (moved / "metrics.json").unlink()
+  with pytest.raises(ValueError, match="is at round 6 of 6; expected a finished run"):
+    train("unfinished", **values)
+  with pytest.raises(ValueError, match="Found no finished run in"):
+    train("missing", initial_weights=str(lab.folder))
+  with pytest.raises(ValueError, match="without --initial_weights; leave it out"):
+    train("missing", initial_weights_fingerprint=fingerprint)
+
+
+def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
+  first = train("public_start", **_PRIVATE, num_rounds=2, initial_weights=str(adam.path))
+  second = train("private_start", **_PRIVATE, num_rounds=1, initial_weights=str(first.path))
+  entries = [
+    ledger.Ledger.from_json((run.path / "privacy.json").read_text()) for run in (first, second)
+  ]
+  said = [entry.not_covered[: len(entry.starts)] for entry in entries]
+  assert [len(one) for one in said] == [1, 2]
+  assert "trained on the same population without privacy" in said[0][0]
+  assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]
+  assert said[1][1] == said[0][0]  # What came before goes on.
+  capsys.readouterr()
+  assert account.main(["audit", str(second.path)]) == 0
+  printed = " ".join(capsys.readouterr().out.split())
+  assert all(sentence in printed for sentence in said[1])
+
+  path = second.path / "privacy.json"
+  changed = json.loads(path.read_text())
+  changed["starts"].clear()
+  path.write_text(json.dumps(changed))
+  assert account.main(["audit", str(second.path)]) == 1
+  assert "do not name the same initial weights" in " ".join(capsys.readouterr().out.split())
+
+
+# The model that is kept.
+
+# A rate that soon overshoots, so that the best round is not the last.
+_BEST = dict(algorithm="fed_avg", keep="best", patience=2, client_learning_rate=3.0, num_rounds=40)
+
+
+@pytest.fixture(scope="module")
+def best(train):
+  return train("best", **_BEST)
+
+
+def test_best_round_is_kept_and_patience_ends_the_run(best):
+  values = best.rounds["validation_error_p90"]
+  evaluated = {int(r): v for r, v in zip(best.rounds["round"], values) if np.isfinite(v)}
+  kept = min(evaluated, key=lambda r: (evaluated[r], r))
+  assert best.manifest["kept_round"] == kept
+  assert best.metrics["validation"]["error"]["p90"] == evaluated[kept]
+  # Two evaluations later it ended, and no pair of evaluations before was without a better one.
+  assert best.last_round == best.manifest["rounds_done"] == kept + 4 < 40
+  assert list(evaluated) == list(range(0, kept + 5, 2))
+  assert best.method.label == "FedAvg, best round"
+
+
+def test_killed_run_keeps_the_same_model(train, best):
+  for number, round_num in enumerate((2, best.manifest["kept_round"] + 2)):
+    run = _killed_and_resumed(train, f"best_{number}", _BEST, round_num)
+    np.testing.assert_array_equal(_vector(run), _vector(best))
+    kept = ("kept_round", "rounds_done")
+    assert [run.manifest[name] for name in kept] == [best.manifest[name] for name in kept]
+  longer = train("best_0", **{**_BEST, "num_rounds": 50})
+  np.testing.assert_array_equal(_vector(longer), _vector(best))
+
+
+def test_private_ledger_has_the_rounds_done(train):
+  run = train("best_private", **{**_BEST, "patience": 1}, update_noise_multiplier=50.0, clip_norm=9)
+  entry = ledger.Ledger.from_json((run.path / "privacy.json").read_text())
+  assert entry.rounds_done == run.manifest["rounds_done"] == run.last_round < 40
+  assert entry.num_rounds_planned == 40
+  assert account.main(["audit", str(run.path)]) == 0
+
+
+def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
+  config = run_config.RunConfig(
+    keep="best", best_by="validation.loss.mean", rounds_per_evaluation=3, patience=2
+  )
+
+  def kept(values):
+    model = best_model.BestModel(config, tmp_path)
+    for round_num, value in values.items():
+      weights = run_files.Weights((np.full(2, round_num, np.float32),), ())
+      model.consider(weights, {"validation_loss_mean": value}, round_num)
+    return model
+
+  values = {0: math.nan, 3: 2.0, 6: 1.0, 7: 0.5, 9: 1.0}
+  assert kept({0: math.nan}).round_num == 0
+  whole = kept(values)
+  assert (whole.round_num, whole.weights.trainable[0].tolist()) == (6, [6.0, 6.0])
+  assert [whole.is_over(r) for r in (3, 6, 9, 11, 12)] == [False, False, False, False, True]
+  again = kept({3: 2.0, 6: 1.0})  # Another process repeats rounds.
+  assert again.round_num == 6 and again.is_over(12)
+  (tmp_path / "checkpoints" / "best_model.npz").write_bytes(b"torn")
+  with pytest.raises(ValueError, match="best_model.npz is damaged"):
+    kept({})
+  (tmp_path / "checkpoints" / "best_model.npz").unlink()
+  with pytest.raises(ValueError, match="the best model of a run at round 3; bring it back"):
+    kept({}).is_over(3)
+
+
+def test_task_without_validation_clients_is_refused():
+  config = run_config.RunConfig(keep="best")
+  with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
+    best_model.check_splits(config, {"train": 0, "test": 0})
+  best_model.check_splits(config, {"train": 0, "test": 0, "validation": 0})
+
+
+# Schedules of the local learning rate.
+
+
+def _scheduled(name, **values):
+  return run_config.RunConfig(
+    client_learning_rate=0.4, learning_rate_schedule=name, num_rounds=8, **values
+  )
+
+
+@pytest.mark.parametrize(
+  "config, expected",
+  [
+    (
+      _scheduled("step", learning_rate_decay=0.5, rounds_per_decay=3),
+      [0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1],
+    ),
+    (_scheduled("cosine"), 0.4 * np.cos(np.arange(8) * np.pi / 16) ** 2),
+    (_scheduled("linear"), 0.05 * np.arange(8, 0, -1)),
+  ],
+)
+def test_rates_of_rounds(config, expected):
+  np.testing.assert_allclose([schedules.learning_rate(config, t) for t in range(8)], expected)
+  in_graph = tf.function(schedules.build_learning_rate_fn(config))
+  found = [in_graph(tf.constant(t)).numpy() for t in range(8)]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(config.final_learning_rate, expected[-1])
+
+
+def test_constant_rate_needs_no_function():
+  config = _scheduled("step", learning_rate_decay=1.0, rounds_per_decay=1)
+  assert schedules.build_learning_rate_fn(config) is None and schedules.is_constant(config)
+  assert not schedules.is_constant(_scheduled("cosine"))
+
+
+def test_run_follows_its_schedule_and_momentum(train):
+  """One client, one step: an update is rate times gradient, as the first round measures it."""
+  values = dict(algorithm="fed_avg", clients_per_round=30, batch_size=0, l2=0.0)
+  first = train("first", num_rounds=1, **values)
+  linear = dict(values, learning_rate_schedule="linear")
+  # The second of two rounds has half the rate: a run of another start would show it as well.
+  rates = [schedules.learning_rate(_scheduled("linear"), t) for t in (0, 4)]
+  assert rates[1] == rates[0] / 2
+  two, constant = train("two", num_rounds=2, **linear), train("two_c", num_rounds=2, **values)
+  steps = [_vector(run) - _vector(first) for run in (two, constant)]
+  np.testing.assert_allclose(steps[0], steps[1] / 2, atol=1e-6)
+  with pytest.raises(ValueError, match="--num_rounds=2 there, 3 here"):
+    train("two", num_rounds=3, **linear)
+
+
+@pytest.mark.parametrize(
+  "values, said",
+  [
+    (
+      dict(learning_rate_schedule="cosine", learning_rate_decay=0.5),
+      "Found --learning_rate_decay=0.5 with --learning_rate_schedule=cosine; it belongs to step",
+    ),
+    (dict(client_momentum=1.0), r"Found --client_momentum=1.0; expected a number in \[0, 1\)"),
+    (dict(server_learning_rate=0.0), "Found --server_learning_rate=0.0; expected a positive"),
+    (dict(server_learning_rate=math.nan), "Found --server_learning_rate=nan; expected a positive"),
+    (dict(patience=3), "Found --patience=3 with --keep=last; it belongs to --keep=best"),
+    (dict(keep="best", best_by="test.error.p90"), "Found --best_by=test.error.p90; expected one"),
+    (dict(keep="best", rounds_per_evaluation=7), "Found --rounds_per_evaluation=7 with"),
+    (
+      dict(_PRIVATE, clip_unit="gradient", learning_rate_schedule="linear"),
+      "with a learning rate that decays",
+    ),
+  ],
+)
+def test_options_that_cannot_be_are_refused(values, said):
+  config = run_config.RunConfig(**{**_SMALL, **values})
+  with pytest.raises(ValueError, match=said):
+    build.resolve(config, build.get_task(config))

@@ -1,0 +1,130 @@
+"""The model that a run leaves: the last one, or the best by an evaluation of validation clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import math
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+
+from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+
+BEST = "best"  # The value of --keep.
+_SPLIT = "validation"
+_BEST_BY = f"{_SPLIT}.error.p90"
+_FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
+
+
+def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Fills in --best_by, and checks the flags of a run that has its task's defaults.
+
+  Raises:
+    ValueError: If flags contradict each other, or --best_by names no number of `metrics.json`.
+  """
+  if config.keep != BEST:
+    for name in ("best_by", "patience"):
+      if getattr(config, name) is not None:
+        raise ValueError(
+          f"Found --{name}={getattr(config, name)} with --keep={config.keep}; it belongs to"
+          f" --keep={BEST}."
+        )
+    return config
+  best_by = config.best_by or _BEST_BY
+  names = [f"{_SPLIT}.{quantity}.{s}" for quantity in ("error", "loss") for s in _statistics()]
+  if best_by not in names:
+    raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
+  if config.rounds_per_evaluation > config.num_rounds:
+    raise ValueError(
+      f"Found --rounds_per_evaluation={config.rounds_per_evaluation} with --keep={BEST}; expected"
+      f" at most --num_rounds={config.num_rounds}, or no trained model is evaluated."
+    )
+  return dataclasses.replace(config, best_by=best_by)
+
+
+def _statistics() -> Iterable[str]:
+  return evaluation.describe([0.0])
+
+
+def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
+  """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
+  if config.keep == BEST and _SPLIT not in splits:
+    raise ValueError(
+      f"Found --keep={BEST} for {config.task}, which has no validation clients; hold out some of"
+      " the training clients, for example by --validation_fraction=0.2."
+    )
+
+
+class BestModel:
+  """Keeps the first model with the least value of --best_by, and counts evaluations without one.
+
+  Evaluations are those of rounds that --rounds_per_evaluation divides. The file is written after a
+  round is released and before its checkpoint. A killed run repeats the rounds after its checkpoint,
+  with the same values: then a file that is ahead of the checkpoint has the model that wins anyway.
+
+  Attributes:
+    round_num: The round of the best model; None before the first evaluation.
+    weights: Its weights; None before the first evaluation.
+  """
+
+  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
+    """Reads what an earlier process has kept.
+
+    Args:
+      config: From `resolve`.
+      folder: The run's folder.
+
+    Raises:
+      ValueError: If the file is damaged.
+    """
+    assert config.best_by is not None  # `resolve` sees to it.
+    self._path = folder / "checkpoints" / _FILE
+    self._rounds_per_evaluation = config.rounds_per_evaluation
+    self._patience = config.patience
+    _, self._quantity, self._statistic = config.best_by.split(".")
+    self.round_num: Optional[int] = None
+    self._value = math.inf
+    self.weights = run_files.read_weights(self._path)
+    if self.weights is not None:
+      with np.load(self._path) as arrays:
+        self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
+
+  def measure(self, described: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the value of a row of rounds.csv by name, from `measurements.describe`."""
+    return {self._column: described[self._quantity][self._statistic]}
+
+  @property
+  def _column(self) -> str:
+    return f"{_SPLIT}_{self._quantity}_{self._statistic}"
+
+  def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
+    """Keeps a model if it is better than all before; NaN is no better than infinity."""
+    if round_num % self._rounds_per_evaluation:
+      return
+    value = values[self._column]
+    value = math.inf if math.isnan(value) else value
+    if self.round_num is not None and not value < self._value:
+      return
+    self._path.parent.mkdir(mode=0o700, exist_ok=True)
+    run_files.write_weights(self._path, weights, round=round_num, value=value)
+    self.round_num, self._value = round_num, value
+    self.weights = run_files.read_weights(self._path)
+
+  def is_over(self, round_num: int) -> bool:
+    """Returns whether --patience evaluations up to a round have brought no better model.
+
+    Raises:
+      ValueError: If the file is missing although the run has begun.
+    """
+    if round_num and self.round_num is None:
+      raise ValueError(
+        f"Found no {self._path}, the best model of a run at round {round_num}; bring it back, or"
+        " choose another --output_dir."
+      )
+    if self._patience is None or self.round_num is None:
+      return False
+    return (round_num - self.round_num) // self._rounds_per_evaluation >= self._patience

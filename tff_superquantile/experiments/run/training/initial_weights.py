@@ -1,0 +1,109 @@
+"""The model from which a run starts: that of a finished run, with what it has already cost.
+
+`finished_run` belongs to the commands and defines their flags; so it is imported only by a run that
+starts from another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any, Optional
+
+from privacy import ledger
+from privacy import statements
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+
+_STARTS = "starts"  # The entry of manifest.json.
+
+
+def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Fills in where the start is, and the fingerprint of its weights.
+
+  Raises:
+    ValueError: If there is no such finished run, or it has other weights than those asked for.
+  """
+  asked = config.initial_weights_fingerprint
+  if not config.initial_weights:
+    if asked is not None:
+      raise ValueError(
+        f"Found --initial_weights_fingerprint={asked} without --initial_weights; leave it out, or"
+        " give the folder of the run."
+      )
+    return config
+  from tff_superquantile.experiments import finished_run
+
+  folder = pathlib.Path(os.path.abspath(config.initial_weights))
+  run = finished_run.find(folder)
+  if run.weights is None:
+    raise ValueError(f"Found no {finished_run.WEIGHTS} in {folder}; expected a run's model.")
+  found = finished_run.fingerprint(run)
+  if asked not in (None, found):
+    raise ValueError(
+      f"Found other weights in {folder}, of fingerprint {found}; expected those of {asked}, with"
+      " which the run began: bring them back, or choose another --output_dir."
+    )
+  return dataclasses.replace(config, initial_weights=str(folder), initial_weights_fingerprint=found)
+
+
+def load(config: run_config.RunConfig, model: Any) -> Optional[run_files.Weights]:
+  """Reads the weights with which a resolved run starts; None for the model's own.
+
+  Raises:
+    ValueError: If they do not fit the model.
+  """
+  if not config.initial_weights:
+    return None
+  from tff_superquantile.experiments import finished_run
+
+  return finished_run.read_weights(finished_run.find(pathlib.Path(config.initial_weights)), model)
+
+
+def starts(config: run_config.RunConfig) -> list[statements.Start]:
+  """Returns the run from which a resolved run starts, that from which this one did, and so on.
+
+  They are the entry `starts` of manifest.json, where the next run finds them.
+
+  Raises:
+    ValueError: If the ledger of a private one is missing or cannot be read.
+  """
+  if not config.initial_weights:
+    return []
+  from tff_superquantile.experiments import finished_run
+
+  run = finished_run.find(pathlib.Path(config.initial_weights))
+  epsilon = delta = None
+  if run.config is None or run.config.is_private:
+    path = run.path / ledger.FILE_NAME
+    if not path.exists():
+      raise ValueError(
+        f"Found no {ledger.FILE_NAME} in {run.path}, a private run; expected its ledger: bring it"
+        " back, as the cost of the start belongs to this run."
+      )
+    entry = ledger.Ledger.from_json(path.read_text(encoding="utf-8"))
+    epsilon, delta = entry.epsilon_spent, entry.claim["delta"]
+  first = statements.Start(
+    run="/".join(run.path.parts[-3:]),
+    task=run.task,
+    same_population=True,
+    fingerprint=config.initial_weights_fingerprint or "",
+    epsilon=epsilon,
+    delta=delta,
+  )
+  earlier = [statements.Start(**one) for one in run.manifest.get(_STARTS, [])]
+  return [
+    dataclasses.replace(one, same_population=_is_same_population(one.task, config))
+    for one in (first, *earlier)
+  ]
+
+
+def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
+  """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
+  return task.partition("_")[0] == config.task.partition("_")[0]
+
+
+def for_manifest(found: list[statements.Start]) -> dict[str, Any]:
+  """Returns the entries of manifest.json; none for a run that starts from the model's own."""
+  return {_STARTS: [dataclasses.asdict(one) for one in found]} if found else {}
