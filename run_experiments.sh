@@ -61,9 +61,10 @@ EXPERIMENTS
                     alone: --epsilons=5
     private_fairness
                     The synthetic task with every method that can be private:
-                    FedAvg, q-FFL, Tilted-ERM, PropFair and the superquantile
-                    by three private thresholds, without privacy and at epsilon
-                    1, 3, 5, 10 and 20, 5 seeds: 290 runs, hours.
+                    FedAvg, q-FFL, Tilted-ERM, PropFair, Semi-VRed, GIFAIR and
+                    the superquantile by three private thresholds, without
+                    privacy (then AAggFF-D, too) and at epsilon 1, 3, 5, 10 and
+                    20, 5 seeds: 355 runs, hours.
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the

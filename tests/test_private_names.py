@@ -88,7 +88,12 @@ def _resolve(name):
       module = importlib.import_module(".".join(parts[:length]))
     except ImportError:
       continue
-    return functools.reduce(getattr, parts[length:], module)
+    try:
+      return functools.reduce(getattr, parts[length:], module)
+    except AttributeError:
+      # A folder of TensorFlow's own may have the name of an interface, as tf.lite has.
+      if length == 1:
+        raise
   raise ImportError(f"Found no module {parts[0]}.")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import csv
 import dataclasses
 import hashlib
 import json
 import os
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 
 from tasks import splits
 from tasks import task
+from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 from tasks.own import reading
@@ -29,45 +29,6 @@ _ROWS_AT_ONCE = 1 << 14
 
 # Takes all clients, and chooses those of a run by the names of splits.
 Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Columns:
-  """The columns that the user wants: of clients (None for the files' names), labels, features."""
-
-  client: Optional[str]
-  label: str
-  features: tuple[str, ...]
-  are_named: bool
-
-
-def _choose_columns(request: task.Request, paths: Sequence[str]) -> _Columns:
-  """Finds the columns that a request names; a `ValueError` where there is none."""
-  names = reading.columns_of(paths)
-  if request.label_column is None:
-    raise ValueError(
-      f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
-      f" one of {', '.join(names)}."
-    )
-  if request.client_column is None and not os.path.isdir(request.data_dir):
-    raise ValueError(
-      f"Found no --client_column; name the column of {request.data_dir} whose values are the"
-      " clients, or give a folder with a file for each client."
-    )
-  named = next(csv.reader([request.features])) if request.features else []
-  wanted = [("features", name) for name in named] + [("label_column", request.label_column)]
-  if request.client_column is not None:
-    wanted.append(("client_column", request.client_column))
-  for flag, name in wanted:
-    reading.check_column(flag, name, names)
-  special = [name for flag, name in wanted if flag != "features"]
-  if len(set(named)) < len(named) or set(special) & set(named) or len(set(special)) < len(special):
-    raise ValueError(
-      "Found a column in two places among --client_column, --label_column and --features; expected"
-      " each once: leave one out."
-    )
-  chosen = named or [name for name in names if name not in special]
-  return _Columns(request.client_column, request.label_column, tuple(chosen), bool(named))
 
 
 def open_clients(
@@ -95,7 +56,7 @@ def open_clients(
       "Found no --data_dir; name a .csv, .csv.gz or .parquet file, or a folder of such files."
     )
   paths = reading.find(request.data_dir)
-  columns = _choose_columns(request, paths)
+  columns = columns_lib.choose(request, paths)
   kind = request.label_kind
   least = request.min_examples_per_client
   facts = [_VERSION, reading.digest(paths), *dataclasses.astuple(columns), kind, least]
@@ -137,7 +98,7 @@ class _Table:
   """A table in memory, whose clients are known, and whose columns have become features."""
 
   def __init__(
-    self, frame: pd.DataFrame, columns: _Columns, request: task.Request, split: Split
+    self, frame: pd.DataFrame, columns: columns_lib.Columns, request: task.Request, split: Split
   ) -> None:
     """Checks a table; see `open_clients`.
 

@@ -311,9 +311,10 @@ def test_run_name_replaces_the_methods_name():
 
 
 def _runs_of_a_preset(preset):
-  """A config of each of its methods, with every value that is to be tuned."""
+  """A config of each of its methods, with every value of the method's own that is to be tuned."""
   for method in preset.methods():
     settings = {**dataclasses.asdict(_config()), "task": preset.task, **preset.flags, **method}
+    settings = tuning.with_defaults(settings, "methods")
     for candidate in tuning.method_search(preset, settings).candidates:
       yield candidate.config
 
@@ -345,7 +346,8 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
     assert {parameter.name for parameter in parameters if parameter.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, preset_lib.Grid):
-        assert value.default in value.values and len(set(value.values)) == len(value.values) > 1
+        assert value.default in (*value.values, None)
+        assert len(set(value.values)) == len(value.values) > 1
         assert all(math.isfinite(number) and number > 0 for number in value.values)
 
 

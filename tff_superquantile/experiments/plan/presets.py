@@ -35,7 +35,9 @@ _PAPERS_UNITS = dict(delta=1 / 2500, clip_unit="gradient")
 _CLIP_NORMS = (0.9, 1.3, 1.7, 2.4)
 _BUDGET_RATIO = dict(rho_ratio=preset_lib.Grid((0.1, 0.25, 0.5, 0.75), default=None, tune="all"))
 _PRIVATE_SYNTHETIC = dict(
-  fed_avg=dict(_PAPERS_UNITS, clip_norm=preset_lib.Grid(_CLIP_NORMS, default=1.5, tune="all")),
+  fed_avg=dict(
+    _PAPERS_UNITS, clip_norm=preset_lib.Grid((0.9, 1.5, 1.7, 2.4), default=1.5, tune="all")
+  ),
   geometric=dict(
     _PAPERS_UNITS,
     **_BUDGET_RATIO,
@@ -184,6 +186,9 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
       dict(algorithm="q_fed_avg", q=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
       dict(algorithm="tilted_erm", temperature=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
       dict(algorithm="prop_fair", utility_bound=preset_lib.Grid((1.6, 2.0, 3.0), default=2.0)),
+      dict(algorithm="semi_vred", beta=preset_lib.Grid((1.0, 3.0, 10.0), default=3.0)),
+      dict(algorithm="gifair", fairness_strength=preset_lib.Grid((0.3, 1.0), default=1.0)),
+      dict(algorithm="aaggff", decision_step=preset_lib.Grid((0.1, 1.0, 10.0), default=1.0)),
     ),
     variants=tuple(dict(theta=theta, threshold="primal_dual") for theta in (0.5, 0.25)),
     epsilons=(1.0, 3.0, 5.0, 10.0, 20.0),
@@ -192,6 +197,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
       **_PRIVATE_SYNTHETIC,
       "primal_dual": _PRIVATE_SYNTHETIC["geometric"],
       **{name: _PRIVATE_WEIGHTED for name in ("q_fed_avg", "tilted_erm", "prop_fair")},
+      **{name: {**_PRIVATE_WEIGHTED, "num_bins": 16} for name in ("semi_vred", "gifair")},
     },
   ),
 }

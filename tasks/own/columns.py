@@ -1,0 +1,69 @@
+"""Finds the columns of a table that a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import csv
+import dataclasses
+import os
+from typing import Optional
+
+from tasks import task
+from tasks.own import reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+  """The columns that the user wants.
+
+  Attributes:
+    client: The column of clients; None for the files' names.
+    label: The column of labels.
+    features: The columns that are to be features.
+    are_named: Whether the user has named these.
+  """
+
+  client: Optional[str]
+  label: str
+  features: tuple[str, ...]
+  are_named: bool
+
+
+def choose(request: task.Request, paths: Sequence[str]) -> Columns:
+  """Finds the columns that a request names.
+
+  Args:
+    request: The clients that a run asks for.
+    paths: The files of the table.
+
+  Returns:
+    The columns.
+
+  Raises:
+    ValueError: If a name is missing, or no column has it, or one is named twice.
+  """
+  names = reading.columns_of(paths)
+  if request.label_column is None:
+    raise ValueError(
+      f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
+      f" one of {', '.join(names)}."
+    )
+  if request.client_column is None and not os.path.isdir(request.data_dir):
+    raise ValueError(
+      f"Found no --client_column; name the column of {request.data_dir} whose values are the"
+      " clients, or give a folder with a file for each client."
+    )
+  named = next(csv.reader([request.features])) if request.features else []
+  wanted = [("features", name) for name in named] + [("label_column", request.label_column)]
+  if request.client_column is not None:
+    wanted.append(("client_column", request.client_column))
+  for flag, name in wanted:
+    reading.check_column(flag, name, names)
+  special = [name for flag, name in wanted if flag != "features"]
+  if len(set(named)) < len(named) or set(special) & set(named) or len(set(special)) < len(special):
+    raise ValueError(
+      "Found a column in two places among --client_column, --label_column and --features; expected"
+      " each once: leave one out."
+    )
+  chosen = named or [name for name in names if name not in special]
+  return Columns(request.client_column, request.label_column, tuple(chosen), bool(named))
