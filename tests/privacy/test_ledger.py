@@ -313,6 +313,8 @@ _HARMLESS = {
   # Ledgers of version 0.2.0 do not say these.
   ("release", "weighted_updates"): lambda new, old: new is _GONE and not old,
   ("release", "clip_count_noise_multiplier"): lambda new, old: new is _GONE and old is None,
+  # Nor do earlier ledgers say this.
+  ("starts",): lambda new, old: new is _GONE and not old,
 }
 
 
