@@ -25,6 +25,7 @@ def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, An
       clients_per_round=workload.num_places,
       l2=0.0,  # The others have none.
       learning_rate_decay=1.0,
+      server_learning_rate=1.0,
     ),
     **lineup.METHODS[options["method"]][1],
   }
