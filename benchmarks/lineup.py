@@ -21,7 +21,7 @@ _PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="un
 # This project's methods in the order of the table: title, and flags of a run that make the method
 # what it is. Nobody else does the work of those that are not FedAvg.
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-  FED_AVG: ("FedAvg", dict(algorithm="fed_avg")),
+  FED_AVG: ("FedAvg", dict(algorithm="fed_avg", threshold=None)),
   SUPERQUANTILE: ("superquantile, exact", {}),
   "tree_64": ("tree of 64 bins", dict(_TREE, num_bins=64)),
   "tree_1024": ("tree of 1024 bins", dict(_TREE, num_bins=1024)),

@@ -38,7 +38,7 @@ class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     def divide(noisy_sum, measured):
       divisor = self._share_sum_fn(noisy_sum)
       mean = tf.nest.map_structure(lambda u: u / tf.cast(divisor, u.dtype), noisy_sum[0])
-      kept = {name: value for name, value in measured.items() if tf.nest.flatten(value)}
+      kept = {name: value for name, value in (measured or {}).items() if tf.nest.flatten(value)}
       return mean, collections.OrderedDict(kept, estimated_share_sum=divisor)
 
     @tff.federated_computation(
