@@ -116,7 +116,7 @@ class ExportedModel:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Loads the model of a finished run; no client's data are read.
+  """Loads the model of a finished run; no client's data are read but a table of the user's own.
 
   Args:
     run: The run.
