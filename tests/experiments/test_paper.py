@@ -1,0 +1,161 @@
+"""The page on the paper: its print, its verdicts, and that the kept page is what the code makes."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.studies import paper
+from tff_superquantile.experiments.studies.paper import evidence
+from tff_superquantile.experiments.studies.paper import on_comparisons
+from tff_superquantile.experiments.studies.paper import on_print
+from tff_superquantile.experiments.studies.paper import on_superquantile
+from tff_superquantile.experiments.studies.paper import printed
+from tff_superquantile.experiments.studies.paper import rows
+from tff_superquantile.experiments.studies.paper import sources
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_LATEX = _ROOT.parent / "shared" / "paper" / "superquantile_federated_learning.tex"
+
+
+@pytest.fixture(scope="module")
+def kept():
+  return paper.report(evidence.load())
+
+
+def _evidence(**methods):
+  """Measurements of the synthetic task: label, mean error and 90th percentile."""
+  frame = pd.DataFrame(
+    [
+      (label, f"test.error.{metric}", value, 0.01, 5)
+      for label, (mean, p90) in methods.items()
+      for metric, value in (("mean", mean), ("p90", p90))
+    ],
+    columns=list(sources.COLUMNS),
+  )
+  return evidence.Evidence({"synthetic": frame})
+
+
+def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
+  assert (_ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page.render(kept, "md"), (
+    "run ./run_experiments.sh paper --docs_dir=docs"
+  )
+
+
+@pytest.mark.skipif(not _LATEX.exists(), reason="the paper's LaTeX is not here")
+def test_every_printed_cell_is_in_the_papers_table():
+  text = _LATEX.read_text(encoding="utf-8")
+  for name, cells in printed.read().groupby("table"):
+    label = f"table:sfl:{name}" if name == "pers" else name
+    (start,) = [found.start() for found in re.finditer(rf"\\label{{[\w:]*{label}}}", text)]
+    start = text.index(r"\midrule", start)
+    body = text[start : text.index(r"\end{tabular}", start)]
+    numbers = re.findall(r"\d+\.\d\d(?!\d)", body)
+    ours = [f"{number:.2f}" for cell in cells.itertuples() for number in (cell.value, cell.sd)]
+    assert ours == numbers
+
+
+def test_every_cell_has_a_row_with_a_verdict(kept):
+  table = pd.read_csv(pd.io.common.StringIO(kept.csv), keep_default_na=False)
+  cells = table[table["where"].str.startswith("Table") & table["says"].str.contains(" ± ")]
+  assert len(cells) == len(printed.read()) == 308
+  assert (table["verdict"] != "").all()
+  known = {verdict.value for verdict in rows.Verdict}
+  assert {verdict.split(" on ")[0] for verdict in table["verdict"]} <= known
+
+
+@pytest.mark.parametrize(
+  "tail, verdict",
+  [
+    (0.48, rows.Verdict.HOLDS),
+    (0.505, rows.Verdict.HOLDS),  # Within the rival's standard deviation.
+    (0.52, rows.Verdict.DIFFERS),
+  ],
+)
+def test_the_smallest_tail_is_judged_by_the_rivals_spread(tail, verdict):
+  found = _evidence(
+    **{"FedAvg": (0.2, 0.54), "Tilted-ERM t = 5": (0.2, 0.5), "Superquantile θ = 0.5": (0.2, tail)}
+  )
+  says = "lowest 90th percentile"
+  (row,) = [
+    row
+    for row in on_comparisons.statements(found)
+    if says in row.says and row.data == "the synthetic task"
+  ]
+  assert row.verdict is verdict
+
+
+def test_a_statement_without_measurements_says_what_to_run():
+  judged = list(on_comparisons.statements(evidence.Evidence({})))
+  assert judged and all(row.verdict is rows.Verdict.UNCHECKED for row in judged)
+  assert all("./run_experiments.sh" in row.why for row in judged)
+
+
+def test_what_the_superquantile_is_holds_and_its_misprints_are_found():
+  verdicts = {row.says: row.verdict for row in on_superquantile.of_superquantile()}
+  assert rows.Verdict.HOLDS in verdicts.values()
+  (wrong,) = [says for says in verdicts if says.startswith("(b)")]
+  assert verdicts[wrong] is rows.Verdict.WRONG
+
+
+def test_the_papers_tables_decide_its_claims(monkeypatch):
+  def verdict():
+    (row,) = [row for row in on_print.statements() if "θ = 0.5 and 0.8 are both" in row.says]
+    return row.verdict
+
+  assert verdict() is rows.Verdict.WRONG
+  cells = printed.read()
+  chosen = (cells["method"] == "Superquantile θ = 0.8") & (cells["column"] == "EMNIST ConvNet")
+  cells.loc[chosen, "value"] = 25.0
+  monkeypatch.setattr(printed, "read", lambda: cells)
+  assert verdict() is rows.Verdict.HOLDS
+
+
+def test_marks_that_break_the_papers_rule_are_found():
+  found = {row.where for row in printed.mark_rows()}
+  assert "Table 6, sd" in found
+  assert "Table 2, EMNIST linear" not in found
+
+
+def test_standard_deviations_are_bounded_by_percentiles():
+  (wrong,) = [row for row in printed.spread_rows() if row.verdict is rows.Verdict.WRONG]
+  assert wrong.where == "Table 9, sd"
+
+
+def test_keeps_what_a_directory_has(tmp_path, monkeypatch):
+  monkeypatch.setattr(evidence, "MEASURED", tmp_path / "measured")
+  (tmp_path / "measured").mkdir()
+  folder = tmp_path / "results" / "convergence"
+  folder.mkdir(parents=True)
+  (folder / "bias.csv").write_text(
+    "theta,cohort_size,largest,floor,bound\n0.5,10,0.25,0.125,1.0\n", encoding="utf-8"
+  )
+  (path,) = evidence.keep(tmp_path / "results")
+  assert path.name == "sampling_bias.csv"
+  assert evidence.load().get("sampling_bias", "0.5 10", "floor").mean == 0.125
+  assert evidence.load(tmp_path / "results").get("sampling_bias", "0.5 10", "bound").mean == 1.0
+
+
+def test_command_writes_its_files_and_refuses_other_docs(tmp_path):
+  command = [sys.executable, "-m", "tff_superquantile.experiments.study", "paper"]
+  arguments = [f"--output_dir={tmp_path}/results"]
+  result = subprocess.run(
+    [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
+  )
+  assert result.returncode == 0, result.stderr
+  assert "statements" in result.stdout
+  written = {path.name for path in (tmp_path / "results" / "paper").iterdir()}
+  assert written == {"paper.html", "paper.md", "paper.csv"}
+  result = subprocess.run(
+    [*command, *arguments, f"--docs_dir={tmp_path}"],
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert result.returncode == 2
+  assert "Traceback" not in result.stderr and "expected the docs/" in result.stderr

@@ -1,0 +1,116 @@
+"""What was measured: the numbers of finished runs and studies, and where they come from.
+
+`measured/SOURCE.csv` keeps the measurements behind the page, one row a method and metric, with the
+columns of `sources.COLUMNS`. `keep` takes them anew from a directory of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import math
+import os
+import pathlib
+from typing import NamedTuple, Optional
+
+import pandas as pd
+
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.studies.paper import sources
+
+MEASURED = pathlib.Path(__file__).parent / "measured"
+
+
+class Value(NamedTuple):
+  """A mean over seeds; errors are fractions.
+
+  Attributes:
+    mean: The mean.
+    sd: The standard deviation over seeds, NaN for one seed.
+    num_seeds: The number of seeds.
+  """
+
+  mean: float
+  sd: float
+  num_seeds: int
+
+  def in_percent(self, decimals: int = 1) -> str:
+    """Returns a fraction as "48.2 ± 1.3"."""
+    text = tables.number(100 * self.mean, decimals)
+    return text if math.isnan(self.sd) else f"{text} ± {tables.number(100 * self.sd, decimals)}"
+
+
+class Evidence:
+  """All measurements, by source."""
+
+  def __init__(self, frames: Mapping[str, pd.DataFrame]):
+    self._frames = {
+      name: frame.set_index(["method", "metric"]).sort_index(kind="stable")
+      for name, frame in frames.items()
+      if len(frame)
+    }
+
+  def has(self, source: str) -> bool:
+    """Returns whether there are measurements of a source."""
+    return source in self._frames
+
+  def methods(self, source: str, prefix: str = "") -> list[str]:
+    """Returns the methods of a source whose labels begin so."""
+    if not self.has(source):
+      return []
+    found = self._frames[source].index.get_level_values("method").unique()
+    return [method for method in found if method.startswith(prefix)]
+
+  def get(self, source: str, method: str, metric: str) -> Optional[Value]:
+    """Returns a measurement; None if it is not there."""
+    if not self.has(source) or (method, metric) not in self._frames[source].index:
+      return None
+    row = self._frames[source].loc[(method, metric)]
+    return Value(float(row["mean"]), float(row["sd"]), int(row["num_seeds"]))
+
+  def best(self, source: str, prefix: str, metric: str = tables.P90) -> Optional[str]:
+    """Returns the method with the lowest metric among those whose labels begin so."""
+    found = {method: self.get(source, method, metric) for method in self.methods(source, prefix)}
+    known = {method: value.mean for method, value in found.items() if value is not None}
+    return min(known, key=known.__getitem__) if known else None
+
+
+def load(output_dir: Optional[str | os.PathLike] = None) -> Evidence:
+  """Returns the measurements that are kept, those of a directory of results first.
+
+  Args:
+    output_dir: The directory; None for those that are kept alone.
+
+  Returns:
+    The measurements.
+  """
+  frames = {}
+  for name, source in sources.SOURCES.items():
+    found = source.read(pathlib.Path(output_dir)) if output_dir is not None else pd.DataFrame()
+    kept = MEASURED / f"{name}.csv"
+    if not len(found) and kept.exists():
+      found = pd.read_csv(kept, float_precision="round_trip")
+    frames[name] = found
+  return Evidence(frames)
+
+
+def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
+  """Keeps what a directory of results has: writes it to `measured/`.
+
+  Args:
+    output_dir: The directory.
+
+  Returns:
+    The files that were written.
+  """
+  paths = []
+  for name, source in sources.SOURCES.items():
+    found = source.read(pathlib.Path(output_dir))
+    if len(found):
+      path = MEASURED / f"{name}.csv"
+      text = found[list(sources.COLUMNS)].to_csv(
+        index=False, float_format="%.6g", lineterminator="\n"
+      )
+      atomic_files.write(path, text)
+      paths.append(path)
+  return paths

@@ -1,0 +1,225 @@
+"""The paper's tables of errors: each printed cell beside what was measured.
+
+`printed.csv` has a row a cell: table, method, column, value and sd in %, mark ("bold" or empty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import pathlib
+from typing import NamedTuple, Optional
+
+import pandas as pd
+
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.studies.paper import evidence as evidence_lib
+from tff_superquantile.experiments.studies.paper import rows
+from tff_superquantile.experiments.studies.paper import sources
+
+_MEASURED_TASKS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
+_METRICS = {"sd": "std"}  # Our name of a column where it is another.
+# Within this the same number was rounded twice.
+_ROUNDING = 0.0151
+
+
+class Place(NamedTuple):
+  """A table of the paper.
+
+  Attributes:
+    number: Its name.
+    title: What it shows.
+    task: The task of all columns; empty where each column is a task.
+    metric: The metric of all columns; empty where each column is a metric.
+  """
+
+  number: str
+  title: str
+  task: str = ""
+  metric: str = ""
+
+
+TABLES = {
+  "results_90": Place("Table 2", "90th percentile of the error", metric="p90"),
+  "results_mean": Place("Table 3", "mean error", metric="mean"),
+  "pers": Place("Table 4", "personalization", task="EMNIST ConvNet"),
+  "ext_comp_emnist_linear": Place("Table 6", "EMNIST, linear", task="EMNIST linear"),
+  "ext_comp_emnist_convnet": Place("Table 7", "EMNIST, ConvNet", task="EMNIST ConvNet"),
+  "ext_comp_sent140_linear": Place("Table 8", "Sent140, linear", task="Sent140 linear"),
+  "ext_comp_sent140_rnn": Place("Table 9", "Sent140, RNN", task="Sent140 RNN"),
+}
+
+
+def read() -> pd.DataFrame:
+  """Returns the printed cells: table, method, column, value, sd (both in %) and mark."""
+  return pd.read_csv(pathlib.Path(__file__).parent / "printed.csv", keep_default_na=False)
+
+
+def value(table: str, method: str, column: str) -> float:
+  """Returns a printed mean in %."""
+  cells = read().set_index(["table", "method", "column"])
+  return float(cells.loc[(table, method, column), "value"])
+
+
+def column(table: str, name: str) -> pd.Series:
+  """Returns the printed means of a column in %, by method."""
+  cells = read()
+  chosen = cells[(cells["table"] == table) & (cells["column"] == name)]
+  return chosen.set_index("method")["value"].astype(float)
+
+
+def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> Optional[str]:
+  """Returns our label of a printed method: of several values of its parameter, the best one."""
+  exact = evidence.methods(source)
+  if method in exact:
+    return method
+  # The value of a parameter that was best there need not be the best here.
+  family = method.split(" q = ")[0].split(" t = ")[0]
+  return evidence.best(source, family)
+
+
+def measured(
+  evidence: evidence_lib.Evidence, table: str, method: str, column: str
+) -> Optional[evidence_lib.Value]:
+  """Returns our measurement for a printed cell; None without one."""
+  place = TABLES[table]
+  if table == "pers":
+    metric, when = column.split(", ")
+    return evidence.get("personalization", method, f"{when}.{metric}")
+  source = _MEASURED_TASKS.get(place.task or column, "")
+  ours = _measured_method(evidence, source, method)
+  metric = place.metric or _METRICS.get(column, column)
+  return evidence.get(source, ours, f"test.error.{metric}") if ours else None
+
+
+def cell_rows(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields a row for each printed cell."""
+  for cell in read().itertuples():
+    place = TABLES[cell.table]
+    ours = measured(evidence, cell.table, cell.method, cell.column)
+    found = (
+      f"{ours.in_percent()} over {tables.plural(ours.num_seeds, 'seed')}" if ours else "nothing"
+    )
+    task = place.task or cell.column
+    data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
+    yield rows.Row(
+      f"{place.number}, {cell.method}, {cell.column}",
+      f"{cell.value:.2f} ± {cell.sd:.2f}",
+      found,
+      rows.Verdict.UNCHECKED,
+      f"{data} is not here{f': these are {sources.DIGITS}' if ours else ''}.",
+    )
+
+
+def grids(evidence: evidence_lib.Evidence) -> Iterator[tables.Table]:
+  """Yields each printed table: in a cell what is printed, and below what was measured."""
+  cells = read()
+  for name, place in TABLES.items():
+    of_table = cells[cells["table"] == name]
+    columns = list(dict.fromkeys(of_table["column"]))
+    laid_out = []
+    for method, of_method in of_table.groupby("method", sort=False):
+      entries = []
+      for cell in of_method.itertuples():
+        ours = measured(evidence, name, method, cell.column)
+        text = f"{cell.value:.2f} ± {cell.sd:.2f}"
+        entries.append(
+          tables.Cell(text, f"→ {ours.in_percent() if ours else '–'}", cell.mark == "bold")
+        )
+      laid_out.append(tables.Row(method, entries))
+    yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
+
+
+def mark_rows() -> Iterator[rows.Row]:
+  """Yields a row for each column that does not follow the paper's rule for what is bold."""
+  cells = read()
+  for (name, heading), of_column in cells.groupby(["table", "column"], sort=False):
+    lowest = of_column["value"].min()
+    best = set(of_column.loc[of_column["value"] == lowest, "method"])
+    marked = set(of_column.loc[of_column["mark"] == "bold", "method"])
+    if marked == best:
+      continue
+    yield rows.Row(
+      f"{TABLES[name].number}, {heading}",
+      f"bold: {', '.join(sorted(marked)) or 'nothing'}",
+      f"The smallest is {', '.join(sorted(best))} with {lowest:.2f}.",
+      rows.Verdict.WRONG,
+    )
+
+
+def _same_cells() -> Iterator[tuple[str, str, str, float, float]]:
+  """Yields (table, method, task, value, value in the appendix) of cells that are printed twice."""
+  for name in ("results_90", "results_mean"):
+    for detailed, place in TABLES.items():
+      if not detailed.startswith("ext_comp"):
+        continue
+      short, full = column(name, place.task), column(detailed, TABLES[name].metric)
+      for method, printed in short.items():
+        family = [
+          other for other in full.index if other.split(" q = ")[0].split(" t = ")[0] == method
+        ]
+        if method != "FedAvg-Sub" and len(family) == 1:
+          yield name, method, place.task, printed, full[family[0]]
+
+
+def twice_rows() -> Iterator[rows.Row]:
+  """Yields a row for each number that two tables print differently, and one for all others."""
+  num_same = 0
+  for name, method, task, printed, again in _same_cells():
+    if abs(printed - again) <= _ROUNDING:
+      num_same += 1
+      continue
+    yield rows.Row(
+      f"{TABLES[name].number}, {method}, {task}",
+      f"{printed:.2f}",
+      f"The appendix prints {again:.2f}.",
+      rows.Verdict.WRONG,
+      "One of the two is of other runs.",
+    )
+  yield rows.Row(
+    "Tables 2 and 3",
+    "the numbers of the appendix in brief",
+    f"{num_same} cells are the same up to rounding.",
+    rows.Verdict.HOLDS,
+  )
+
+
+def subset_rows() -> Iterator[rows.Row]:
+  """Yields a row for each task: whether Table 2 has FedAvg-Sub's best, as the appendix says."""
+  for name, place in TABLES.items():
+    if not name.startswith("ext_comp"):
+      continue
+    of_thetas = column(name, "p90").filter(like="FedAvg-Sub")
+    printed = value("results_90", "FedAvg-Sub", place.task)
+    is_best = abs(printed - of_thetas.min()) <= _ROUNDING
+    yield rows.Row(
+      f"Table 2, FedAvg-Sub, {place.task}",
+      f"{printed:.2f}, the lowest 90th percentile of three sizes",
+      f"The appendix has {of_thetas.min():.2f} for {of_thetas.idxmin()}.",
+      rows.judge(is_best, rows.Verdict.WRONG),
+    )
+
+
+def spread_rows() -> Iterator[rows.Row]:
+  """Yields a row for each table with standard deviations that its percentiles rule out.
+
+  A tenth of the clients is at p10 or below and a tenth at p90 or above, so that
+
+      sd^2 >= ((mean - p10)^2 + (p90 - mean)^2) / 10.
+
+  The root of the right-hand side is convex in the three, so means over seeds satisfy it, too.
+  """
+  for name, place in TABLES.items():
+    if not name.startswith("ext_comp"):
+      continue
+    mean, sd, low, high = (column(name, heading) for heading in ("mean", "sd", "p10", "p90"))
+    least = (((mean - low) ** 2 + (high - mean) ** 2) / 10) ** 0.5
+    ruled_out = [method for method in sd.index if sd[method] < least[method] - _ROUNDING]
+    worst = (least - sd).idxmax()
+    yield rows.Row(
+      f"{place.number}, sd",
+      "standard deviations over clients",
+      f"{len(ruled_out)} of {len(sd)} entries "
+      + "below what mean, p10 and p90 of the same row allow"
+      + (f", such as {worst}: {sd[worst]:.2f}, at least {least[worst]:.2f}." if ruled_out else "."),
+      rows.judge(not ruled_out, rows.Verdict.WRONG),
+    )

@@ -1,0 +1,150 @@
+"""Where the measurements come from: commands, and readers of what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+import pathlib
+
+import pandas as pd
+
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.run import run_folder
+
+DIGITS = "digits by writer"
+# The columns of measurements.
+COLUMNS = ("method", "metric", "mean", "sd", "num_seeds")
+# The metrics that the paper prints, and those of its figures.
+_PREFIXES = ("test.error.", "train.loss.", "rounds")
+
+Reader = Callable[[pathlib.Path], pd.DataFrame]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Where measurements come from.
+
+  Attributes:
+    command: The command that makes them.
+    read: From a directory of results to the measurements, empty if it has none.
+    data: The data, where they are not the paper's; empty otherwise.
+  """
+
+  command: str
+  read: Reader
+  data: str = ""
+
+
+def _of_runs(task: str, is_private: bool = False) -> Reader:
+  """Returns the reader of the finished runs of a task, methods by their labels."""
+
+  def read(output_dir: pathlib.Path) -> pd.DataFrame:
+    runs = [run for run in run_folder.find_runs(output_dir) if run.task == task and run.finished]
+    groups = run_folder.group_by_method(runs)
+    chosen = {
+      method: of for method, of in groups.items() if (method.epsilon is not None) == is_private
+    }
+    results = tables.of_values(
+      (method.label, run.seed, {**_kept(run.numbers), "rounds": run.last_round or 0})
+      for method, of in chosen.items()
+      for run in of
+    )
+    return tables.over_seeds(results).reset_index() if len(results) else results
+
+  return read
+
+
+def _kept(numbers: Mapping[str, float]) -> dict[str, float]:
+  return {name: value for name, value in numbers.items() if name.startswith(_PREFIXES)}
+
+
+def _of_report(path: str, key: str = "method") -> Reader:
+  """Returns the reader of a study's table of means over seeds."""
+
+  def read(output_dir: pathlib.Path) -> pd.DataFrame:
+    file = output_dir / path
+    if not file.exists():
+      return pd.DataFrame(columns=list(COLUMNS))
+    return pd.read_csv(file).rename(columns={key: "method"})[list(COLUMNS)]
+
+  return read
+
+
+def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> Reader:
+  """Returns the reader of a study's points, named by some of its columns.
+
+  Args:
+    path: The CSV file.
+    method: The columns that name a point.
+    values: The columns with numbers, and their names here.
+  """
+
+  def read(output_dir: pathlib.Path) -> pd.DataFrame:
+    file = output_dir / path
+    if not file.exists():
+      return pd.DataFrame(columns=list(COLUMNS))
+    points = pd.read_csv(file)
+    names = points[list(method)].astype(str).agg(" ".join, axis=1)
+    parts = []
+    for column, metric in values.items():
+      sds = points["sd"] if column == "error" and "sd" in points else math.nan
+      sizes = points["num_seeds"] if "num_seeds" in points else 1
+      part = dict(method=names, metric=metric, mean=points[column], sd=sds, num_seeds=sizes)
+      parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True).dropna(subset=["mean"])
+
+  return read
+
+
+_HANDWRITING = "--data_dir=emnist_all.sqlite"
+SOURCES: Mapping[str, Source] = {
+  "synthetic": Source("./run_experiments.sh synthetic", _of_runs("synthetic")),
+  "private_synthetic": Source(
+    "./run_experiments.sh private_synthetic", _of_runs("synthetic", is_private=True)
+  ),
+  "emnist_linear": Source(
+    f"./run_experiments.sh emnist_linear {_HANDWRITING} --num_rounds=100",
+    _of_runs("emnist_linear"),
+    DIGITS,
+  ),
+  "emnist_convnet": Source(
+    f"./run_experiments.sh emnist_convnet {_HANDWRITING} --num_rounds=100 --tune=none",
+    _of_runs("emnist_convnet"),
+    DIGITS,
+  ),
+  "personalization": Source(
+    f"./run_experiments.sh personalization {_HANDWRITING} --num_rounds=100",
+    _of_report("emnist_convnet/personalization.csv"),
+    DIGITS,
+  ),
+  "model_family": Source(
+    f"./run_experiments.sh model_family {_HANDWRITING} --num_rounds=100",
+    _of_report("emnist_linear/model_family.csv", "way"),
+    DIGITS,
+  ),
+  "private_quantile": Source(
+    "./run_experiments.sh private_quantile",
+    _of_points(
+      "private_quantile/quantile_error.csv",
+      ["distribution", "num_bins", "bits", "epsilon", "recipe"],
+      {"error": "error"},
+    ),
+  ),
+  "convergence": Source(
+    "./run_experiments.sh convergence",
+    _of_points(
+      "convergence/report.csv",
+      ["theta", "cohort_size", "num_rounds", "threshold"],
+      {"error": "error"},
+    ),
+  ),
+  "sampling_bias": Source(
+    "./run_experiments.sh convergence",
+    _of_points(
+      "convergence/bias.csv",
+      ["theta", "cohort_size"],
+      {"largest": "largest", "floor": "floor", "bound": "bound"},
+    ),
+  ),
+}
