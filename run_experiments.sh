@@ -75,10 +75,10 @@ EXPERIMENTS
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. It
                     takes the options --quick and --output_dir.
-    paper           What the paper says, statement by statement and cell by cell,
-                    against what was measured, with a verdict: from the finished
-                    runs in --output_dir and the measurements that the project
-                    keeps. It trains nothing; seconds.
+    paper           What the paper says, each statement and each cell of a
+                    table, against what was measured, with a verdict: from the
+                    finished runs in --output_dir and the measurements that the
+                    project keeps. It trains nothing; seconds.
 
 COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
