@@ -1,0 +1,90 @@
+"""The bytes of the messages of a round, counted from what a run is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from privacy import releases
+from privacy.noise import tree_mechanism
+from tff_superquantile import superquantile
+from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run import run_config
+
+_NUMBER = 4  # Bytes of a float32.
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """What a round of a run sends, in bytes.
+
+  Attributes:
+    down: To a client of the cohort.
+    threshold_up: From a client of the cohort, for the threshold or the weights.
+    update_up: From a client that sends an update.
+    senders: The clients with a share, in the mean of a round.
+    cohort: The clients of a cohort, in the mean of a round.
+  """
+
+  down: float
+  threshold_up: float
+  update_up: float
+  senders: float
+  cohort: float
+
+  @property
+  def plain(self) -> float:
+    """Bytes up in a round if only clients with a share send their update."""
+    return self.cohort * self.threshold_up + self.senders * self.update_up
+
+  @property
+  def secure(self) -> float:
+    """Bytes up in a round if all clients of the cohort take part in the secure sum."""
+    return self.cohort * (self.threshold_up + self.update_up)
+
+
+def of_round(
+  config: run_config.RunConfig, num_weights: int, release: releases.Release | None
+) -> Traffic:
+  """Counts the bytes of a round.
+
+  Args:
+    config: The run's.
+    num_weights: The number of the model's trainable weights.
+    release: What each round of a private run releases; None for a run without privacy.
+
+  Returns:
+    The traffic.
+  """
+  method = methods.METHODS[config.algorithm]
+  cohort = senders = float(config.clients_per_round or 0)
+  if method.num_trained is not None:
+    cohort = senders = float(method.num_trained(config))
+  down = _NUMBER * num_weights
+  # An average without a budget has the sum of its weights, too.
+  update_up = float(_NUMBER * (num_weights + (release is None)))
+  threshold_up = 0.0
+  if method.has_threshold:
+    senders = math.ceil(config.theta * cohort * (1 - superquantile.TAIL_MASS_TOLERANCE))
+    # Of the reweighting: the threshold, and the share of the clients that are at it.
+    down += _NUMBER * (2 if config.threshold == "reweighting" else 1)
+    threshold_up = _report_bits(config, release) / 8
+  if release is not None and release.update_sum is not None:
+    update_up = release.update_sum.bits_per_client / 8
+  return Traffic(down, threshold_up, update_up, senders, cohort)
+
+
+def _report_bits(config: run_config.RunConfig, release: releases.Release | None) -> int:
+  """Returns the bits of a client's report to the threshold of a method that has one."""
+  if config.threshold == "tree":
+    tree = None if release is None else release.tree
+    if tree is None:  # A run without a budget has no release.
+      assert config.threshold_noise_multiplier is not None and config.clients_per_round
+      tree = tree_mechanism.build_tree_mechanism(
+        config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
+      )
+    return tree.bits_per_client
+  if config.threshold in ("geometric", "primal_dual") and config.threshold_noise_multiplier:
+    # A bit, in a secure sum that has to hold as many as there are clients.
+    return (config.clients_per_round or 1).bit_length()
+  return 2 * 8 * _NUMBER  # A loss and a weight.
