@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from tff_superquantile import superquantile
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.studies import paper
 from tff_superquantile.experiments.studies.paper import evidence
@@ -16,6 +18,7 @@ from tff_superquantile.experiments.studies.paper import on_print
 from tff_superquantile.experiments.studies.paper import on_superquantile
 from tff_superquantile.experiments.studies.paper import printed
 from tff_superquantile.experiments.studies.paper import rows
+from tff_superquantile.experiments.studies.paper import schematics
 from tff_superquantile.experiments.studies.paper import sources
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,9 +44,9 @@ def _evidence(**methods):
 
 
 def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
-  assert (_ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page.render(kept, "md"), (
-    "run ./run_experiments.sh paper --docs_dir=docs"
-  )
+  assert (_ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page.render(
+    kept, "md", "images/paper-"
+  ), "run ./run_experiments.sh paper --docs_dir=docs"
 
 
 @pytest.mark.skipif(not _LATEX.exists(), reason="the paper's LaTeX is not here")
@@ -160,3 +163,19 @@ def test_command_writes_its_files_and_refuses_other_docs(tmp_path):
   )
   assert result.returncode == 2
   assert "Traceback" not in result.stderr and "expected the docs/" in result.stderr
+
+
+def test_the_drawn_polytope_has_the_corners_that_attain_every_maximum():
+  rng = np.random.default_rng(0)
+  for theta in (0.2, 0.4, 0.5, 0.8):
+    corners = schematics.corners(theta)
+    assert np.allclose(corners.sum(axis=1), 1) and corners.max() <= 1 / (3 * theta) + 1e-9
+    for losses in rng.normal(size=(50, 3)):
+      assert (corners @ losses).max() == pytest.approx(superquantile.superquantile(losses, theta))
+
+
+def test_the_drawn_superquantile_is_the_mean_of_the_tail():
+  draws = np.random.default_rng(0).gamma(3.0, size=200_000)
+  quantile, mean = schematics.tail_mean(0.2)
+  assert quantile == pytest.approx(np.quantile(draws, 0.8), rel=0.01)
+  assert mean == pytest.approx(superquantile.superquantile(draws, 0.2), rel=0.01)

@@ -62,12 +62,14 @@ class Page:
   csv: str = ""
 
 
-def render(page: Page, suffix: str) -> str:
+def render(page: Page, suffix: str, images: str = "") -> str:
   """Returns the text of a page.
 
   Args:
     page: The page.
     suffix: "html" or "md".
+    images: The beginning of the figures' files, as in `write_figures`, for Markdown that shows
+      them; empty for Markdown without figures.
 
   Returns:
     The text.
@@ -88,7 +90,7 @@ def render(page: Page, suffix: str) -> str:
     unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
   )
   today = datetime.date.today().isoformat()
-  return environment.get_template(f"page.{suffix}.j2").render(page=page, today=today)
+  return environment.get_template(f"page.{suffix}.j2").render(page=page, today=today, images=images)
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:

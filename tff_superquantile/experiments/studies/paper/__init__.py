@@ -34,8 +34,10 @@ from tff_superquantile.experiments.studies.paper import on_settings
 from tff_superquantile.experiments.studies.paper import on_superquantile
 from tff_superquantile.experiments.studies.paper import printed
 from tff_superquantile.experiments.studies.paper import rows
+from tff_superquantile.experiments.studies.paper import schematics
 from tff_superquantile.experiments.studies.paper import sources
 
+_IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %: in each entry what the paper prints, then, after the arrow, what was measured on 10"
   " digits by writer, mean ± sd over seeds. The data are others, so the numbers are not to be"
@@ -101,6 +103,8 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
     [
       *(rows.table(title, of_section) for title, of_section in sections.items()),
       *grids,
+      schematics.model_family(),
+      schematics.quantile_and_polytope(),
       _commands(evidence),
     ],
     frame.to_csv(index=False, lineterminator="\n"),
@@ -152,5 +156,6 @@ def main() -> None:
   if docs_dir:
     # From what is kept alone, so that everybody gets the same page.
     kept = report(evidence_lib.load())
-    atomic_files.write(pathlib.Path(docs_dir, "paper.md"), page.render(kept, "md"))
+    page.write_figures(kept, pathlib.Path(docs_dir, "images"), _IMAGES.rpartition("/")[2])
+    atomic_files.write(pathlib.Path(docs_dir, "paper.md"), page.render(kept, "md", _IMAGES))
   print(page.publish(report(evidence_lib.load(output_dir)), folder))
