@@ -51,9 +51,6 @@ _PRIVATE_SYNTHETIC = dict(
     num_bins=preset_lib.Grid((16, 32, 64), default=16, tune="all"),
   ),
 )
-# Losses above B count as B. With a smaller B shares are larger, beside the same noise.
-_PRIVATE_WEIGHTED = dict(_PAPERS_UNITS, clip_norm=1.5, max_loss=0.9)
-
 _FEW_ROUNDS = dict(num_rounds=60, rounds_per_evaluation=20)
 _FEWER_ROUNDS = dict(num_rounds=20, rounds_per_evaluation=5)
 
@@ -69,6 +66,39 @@ def _of_the_paper(
     quick_flags=quick_flags,
     baselines=_BASELINES,
     shared_grids=shared_grids,
+  )
+
+
+def _weighted(**flags: Any) -> dict[str, Mapping[str, Any]]:
+  """Returns the flags of private methods without a threshold, whose losses above B count as B.
+
+  With a smaller B shares are larger, beside the same noise.
+  """
+  by_loss = dict.fromkeys(("q_fed_avg", "tilted_erm", "prop_fair"), flags)
+  return {**by_loss, **dict.fromkeys(("semi_vred", "gifair"), {**flags, "num_bins": 16})}
+
+
+def _private_fairness(utility_bounds: preset_lib.Grid, **fields: Any) -> preset_lib.Preset:
+  """Returns the comparison of every method that can be private, with and without budgets.
+
+  Args:
+    utility_bounds: Values of PropFair's M, which are above B.
+    **fields: The task's own fields of the preset.
+  """
+  return preset_lib.Preset(
+    thetas=(0.5, 0.25),
+    seeds=_FIVE_SEEDS,
+    baselines=(
+      dict(algorithm="q_fed_avg", q=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
+      dict(algorithm="tilted_erm", temperature=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
+      dict(algorithm="prop_fair", utility_bound=utility_bounds),
+      dict(algorithm="semi_vred", beta=preset_lib.Grid((1.0, 3.0, 10.0), default=3.0)),
+      dict(algorithm="gifair", fairness_strength=preset_lib.Grid((0.3, 1.0), default=1.0)),
+      dict(algorithm="aaggff", decision_step=preset_lib.Grid((0.1, 1.0, 10.0), default=1.0)),
+    ),
+    variants=tuple(dict(theta=theta, threshold="primal_dual") for theta in (0.5, 0.25)),
+    with_public=True,
+    **fields,
   )
 
 
@@ -177,27 +207,30 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     epsilons=(3.0, 5.0, 10.0, 15.0, 20.0),
     private_flags=_PRIVATE_SYNTHETIC,
   ),
-  "private_fairness": preset_lib.Preset(
+  "private_fairness": _private_fairness(
     **_SYNTHETIC,
-    thetas=(0.5, 0.25),
-    seeds=_FIVE_SEEDS,
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
-    baselines=(
-      dict(algorithm="q_fed_avg", q=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
-      dict(algorithm="tilted_erm", temperature=preset_lib.Grid((0.3, 1.0, 3.0, 10.0), default=3.0)),
-      dict(algorithm="prop_fair", utility_bound=preset_lib.Grid((1.6, 2.0, 3.0), default=2.0)),
-      dict(algorithm="semi_vred", beta=preset_lib.Grid((1.0, 3.0, 10.0), default=3.0)),
-      dict(algorithm="gifair", fairness_strength=preset_lib.Grid((0.3, 1.0), default=1.0)),
-      dict(algorithm="aaggff", decision_step=preset_lib.Grid((0.1, 1.0, 10.0), default=1.0)),
-    ),
-    variants=tuple(dict(theta=theta, threshold="primal_dual") for theta in (0.5, 0.25)),
     epsilons=(1.0, 3.0, 5.0, 10.0, 20.0),
-    with_public=True,
+    utility_bounds=preset_lib.Grid((1.6, 2.0, 3.0), default=2.0),
     private_flags={
       **_PRIVATE_SYNTHETIC,
       "primal_dual": _PRIVATE_SYNTHETIC["geometric"],
-      **{name: _PRIVATE_WEIGHTED for name in ("q_fed_avg", "tilted_erm", "prop_fair")},
-      **{name: {**_PRIVATE_WEIGHTED, "num_bins": 16} for name in ("semi_vred", "gifair")},
+      **_weighted(**_PAPERS_UNITS, clip_norm=1.5, max_loss=0.9),
+    },
+  ),
+  "private_fairness_emnist": _private_fairness(
+    task="emnist_linear",
+    flags=dict(num_rounds=100, rounds_per_evaluation=10),
+    quick_flags=_FEWER_ROUNDS,
+    # Hundreds or thousands of writers are few: with a smaller budget nothing is learned.
+    epsilons=(5.0, 10.0, 20.0),
+    utility_bounds=preset_lib.Grid((2.5, 4.0, 8.0), default=4.0),
+    private_flags={
+      "fed_avg": dict(clip_norm="adaptive"),
+      "geometric": dict(clip_norm="adaptive", max_loss=2.0),
+      "primal_dual": dict(clip_norm="adaptive", max_loss=2.0),
+      "tree": dict(clip_norm="adaptive", max_loss=2.0, num_bins=16),
+      **_weighted(clip_norm="adaptive", max_loss=2.0),
     },
   ),
 }
