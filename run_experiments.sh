@@ -131,6 +131,8 @@ OPTIONS
     --seeds=0,1,2      The seeds: one run of each method a seed.
     --thetas=0.5,0.1   The tail fractions to compare with FedAvg.
     --epsilons=3,5     The privacy budgets of private_synthetic.
+    --tracker=NAMES    Sends the runs to mlflow, wandb, or both (mlflow,wandb)
+                       as well; see ENVIRONMENT. Default: none
     --help, -h         Shows this page.
 
     Any flag of a single run may follow, and holds for all runs in place of the
@@ -161,6 +163,10 @@ ENVIRONMENT
     TFF_SUPERQUANTILE_MIN_DISK_MB
                           Free space without which .venv is not made.
                           Default: 4096
+    MLFLOW_TRACKING_URI, WANDB_MODE, WANDB_DIR ...
+                          The trackers' own. Without any, MLflow's local store
+                          is DIR/mlruns, and the files of wandb are in the run's
+                          folder.
     TF_CPP_MIN_LOG_LEVEL  TensorFlow's messages: 0 (all) to 3. Default: 3
 
 EXAMPLES

@@ -39,7 +39,7 @@ _LONG = (
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
   *("threshold/test_tree", "docs/test_tutorials", "experiments/test_tuning"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
-  *("experiments/test_kept_results", "experiments/test_export"),
+  *("experiments/test_kept_results", "experiments/test_export", "experiments/test_trackers"),
   "algorithms/test_private_threshold",
   *("experiments/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
 )

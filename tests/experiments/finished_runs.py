@@ -12,6 +12,7 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.training import server_optimizers
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"
@@ -36,6 +37,8 @@ def flags_of(method):
       flags[_NUMBERS[word]] = next(words, "")
     elif word in thresholds.THRESHOLDS:
       flags["threshold"] = word
+    elif word in server_optimizers.SERVER_OPTIMIZERS:
+      flags["server_optimizer"] = word
   try:
     is_its_folder = names.folder(run_config.from_flags(flags)) == method
   except ValueError:

@@ -311,6 +311,11 @@ def test_card_compares_with_fed_avg(tmp_path):
   assert "2 of 6 test clients have a lower error, 2 a higher one and 2 the same" in card
   assert "serves worst changes by −40.0 points" in card and "serves best by +10.0" in card
   assert "Guarantee: None" in card and "theta: 0.5" in card and "Seed 0" in card
+  # Runs by another optimizer are compared with FedAvg by that.
+  by_adam = _write(tmp_path, "superquantile_theta_0.5_adam", errors, sizes)
+  assert "FedAvg" not in _card(by_adam)
+  _write(tmp_path, "fed_avg_adam", 0.5 * fed_avg, sizes)
+  assert finished_runs.markdown_tables(_card(by_adam))[0][1] == ["mean", "31.7", "20.0", "+11.7"]
   # Other clients are not compared.
   _write(tmp_path / "other", "fed_avg", fed_avg[1:], sizes[1:])
   other = _write(tmp_path / "other", "superquantile_theta_0.5", errors, sizes)

@@ -152,6 +152,17 @@ def test_methods_can_be_named(tmp_path, tiny_task):
     _run(tmp_path, methods=("fed_avg", "yours"))
 
 
+def test_a_family_has_one_optimizer(tmp_path, tiny_task):
+  by_adam = ("fed_avg_adam", "superquantile_theta_0.5_adam")
+  _write_runs(tmp_path, (*by_adam, "superquantile_theta_0.5_yogi"), (0,))
+  settings = family_choices.Settings()
+  assert list(family_choices.find_family(tmp_path, finished_runs.TASK, settings).runs) == [*by_adam]
+  _write_runs(tmp_path, ("fed_avg", "superquantile_theta_0.5"), (0,))
+  assert list(family_choices.find_family(tmp_path, finished_runs.TASK, settings).runs) == [
+    *("fed_avg", "superquantile_theta_0.5"),
+  ]
+
+
 def test_refuses_what_is_no_family(tmp_path, tiny_task):
   finished_runs.write_run(tmp_path, "fed_avg", 0)
   with pytest.raises(ValueError, match="Found 1 of the methods that make the family"):

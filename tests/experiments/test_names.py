@@ -226,7 +226,7 @@ def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder,
   assert without.epsilon is None
 
 
-def test_plain_is_a_method_with_nothing_but_its_own_parameter():
+def test_plain_is_a_method_with_nothing_but_its_own_parameter_and_the_options_of_fed_avg():
   plain = [str(_name(**values)) for values, *_ in _METHODS if _name(**values).is_plain]
   assert plain == [
     *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
@@ -236,8 +236,61 @@ def test_plain_is_a_method_with_nothing_but_its_own_parameter():
     *("gifair_lambda_1", "aaggff", "aaggff_step_2"),
     *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
     "superquantile_updates_25",
+    *("fed_avg_distributed_epsilon_0.5", "fed_avg_distributed_helpers_epsilon_0.5"),
+    *("fed_avg_replace_one_epsilon_0.5", "fed_avg_epsilon_15"),
   ]
+  assert _name(theta=0.5, server_optimizer="adam", keep="best").is_plain
+  assert not _name(theta=0.5, server_optimizer="adam", threshold="primal_dual").is_plain
   assert not _name(run_name="mine").is_plain and not _other("mine").is_plain
+
+
+@pytest.mark.parametrize(
+  "values, baseline",
+  [
+    (dict(theta=0.5), "fed_avg"),
+    (dict(theta=0.5, server_optimizer="adam"), "fed_avg_adam"),
+    (dict(theta=0.5, threshold="primal_dual", keep="best"), "fed_avg_best"),
+    (dict(theta=0.5, threshold="reweighting", smoothing=0.1), "fed_avg"),
+    (dict(algorithm="fed_prox", proximal_weight=0.1, server_optimizer="yogi"), "fed_avg_yogi"),
+    (dict(algorithm="fed_avg", server_optimizer="yogi"), "fed_avg_yogi"),
+    (dict(theta=0.5, server_optimizer="adam", run_name="mine"), "fed_avg_adam"),
+    (dict(theta=0.5, initial_weights="r/t/fed_avg/seed_0"), "fed_avg_from_fed_avg"),
+    (dict(theta=0.5, epsilon=5.0, server_optimizer="adam"), "fed_avg_adam_epsilon_5"),
+    (
+      dict(theta=0.5, epsilon=5.0, threshold="tree", noise_shares="private_coin"),
+      "fed_avg_epsilon_5",
+    ),
+    (
+      dict(theta=0.5, epsilon=5.0, update_sum="distributed", noise_shares="private_coin"),
+      "fed_avg_distributed_private_coin_epsilon_5",
+    ),
+  ],
+)
+def test_the_baseline_is_fed_avg_with_the_same_options(values, baseline):
+  name = _name(**values)
+  assert name.fed_avg == baseline and name.fed_avg.is_fed_avg
+  assert name.fed_avg.fed_avg == baseline
+  assert name.is_fed_avg == (values.get("algorithm") == "fed_avg")
+
+
+def test_baselines_are_those_that_are_there():
+  adam = dict(server_optimizer="adam")
+  compared = [
+    _name(algorithm="fed_avg"),
+    _name(algorithm="fed_avg", **adam),
+    _name(algorithm="fed_avg", server_optimizer="yogi"),
+    _name(theta=0.5),
+    _name(theta=0.5, **adam),
+    _name(theta=0.5, server_optimizer="adagrad"),
+    _other("torn"),
+  ]
+  assert names.baselines(compared) == {
+    "superquantile_theta_0.5": "fed_avg",
+    "superquantile_theta_0.5_adam": "fed_avg_adam",
+    "torn": "fed_avg",
+    "fed_avg_yogi": "fed_avg",
+  }
+  assert names.baselines(compared[1:3]) == {}
 
 
 @pytest.mark.parametrize("name", ["mine", "superquantile_theta_0.5", "fed_avg_epsilon_5"])

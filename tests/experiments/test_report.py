@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 
 import finished_runs
 import numpy as np
@@ -25,6 +26,7 @@ from tff_superquantile.experiments.studies import comparison
 
 _ROOT = pathlib.Path(run_folder.__file__).parents[2]
 _SUPERQUANTILE = "superquantile_theta_0.5"
+_BY_ADAM = f"{_SUPERQUANTILE}_adam"
 _HOSTILE = "<script>alert(1)</script>".replace("/", "|") + "$x_{$ **bold** [a](b) \"'&"
 _EVALUATED = (
   "test_error_mean",
@@ -238,6 +240,52 @@ def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_
   assert "share no seed" in comparison.summarize(run_folder.group_by_method(apart))
   alone = [run for run in runs if run.method == "fed_avg"]
   assert "no result of another" in comparison.summarize(run_folder.group_by_method(alone))
+
+
+@pytest.fixture(scope="module")
+def optimizers(tmp_path_factory):
+  """Two methods by SGD and by Adam, with three seeds: (folder, {method: p90 by seed})."""
+  root = tmp_path_factory.mktemp("optimizers")
+  shifts = {"fed_avg": 0.0, _SUPERQUANTILE: 0.02, "fed_avg_adam": 0.1, _BY_ADAM: 0.15}
+  errors = {
+    method: [_fabricate(root, method, seed, shift=shift, num_rounds=None) for seed in range(3)]
+    for method, shift in shifts.items()
+  }
+  return root, {m: np.percentile(of_seeds, 90, axis=1) for m, of_seeds in errors.items()}
+
+
+def test_a_method_is_compared_with_fed_avg_of_the_same_optimizer(optimizers):
+  root, p90 = optimizers
+  report = comparison.report(root, "synthetic")
+  gain = 100 * (p90["fed_avg_adam"] - p90[_BY_ADAM])
+  assert (
+    "Of 2 methods compared with FedAvg with the same options, Superquantile θ = 0.5, server Adam"
+    " does best by the worst-off clients: it lowers the 90th percentile of the test clients’ error"
+    f" by {gain.mean():.1f} ± {gain.std(ddof=1):.1f} points"
+  ) in report.summary
+
+
+def test_a_comparison_by_adam_alone_has_its_baseline(optimizers, tmp_path):
+  root, p90 = optimizers
+  for method in ("fed_avg_adam", _BY_ADAM):
+    shutil.copytree(root / "synthetic" / method, tmp_path / "synthetic" / method)
+  summary = comparison.report(tmp_path, "synthetic").summary
+  assert summary.startswith("Against FedAvg with the same options, Superquantile θ = 0.5, server")
+  assert (
+    f"({100 * p90['fed_avg_adam'].mean():.1f} % → {100 * p90[_BY_ADAM].mean():.1f} %)" in summary
+  )
+  shutil.rmtree(tmp_path / "synthetic" / "fed_avg_adam")
+  shutil.copytree(root / "synthetic" / "fed_avg", tmp_path / "synthetic" / "fed_avg")
+  summary = comparison.report(tmp_path, "synthetic").summary
+  assert "there is no result of FedAvg with the same options to compare with" in summary
+
+
+def test_fed_avg_is_grey_whatever_its_optimizer(optimizers):
+  methods = [run.method for run in run_folder.find_runs(optimizers[0]) if run.seed == 0]
+  looks = style.palette(methods)
+  greys = [method for method in methods if looks[method].color == style.GREY]
+  assert greys == ["fed_avg", "fed_avg_adam"]
+  assert len(set(looks.values())) == len(methods) == 4
 
 
 def test_page_is_self_contained(sweep):

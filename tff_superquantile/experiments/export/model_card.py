@@ -18,7 +18,6 @@ from tff_superquantile import superquantile
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 FILE_NAME = "MODEL_CARD.md"
@@ -131,10 +130,10 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
 
 
 def _find_fed_avg(run: run_folder.Run) -> Optional[run_folder.Run]:
-  """Finds the finished FedAvg run of the same task, seed and test clients beside a run."""
-  if run.config is None or run.config.is_private or run.method == names.FED_AVG:
+  """Finds the finished FedAvg run of the same options, seed and test clients beside a run."""
+  if run.config is None or run.config.is_private or run.method.is_fed_avg:
     return None
-  path = run.path.parent.parent / names.FED_AVG / run.path.name
+  path = run.path.parent.parent / run.method.fed_avg / run.path.name
   found = run_folder.Run(path, run.seed)
   ids = list(run.clients("test").get("client_id", ()))
   if not (found.finished and found.config is not None and not found.config.is_private):

@@ -30,7 +30,7 @@ from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 # absl begins a line with severity, date, time, process, file and line.
-_WARNING = re.compile(r"W\d{4} \S+ +\d+ training_loop\.py:\d+\] (.+)")
+_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:training_loop|tracking)\.py:\d+\] (.+)")
 
 
 def command(config: run_config.RunConfig) -> list[str]:
@@ -96,7 +96,7 @@ class _ActiveRun:
     return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
 
   def warnings(self) -> list[str]:
-    """Returns the warnings that the run logged of its training."""
+    """Returns the warnings that the run logged of its training and its trackers."""
     return [match[1] for match in map(_WARNING.search, self._lines()) if match]
 
   def complaint(self) -> str:

@@ -48,10 +48,10 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   of_budget: dict[tuple[str, float | None], names.Name]
   of_budget = {(m.without_epsilon, m.epsilon): m for m in groups}
-  families = [family for family in _of_budgets(groups)[1] if family != names.FED_AVG]
+  families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
   found = {}
   for family, epsilon in itertools.product(families, epsilons):
-    fed_avg, method = (of_budget.get((one, epsilon)) for one in (names.FED_AVG, family))
+    fed_avg, method = (of_budget.get((one, epsilon)) for one in (family.fed_avg, family))
     if fed_avg is not None and method is not None:
       changes = tables.change(results, tables.P90, fed_avg, method)
       if len(changes):

@@ -142,18 +142,21 @@ def palette(
     coloured: Those of them that get colours, the others being pale; None for all.
 
   Returns:
-    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond. A
-    method looks the same at every privacy budget.
+    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
+    FedAvg of several options differs in dashes. A method looks the same at every privacy budget.
   """
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
-  families: dict[str, str] = {method: method.without_epsilon for method in methods}
-  others = [name for name in dict.fromkeys(families.values()) if name != names.FED_AVG]
+  families = {method: method.without_epsilon for method in methods}
+  fed_avgs = [name for name in dict.fromkeys(families.values()) if name.is_fed_avg]
+  others = [name for name in dict.fromkeys(families.values()) if not name.is_fed_avg]
   looks = {
     method: Look(COLORS[index % len(COLORS)], DASHES[index // len(COLORS) % len(DASHES)])
     for index, method in enumerate(others)
   }
-  looks[names.FED_AVG] = Look(GREY, "-")
+  looks.update(
+    (method, Look(GREY, DASHES[index % len(DASHES)])) for index, method in enumerate(fed_avgs)
+  )
   return {method: looks[family] for method, family in families.items()}
 
 

@@ -73,13 +73,13 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   tails = tables.lowest_means(tables.of_groups(groups), tables.P90, groups)
   by_tail = [*tails, *(method for method in groups if method not in tails)]
   tail_methods = [method for method in by_tail if method.is_superquantile]
-  baselines = [m for m in by_tail if m not in tail_methods and m != names.FED_AVG]
-  chosen = {
-    names.FED_AVG,
-    *baselines[:_BASELINES_SHOWN],
+  others = [m for m in by_tail if m not in tail_methods and not m.is_fed_avg]
+  chosen = [
+    *others[:_BASELINES_SHOWN],
     *tail_methods[: _MAX_CURVES - 1 - _BASELINES_SHOWN],
-  }
-  return {method: runs for method, runs in groups.items() if method in chosen}
+  ]
+  shown = {names.FED_AVG, *chosen, *(method.fed_avg for method in chosen)}
+  return {method: runs for method, runs in groups.items() if method in shown}
 
 
 def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
@@ -127,7 +127,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
     for axes, metric in zip(grid, panels):
       entries = 100 * results.xs(metric, level="metric")
       for method, entry in entries[np.isfinite(entries["mean"])].iterrows():
-        if method == names.FED_AVG:
+        if method.is_fed_avg:
           axes.axvline(entry["mean"], color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
         axes.errorbar(
           entry["mean"],

@@ -18,6 +18,7 @@ from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import schedules
@@ -49,6 +50,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   """
   methods.check(config)
   schedules.check(config)
+  trackers.check(config)
   config = initial_weights.resolve(config)
   if config.is_private:
     config = private.resolve(config)

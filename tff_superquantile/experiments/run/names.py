@@ -7,16 +7,21 @@ folder is taken apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 import pathlib
 import re
-from typing import Optional
+from typing import Any, Optional
 
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import run_config
 
 FED_AVG = "fed_avg"
+# What belongs to a method alone, and what FedAvg has in its place; so do all methods' parameters.
+_NOT_OF_FED_AVG: dict[str, Any] = dict(
+  threshold=None, smoothing=0.0, threshold_noise_multiplier=None, run_name=""
+)
 
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # field and its value, and the words of a title.
@@ -167,13 +172,32 @@ class Name(str):
 
   @property
   def is_plain(self) -> bool:
-    """Whether nothing but its own parameters tells the method from others of its algorithm."""
+    """Whether nothing but its own parameters tells the method from FedAvg with its options."""
     config = self.config
-    return (
-      config is not None
-      and not config.run_name
-      and name_parts.of_run(config) == name_parts.of_method(config)
-    )
+    of_fed_avg = self.fed_avg.config
+    if config is None or config.run_name or of_fed_avg is None:
+      return False
+    shared = name_parts.of_run(of_fed_avg)
+    return name_parts.of_run(config) == [*name_parts.of_method(config), *shared]
+
+  @property
+  def fed_avg(self) -> Name:
+    """The name of FedAvg with the same options: server optimizer, start, kept round, privacy.
+
+    It is the baseline of the method, and of itself.
+    """
+    if self.config is None:
+      return Name(FED_AVG, run_config.RunConfig(algorithm=FED_AVG))
+    own = {one.name: one.default for one in methods.parameters().values()}
+    config = dataclasses.replace(self.config, algorithm=FED_AVG, **{**own, **_NOT_OF_FED_AVG})
+    if config.update_sum == "central":  # Shares were those of the threshold's noise alone.
+      config = dataclasses.replace(config, noise_shares="complement")
+    return Name(folder(config), config)
+
+  @property
+  def is_fed_avg(self) -> bool:
+    """Whether the method is FedAvg, of whatever options that its name tells."""
+    return self == self.fed_avg
 
   @property
   def without_epsilon(self) -> Name:
@@ -188,3 +212,30 @@ class Name(str):
       clip_norm=None,
     )
     return Name(folder(config), config)
+
+
+def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
+  """Says which of some methods is the baseline of which.
+
+  Args:
+    compared: The methods.
+
+  Returns:
+    For each method whose baseline is among them, that one: FedAvg with the same options. FedAvg of
+    other options that is nobody's baseline is compared with FedAvg itself.
+  """
+  there = {method: method for method in compared}
+  found = {
+    method: there[method.fed_avg]
+    for method in there
+    if not method.is_fed_avg and method.fed_avg in there
+  }
+  for method in there:
+    if method.is_fed_avg and method not in (FED_AVG, *found.values()) and FED_AVG in there:
+      found[method] = there[Name(FED_AVG)]
+  return found
+
+
+def said_of(fed_avg: Name) -> str:
+  """Returns how a sentence names the FedAvg with which it compares a method."""
+  return "FedAvg" if fed_avg == FED_AVG else "FedAvg with the same options"

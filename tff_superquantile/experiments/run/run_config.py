@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.experiments.run.training import server_optimizers
 
@@ -28,6 +29,7 @@ INCIDENTAL = (
   "ray_address",
   "worker_timeout",
   "initial_weights",  # Their fingerprint counts.
+  "tracker",
 )
 # The value of --clip_norm with which it adapts.
 ADAPTIVE = "adaptive"
@@ -446,6 +448,14 @@ class RunConfig(_ParametersOfMethods):
   output_dir: str = _flag(
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
+  )
+  tracker: Optional[str] = _flag(
+    None,
+    "Trackers that follow the run beside TensorBoard's events, separated by commas:"
+    f" {', '.join(trackers.TRACKERS)}. Their own variables say where: MLFLOW_TRACKING_URI,"
+    " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
+    " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
+    " no tracker.",
   )
   cache_dir: str = _flag(
     user_cache.default_dir(),

@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
@@ -101,6 +102,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       _check_same_flags(folder, config, earlier.flags)
       if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
+        tracking.Tracking(config, folder).finish()
         return earlier
       if (earlier.last_round or 0) > config.num_rounds:
         raise ValueError(
@@ -177,7 +179,9 @@ def _train(
       values["epsilon"] = account.epsilon(round_num)
     return values
 
-  # Events have times, which tell the sizes of cohorts.
+  tracked = tracking.Tracking(config, folder)
+  # Events have times, which tell the sizes of cohorts. So do those of trackers, which get a private
+  # run at its end.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
@@ -194,6 +198,7 @@ def _train(
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
       *events,
+      *([tracked] if account is None else []),
       _ShowOnBar(bar),
     ],
     measure_time=account is None,
@@ -204,6 +209,9 @@ def _train(
   )
   try:
     state = training_loop.run(loop)
+  except BaseException:
+    tracked.interrupt()
+    raise
   finally:
     bar.close()
     for manager in events:
@@ -230,3 +238,4 @@ def _train(
   # This file comes last, as its presence says that the run is finished.
   atomic_files.write_json(folder / "metrics.json", metrics)
   print(f"Finished: {folder}")
+  tracked.finish()

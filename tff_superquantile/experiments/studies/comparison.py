@@ -162,8 +162,8 @@ def table(
 def summarize(groups: run_folder.Groups) -> str:
   """Summarizes the runs in a few sentences; of private methods, those of the middle budget.
 
-  FedAvg is compared with the method that has the lowest 90th percentile of the test error, seed by
-  seed over the seeds that both have.
+  Of the methods whose baseline is there, FedAvg with the same options, the one with the lowest 90th
+  percentile of the test error is compared with it, seed by seed over the seeds that both have.
 
   Args:
     groups: Finished runs by method.
@@ -177,22 +177,25 @@ def summarize(groups: run_folder.Groups) -> str:
   tails = tables.lowest_means(results, tables.P90, groups)
   if not tails:
     return f"{budget}No method reports {_TAIL}."
-  rivals = [method for method in tails if method != names.FED_AVG]
-  best = (rivals or list(tails))[0]
-  name = best.label
-  if names.FED_AVG not in tails or not rivals:
+  baselines = names.baselines(tails)
+  rivals = [method for method in tails if method in baselines]
+  if not rivals:
+    best = next((method for method in tails if not method.is_fed_avg), next(iter(tails)))
+    missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
     return (
-      f"{budget}With {name}, {_TAIL} is {tables.percent(tails[best])}; there is no result of"
-      f" {'FedAvg' if rivals else 'another method'} to compare with."
+      f"{budget}With {best.label}, {_TAIL} is {tables.percent(tails[best])}; there is no result of"
+      f" {missing} to compare with."
     )
-  effect, changes = _effect(results, best)
+  best = rivals[0]
+  name, fed_avg = best.label, names.said_of(baselines[best])
+  effect, changes = _effect(results, baselines[best], best)
   if len(rivals) == 1:
-    subject = f"Against FedAvg, {name}"
+    subject = f"Against {fed_avg}, {name}"
   elif effect.startswith("lowers"):
-    of_all = f"Of {len(rivals)} methods compared with FedAvg"
+    of_all = f"Of {len(rivals)} methods compared with {fed_avg}"
     subject = f"{of_all}, {name} does best by the worst-off clients: it"
   else:
-    of_all = f"None of {len(rivals)} methods serves the worst-off clients better than FedAvg"
+    of_all = f"None of {len(rivals)} methods serves the worst-off clients better than {fed_avg}"
     subject = f"{of_all}; {name} comes closest: it"
   text = f"{budget}{subject} {effect}"
   if changes.empty:
@@ -201,20 +204,20 @@ def summarize(groups: run_folder.Groups) -> str:
   return text + tables.over(len(changes), caution if tables.is_unsure(changes) else "")
 
 
-def _effect(results: pd.DataFrame, method: str) -> tuple[str, pd.Series]:
+def _effect(results: pd.DataFrame, fed_avg: str, method: str) -> tuple[str, pd.Series]:
   """Returns the change of FedAvg's error by a method as a clause, and its changes of the tail."""
-  changes = tables.change(results, tables.P90, names.FED_AVG, method)
+  changes = tables.change(results, tables.P90, fed_avg, method)
 
   def level(name: str, metric: str) -> float:
     values = tables.of_seed(results, name, metric)
     # Methods that share no seed are compared over all of theirs.
     return values[changes.index].mean() if len(changes) else values.mean()
 
-  before, after = (level(name, tables.P90) for name in (names.FED_AVG, method))
+  before, after = (level(name, tables.P90) for name in (fed_avg, method))
   shown = pd.Series([after - before]) if changes.empty else changes
   levels = f"{tables.percent(before)} → {tables.percent(after)}"
   effect = f"{tables.effect(shown, _TAIL)} ({levels})"
-  if math.isfinite(mean := level(method, _MEAN) - level(names.FED_AVG, _MEAN)):
+  if math.isfinite(mean := level(method, _MEAN) - level(fed_avg, _MEAN)):
     effect += f" and changes the mean by {tables.number(100 * mean, sign=True)} points"
   return effect, changes
 

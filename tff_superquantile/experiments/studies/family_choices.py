@@ -59,10 +59,13 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
       )
     chosen = [method for method in groups if method in settings.methods]
   else:
+    fed_avgs = [method for method in groups if method.is_fed_avg and method.epsilon is None]
+    fed_avg = str(fed_avgs[0]) if fed_avgs else names.FED_AVG
     chosen = [
       method
       for method in groups
-      if method == names.FED_AVG or method.is_plain and method.is_superquantile and method.theta
+      if method.fed_avg == fed_avg
+      and (method.is_fed_avg or method.is_plain and method.is_superquantile and method.theta)
     ]
   if len(chosen) < 2:
     raise ValueError(

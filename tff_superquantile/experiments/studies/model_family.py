@@ -149,9 +149,7 @@ def _names(methods: Sequence[names.Name]) -> dict[str, str]:
   from tff_superquantile.evaluation import model_family
 
   return {
-    **{
-      method: method.label + (" (θ = 1)" if method == names.FED_AVG else "") for method in methods
-    },
+    **{method: method.label + (" (θ = 1)" if method.is_fed_avg else "") for method in methods},
     model_family.TUNED_SINGLE: "One for all, by held-in p90",
     model_family.BY_ERROR: "Family: own choice, by error",
     model_family.BY_LOSS: "Family: own choice, by loss",

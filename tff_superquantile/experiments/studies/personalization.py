@@ -95,7 +95,7 @@ def report(
   described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)
   groups, epsilon = summary.at_one_epsilon(all_groups)
-  # Methods are compared by their names without a budget: then FedAvg's is "fed_avg".
+  # Methods are compared by their names without a budget: then FedAvg of the budget is found.
   results, compared = (
     tables.of_values(
       (method, run.seed, files.numbers(run)) for method, members in some.items() for run in members
@@ -168,27 +168,27 @@ def _personalize(
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   """Says how fine-tuning changes the errors, and the lead over FedAvg that is left."""
   means = tables.over_seeds(results)["mean"]
-  fed_avg = names.FED_AVG
-  first = next((method for method in methods if method == fed_avg), methods[0])
+  baselines = names.baselines(methods)
+  best = next(iter(tables.lowest_means(results, "before.error.p90", list(baselines))), None)
+  fed_avgs = [baselines[best]] if best is not None else [m for m in methods if m.is_fed_avg]
+  first = next(iter(fed_avgs), methods[0])
   levels = {metric: tables.percent(mean) for metric, mean in means[first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
     f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"
     f" {levels['before.error.p90']} to {levels['after.error.p90']}."
   )
-  rivals = [method for method in methods if method != fed_avg]
-  best = next(iter(tables.lowest_means(results, "before.error.p90", rivals)), None)
-  if fed_avg not in methods or best is None:
+  if best is None:
     return text
-  name = best.label
+  name, fed_avg = best.label, names.said_of(first)
   changes = {
-    when: tables.change(results, f"{when}.error.p90", fed_avg, best) for when in fine_tuning.WHEN
+    when: tables.change(results, f"{when}.error.p90", first, best) for when in fine_tuning.WHEN
   }
   num_seeds = len(changes["before"])
   if not num_seeds:
-    return f"{text} FedAvg and {name} share no seed, so their difference may be the seeds’."
+    return f"{text} {fed_avg} and {name} share no seed, so their difference may be the seeds’."
   text += (
-    f" At the 90th percentile, {name} differs from FedAvg by {tables.points(changes['before'])}"
+    f" At the 90th percentile, {name} differs from {fed_avg} by {tables.points(changes['before'])}"
     f" points before fine-tuning and by {tables.points(changes['after'])} after it"
   )
   unsure = [when for when in fine_tuning.WHEN if tables.is_unsure(changes[when])]

@@ -1,0 +1,135 @@
+"""Sends the values of a run to its trackers, which can neither end nor change the run.
+
+All that is sent comes from the files of the run's folder: its flags, the rows of rounds.csv and the
+numbers of metrics.json. So a tracker gets what the run releases, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import pathlib
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import trackers
+
+FILE_NAME = "trackers.json"
+
+
+class Tracking(tff.program.ReleaseManager):
+  """Brings the trackers of a run up to date, after each evaluation and at the end.
+
+  The run's folder has `trackers.json`: {tracker: {"id", "last_round", "is_final"}}, by which a
+  resumed run goes on. It is written after values are sent; a tracker that is opened again leaves
+  out what has arrived nevertheless. Failures of a tracker become one warning.
+  """
+
+  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
+    """Prepares for a run.
+
+    Args:
+      config: The run's, resolved.
+      folder: Its folder, which has its flags when the first value is released.
+    """
+    self._config = config
+    self._folder = folder
+    self._asked = trackers.asked(config)
+    self._open: dict[str, trackers.Tracker] = {}
+    self._failed: set[str] = set()
+
+  async def release(self, value: Any, key: int) -> None:
+    """Sends the rows of rounds.csv up to an evaluation, its own included.
+
+    Args:
+      value: The values of the round, whose row has been written.
+      key: The round's number.
+    """
+    del value
+    if key % self._config.rounds_per_evaluation == 0:
+      for name in self._asked:
+        if name not in self._failed:
+          self._attempt(name, self._send_rows)
+
+  def interrupt(self) -> None:
+    """Ends the run at its trackers as one that may go on."""
+    for name in list(self._open):
+      self._attempt(name, self._interrupt)
+
+  def finish(self) -> None:
+    """Sends what is left of a finished run; a tracker that has failed gets one more chance."""
+    for name in self._asked:
+      self._attempt(name, self._finish)
+
+  def _attempt(self, name: str, action: Callable[[str], None]) -> None:
+    """Does something with a tracker; if that fails, the run goes on without it."""
+    try:
+      action(name)
+    except Exception as error:  # Whatever a library raises that does not reach its server.
+      self._open.pop(name, None)
+      if name not in self._failed:
+        logging.warning(
+          "Found that --tracker=%s failed (%s: %s); the run goes on without it. Once the run is"
+          " finished, the same command sends what is missing there.",
+          name,
+          type(error).__name__,
+          " ".join(str(error).split())[:300],
+        )
+      self._failed.add(name)
+
+  def _read(self) -> dict[str, Any]:
+    return run_files.read_json(self._folder / FILE_NAME)
+
+  def _note(self, name: str, **values: Any) -> None:
+    noted = self._read()
+    noted[name] = {**noted.get(name, {}), **values}
+    atomic_files.write_json(self._folder / FILE_NAME, noted)
+
+  def _run(self) -> run_folder.Run:
+    return run_folder.Run(self._folder, self._config.seed)  # Its files are read anew.
+
+  def _opened(self, name: str) -> trackers.Tracker:
+    if name not in self._open:
+      run = self._run()
+      subject = trackers.Subject(
+        output_dir=self._folder.parents[2],
+        folder=self._folder,
+        tags={"task": run.task, "method": str(run.method), "seed": str(run.seed)},
+        params=run.flags,
+      )
+      known_id = self._read().get(name, {}).get("id")
+      self._open[name] = trackers.TRACKERS[name].open(subject, known_id)
+      self._note(name, id=self._open[name].id)
+    return self._open[name]
+
+  def _send_rows(self, name: str) -> None:
+    last = self._read().get(name, {}).get("last_round", -1)
+    columns = dict(self._run().rounds)
+    numbers = columns.pop("round", np.array([]))
+    rows = [
+      (int(number), {column: float(v[i]) for column, v in columns.items() if not np.isnan(v[i])})
+      for i, number in enumerate(numbers)
+      if number > last
+    ]
+    if rows:
+      tracker = self._opened(name)
+      tracker.log(rows)
+      self._note(name, last_round=rows[-1][0], is_final=False)
+
+  def _interrupt(self, name: str) -> None:
+    self._send_rows(name)
+    self._open.pop(name).interrupt()
+
+  def _finish(self, name: str) -> None:
+    self._send_rows(name)
+    if not self._read().get(name, {}).get("is_final"):
+      tracker, run = self._opened(name), self._run()
+      tracker.finish(run.numbers, run.last_round or 0)
+      self._note(name, is_final=True)
+      self._open.pop(name)
