@@ -15,6 +15,7 @@ from scipy import optimize
 from tff_superquantile import superquantile
 from tff_superquantile.experiments.studies import convergence
 from tff_superquantile.experiments.studies.convergence import algorithm
+from tff_superquantile.experiments.studies.convergence import cutting
 from tff_superquantile.experiments.studies.convergence import expectations
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
@@ -29,7 +30,7 @@ def problem():
 
 
 def _ranks(problem, theta, cohort_size=None):
-  return regression.rank_weights(problem.num_clients, theta, cohort_size)
+  return cutting.rank_weights(problem.num_clients, theta, cohort_size)
 
 
 def _gradients(problem, point):
@@ -155,7 +156,7 @@ def test_constants_hold_on_the_ball_and_are_attained(problem):
   assert constants.condition_number == pytest.approx(3.0)
   # Long local training, of any client alone, stays in the ball.
   for learning_rate in (0.01, 0.3, 2 / 3):
-    matrices, offsets = algorithm.local_maps(problem, learning_rate, 1)
+    matrices, offsets = problem.local_maps(learning_rate, 1)
     models = points[: problem.num_clients]
     for _ in range(50):
       models = np.einsum("ijk,ik->ij", matrices, models) + offsets
@@ -171,11 +172,11 @@ def test_rank_weights_are_the_mean_over_all_cohorts(theta, size):
     superquantile.superquantile(losses[list(cohort)], theta)
     for cohort in itertools.combinations(range(12), size)
   ]
-  ranks = regression.rank_weights(12, theta, size)
+  ranks = cutting.rank_weights(12, theta, size)
   assert -np.sort(-losses) @ ranks == pytest.approx(np.mean(values), abs=1e-12)
   assert np.all(np.diff(ranks) <= 1e-15)
   with pytest.raises(ValueError, match="cohort_size = 13"):
-    regression.rank_weights(12, theta, 13)
+    cutting.rank_weights(12, theta, 13)
 
 
 def test_theorem_setting_by_hand():
