@@ -75,6 +75,9 @@ EXPERIMENTS
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. It
                     takes the options --quick and --output_dir.
+    nonconvex       The paper's non-convex theorem in numbers, and the drift of
+                    local steps, on a small network: no federated training,
+                    minutes. It takes the same options.
 
 COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
@@ -197,7 +200,7 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile | convergence)
+  private_quantile | convergence | nonconvex)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
     ;;
 esac

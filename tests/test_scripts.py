@@ -214,6 +214,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   [
     ("private_quantile", "experiments.study private_quantile"),
     ("convergence", "experiments.study convergence"),
+    ("nonconvex", "experiments.study nonconvex"),
     ("doctor", "doctor"),
   ],
 )

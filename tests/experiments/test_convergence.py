@@ -13,7 +13,7 @@ import pytest
 from scipy import optimize
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.studies import convergence
+from tff_superquantile.experiments.studies import theory
 from tff_superquantile.experiments.studies.convergence import algorithm
 from tff_superquantile.experiments.studies.convergence import cutting
 from tff_superquantile.experiments.studies.convergence import expectations
@@ -242,9 +242,9 @@ def everyone(problem):
 def test_rate_with_everyone_is_one_over_rounds(problem, everyone):
   # 1 / T, but for logarithms (above -1) and luck with the kinks (below); without kinks the error is
   # that of the local steps, kappa^2 G^2 / (lambda T^2).
-  assert convergence.rate(everyone[1.0]) < -1.7
+  assert theory.rate(everyone[1.0], "error") < -1.7
   for theta in (0.5, 0.1):
-    assert -1.6 < convergence.rate(everyone[theta]) < -0.7
+    assert -1.6 < theory.rate(everyone[theta], "error") < -0.7
   constants = regression.build_constants(problem)
   for theta, points in everyone.items():
     errors = points["error"].to_numpy()

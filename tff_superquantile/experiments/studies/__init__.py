@@ -22,6 +22,7 @@ STUDIES = {
   "availability": "What if θ adapts to the number of clients?",
   "private_quantile": "How far are private quantiles from the true ones?",
   "convergence": "Does the algorithm converge as the theorem says?",
+  "nonconvex": "Does the gradient vanish as the non-convex theorem says?",
 }
 
 
