@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import math
+from typing import Any
 
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
@@ -73,7 +74,7 @@ def draw(points: pd.DataFrame, titles: Mapping[str, str]) -> style.Figure:
           axes.plot("epsilon", "error", data=curve, color=color, linestyle=dash, linewidth=1.5)
           lines[title] = mpl_lines.Line2D([], [], color=color, linestyle=dash, linewidth=2)
         for recipe, bounds in _bounds(here):
-          look = dict(color=colors[recipe], linewidth=0.8, marker="v", markersize=4)
+          look: dict[str, Any] = dict(color=colors[recipe], linewidth=0.8, marker="v", markersize=4)
           axes.plot("epsilon", "bound", data=bounds, **look)
           lines[_BOUNDS[recipe]] = mpl_lines.Line2D([], [], **look)
         in_tff = here[here["recipe"] == THROUGH_TFF]

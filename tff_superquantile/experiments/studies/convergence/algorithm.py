@@ -49,6 +49,7 @@ def theorem_setting(
   cohort_size: int,
   num_rounds: int,
   local_steps: int,
+  smoothing: Optional[float] = None,
 ) -> Setting:
   """Returns learning rate and smoothing of the theorem's full version with its constants.
 
@@ -64,6 +65,7 @@ def theorem_setting(
     cohort_size: m, at least 2.
     num_rounds: T; the theorem speaks of T >= 16 kappa^(3/2).
     local_steps: tau.
+    smoothing: nu in place of the theorem's, or None.
 
   Returns:
     The setting.
@@ -82,7 +84,8 @@ def theorem_setting(
     max(1.0, math.log(c * num_rounds / log_m)) / num_rounds,
     max(1.0, math.log(c * num_rounds**2 / (kappa**2 * log_m))) / num_rounds,
   )
-  smoothing = 8.0 * squared_slope * delta / l2 * max(1.0, 32.0 * kappa**2 * delta)
+  if smoothing is None:
+    smoothing = 8.0 * squared_slope * delta / l2 * max(1.0, 32.0 * kappa**2 * delta)
   smoothness = constants.smoothness + l2 + squared_slope / smoothing  # L'
   forget = 2.0 / (l2 * num_rounds)
   rates = [

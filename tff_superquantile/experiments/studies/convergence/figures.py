@@ -16,6 +16,12 @@ _ROUNDS_CAPTION = (
   " computed exactly. Triangles: the theorem’s term for it, B / √(θ m). At θ = 1 there is no bias"
   " and nothing to smooth; θ = 1 / n is the worst case."
 )
+_SMOOTHING_CAPTION = (
+  "Everyone, smoothing with ν; both axes are logarithmic. Circles: the error of the averaged"
+  " iterate, with the theorem’s learning rate for that ν; diamond: the theorem’s own ν. Line: F_θ"
+  " at the minimum of the smoothed objective, less its own minimum, which is left after any number"
+  " of rounds. Dashed: ν log(1 / θ), which bounds it."
+)
 _BIAS_CAPTION = (
   "Exact, by the hypergeometric distribution. Left: how far the mean over cohorts is from F_θ, at"
   " the minimum of F_θ (lines) and at the worst of random points (crosses). Right: F_θ at the"
@@ -128,3 +134,40 @@ def sampling_bias(
     )
     svg = style.to_svg(figure)
   return style.Figure("sampling-bias", "What sampling m of n clients costs", _BIAS_CAPTION, svg)
+
+
+def smoothing_error(smoothings: pd.DataFrame) -> style.Figure:
+  """Draws the error against nu, a panel for each tail fraction.
+
+  Args:
+    smoothings: As `smoothing.measure` returns them.
+
+  Returns:
+    The figure.
+  """
+  thetas = theory.descending(smoothings["theta"])
+  color, of_theorem = style.COLORS[0], style.COLORS[1]
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 3.6))
+    panels = figure.subplots(1, len(thetas), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, theta in zip(panels, thetas):
+      here = smoothings[smoothings["theta"] == theta]
+      others, own = here[~here["is_theorems"]], here[here["is_theorems"]]
+      axes.plot("smoothing", "floor", data=here, color=style.GREY, linewidth=1.2)
+      axes.plot("smoothing", "bound", data=here, color=style.GREY, linestyle=theory.DASHED)
+      axes.plot("smoothing", "error", "o-", data=others, color=color, markersize=4)
+      axes.plot("smoothing", "error", "D", data=own, color=of_theorem, markersize=7)
+      axes.set(title=f"θ = {theta:g}", xlabel="ν")
+      theory.scale_logarithmically(axes)
+    panels[0].set_ylabel("F(averaged iterate) - min F")
+    theory.add_legend(
+      figure,
+      {
+        "error": dict(color=color, marker="o", markersize=4),
+        "the theorem’s ν": dict(color=of_theorem, linestyle="none", marker="D", markersize=7),
+        "floor": dict(),
+        "ν log(1 / θ)": dict(linestyle=theory.DASHED),
+      },
+    )
+    svg = style.to_svg(figure)
+  return style.Figure("smoothing", "Error against the smoothing ν", _SMOOTHING_CAPTION, svg)
