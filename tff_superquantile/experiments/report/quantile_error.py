@@ -83,7 +83,7 @@ def draw(points: pd.DataFrame, titles: Mapping[str, str]) -> style.Figure:
           axes.plot("epsilon", "error", "D", data=in_tff, color=color, markersize=4.5)
         axes.set_title(f"{distribution}, {num_bins} bins")
         axes.set(xscale="log", yscale="log")
-        axes.set_ylim(top=1.0)
+        axes.set_ylim(0.8 * points["error"].min(), 1.0)
         axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(points["epsilon"].unique())))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
