@@ -79,6 +79,9 @@ EXPERIMENTS
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. It
                     takes the options --quick and --output_dir.
+    nonconvex       The paper's non-convex theorem in numbers, and the drift of
+                    local steps, on a small network: no federated training,
+                    minutes. It takes the same options.
     paper           What the paper says, each statement and each cell of a
                     table, against what was measured, with a verdict: from the
                     finished runs in --output_dir and the measurements that the
@@ -211,7 +214,7 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile | convergence | paper)
+  private_quantile | convergence | nonconvex | paper)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
     ;;
 esac

@@ -215,6 +215,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   [
     ("private_quantile", "experiments.study private_quantile"),
     ("convergence", "experiments.study convergence"),
+    ("nonconvex", "experiments.study nonconvex"),
     ("paper", "experiments.study paper"),
     ("doctor", "doctor"),
   ],

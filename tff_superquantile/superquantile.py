@@ -156,7 +156,8 @@ def smoothed_dual_weights(
     losses: [..., n] finite losses of the n clients of each of some cohorts.
     theta: The tail fraction, in (0, 1]: one, or [...], one a cohort.
     smoothing: nu > 0, in units of the loss: one, or [...], one a cohort. nu -> 0 gives
-      `dual_weights`, nu -> infinity `weights`.
+      `dual_weights`, nu -> infinity `weights`. For a theta so small that no weight is at its cap,
+      this is Tilted-ERM of temperature 1 / nu.
     weights: [..., n] client weights alpha, or None for equal ones.
 
   Returns:

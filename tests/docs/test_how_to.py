@@ -26,6 +26,7 @@ _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 _COMMAND_OF = {
   "private_quantile": ("tff_superquantile.experiments.study", "private_quantile"),
   "convergence": ("tff_superquantile.experiments.study", "convergence"),
+  "nonconvex": ("tff_superquantile.experiments.study", "nonconvex"),
   "paper": ("tff_superquantile.experiments.study", "paper"),
   "doctor": ("tff_superquantile.doctor",),
 }

@@ -13,11 +13,13 @@ import pytest
 from scipy import optimize
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.studies import convergence
+from tff_superquantile.experiments.studies import theory
 from tff_superquantile.experiments.studies.convergence import algorithm
+from tff_superquantile.experiments.studies.convergence import cutting
 from tff_superquantile.experiments.studies.convergence import expectations
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
+from tff_superquantile.experiments.studies.convergence import smoothing
 
 _THETAS = (1.0, 0.5, 0.1, 0.01)
 _CHECKED_THETAS = (0.9, 0.5, 0.333, 0.1, 0.01)
@@ -29,7 +31,7 @@ def problem():
 
 
 def _ranks(problem, theta, cohort_size=None):
-  return regression.rank_weights(problem.num_clients, theta, cohort_size)
+  return cutting.rank_weights(problem.num_clients, theta, cohort_size)
 
 
 def _gradients(problem, point):
@@ -84,19 +86,48 @@ def test_objective_is_a_linear_program_and_has_the_subgradient(problem, points, 
 
 
 @pytest.mark.parametrize("theta", _CHECKED_THETAS)
-@pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.01])
-def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, smoothing):
+@pytest.mark.parametrize("nu", [1.0, 0.1, 0.01])
+def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, nu):
   def smoothed(w):
-    return _smoothed_objective(problem, w, theta, smoothing)
+    return _smoothed_objective(problem, w, theta, nu)
 
   for point in points:
     losses = problem.losses(point)
-    weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+    weights = superquantile.smoothed_dual_weights(losses, theta, nu)
     expected = weights @ _gradients(problem, point) + problem.l2 * point
     np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
     distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)
     # The proof has 2 nu log n; the entropy of P_theta is within [0, log(1 / theta)].
-    assert -1e-12 <= distance <= 2.0 * smoothing * np.log(problem.num_clients)
+    assert -1e-12 <= distance <= 2.0 * nu * np.log(problem.num_clients)
+
+
+@pytest.mark.parametrize("theta", [0.5, 0.1])
+def test_smoothing_has_a_floor_below_its_bound(problem, theta):
+  start = np.zeros(problem.dimension)
+  best = optimum.minimise(problem, _ranks(problem, theta))
+  floors = []
+  for nu in (1.0, 0.1, 0.01):
+    point = smoothing.minimise(problem, theta, nu, start)
+    # Nothing is lower, by another solver.
+    other = optimize.minimize(
+      lambda w: _smoothed_objective(problem, w, theta, nu),  # noqa: B023
+      start,
+      method="Nelder-Mead",
+      options=dict(maxfev=8000, maxiter=8000, xatol=1e-9, fatol=1e-13),
+    )
+    assert _smoothed_objective(problem, point, theta, nu) <= other.fun + 1e-10
+    floors.append(problem.objective(point, _ranks(problem, theta)) - best.value)
+    assert 0.0 < floors[-1] <= nu * np.log(1.0 / theta)
+  assert np.all(np.diff(floors) < 0)
+
+
+def test_little_smoothing_is_slow_and_much_has_a_floor(problem):
+  frame = smoothing.measure(problem, [0.5], [1e-3, 1.0], 2**11, 4)
+  slow, theorems, smooth = frame.sort_values("smoothing").itertuples()
+  assert theorems.is_theorems and not slow.is_theorems
+  assert theorems.error < min(slow.error, smooth.error)
+  assert slow.error > 100 * slow.bound
+  assert smooth.error == pytest.approx(smooth.floor, rel=0.1)
 
 
 def test_theta_1_is_federated_averaging_as_one_writes_it_down(problem):
@@ -155,7 +186,7 @@ def test_constants_hold_on_the_ball_and_are_attained(problem):
   assert constants.condition_number == pytest.approx(3.0)
   # Long local training, of any client alone, stays in the ball.
   for learning_rate in (0.01, 0.3, 2 / 3):
-    matrices, offsets = algorithm.local_maps(problem, learning_rate, 1)
+    matrices, offsets = problem.local_maps(learning_rate, 1)
     models = points[: problem.num_clients]
     for _ in range(50):
       models = np.einsum("ijk,ik->ij", matrices, models) + offsets
@@ -171,11 +202,11 @@ def test_rank_weights_are_the_mean_over_all_cohorts(theta, size):
     superquantile.superquantile(losses[list(cohort)], theta)
     for cohort in itertools.combinations(range(12), size)
   ]
-  ranks = regression.rank_weights(12, theta, size)
+  ranks = cutting.rank_weights(12, theta, size)
   assert -np.sort(-losses) @ ranks == pytest.approx(np.mean(values), abs=1e-12)
   assert np.all(np.diff(ranks) <= 1e-15)
   with pytest.raises(ValueError, match="cohort_size = 13"):
-    regression.rank_weights(12, theta, 13)
+    cutting.rank_weights(12, theta, 13)
 
 
 def test_theorem_setting_by_hand():
@@ -241,9 +272,9 @@ def everyone(problem):
 def test_rate_with_everyone_is_one_over_rounds(problem, everyone):
   # 1 / T, but for logarithms (above -1) and luck with the kinks (below); without kinks the error is
   # that of the local steps, kappa^2 G^2 / (lambda T^2).
-  assert convergence.rate(everyone[1.0]) < -1.7
+  assert theory.rate(everyone[1.0], "error") < -1.7
   for theta in (0.5, 0.1):
-    assert -1.6 < convergence.rate(everyone[theta]) < -0.7
+    assert -1.6 < theory.rate(everyone[theta], "error") < -0.7
   constants = regression.build_constants(problem)
   for theta, points in everyone.items():
     errors = points["error"].to_numpy()
@@ -374,11 +405,11 @@ def test_command_leaves_tables_and_figures(tmp_path):
   assert "less its minimum, n = 100" in result.stdout
   folder = tmp_path / "convergence"
   names = {path.name for path in folder.iterdir()}
-  assert names == {"report.html", "report.md", "report.csv", "bias.csv"}
+  assert names == {"report.html", "report.md", "report.csv", "bias.csv", "smoothing.csv"}
   figures = {path.name for path in (tmp_path / "figures").iterdir()}
   assert figures == {
     f"convergence-{figure}-{theme}.svg"
-    for figure in ("error-by-rounds", "sampling-bias")
+    for figure in ("error-by-rounds", "sampling-bias", "smoothing")
     for theme in ("light", "dark")
   }
   with open(folder / "report.csv", newline="") as file:
@@ -388,7 +419,7 @@ def test_command_leaves_tables_and_figures(tmp_path):
   assert sum(row["threshold"] == "primal_dual" for row in rows) == 3 * 3
   assert all(float(row["error"]) > -1e-12 for row in rows)
   page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-  assert page.count("data:image/svg+xml") == 4 and "FAILED" not in page
+  assert page.count("data:image/svg+xml") == 6 and "FAILED" not in page
   for row in ("| 0.1, 25 ", "| 0.01 ", "Checks: passed"):
     assert row in text
   assert "FAILED" not in text
@@ -399,13 +430,15 @@ def test_checks_fail_where_the_measured_does_not_hold(problem):
   biases = optimum.sampling_biases(problem, (1.0, 0.5), (10,))
   optima = optimum.compare_optima(problem, [0.5])
   duals = pd.DataFrame(dict(theta=[0.5], cohort_size=[10], num_rounds=[2**14], error=[1e-9]))
-  assert all(expectations.check(points, duals, biases, optima).values())
+  smooth = pd.DataFrame(dict(floor=[0.1], bound=[0.2]))
+  assert all(expectations.check(points, duals, biases, optima, smooth).values())
   wrong = (
-    (points - 0.2, duals, biases, optima),
-    (points, duals.assign(error=0.5 * biases["floor"].max()), biases, optima),
-    (points, duals, biases.assign(largest=2.0 * biases["bound"]), optima),
-    (points, duals, biases.assign(floor=3.0 * biases["bound"]), optima),
-    (points, duals, biases, optima.assign(gap=1e-9)),
+    (points - 0.2, duals, biases, optima, smooth),
+    (points, duals.assign(error=0.5 * biases["floor"].max()), biases, optima, smooth),
+    (points, duals, biases.assign(largest=2.0 * biases["bound"]), optima, smooth),
+    (points, duals, biases.assign(floor=3.0 * biases["bound"]), optima, smooth),
+    (points, duals, biases, optima.assign(gap=1e-9), smooth),
+    (points, duals, biases, optima, smooth.assign(floor=0.3)),
   )
   for measured in wrong:
     assert not all(expectations.check(*measured).values())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_superquantile.experiments.studies import quantile_bound
 from tff_superquantile.experiments.studies import quantile_error
 from tff_superquantile.threshold import hierarchical_histogram
 
@@ -53,6 +54,52 @@ def test_golden_errors_of_64_bins(key):
 def test_all_golden_errors(key):
   for epsilon, golden in zip(_EPSILONS, _GOLDEN[key]):
     _check(key, epsilon, golden, num_seeds=1000)
+
+
+@pytest.mark.parametrize("recipe, factor, num_bins", [("paper", 4, 64), ("dyadic", 2, 16)])
+def test_bound_holds_and_is_the_theorems(recipe, factor, num_bins):
+  recipe = quantile_error.RECIPES[recipe]
+  mechanism = quantile_error.build_mechanism(recipe, 5.0, _DELTA, num_bins, _NUM_CLIENTS, bits=20)
+  values = quantile_error.draw_values("uniform", 100, _NUM_CLIENTS)
+  true_counts, sums = quantile_error.noised_sums(values, mechanism, 1.0)
+  bounds = quantile_bound.error_bounds(sums, mechanism, recipe)
+
+  # By hand: the least error that the noisy counts show, each the sum of the fewest nodes.
+  nodes = sums / mechanism.scale
+  levels, start = [], 0
+  for size in (num_bins >> level for level in range(num_bins.bit_length() - 1)):
+    levels.append(nodes[:, start : start + size])
+    start += size
+  estimated = []
+  for j in range(1, num_bins + 1):
+    left, parts = 0, []
+    for level in reversed(range(len(levels))):
+      while j - left >= 2**level:
+        parts.append(levels[level][:, left >> level])
+        left += 2**level
+    assert len(parts) <= mechanism.num_levels
+    estimated.append(np.sum(parts, axis=0))
+  estimated = np.array(estimated).T / _NUM_CLIENTS
+  least = np.mean([np.abs(estimated - 1 + k / 10).min(axis=1) for k in range(1, 10)], axis=0)
+  # sigma / c of the theorem, for n clients.
+  scale = mechanism.local_stddev / mechanism.scale
+  levels_log = np.log2(num_bins) * np.log(4 * num_bins / 0.05)
+  np.testing.assert_allclose(bounds - least, np.sqrt(factor * scale**2 / 256 * levels_log))
+
+  errors = quantile_error.errors_of_sums(true_counts, sums, mechanism, recipe)
+  assert np.mean(errors <= bounds) >= 0.95 and errors.mean() > 0.02 * bounds.mean()
+  # The event of the proof, on all counts at once.
+  true = np.cumsum(true_counts[:, :num_bins], axis=1)
+  largest = np.abs(estimated - true / _NUM_CLIENTS).max(axis=1)
+  assert np.mean(largest <= np.sqrt(2 * scale**2 / 256 * levels_log)) >= 0.95
+
+
+def test_no_bound_where_the_theorem_does_not_hold():
+  for name, bits in (("least_squares", 20), ("paper", 10)):
+    recipe = quantile_error.RECIPES[name]
+    mechanism = quantile_error.build_mechanism(recipe, 5.0, _DELTA, 64, _NUM_CLIENTS, bits=bits)
+    sums = np.zeros([2, mechanism.num_nodes], np.int64)
+    assert np.isnan(quantile_bound.error_bounds(sums, mechanism, recipe)).all()
 
 
 def test_six_times_more_accurate_than_published():

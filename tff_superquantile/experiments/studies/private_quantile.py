@@ -45,8 +45,8 @@ _MEASURED = {
   "recipe": str,
 }
 # z_q, c, the mean quantile error, which is NaN if the recipe needs more bits, and its standard
-# deviation over data sets.
-_RESULTS = {"noise_multiplier": float, "scale": int, "error": float, "sd": float}
+# deviation over data sets; and the mean of `quantile_bound.error_bounds`.
+_RESULTS = {"noise_multiplier": float, "scale": int, "error": float, "sd": float, "bound": float}
 # What a terminal shows. The real secure sum takes a tenth of a second: this alone, fewer data sets.
 _SHOWN = ("uniform", 64)
 _TFF_MAX_SEEDS = 50
@@ -56,13 +56,7 @@ _SUMMARY = (
   " fewest nodes. With the right sensitivity, least squares on the tree and isotonic regression,"
   " the same privacy costs a fraction of the error."
 )
-_NOTE = (
-  "Quantile error: the mean of |H(j) / n − (1 − θ)| over θ = 0.1 to 0.9 and over data sets. The"
-  " paper's rows take its conversion from concentrated differential privacy, ours dp-accounting's"
-  " Rényi accountant; in both, ε is that of one release without subsampling."
-)
-_QUICK_SEEDS = 20
-_QUICK_MAX_BINS = 64
+_QUICK_SEEDS, _QUICK_MAX_BINS = 20, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +96,10 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
   """Returns the points of a CSV file, indexed by what was measured; none if there is no file."""
   types = {**_MEASURED, **_RESULTS}
   try:
-    table = pd.read_csv(path, float_precision="round_trip")[list(types)].astype(types)
+    table = pd.read_csv(path, float_precision="round_trip")
+    if [*types][:-1] == [*table]:  # Version 0.2 had no bounds; its points are measured again.
+      table = table.head(0).assign(bound=0.0)
+    table = table[list(types)].astype(types)
   except FileNotFoundError:
     table = pd.DataFrame(columns=list(types)).astype(types)
   except (KeyError, ValueError, TypeError) as error:
@@ -112,15 +109,16 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
 
 def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float) -> pd.DataFrame:
   """Measures every recipe at every number of bits; returns points as `_read_points` does."""
+  from tff_superquantile.experiments.studies import quantile_bound
   from tff_superquantile.experiments.studies import quantile_error
 
   values = quantile_error.draw_values(distribution, plan.num_seeds, plan.num_clients)
   max_value, _ = quantile_error.DISTRIBUTIONS[distribution]
   points = []
 
-  def add(bits: int, recipe: str, mechanism: Any, errors: np.ndarray) -> None:
+  def add(bits: int, recipe: str, mechanism: Any, errors: np.ndarray, bound: float) -> None:
     measured = (distribution, num_bins, bits, epsilon, plan.delta, plan.num_clients, len(errors))
-    found = (mechanism.noise_multiplier, mechanism.scale, errors.mean(), errors.std(ddof=1))
+    found = (mechanism.noise_multiplier, mechanism.scale, errors.mean(), errors.std(ddof=1), bound)
     points.append((*measured, recipe, *found))
 
   for name, recipe in quantile_error.RECIPES.items():
@@ -128,14 +126,15 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
     mechanism = quantile_error.build_mechanism(*arguments)
     true_counts, sums = quantile_error.noised_sums(values, mechanism, max_value)
     for bits in plan.bits:
-      of_bits, errors = mechanism, np.full(plan.num_seeds, np.nan)
+      of_bits, errors, bound = mechanism, np.full(plan.num_seeds, np.nan), np.nan
       if recipe.sensitivity != "l2" or bits >= mechanism.bits_per_entry:
         of_bits = quantile_error.build_mechanism(*arguments, bits=bits)
         errors = quantile_error.errors_of_sums(true_counts, sums, of_bits, recipe)
-      add(bits, name, of_bits, errors)
+        bound = float(quantile_bound.error_bounds(sums, of_bits, recipe).mean())
+      add(bits, name, of_bits, errors, bound)
     if name == "least_squares" and (distribution, num_bins) == _SHOWN:
       errors = quantile_error.errors_in_tff(values[:_TFF_MAX_SEEDS], mechanism, max_value)
-      add(mechanism.bits_per_entry, figures.THROUGH_TFF, mechanism, errors)
+      add(mechanism.bits_per_entry, figures.THROUGH_TFF, mechanism, errors, np.nan)
   return pd.DataFrame(points, columns=[*_MEASURED, *_RESULTS]).set_index(list(_MEASURED))
 
 
@@ -207,11 +206,10 @@ def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
       points, titles, name, num_bins, needed, plan.epsilons, plan.bits
     )
   shown = _SHOWN if _SHOWN in blocks else blocks[0]
-  lead = (
-    f"Mean quantile error, {laid_out[shown].title}, n = {plan.num_clients}, delta = {plan.delta:g}:"
-  )
+  settings_text = f"n = {plan.num_clients}, delta = {plan.delta:g}"
+  lead = f"Mean quantile error, {laid_out[shown].title}, {settings_text}:"
   laid_out[shown] = dataclasses.replace(laid_out[shown], lead=lead)
-  laid_out[blocks[-1]] = dataclasses.replace(laid_out[blocks[-1]], note=_NOTE)
+  laid_out[blocks[-1]] = dataclasses.replace(laid_out[blocks[-1]], note=figures.NOTE)
   return page.Page(
     "report",
     "Private quantiles",

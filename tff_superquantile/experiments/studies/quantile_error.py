@@ -47,6 +47,8 @@ class Recipe:
     accounting: "rdp", the noise for (epsilon, delta) by the Renyi accountant; "zcdp", by the
       paper's conversion from concentrated differential privacy.
     knows_num_clients: Whether the number of values is taken to be public.
+    bound_factor: The factor in `quantile_bound.error_bounds`: the theorem prints 4, its proof shows
+      2. None if it does not speak of the decoder.
   """
 
   title: str
@@ -54,11 +56,12 @@ class Recipe:
   decoder: str
   accounting: str
   knows_num_clients: bool
+  bound_factor: Optional[float] = None
 
 
 RECIPES = {
-  "paper": Recipe("the paper's recipe", "paper", "dyadic", "zcdp", True),
-  "dyadic": Recipe("right sensitivity, the paper's decoder", "l2", "dyadic", "rdp", True),
+  "paper": Recipe("the paper's recipe", "paper", "dyadic", "zcdp", True, 4.0),
+  "dyadic": Recipe("right sensitivity, the paper's decoder", "l2", "dyadic", "rdp", True, 2.0),
   "least_squares": Recipe(
     "least squares and isotonic regression", "l2", "least_squares", "rdp", False
   ),
@@ -147,6 +150,11 @@ def noised_sums(
   return np.concatenate(true_counts), np.concatenate(sums)
 
 
+def estimated_counts(cumulative: hierarchical_histogram.Cumulative) -> np.ndarray:
+  """Returns the estimates of H(1), ..., H(b), float64 [num_seeds, b]."""
+  return np.concatenate([cumulative.below[:, 1:], cumulative.total[:, np.newaxis]], axis=1)
+
+
 def _errors(
   true_counts: np.ndarray,
   cumulative: hierarchical_histogram.Cumulative,
@@ -168,11 +176,19 @@ def _errors(
     if num_clients is None:
       bin_index = hierarchical_histogram.quantile_bin(cumulative, theta).numpy()
     else:
-      estimated = np.concatenate([cumulative.below[:, 1:], cumulative.total[:, np.newaxis]], axis=1)
+      estimated = estimated_counts(cumulative)
       bin_index = 1 + np.argmin(np.abs(estimated - (1.0 - theta) * num_clients), axis=1)
     truly_below = np.take_along_axis(below, bin_index[:, np.newaxis], axis=1) / total
     errors.append(np.abs(truly_below[:, 0] - (1.0 - theta)))
   return np.mean(errors, axis=0)
+
+
+def decode(
+  sums: np.ndarray, mechanism: tree_mechanism.TreeMechanism, recipe: Recipe
+) -> hierarchical_histogram.Cumulative:
+  """Reduces sums of `noised_sums`, [num_seeds, d], modulo M and decodes them as a recipe does."""
+  wrapped = tf.constant(np.mod(sums, mechanism.modulus))
+  return private_histogram.decode(wrapped, mechanism, recipe.decoder)
 
 
 def errors_of_sums(
@@ -182,9 +198,7 @@ def errors_of_sums(
   recipe: Recipe,
 ) -> np.ndarray:
   """Returns a recipe's quantile errors from the sums of `noised_sums`, float64 [num_seeds]."""
-  cumulative = private_histogram.decode(
-    tf.constant(np.mod(sums, mechanism.modulus)), mechanism, recipe.decoder
-  )
+  cumulative = decode(sums, mechanism, recipe)
   known = mechanism.expected_clients if recipe.knows_num_clients else None
   return _errors(true_counts, cumulative, known)
 

@@ -5,49 +5,45 @@
 Linear regression on 100 clients, whose optima are certified by a duality gap. The study runs the
 algorithm with exact reweighting, smoothing and the weighted averaged iterate over numbers of
 rounds, and compares the error with the theorem's terms, 1 / (lambda T) and B / sqrt(theta m). Then
-it takes the primal-dual threshold, which has no floor, for the most rounds. It needs no TensorFlow
-and takes three minutes on one core. It writes
+it takes the primal-dual threshold, which has no floor, for the most rounds, and other smoothing
+than the theorem's. It needs no TensorFlow and takes three minutes on one core. It writes
 
     DIR/convergence/report.html  figures, tables and how to read them
     DIR/convergence/report.md    the tables
     DIR/convergence/report.csv   the error of every setting (`algorithm.measure` has the columns)
                                  and threshold, "reweighting" or "primal_dual"
     DIR/convergence/bias.csv     the exact cost of cohorts (`optimum.sampling_biases` has them)
+    DIR/convergence/smoothing.csv  the error for several nu (`smoothing.measure` has them)
 
 `--figures_dir=DIR` writes the figures as files too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-import pathlib
-import sys
-
 from absl import flags
 import numpy as np
 import pandas as pd
-import tqdm
 
-from tff_superquantile import atomic_files
-from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.studies import theory
 from tff_superquantile.experiments.studies.convergence import algorithm
 from tff_superquantile.experiments.studies.convergence import expectations
 from tff_superquantile.experiments.studies.convergence import figures
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
+from tff_superquantile.experiments.studies.convergence import smoothing
 
 THETAS = (1.0, 0.5, 0.1, 0.01)
 COHORT_SIZES = (100, 50, 25, 10)
 _LOG2_ROUNDS = range(4, 17)
 _QUICK_LOG2_ROUNDS = range(4, 12)
-_QUICK_SEEDS = 2
 _BIAS_SIZES = sorted({*COHORT_SIZES, 2, 5, 15, 20, 30, 40, 60, 70, 80, 90})
 _OPTIMA = (1.0, 0.99, 0.8, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)
 _THRESHOLD_STEP = 0.01
-# Rates are fitted to this many of the largest numbers of rounds.
-_NUM_FITTED = 5
+_SMOOTHED_THETAS = (0.5, 0.1)
+_SMOOTHINGS = tuple(10.0 ** (k / 2) for k in range(-6, 2))
+_LOG2_SMOOTHED_ROUNDS = 13
 
 _SUMMARY = (
   "Exact reweighting with smoothing approaches the minimum of F_θ at a rate of about 1 / T if all"
@@ -69,28 +65,6 @@ _OPTIMA_NOTE = (
 )
 
 
-def rate(points: pd.DataFrame) -> float:
-  """Returns the slope of log error against log T over the largest T of one setting: -1 is 1 / T."""
-  largest = points.sort_values("num_rounds").tail(_NUM_FITTED)
-  return float(np.polyfit(np.log(largest["num_rounds"]), np.log(largest["error"]), 1)[0])
-
-
-def _table(
-  title: str,
-  first: str,
-  frame: pd.DataFrame,
-  formats: Sequence[Callable],
-  note: str,
-  lead: str = "",
-) -> tables.Table:
-  """Lays out a frame with a format for each column; the index has the names of the rows."""
-  rows = [
-    tables.Row(name, [tables.Cell(form(value)) for form, value in zip(formats, values)])
-    for name, *values in frame.itertuples(name=None)
-  ]
-  return tables.Table(title, [first, *frame.columns], rows, note, lead=lead)
-
-
 def _or_nothing(error: float) -> str:
   return "" if np.isnan(error) else f"{error:.1e}"
 
@@ -105,7 +79,7 @@ def _tables(
   setting = ["theta", "cohort_size"]
   errors = points.pivot(index=setting, columns="num_rounds", values="error").iloc[:, [-7, -4, -1]]
   errors.columns = [f"T = {num_rounds}" for num_rounds in errors.columns]
-  errors["rate"] = points.groupby(setting)[["num_rounds", "error"]].apply(rate)
+  errors["rate"] = points.groupby(setting)[["num_rounds", "error"]].apply(theory.rate, "error")
   titles = {"floor": "floor", "at_optimum": "bias", "bound": "B / sqrt(theta m)"}
   costs = biases.set_index(setting)[list(titles)].rename(columns=titles)
   of_duals = duals.set_index(setting)["error"].rename("primal-dual")
@@ -121,7 +95,7 @@ def _tables(
     return "0" if value < 1e-9 else f"{value:.1e}"
 
   return [
-    _table(
+    theory.table(
       "Errors",
       "theta, m",
       errors,
@@ -129,7 +103,7 @@ def _tables(
       note=_ERRORS_NOTE,
       lead=f"F_theta at the averaged iterate less its minimum, n = {num_clients}:",
     ),
-    _table(
+    theory.table(
       "Optima",
       "theta",
       optima,
@@ -139,24 +113,37 @@ def _tables(
   ]
 
 
-def report(num_seeds: int, all_rounds: Sequence[int]) -> tuple[page.Page, str, list[str]]:
+def _smoothings_table(smoothings: pd.DataFrame) -> tables.Table:
+  frame = smoothings.sort_values(["theta", "smoothing"], ascending=[False, True])
+  marks = frame["is_theorems"].map({True: ", the theorem's", False: ""})
+  frame.index = [
+    f"{theta:g}, {nu:.2g}{mark}"
+    for theta, nu, mark in zip(frame["theta"], frame["smoothing"], marks)
+  ]
+  return theory.table(
+    "Smoothing",
+    "theta, nu",
+    frame[["error", "floor", "bound"]].rename(columns={"bound": "nu log(1 / theta)"}),
+    ["{:.1e}".format] * 3,
+    note=f"Error: as above, with everyone and T = {frame['num_rounds'].iloc[0]}, and the learning"
+    " rate that the theorem has for that ν. Floor: F_θ at the minimum of the smoothed objective,"
+    " less its own minimum.",
+  )
+
+
+def report(num_seeds: int, quick: bool) -> tuple[page.Page, dict[str, str], dict[str, bool]]:
   """Measures the errors and the cost of cohorts, and reports.
 
   Args:
     num_seeds: Runs of each setting with cohorts, at least 2.
-    all_rounds: Numbers of rounds T, ascending, at least seven.
+    quick: Whether few numbers of rounds will do.
 
   Returns:
-    (The page, the content of bias.csv, the checks that failed).
+    (The page, the content of bias.csv and smoothing.csv by their names, the checks).
   """
   problem = regression.build_problem()
-  terminal = sys.stderr.isatty()
-  sizes = tqdm.tqdm(
-    COHORT_SIZES,
-    desc="convergence",
-    dynamic_ncols=terminal,
-    mininterval=0.2 if terminal else 20,
-  )
+  all_rounds = [2**k for k in (_QUICK_LOG2_ROUNDS if quick else _LOG2_ROUNDS)]
+  sizes = theory.progress(COHORT_SIZES, "convergence")
   optima = optimum.compare_optima(problem, _OPTIMA)
   biases = optimum.sampling_biases(problem, THETAS, _BIAS_SIZES)
   points = pd.concat(
@@ -181,8 +168,15 @@ def report(num_seeds: int, all_rounds: Sequence[int]) -> tuple[page.Page, str, l
     ],
     ignore_index=True,
   )
+  smoothings = smoothing.measure(
+    problem,
+    _SMOOTHED_THETAS,
+    _SMOOTHINGS,
+    min(all_rounds[-1], 2**_LOG2_SMOOTHED_ROUNDS),
+    algorithm.LOCAL_STEPS,
+  )
   constants, n = regression.build_constants(problem), problem.num_clients
-  checks = expectations.check(points, duals, biases, optima)
+  checks = expectations.check(points, duals, biases, optima, smoothings)
   content = page.Page(
     "report",
     "The theory in numbers",
@@ -195,42 +189,23 @@ def report(num_seeds: int, all_rounds: Sequence[int]) -> tuple[page.Page, str, l
     [
       figures.error_by_rounds(points, biases, n),
       figures.sampling_bias(points, duals, biases, n),
+      figures.smoothing_error(smoothings),
       *_tables(points, duals, biases, optima, n),
-      page.Text(
-        "Checks: "
-        + "; ".join(f"{'passed' if holds else 'FAILED'}, {text}" for text, holds in checks.items())
-        + "."
-      ),
+      _smoothings_table(smoothings),
+      theory.describe_checks(checks),
     ],
     pd.concat(
       [points.assign(threshold="reweighting"), duals.assign(threshold="primal_dual")]
     ).to_csv(index=False),
   )
-  return content, biases.to_csv(index=False), [text for text, holds in checks.items() if not holds]
+  files = {"bias.csv": biases, "smoothing.csv": smoothings}
+  return content, {name: frame.to_csv(index=False) for name, frame in files.items()}, checks
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Directory to write convergence/ to.")
-  flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
-  flags.DEFINE_bool("quick", False, "Few rounds and seeds: to see that all works.")
-  flags.DEFINE_integer("num_seeds", 5, "Runs of each setting with cohorts.", lower_bound=2)
+  theory.define_flags("convergence", num_seeds=5)
+  flags.adopt_module_key_flags(theory)
 
 
 def main() -> None:
-  folder = pathlib.Path(flags.FLAGS.output_dir, "convergence")
-  atomic_files.make_folder("output_dir", folder)
-  figures_dir = flags.FLAGS.figures_dir
-  if figures_dir:
-    atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
-  num_seeds, log2_rounds = flags.FLAGS.num_seeds, _LOG2_ROUNDS
-  if flags.FLAGS.quick:
-    num_seeds, log2_rounds = min(num_seeds, _QUICK_SEEDS), _QUICK_LOG2_ROUNDS
-  content, bias_csv, failed = report(num_seeds, [2**k for k in log2_rounds])
-  atomic_files.write(folder / "bias.csv", bias_csv)
-  paths = [*page.write(content, folder).values(), folder / "bias.csv"]
-  print(page.terminal_text(content, paths))
-  if figures_dir:
-    paths = page.write_figures(content, pathlib.Path(figures_dir), "convergence-")
-    print("Figures:", *paths, sep="\n  ")
-  if failed:
-    cli.fail(f"Found that not all that must hold does: {'; '.join(failed)}.", cli.FAILED)
+  theory.main("convergence", report)

@@ -15,8 +15,10 @@ from typing import Optional
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.studies.convergence import cutting
 from tff_superquantile.experiments.studies.convergence import optimum
 from tff_superquantile.experiments.studies.convergence import regression
+from tff_superquantile.experiments.studies.convergence import rounds
 from tff_superquantile.experiments.studies.convergence import weighing
 
 LOCAL_STEPS = 4
@@ -47,6 +49,7 @@ def theorem_setting(
   cohort_size: int,
   num_rounds: int,
   local_steps: int,
+  smoothing: Optional[float] = None,
 ) -> Setting:
   """Returns learning rate and smoothing of the theorem's full version with its constants.
 
@@ -62,6 +65,7 @@ def theorem_setting(
     cohort_size: m, at least 2.
     num_rounds: T; the theorem speaks of T >= 16 kappa^(3/2).
     local_steps: tau.
+    smoothing: nu in place of the theorem's, or None.
 
   Returns:
     The setting.
@@ -80,7 +84,8 @@ def theorem_setting(
     max(1.0, math.log(c * num_rounds / log_m)) / num_rounds,
     max(1.0, math.log(c * num_rounds**2 / (kappa**2 * log_m))) / num_rounds,
   )
-  smoothing = 8.0 * squared_slope * delta / l2 * max(1.0, 32.0 * kappa**2 * delta)
+  if smoothing is None:
+    smoothing = 8.0 * squared_slope * delta / l2 * max(1.0, 32.0 * kappa**2 * delta)
   smoothness = constants.smoothness + l2 + squared_slope / smoothing  # L'
   forget = 2.0 / (l2 * num_rounds)
   rates = [
@@ -92,28 +97,6 @@ def theorem_setting(
     drift = 1.0 - 1.0 / local_steps
     rates.append(forget * max(1.0, math.log(c * num_rounds**2 / (kappa**2 * drift))) ** 2)
   return Setting(theta, num_rounds, min(rates) / local_steps, smoothing)
-
-
-def local_maps(
-  problem: regression.Problem, learning_rate: float, local_steps: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns tau gradient steps on F_i + lambda / 2 |w|^2 as w -> matrices_i w + offsets_i.
-
-  Args:
-    problem: Its losses are quadratic, so that a step is affine.
-    learning_rate: gamma.
-    local_steps: tau.
-
-  Returns:
-    (matrices [n, d, d], offsets [n, d]).
-  """
-  d = problem.dimension
-  step = np.eye(d) - learning_rate * (problem.hessians + problem.l2 * np.eye(d))
-  matrices, offsets = np.broadcast_to(np.eye(d), step.shape), np.zeros([problem.num_clients, d])
-  for _ in range(local_steps):
-    matrices = step @ matrices
-    offsets = np.einsum("ijk,ik->ij", step, offsets) + learning_rate * problem.linear_terms
-  return matrices, offsets
 
 
 def simulate(
@@ -146,43 +129,28 @@ def simulate(
   Returns:
     (The weighted average of w_0 to w_T, w_T) of each run: [setting, seed, d] each.
   """
-  n, d = problem.num_clients, problem.dimension
-  # Long runs come first, so that those under way are always the first rows.
+  # Long runs come first, as `rounds.play` wants them.
   order = sorted(range(len(settings)), key=lambda i: -settings[i].num_rounds)
   rows = [settings[i] for i in order]
+  rates = np.array([s.learning_rate for s in rows])
   thetas = np.array([[s.theta] * num_seeds for s in rows])
   smoothings = np.array([[s.smoothing] * num_seeds for s in rows])
-  weigh = weighing.build(thetas, smoothings, threshold_step)
-  last_rounds = np.array([s.num_rounds for s in rows])
-  maps = np.empty([len(rows), n, d * d + d])
-  for row, setting in zip(maps, rows):
-    matrices, offsets = local_maps(problem, setting.learning_rate, local_steps)
-    row[:] = np.concatenate([matrices.reshape(n, -1), offsets], axis=1)
-  decay = np.array([1.0 - 0.5 * s.learning_rate * problem.l2 * local_steps for s in rows])
-
-  rng = np.random.default_rng(seed)
+  decay = (1.0 - 0.5 * rates * problem.l2 * local_steps)[:, None, None]
   points = np.tile(np.asarray(start, np.float64), [len(rows), num_seeds, 1])
+  played = rounds.play(
+    problem,
+    points,
+    [s.num_rounds for s in rows],
+    weigh=weighing.build(thetas, smoothings, threshold_step),
+    train=problem.local_training(rates, local_steps),
+    cohort_size=cohort_size,
+    seed=seed,
+  )
   averages = points.copy()
-  active = len(rows)
-  for t in range(int(last_rounds[0])):
-    while last_rounds[active - 1] <= t:
-      active -= 1
-    here = points[:active]
-    losses = problem.losses(here)
-    if cohort_size < n:
-      # The m smallest of n random numbers are a uniform draw without replacement.
-      cohorts = np.argpartition(rng.random(losses.shape), cohort_size - 1, -1)[..., :cohort_size]
-      weights = np.zeros_like(losses)
-      np.put_along_axis(weights, cohorts, weigh(np.take_along_axis(losses, cohorts, -1)), -1)
-    else:
-      weights = weigh(losses)
-    mixed = weights @ maps[:active]
-    matrices = mixed[..., : d * d].reshape(*here.shape, d)
-    moved = np.einsum("rsij,rsj->rsi", matrices, here) + mixed[..., d * d :]
-    points[:active] = np.where(weights.any(-1, keepdims=True), moved, here)  # Or the tail is empty.
+  for t, active in enumerate(played):
     # beta_{t + 1} over the sum of beta_0 to beta_{t + 1}.
     share = (1.0 - decay[:active]) / (1.0 - decay[:active] ** (t + 2))
-    averages[:active] += share[:, None, None] * (points[:active] - averages[:active])
+    averages[:active] += share * (points[:active] - averages[:active])
   return averages[np.argsort(order)], points[np.argsort(order)]
 
 
@@ -213,7 +181,7 @@ def measure(
   constants = regression.build_constants(problem)
   start = regression.build_start(problem, constants)
   num_seeds = num_seeds if cohort_size < problem.num_clients else 1
-  ranks = {theta: regression.rank_weights(problem.num_clients, theta) for theta in thetas}
+  ranks = {theta: cutting.rank_weights(problem.num_clients, theta) for theta in thetas}
   optima = {theta: optimum.minimise(problem, ranks[theta]) for theta in thetas}
   settings = [
     theorem_setting(

@@ -10,7 +10,11 @@ _ENOUGH_ROUNDS = 2**14
 
 
 def check(
-  points: pd.DataFrame, duals: pd.DataFrame, biases: pd.DataFrame, optima: pd.DataFrame
+  points: pd.DataFrame,
+  duals: pd.DataFrame,
+  biases: pd.DataFrame,
+  optima: pd.DataFrame,
+  smoothings: pd.DataFrame,
 ) -> dict[str, bool]:
   """Compares the measurements with the theory.
 
@@ -19,12 +23,14 @@ def check(
     duals: The same with the primal-dual threshold.
     biases: As `optimum.sampling_biases` returns them.
     optima: As `optimum.compare_optima` returns them.
+    smoothings: As `smoothing.measure` returns them.
 
   Returns:
     Sentences, and whether they hold.
   """
   gap, lowest = optima["gap"].max(), points["error"].min()
   unbiased = biases.loc[biases["theta"] == 1.0, ["largest", "floor"]].max(axis=None)
+  of_smoothing = (smoothings["floor"] / smoothings["bound"]).max()
   bias, floor = ((biases[name] / biases["bound"]).max() for name in ("largest", "floor"))
   return {
     f"the duality gap of every optimum is at most {gap:.0e}": gap <= 1e-11,
@@ -32,6 +38,9 @@ def check(
     f"at θ = 1 cohorts have no bias beyond {unbiased:.0e}": unbiased <= _ROUNDING,
     f"no bias is above {100 * bias:.2g} % of B / √(θ m)": bias <= 1.0,
     f"no floor is above {100 * floor:.2g} % of it": floor <= 2.0,
+    f"no floor of smoothing is above {100 * of_smoothing:.2g} % of ν log(1 / θ)": (
+      of_smoothing <= 1.0
+    ),
     **_check_primal_dual(duals, biases),
   }
 

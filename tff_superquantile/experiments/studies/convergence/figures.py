@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
-from matplotlib import lines as mpl_lines
-from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.studies import theory
 
 _ROUNDS_CAPTION = (
   "F_θ at the averaged iterate less its minimum, mean over runs; both axes are logarithmic. Every"
@@ -21,6 +16,12 @@ _ROUNDS_CAPTION = (
   " computed exactly. Triangles: the theorem’s term for it, B / √(θ m). At θ = 1 there is no bias"
   " and nothing to smooth; θ = 1 / n is the worst case."
 )
+_SMOOTHING_CAPTION = (
+  "Everyone, smoothing with ν; both axes are logarithmic. Circles: the error of the averaged"
+  " iterate, with the theorem’s learning rate for that ν; diamond: the theorem’s own ν. Line: F_θ"
+  " at the minimum of the smoothed objective, less its own minimum, which is left after any number"
+  " of rounds. Dashed: ν log(1 / θ), which bounds it."
+)
 _BIAS_CAPTION = (
   "Exact, by the hypergeometric distribution. Left: how far the mean over cohorts is from F_θ, at"
   " the minimum of F_θ (lines) and at the worst of random points (crosses). Right: F_θ at the"
@@ -28,7 +29,6 @@ _BIAS_CAPTION = (
   " the most rounds (circles), also with the primal-dual threshold (squares). Dashed: the bound"
   " B / √(θ m), which both lie below; the dash-dotted guide falls as 1 / (θ m)."
 )
-_DASHED, _DASH_DOTTED = (0, (5, 2)), (0, (6, 2, 1.5, 2))
 
 
 def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int) -> style.Figure:
@@ -42,7 +42,7 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
   Returns:
     The figure.
   """
-  thetas, sizes = _descending(points["theta"]), _descending(points["cohort_size"])
+  thetas, sizes = theory.descending(points["theta"]), theory.descending(points["cohort_size"])
   colors = dict(zip(sizes, style.COLORS))
   found = biases.set_index(["theta", "cohort_size"])
   all_rounds = np.unique(points["num_rounds"])
@@ -62,22 +62,20 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
           axes.axhline(bias["floor"], color=color, linestyle=":", linewidth=1.1)
       first = here.loc[here["num_rounds"] == all_rounds[0], "error"].max()
       guide = 3.0 * first * all_rounds[0] / all_rounds
-      axes.plot(all_rounds, guide, color=style.GREY, linestyle=_DASHED, linewidth=1.1)
-      axes.set(title=f"θ = {theta:g}{special.get(theta, '')}", xscale="log", yscale="log")
-      _leave_out_minor_ticks(axes)
-      axes.xaxis.set_major_locator(ticker.FixedLocator(all_rounds))
-      labels = [f"{x:g}" if np.log2(x) % 3 == 1 else "" for x in all_rounds]
-      axes.xaxis.set_major_formatter(ticker.FixedFormatter(labels))
+      axes.plot(all_rounds, guide, color=style.GREY, linestyle=theory.DASHED, linewidth=1.1)
+      axes.set_title(f"θ = {theta:g}{special.get(theta, '')}")
+      theory.scale_logarithmically(axes)
+      theory.mark_rounds(axes, all_rounds)
     for axes in panels[-1]:
       axes.set_xlabel("Rounds T")
     for axes in panels[:, 0]:
       axes.set_ylabel("F(averaged iterate) - min F")
     names = {size: f"m = {size}" + ", everyone" * (size == num_clients) for size in sizes}
-    _add_legend(
+    theory.add_legend(
       figure,
       {
         **{names[size]: dict(color=color, linewidth=2) for size, color in colors.items()},
-        "1 / T": dict(linestyle=_DASHED),
+        "1 / T": dict(linestyle=theory.DASHED),
         "floor of m": dict(linestyle=":"),
         "B / √(θ m)": dict(linestyle="none", marker="v", markersize=5),
       },
@@ -106,7 +104,7 @@ def sampling_bias(
   reached = points.query(some)[lambda frame: frame["num_rounds"] == frame["num_rounds"].max()]
   bounds = biases.sort_values("mass")
   guide = bounds.loc[bounds["mass"] >= 0.5, "mass"]
-  colors = dict(zip(_descending(biases["theta"]), style.COLORS))
+  colors = dict(zip(theory.descending(biases["theta"]), style.COLORS))
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 4.0))
     left, right = figure.subplots(1, 2, sharex=True, sharey=True, squeeze=False)[0]
@@ -120,34 +118,56 @@ def sampling_bias(
       found = duals[duals["theta"] == theta]
       right.plot(theta * found["cohort_size"], found["error"], "s", color=color, markersize=3.5)
     for axes, title in ((left, "F less its mean over cohorts"), (right, "Floor of the error")):
-      axes.plot("mass", "bound", data=bounds, color=style.GREY, linestyle=_DASHED, linewidth=1.2)
-      axes.plot(guide, 0.03 / guide, color=style.GREY, linestyle=_DASH_DOTTED, linewidth=1.0)
-      axes.set(xlabel="θ m", title=title, xscale="log", yscale="log")
-      _leave_out_minor_ticks(axes)
-      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+      grey = dict(color=style.GREY, linewidth=1.1)
+      axes.plot("mass", "bound", data=bounds, linestyle=theory.DASHED, **grey)
+      axes.plot(guide, 0.03 / guide, linestyle=theory.DASH_DOTTED, **grey)
+      axes.set(xlabel="θ m", title=title)
+      theory.scale_logarithmically(axes)
     left.set_ylabel("In units of the loss")
-    _add_legend(
+    theory.add_legend(
       figure,
       {
         **{f"θ = {theta:g}": dict(color=color, linewidth=2) for theta, color in colors.items()},
-        "B / √(θ m)": dict(linestyle=_DASHED),
-        "1 / (θ m)": dict(linestyle=_DASH_DOTTED),
+        "B / √(θ m)": dict(linestyle=theory.DASHED),
+        "1 / (θ m)": dict(linestyle=theory.DASH_DOTTED),
       },
     )
     svg = style.to_svg(figure)
   return style.Figure("sampling-bias", "What sampling m of n clients costs", _BIAS_CAPTION, svg)
 
 
-def _descending(column: pd.Series) -> list[float]:
-  return sorted(column.unique(), reverse=True)
+def smoothing_error(smoothings: pd.DataFrame) -> style.Figure:
+  """Draws the error against nu, a panel for each tail fraction.
 
+  Args:
+    smoothings: As `smoothing.measure` returns them.
 
-def _leave_out_minor_ticks(axes: mpl_axes.Axes) -> None:
-  axes.yaxis.set_major_locator(ticker.LogLocator(10, numticks=20))
-  for axis in (axes.xaxis, axes.yaxis):
-    axis.set_minor_locator(ticker.NullLocator())
-
-
-def _add_legend(figure: mpl_figure.Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-  lines = [mpl_lines.Line2D([], [], **{"color": style.GREY, **look}) for look in looks.values()]
-  figure.legend(lines, list(looks), loc="outside upper left", ncols=len(lines), columnspacing=1.2)
+  Returns:
+    The figure.
+  """
+  thetas = theory.descending(smoothings["theta"])
+  color, of_theorem = style.COLORS[0], style.COLORS[1]
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 3.6))
+    panels = figure.subplots(1, len(thetas), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, theta in zip(panels, thetas):
+      here = smoothings[smoothings["theta"] == theta]
+      others, own = here[~here["is_theorems"]], here[here["is_theorems"]]
+      axes.plot("smoothing", "floor", data=here, color=style.GREY, linewidth=1.2)
+      axes.plot("smoothing", "bound", data=here, color=style.GREY, linestyle=theory.DASHED)
+      axes.plot("smoothing", "error", "o-", data=others, color=color, markersize=4)
+      axes.plot("smoothing", "error", "D", data=own, color=of_theorem, markersize=7)
+      axes.set(title=f"θ = {theta:g}", xlabel="ν")
+      theory.scale_logarithmically(axes)
+    panels[0].set_ylabel("F(averaged iterate) - min F")
+    theory.add_legend(
+      figure,
+      {
+        "error": dict(color=color, marker="o", markersize=4),
+        "the theorem’s ν": dict(color=of_theorem, linestyle="none", marker="D", markersize=7),
+        "floor": dict(),
+        "ν log(1 / θ)": dict(linestyle=theory.DASHED),
+      },
+    )
+    svg = style.to_svg(figure)
+  return style.Figure("smoothing", "Error against the smoothing ν", _SMOOTHING_CAPTION, svg)

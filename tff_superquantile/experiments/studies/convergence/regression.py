@@ -1,24 +1,13 @@
 """A federated problem with a known optimum: linear regression, one small data set a client.
 
 Client i has examples (x_ij, y_ij) and the loss F_i(w) = mean_j (x_ij . w - y_ij)^2 / 2; all clients
-share lambda / 2 |w|^2. With pi the weights of the clients, every objective of the paper is
-
-    F(w) = max { sum_i pi_i F_i(w) : pi in P } + lambda / 2 |w|^2
-         = sum_k omega_k F_(k)(w) + lambda / 2 |w|^2,
-
-where F_(1) >= F_(2) >= ... are the losses in descending order, omega the weights of the ranks, and
-P the convex hull of the permutations of omega. In F_theta the first theta n ranks share the weight;
-in its mean over the cohorts of m clients, bar F_theta, which a cohort's reweighting descends, the
-hypergeometric distribution spreads it.
+share lambda / 2 |w|^2.
 """
 
+from collections.abc import Callable
 import dataclasses
-from typing import Optional
 
 import numpy as np
-from scipy import stats
-
-from tff_superquantile import superquantile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +48,55 @@ class Problem:
     residuals = residuals.reshape(*residuals.shape[:-1], *self.labels.shape) - self.labels
     return 0.5 * np.mean(np.square(residuals), axis=-1)
 
+  def gradients(self, point: np.ndarray) -> np.ndarray:
+    """Returns the gradients [n, d] of the F_i at a point [d], without the regulariser."""
+    return self.hessians @ point - self.linear_terms
+
+  def mixed_hessian(self, point: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns the Hessian [d, d] of sum_i weights_i F_i, the same at all points."""
+    del point
+    return np.tensordot(weights, self.hessians, 1)
+
+  def local_training(
+    self, learning_rates: np.ndarray, local_steps: int
+  ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Returns tau steps on F_i + lambda / 2 |w|^2 of every client, averaged; see `rounds.Problem`.
+
+    A step is affine, so that all of them are one affine map a client.
+    """
+    n, d = self.num_clients, self.dimension
+    maps = np.empty([len(learning_rates), n, d * d + d])
+    for row, learning_rate in zip(maps, learning_rates):
+      matrices, offsets = self.local_maps(learning_rate, local_steps)
+      row[:] = np.concatenate([matrices.reshape(n, -1), offsets], axis=1)
+
+    def train(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+      mixed = weights @ maps[: len(points)]
+      matrices = mixed[..., : d * d].reshape(*points.shape, d)
+      return np.einsum("rsij,rsj->rsi", matrices, points) + mixed[..., d * d :]
+
+    return train
+
+  def local_maps(self, learning_rate: float, local_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tau gradient steps on F_i + lambda / 2 |w|^2 as w -> matrices_i w + offsets_i.
+
+    Args:
+      learning_rate: gamma.
+      local_steps: tau.
+
+    Returns:
+      (matrices [n, d, d], offsets [n, d]).
+    """
+    step = np.eye(self.dimension) - learning_rate * (
+      self.hessians + self.l2 * np.eye(self.dimension)
+    )
+    matrices = np.broadcast_to(np.eye(self.dimension), step.shape)
+    offsets = np.zeros([self.num_clients, self.dimension])
+    for _ in range(local_steps):
+      matrices = step @ matrices
+      offsets = np.einsum("ijk,ik->ij", step, offsets) + learning_rate * self.linear_terms
+    return matrices, offsets
+
   def objective(self, points: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Returns F [...] at points [..., d] for rank weights omega [n]."""
     descending = -np.sort(-self.losses(points), axis=-1)
@@ -68,43 +106,6 @@ class Problem:
     """Returns argmin of sum_i weights_i F_i(w) + lambda / 2 |w|^2, [d], for weights [n]."""
     hessian = np.tensordot(weights, self.hessians, 1) + self.l2 * np.eye(self.dimension)
     return np.linalg.solve(hessian, weights @ self.linear_terms)
-
-  def dual_value(self, weights: np.ndarray) -> float:
-    """Returns min over w of sum_i weights_i F_i(w) + lambda / 2 |w|^2, for weights [n]."""
-    point = self.minimiser(weights)
-    return float(weights @ self.losses(point) + 0.5 * self.l2 * point @ point)
-
-
-def rank_weights(num_clients: int, theta: float, cohort_size: Optional[int] = None) -> np.ndarray:
-  """Returns omega, the weight of the k-th largest of n losses in F_theta, or in bar F_theta.
-
-  The k-th largest of all is in the cohort with probability m / n, and then r of the k - 1 larger
-  ones with the hypergeometric probability; the r + 1-st of a cohort weighs at most 1 / (theta m).
-
-  Args:
-    num_clients: n.
-    theta: The tail fraction, in (0, 1].
-    cohort_size: m, of cohorts drawn without replacement; None for all clients.
-
-  Returns:
-    [n] weights that fall and sum to one.
-
-  Raises:
-    ValueError: If theta is outside (0, 1] or the cohort is not of 1 to n clients.
-  """
-  theta = superquantile.check_theta(theta)
-  size = num_clients if cohort_size is None else cohort_size
-  if not 1 <= size <= num_clients:
-    raise ValueError(f"Found cohort_size = {size}; expected it in 1..{num_clients}.")
-  tail = theta * size
-  of_cohort = np.clip(tail - np.arange(size), 0.0, 1.0) / min(tail, 1.0)
-  of_cohort /= of_cohort.sum()
-  if size == num_clients:
-    return of_cohort
-  larger = np.arange(num_clients)[:, None]
-  chances = stats.hypergeom.pmf(np.arange(size), num_clients - 1, larger, size - 1)
-  weights = size / num_clients * chances @ of_cohort
-  return weights / weights.sum()
 
 
 def build_problem(

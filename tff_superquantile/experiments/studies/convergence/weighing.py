@@ -5,6 +5,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from tff_superquantile import superquantile
+from tff_superquantile.experiments.studies.convergence import cutting
 
 
 class SmoothedDual:
@@ -25,6 +26,29 @@ class SmoothedDual:
     return superquantile.smoothed_dual_weights(
       losses, self._thetas[:active], self._smoothings[:active]
     )
+
+
+class ExactDual:
+  """Weighs by the dual weights of the cohort's losses: the largest theta m share the weight."""
+
+  def __init__(self, thetas: np.ndarray):
+    """Initializes the weighing.
+
+    Args:
+      thetas: [runs, seeds], tail fractions.
+    """
+    self._thetas, self._ranks = thetas, np.empty([0])
+
+  def __call__(self, losses: np.ndarray) -> np.ndarray:
+    """Returns weights of sum 1 for losses [r, seeds, m] of the first r runs."""
+    size = losses.shape[-1]
+    if not self._ranks.size:
+      of_thetas = [cutting.rank_weights(size, theta) for theta in self._thetas.flat]
+      self._ranks = np.reshape(of_thetas, [*self._thetas.shape, size])
+    weights = np.empty_like(losses)
+    order = np.argsort(-losses, axis=-1, kind="stable")
+    np.put_along_axis(weights, order, self._ranks[: len(losses)], -1)
+    return weights
 
 
 class PrimalDual:
@@ -59,9 +83,11 @@ class PrimalDual:
 
 
 def build(
-  thetas: np.ndarray, smoothings: np.ndarray, threshold_step: Optional[float]
+  thetas: np.ndarray, smoothings: np.ndarray, threshold_step: Optional[float] = None
 ) -> Callable[[np.ndarray], np.ndarray]:
-  """Returns a `SmoothedDual`, or with a step a `PrimalDual`."""
-  if threshold_step is None:
+  """Returns a `PrimalDual` for a step, else a `SmoothedDual`, or an `ExactDual` if all nu are 0."""
+  if threshold_step is not None:
+    return PrimalDual(thetas, threshold_step)
+  if smoothings.any():
     return SmoothedDual(thetas, smoothings)
-  return PrimalDual(thetas, threshold_step)
+  return ExactDual(thetas)
