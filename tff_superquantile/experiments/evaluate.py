@@ -143,12 +143,9 @@ def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.
       x, y, offsets = files.load(ids)
       examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
-      found.append(evaluator(weights))
+      found.append(evaluator(weights).columns())
       bar.update(len(ids))
-  columns = {
-    name: np.concatenate([getattr(one, name) for one in found]) for name in found[0]._fields
-  }
-  return {"client_id": columns.pop("client_ids"), **columns}
+  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
 def distribution_text(columns: Mapping[str, np.ndarray]) -> str:
