@@ -36,6 +36,7 @@ from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
@@ -168,9 +169,9 @@ def _personalize(
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   """Says how fine-tuning changes the errors, and the lead over FedAvg that is left."""
   means = tables.over_seeds(results)["mean"]
-  fed_avg = names.FED_AVG
+  fed_avg, unit = names.FED_AVG, units.PERCENT
   first = next((method for method in methods if method == fed_avg), methods[0])
-  levels = {metric: tables.percent(mean) for metric, mean in means[first].items()}
+  levels = {metric: unit.text(mean) for metric, mean in means[first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
     f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"
@@ -184,12 +185,11 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   changes = {
     when: tables.change(results, f"{when}.error.p90", fed_avg, best) for when in fine_tuning.WHEN
   }
-  num_seeds = len(changes["before"])
-  if not num_seeds:
+  if not (num_seeds := len(changes["before"])):
     return f"{text} FedAvg and {name} share no seed, so their difference may be the seeds’."
   text += (
-    f" At the 90th percentile, {name} differs from FedAvg by {tables.points(changes['before'])}"
-    f" points before fine-tuning and by {tables.points(changes['after'])} after it"
+    f" At the 90th percentile, {name} differs from FedAvg by {unit.points(changes['before'])}"
+    f" points before fine-tuning and by {unit.points(changes['after'])} after it"
   )
   unsure = [when for when in fine_tuning.WHEN if tables.is_unsure(changes[when])]
   caution = (
