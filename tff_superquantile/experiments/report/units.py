@@ -73,8 +73,8 @@ _UNITS = {
   "misclassification": Units(PERCENT, Unit("Cross-entropy", "nats", "nats")),
   # Labels that are numbers are standardised.
   "rmse": Units(
-    Unit("Root mean squared error", "standard deviations of the labels", "sd of the labels"),
-    Unit("Half the squared error", "variances of the labels", "variances of the labels"),
+    Unit("Root mean squared error", "standard deviations of the labels", "label sd"),
+    Unit("Half the squared error", "variances of the labels", "label var."),
   ),
 }
 

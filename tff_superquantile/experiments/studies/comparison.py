@@ -132,9 +132,8 @@ def _of_clients(
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
-      blocks.append(
-        table(groups, found.columns(third), results=found.results, title=title, note=note)
-      )
+      blocks.append(table(groups, found.columns(third), results=found.results, title=title))
+    blocks.append(page.Text(note))
     tails = tables.lowest_means(tables.of_groups(groups), tables.P90, found.compared())
     blocks += [page.Text(found.sentence(best)) for best in list(tails)[:1]]
     results.append(found.results)

@@ -94,13 +94,16 @@ class ErrorBySize:
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""
     effects, num_seeds = [], 0
-    for third in (_THIRDS[0], _THIRDS[-1]):
+    for third, subject in (
+      (_THIRDS[0], "the mean error of the smallest third of the test clients"),
+      (_THIRDS[-1], "that of the largest third"),
+    ):
       if third in self.titles:
         changes = tables.of_seed(self.results, method, f"test.{third}_third.error.change")
-        subject = f"the mean error of the {third} third of the test clients by number of examples"
         effects.append(self.unit.effect(changes, subject))
         num_seeds = len(changes)
-    return f"Against FedAvg, {method.label} {' and '.join(effects)}" + tables.over(num_seeds)
+    text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
+    return text + tables.over(num_seeds)
 
 
 def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
@@ -217,7 +220,7 @@ def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> b
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-      axes.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)  # The axis of all panels: not before all are drawn.
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(quantity.title, fontsize="medium")
     figure.legend(

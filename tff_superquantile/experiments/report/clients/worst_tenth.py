@@ -17,6 +17,7 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
+_VALUES = ("error", "loss")
 # The history of each run that has one, from `measure`.
 Histories = Mapping[run_folder.Run, pd.DataFrame]
 
@@ -55,15 +56,13 @@ def history(run: run_folder.Run) -> pd.DataFrame:
   table = pd.DataFrame(run.evaluations("test"))
   if table.empty:
     return table
-  table = table[table["round"] > 0].pivot(
-    index="round", columns="client_id", values=["error", "loss"]
-  )
-  # Clients without examples have no error.
-  table = table.loc[:, (slice(None), table["error"].notna().all())].astype(float)
-  if len(table) < 2 or table.empty:
+  table = table[table["round"] > 0]
+  errors, losses = (table.pivot(index="round", columns="client_id", values=v) for v in _VALUES)
+  is_known = errors.notna().all()  # Clients without examples have no error.
+  if len(errors) < 2 or not is_known.any():
     return pd.DataFrame()
-  error = table["error"].to_numpy()
-  found = worst(error, table["loss"].to_numpy())
+  error, loss = (values.loc[:, is_known].to_numpy() for values in (errors, losses))
+  found = worst(error, loss)
   number = found[-1].sum()
   return pd.DataFrame(
     {
@@ -74,7 +73,7 @@ def history(run: run_folder.Run) -> pd.DataFrame:
       "overlap": (found & found[-1]).sum(axis=1) / number,
       "chance": number / error.shape[1],
     },
-    index=table.index,
+    index=errors.index,
   )
 
 
