@@ -134,7 +134,8 @@ OUTPUT
     DIR/TASK/report.html       Tables and plots in one file.
     DIR/TASK/report.md, .csv   The tables.
     DIR/TASK/METHOD/seed_S/    A run: its flags, a CSV of rounds and one of
-                               clients, TensorBoard events, checkpoints, and a
+                               clients, the clients at each evaluation
+                               (Parquet), TensorBoard events, checkpoints, and a
                                manifest of versions. A private run has a ledger,
                                privacy.json, and nothing exact of its cohorts:
                                .venv/bin/python -m privacy.account audit RUN

@@ -169,7 +169,7 @@ class Run:
 
     Returns:
       Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
-      (nats) and `error` (fraction of the client's examples); empty if there is no such file.
+      (nats) and `error` (fraction of the examples, or RMSE in sd of the labels); empty if none.
     """
     read = self.__dict__.setdefault("_clients", {})  # Cached properties are kept there, too.
     if split not in read:
