@@ -24,7 +24,7 @@ DESCRIPTION
     is FedAvg.
 
     The first call makes the Python environment .venv beside this script (a
-    minute or two, 2.6 GB); later ones use it.
+    minute or two, 2.7 GB); later ones use it.
 
     The same command continues an interrupted one: finished runs are skipped,
     killed ones go on from their last checkpoint. Ctrl-C is safe at any time.
