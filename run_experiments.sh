@@ -24,7 +24,7 @@ DESCRIPTION
     is FedAvg.
 
     The first call makes the Python environment .venv beside this script (a
-    minute or two, 2.6 GB); later ones use it.
+    minute or two, 2.7 GB); later ones use it.
 
     The same command continues an interrupted one: finished runs are skipped,
     killed ones go on from their last checkpoint. Ctrl-C is safe at any time.
@@ -147,7 +147,8 @@ OUTPUT
     DIR/TASK/report.html       Tables and plots in one file.
     DIR/TASK/report.md, .csv   The tables.
     DIR/TASK/METHOD/seed_S/    A run: its flags, a CSV of rounds and one of
-                               clients, TensorBoard events, checkpoints, and a
+                               clients, the clients at each evaluation
+                               (Parquet), TensorBoard events, checkpoints, and a
                                manifest of versions. A private run has a ledger,
                                privacy.json, and nothing exact of its cohorts:
                                .venv/bin/python -m privacy.account audit RUN

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import hashlib
 import json
 import os
-from types import ModuleType
 from typing import Any, Optional
 
 from absl import logging
@@ -17,7 +16,6 @@ import numpy as np
 
 from tasks import data_set
 
-_PYARROW = "'pyarrow>=14,<22'"  # As in setup.cfg, for a shell.
 _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
 
 
@@ -36,25 +34,6 @@ def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
     stat = os.stat(path)
     facts.append((path, stat.st_size, stat.st_mtime_ns))
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def import_parquet(otherwise: str) -> ModuleType:
-  """Returns the module of pyarrow that reads Parquet files.
-
-  Args:
-    otherwise: What a user can do who does not want to install it.
-
-  Raises:
-    ValueError: If pyarrow is missing.
-  """
-  try:
-    from pyarrow import parquet
-  except ImportError:
-    raise ValueError(
-      "Found a Parquet file but no pyarrow, which reads it; install it by"
-      f" `.venv/bin/python -m pip install {_PYARROW}`, or {otherwise}."
-    ) from None
-  return parquet
 
 
 def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_set.DataSet) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from absl import logging
 import numpy as np
+from pyarrow import parquet
 import tensorflow as tf
 
-from tasks import user_files
 from tasks.emnist import writers
 
 FILE_NAME = "train-00000-of-00001.parquet"
@@ -27,7 +27,6 @@ def _not_femnist(path: str, reason: str) -> ValueError:
 
 def describe(path: str) -> str:
   """Says how many images the file has; raises a `ValueError` if it is another."""
-  parquet = user_files.import_parquet("take EMNIST in another form")
   try:
     with parquet.ParquetFile(path) as file:
       missing = set(_COLUMNS) - set(file.schema_arrow.names)
@@ -64,7 +63,6 @@ def iterate(path: str) -> Iterator[writers.Writer]:
     ValueError: If the file isn't of that form.
   """
   describe(path)
-  parquet = user_files.import_parquet("take EMNIST in another form")
   logging.info("Reading %s.", path)
   try:
     table = parquet.read_table(path, columns=list(_COLUMNS)).combine_chunks()

@@ -18,13 +18,11 @@ import zlib
 
 import numpy as np
 import pandas as pd
-
-from tasks import user_files
+from pyarrow import parquet
 
 FORMATS = (".csv", ".csv.gz", ".parquet")
 # The column of clients where the files' names are the clients'.
 FILE_NAME = "(file name)"
-_OTHERWISE = "write the table as CSV"
 _CHUNK_BYTES = 1 << 20
 _MOST_NAMES = 20
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
@@ -91,7 +89,6 @@ def _reading(path: str) -> Iterator[None]:
 def _columns_of(path: str) -> list[str]:
   """Returns the names of a file's columns."""
   if path.endswith(".parquet"):
-    parquet = user_files.import_parquet(_OTHERWISE)
     with _reading(path):
       names = parquet.read_schema(path).names
     return [name for name in names if not name.startswith(_INDEX)]
@@ -171,7 +168,7 @@ def read(paths: Sequence[str], client_column: Optional[str]) -> pd.DataFrame:
     with _reading(path):
       if path.endswith(".parquet"):
         # Without threads, which a fork of this process would lack.
-        whole_file = user_files.import_parquet(_OTHERWISE).read_table(path, use_threads=False)
+        whole_file = parquet.read_table(path, use_threads=False)
         table = whole_file.to_pandas(use_threads=False, ignore_metadata=True)
       else:
         table = pd.read_csv(

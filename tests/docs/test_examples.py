@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import problems
 import pytest
+
+from tff_superquantile.experiments.run.training import evaluation_files
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -62,6 +65,22 @@ def test_private_report_example(simulation_context, capsys):
   assert "(1, 1e-05)-differentially private" in capsys.readouterr().out
   value, standard_error = names["found"].quantile(0.9)
   assert abs(value - 0.9) < 5 * standard_error < 0.3
+
+
+def test_results_of_clients_example(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  folder = tmp_path / "results/synthetic/fed_avg/seed_0/clients"
+  folder.parent.mkdir(parents=True)
+  ids, rng = [f"client {i}" for i in range(20)], np.random.default_rng(0)
+  for number in (0, 50, 100):
+    error = rng.permutation(18).tolist() + [20, 30]  # The same two are worst, but before training.
+    if number == 0:
+      error.reverse()
+    columns = dict(client_id=ids, num_examples=[9] * 20, loss=[1.0] * 20, error=error)
+    evaluation_files.write(folder, number, {"test": columns, "validation": columns})
+  exec(_block("docs/how_to/read_results.md", 1), names := {})
+  assert names["times_worst"].to_dict() == {i: 2 * (i in ids[-2:]) for i in ids}
+  assert capsys.readouterr().out.count("client") == 6  # The index' name, too.
 
 
 def test_secure_example():

@@ -208,3 +208,4 @@ def assert_same_results(run, other):
   assert rows(run) == rows(other)
   names = ("metrics.json", "train_clients.csv", "validation_clients.csv", "test_clients.csv")
   assert contents(run, names) == contents(other, names)
+  assert contents(run / "clients") == contents(other / "clients") != {}

@@ -126,7 +126,9 @@ def test_regression_reports_its_own_error(lab, regression):
     for name in ("loss", "error")
   )
   np.testing.assert_allclose(errors, np.sqrt(2 * losses), rtol=1e-5)
-  assert own_report(lab).count("Root mean squared error, relative to") == 1
+  report = own_report(lab)
+  assert report.count("Root mean squared error of test clients in standard deviations of the") == 1
+  assert "nats" not in report
 
 
 def own_report(lab):

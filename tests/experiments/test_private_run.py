@@ -14,6 +14,7 @@ import stat
 import commands
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ import tasks
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
@@ -180,7 +182,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   found = {path.name for path in run.iterdir()}
   assert found == {
     *("flags.txt", "manifest.json", "privacy.json", "rounds.csv", "metrics.json", "lock"),
-    *("validation_clients.csv", "test_clients.csv", "weights.npz", "checkpoints"),
+    *("validation_clients.csv", "test_clients.csv", "weights.npz", "checkpoints", "clients"),
   }
   assert (run / "lock").read_bytes() == b""
   contents = commands.contents(run)
@@ -198,6 +200,12 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
       rows = list(csv.reader(file))
     assert rows[0] == ["client_id", "num_examples", "loss", "error"]
     assert {row[0].rpartition("_")[0] for row in rows[1:]} == {name.partition("_")[0]}
+  evaluated = pd.read_parquet(run / "clients")
+  assert set(evaluated["split"]) == {"test"}
+  assert set(evaluated["client_id"].str.rpartition("_")[0]) == {"test"}
+  # One time for all: differences would tell how long rounds took.
+  times = {path.stat().st_mtime for path in (run / "clients").iterdir()}
+  assert times == {manifest_lib.seconds(json.loads(contents["manifest.json"])["started"])}
   assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   manifest = json.loads(contents["manifest.json"])
   assert set(manifest) == {

@@ -72,6 +72,7 @@ def test_run_says_where_it_is_and_shows_progress_and_nothing_else(base):
 def test_run_leaves_its_files_in_one_folder(base):
   assert {path.name for path in base.path.iterdir()} >= {
     *("flags.txt", "manifest.json", "rounds.csv", "metrics.json", "checkpoints", "tensorboard"),
+    "clients",
     *("train_clients.csv", "validation_clients.csv", "test_clients.csv"),
   }
   left = [name for name in commands.contents(base.path) if "temp" in name or "tmp" in name]
@@ -237,6 +238,7 @@ def steps(lab, base):
 # What a run leaves that is killed while it writes.
 _LEFT = (
   *(".privacy.json.0123abcd.tmp", "checkpoints/.noise_key.89abcdef.tmp"),
+  "clients/.round_0000040.parquet.0123abcd.tmp",
   "checkpoints/program_state_31_temp1234/saved_model.pb",
 )
 

@@ -161,7 +161,6 @@ def test_all_forms_of_a_table_hold_the_same(ask, table, tmp_path, form):
       table.to_csv(file, index=False)
     one, request = ask(None, "visits.csv.gz")
   elif form == "parquet":
-    pytest.importorskip("pyarrow", reason="pyarrow, which reads Parquet, is not installed")
     table.to_parquet(tmp_path / "visits.parquet")
     one, request = ask(None, "visits.parquet")
   else:
@@ -363,13 +362,6 @@ def test_folders_with_mistakes_are_refused(ask, tmp_path):
   (folder / "0.csv.gz").write_bytes(gzip.compress(b"outcome,v\n0,1\n"))
   with pytest.raises(ValueError, match="two files for the client '0'"):
     ask(None, "clients", client_column=None)
-
-
-def test_parquet_without_pyarrow_says_what_to_install(ask, tmp_path, monkeypatch):
-  monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-  (tmp_path / "visits.parquet").write_bytes(b"PAR1")
-  with pytest.raises(ValueError, match="pip install 'pyarrow>="):
-    ask(None, "visits.parquet")
 
 
 def test_clients_keep_their_names(ask):

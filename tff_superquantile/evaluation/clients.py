@@ -62,6 +62,11 @@ class ClientMetrics(NamedTuple):
   loss: np.ndarray
   error: np.ndarray
 
+  def columns(self) -> dict[str, Any]:
+    """Returns the values of the clients by the names that they have in files."""
+    columns = self._asdict()
+    return {"client_id": columns.pop("client_ids"), **columns}
+
 
 def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
   """Stacks the clients' data sets of batches (x, y), as TFF's tutorials make them."""

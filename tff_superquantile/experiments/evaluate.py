@@ -36,7 +36,7 @@ from tff_superquantile.experiments.run import run_folder
 _SPLITS = ("test", "train", "validation")
 _NUMBERS = ("num_train_clients", "num_test_clients", "min_examples_per_client")
 _CLIENTS_AT_ONCE = 64  # Memory holds the examples of so many.
-_ROW = "  {:<14}{:>10}{:>10}"
+_ROW = "  {:<14}{:>15}{:>10}"
 _TITLES = {
   "std": "sd",
   "superquantile_90": "worst 10 %",
@@ -85,7 +85,7 @@ def evaluate(
 
   Returns:
     Arrays of shape [clients] by column: `client_id`, `num_examples`, `loss` (nats) and `error`
-    (fraction of a client's examples).
+    (fraction of a client's examples, or root mean squared error in standard deviations of labels).
 
   Raises:
     ValueError: If there is no such run or split, the data are another task's, or exact numbers of
@@ -143,24 +143,31 @@ def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.
       x, y, offsets = files.load(ids)
       examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
-      found.append(evaluator(weights))
+      found.append(evaluator(weights).columns())
       bar.update(len(ids))
-  columns = {
-    name: np.concatenate([getattr(one, name) for one in found]) for name in found[0]._fields
-  }
-  return {"client_id": columns.pop("client_ids"), **columns}
+  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
-def distribution_text(columns: Mapping[str, np.ndarray]) -> str:
-  """Describes the distribution of clients' losses and errors in a table for a terminal."""
+def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
+  """Describes the distribution of clients' losses and errors in a table for a terminal.
+
+  Args:
+    columns: From `evaluate`.
+    kind: How errors are measured, from `finished_run.error_kind`.
+
+  Returns:
+    Lines of text.
+  """
   from tff_superquantile import evaluation
+  from tff_superquantile.experiments.report import units
 
+  unit = units.of_error(kind).error
   error, loss = (evaluation.describe(columns[name]) for name in ("error", "loss"))
   rows = [
-    _ROW.format(_TITLES.get(name, name), f"{100 * error[name] + 0.0:.1f}", f"{loss[name]:.3f}")
+    _ROW.format(_TITLES.get(name, name), unit.number(error[name]), f"{loss[name]:.3f}")
     for name in error
   ]
-  return "\n".join([_ROW.format("", "error, %", "loss"), *rows])
+  return "\n".join([_ROW.format("", f"error, {unit.symbol}", "loss"), *rows])
 
 
 def _main(args: argparse.Namespace) -> None:
@@ -176,7 +183,7 @@ def _main(args: argparse.Namespace) -> None:
     f"{args.folder}: {len(columns['client_id'])} {args.split} clients with"
     f" {columns['num_examples'].sum()} examples."
   )
-  print(distribution_text(columns))
+  print(distribution_text(columns, finished_run.error_kind(finished_run.find(args.folder))))
   if args.out is not None:
     print(f"Written: {args.out}")
 

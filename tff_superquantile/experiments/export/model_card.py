@@ -18,12 +18,13 @@ from tff_superquantile import superquantile
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
 FILE_NAME = "MODEL_CARD.md"
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 _TAIL = 0.1
-_NUM_SIZES = 3
 _OF_NUMBERS = (
   "prediction, in the unit of the labels; model.npz has none, but the network's weights by name,"
   " and the network predicts labels of mean 0 and standard deviation 1"
@@ -62,7 +63,8 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     ValueError: If the run is private and has no ledger, or one that cannot be read.
   """
   errors = run.clients("test").get("error", np.array([]))
-  sizes = run.clients("test").get("num_examples", np.array([]))
+  client_sizes = run.clients("test").get("num_examples", np.array([]))
+  unit = units.of_run(run).error
   baseline = _find_fed_avg(run)
   fed_avg = None if baseline is None else baseline.clients("test")["error"]
   use = {"Input": raw, "Output": _OUTPUTS, "Labels": " ".join(labels)}
@@ -73,16 +75,16 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     _listing("How to use it", use),
   ]
   if len(errors):
-    blocks += [_distribution(errors, fed_avg), _by_size(sizes, errors, fed_avg)]
+    blocks += [_distribution(unit, errors, fed_avg), _by_size(unit, client_sizes, errors, fed_avg)]
   if fed_avg is not None:
-    blocks.append(page.Text(_who_gains(errors, fed_avg)))
+    blocks.append(page.Text(_who_gains(unit, errors, fed_avg)))
   blocks += _privacy(run)
   card = page.Page(
     name=FILE_NAME,
     title="Model card",
     question=f"{run.task_title}, {run.method.label}",
     scope=f"Seed {run.seed}",
-    summary=_summary(errors),
+    summary=_summary(errors, unit),
     blocks=blocks,
   )
   return page.render(card, "md")
@@ -93,15 +95,15 @@ def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
   return tables.Table(title, [], rows, kind="words")
 
 
-def _summary(errors: np.ndarray) -> str:
+def _summary(errors: np.ndarray, unit: units.Unit) -> str:
   if not len(errors):
     return "The run left no errors of test clients."
+  p90 = superquantile.percentile(errors, 90)
+  tail = superquantile.superquantile(errors, _TAIL)
   return (
-    f"On {len(errors)} test clients, who never trained, the error is"
-    f" {tables.percent(errors.mean())} on average, at most"
-    f" {tables.percent(superquantile.percentile(errors, 90))} for nine of ten clients, and"
-    f" {tables.percent(superquantile.superquantile(errors, _TAIL))} on average over the worst-off"
-    " tenth."
+    f"On {len(errors)} test clients, who never trained, the error is {unit.text(errors.mean())} on"
+    f" average, at most {unit.text(p90)} for nine of ten clients, and {unit.text(tail)} on average"
+    " over the worst-off tenth."
   )
 
 
@@ -141,10 +143,12 @@ def _find_fed_avg(run: run_folder.Run) -> Optional[run_folder.Run]:
   return found if ids and finished_run.has_clients(found, "test", ids) else None
 
 
-def _row(name: str, error: float, fed_avg: Optional[float], *extra: str) -> tables.Row:
-  cells = [*extra, tables.number(100 * error)]
+def _row(
+  unit: units.Unit, name: str, error: float, fed_avg: Optional[float], *extra: str
+) -> tables.Row:
+  cells = [*extra, unit.number(error)]
   if fed_avg is not None:
-    cells += [tables.number(100 * fed_avg), tables.number(100 * (error - fed_avg), sign=True)]
+    cells += [unit.number(fed_avg), unit.number(error - fed_avg, sign=True)]
   return tables.Row(name, [*map(tables.Cell, cells)])
 
 
@@ -153,7 +157,9 @@ def _headings(first: str, fed_avg: Optional[np.ndarray], *extra: str) -> list[st
   return [first, *extra, "this model", *compared]
 
 
-def _distribution(errors: np.ndarray, fed_avg: Optional[np.ndarray]) -> tables.Table:
+def _distribution(
+  unit: units.Unit, errors: np.ndarray, fed_avg: Optional[np.ndarray]
+) -> tables.Table:
   """Describes the test clients' errors [n], beside those under FedAvg."""
 
   def statistics(values: np.ndarray) -> dict[str, float]:
@@ -164,41 +170,38 @@ def _distribution(errors: np.ndarray, fed_avg: Optional[np.ndarray]) -> tables.T
     }
 
   other = {} if fed_avg is None else statistics(fed_avg)
-  rows = [_row(name, value, other.get(name)) for name, value in statistics(errors).items()]
+  rows = [_row(unit, name, value, other.get(name)) for name, value in statistics(errors).items()]
   note = "Each client counts once. p90: nine of ten clients have at most this error."
-  return tables.Table("Error of the test clients in %", _headings("", fed_avg), rows, note)
+  title = f"Error of the test clients in {unit.name}"
+  return tables.Table(title, _headings("", fed_avg), rows, note)
 
 
-def _by_size(sizes: np.ndarray, errors: np.ndarray, fed_avg: Optional[np.ndarray]) -> tables.Table:
-  """Describes the mean errors of small, middling and large clients.
-
-  Terciles of the number of examples; clients of one size are in one tercile, so that there may be
-  fewer than three.
-  """
-  bounds = np.quantile(sizes, np.arange(1, _NUM_SIZES) / _NUM_SIZES)
-  terciles = np.searchsorted(bounds, sizes, side="left")
+def _by_size(
+  unit: units.Unit, client_sizes: np.ndarray, errors: np.ndarray, fed_avg: Optional[np.ndarray]
+) -> tables.Table:
+  """Describes the mean errors of small, middling and large clients."""
+  terciles = sizes.terciles(client_sizes, client_sizes)
   rows = []
   for tercile in np.unique(terciles):
     its = terciles == tercile
-    least, most = (f"{size:.0f}" for size in (sizes[its].min(), sizes[its].max()))
-    name = least if least == most else f"{least} to {most}"
+    name = sizes.span(client_sizes[its])
     other = None if fed_avg is None else fed_avg[its].mean()
-    rows.append(_row(name, errors[its].mean(), other, str(its.sum())))
-  title = "Mean error in % by a client's number of examples"
+    rows.append(_row(unit, name, errors[its].mean(), other, str(its.sum())))
+  title = f"Mean error in {unit.name} by a client's number of examples"
   return tables.Table(title, _headings("examples", fed_avg, "clients"), rows)
 
 
-def _who_gains(errors: np.ndarray, fed_avg: np.ndarray) -> str:
+def _who_gains(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray) -> str:
   """Says who gains and who pays against FedAvg."""
-  change = 100 * (errors - fed_avg)
+  change = errors - fed_avg
   worst = fed_avg >= superquantile.percentile(fed_avg, 90)
   best = fed_avg <= superquantile.percentile(fed_avg, 10)
   return (
     f"Against FedAvg, {np.sum(change < 0)} of {len(errors)} test clients have a lower error,"
     f" {np.sum(change > 0)} a higher one and {np.sum(change == 0)} the same. The error of the tenth"
-    f" that FedAvg serves worst changes by {tables.number(change[worst].mean(), sign=True)} points"
-    f" on average, that of the tenth that it serves best by"
-    f" {tables.number(change[best].mean(), sign=True)}."
+    f" that FedAvg serves worst changes by {unit.number(change[worst].mean(), sign=True)}"
+    f"{unit.change} on average, that of the tenth that it serves best by"
+    f" {unit.number(change[best].mean(), sign=True)}."
   )
 
 

@@ -10,13 +10,14 @@ import pandas as pd
 
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 _MEAN = "test.error.mean"
 _CHANGES_NOTE = (
   "The 90th percentile of a method’s test errors less that of FedAvg with the same budget and seed,"
-  " in percentage points: mean ± standard deviation over seeds; the lowest of a budget is bold."
+  " in {}: mean ± standard deviation over seeds; the lowest of a budget is bold."
   " Parameters that are tuned on validation clients spend a budget of their own, which these do not"
   " include."
 )
@@ -45,6 +46,7 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
     FedAvg has no run with a budget.
   """
   results = tables.of_groups(groups)
+  unit = units.of(groups).error
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   of_budget: dict[tuple[str, float | None], names.Name]
   of_budget = {(m.without_epsilon, m.epsilon): m for m in groups}
@@ -68,18 +70,22 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
       if changes is None:
         cells.append(tables.Cell("–"))
         continue
-      text, _, spread = tables.points(changes).partition(" ")
+      text, _, spread = unit.points(changes).partition(" ")
       cells.append(tables.Cell(text, spread, changes.mean() == lowest[epsilon]))
     rows.append(tables.Row(family.label, cells))
   headings = ["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
   return tables.Table(
-    "The tail against FedAvg of the same budget", headings, rows if found else [], _CHANGES_NOTE
+    "The tail against FedAvg of the same budget",
+    headings,
+    rows if found else [],
+    _CHANGES_NOTE.format(unit.name if unit.change == "" else f"percentage{unit.change}"),
   )
 
 
 def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
   results, methods = _of_budgets(groups)
+  unit = units.of(groups).error
   results = results.dropna(subset="epsilon").sort_values("epsilon")
   looks = style.palette(methods)
   with style.theme():
@@ -93,8 +99,8 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
         axes.errorbar(
           # Points lie side by side, so that the bars of methods do not hide each other.
           curve["epsilon"] * (1.0 + 0.012 * index),
-          100 * curve["mean"],
-          yerr=100 * curve["sd"].fillna(0.0),
+          unit.factor * curve["mean"],
+          yerr=unit.factor * curve["sd"].fillna(0.0),
           color=looks[method].color,
           linestyle=looks[method].dash,
           marker="o",
@@ -107,7 +113,7 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
       axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(results["epsilon"].unique())))
       axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
       axes.xaxis.set_minor_locator(ticker.NullLocator())
-    panels[0].set_ylabel("Error of the test clients (%)")
+    panels[0].set_ylabel(unit.axis("Error of the test clients"))
     style.add_legend(figure, looks, methods)
     svg = style.to_svg(figure)
   return style.Figure(
@@ -127,7 +133,8 @@ def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
   wide = results[results["metric"].isin(metrics)].pivot(
     index=["family", "epsilon"], columns="metric", values="mean"
   )
-  wide = (100 * wide).reset_index()
+  unit = units.of(groups).error
+  wide = (unit.factor * wide).reset_index()
   looks = style.palette(methods)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 4.2))
@@ -144,7 +151,7 @@ def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
         )
       public = own[own["epsilon"].isna()]
       axes.plot(public[_MEAN], public[tables.P90], "*", color=look.color, markersize=9)
-    axes.set(xlabel="Mean error (%)", ylabel="90th percentile of the error (%)")
+    axes.set(xlabel=unit.axis("Mean error"), ylabel=unit.axis("90th percentile of the error"))
     style.add_legend(figure, looks, methods)
     svg = style.to_svg(figure)
   return style.Figure(

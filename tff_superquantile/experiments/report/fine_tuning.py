@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report.clients import distributions
 from tff_superquantile.experiments.run.names import Name
 
 WHEN = ("before", "after")
@@ -94,7 +94,7 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
   """
   looks = style.palette(list(pooled))
   columns = [f"error_{when}" for when in WHEN]
-  edges = clients.bin_edges(100 * max(np.nanmax(found[columns]) for found in pooled.values()))
+  edges = distributions.bin_edges(100 * max(np.nanmax(found[columns]) for found in pooled.values()))
   with style.theme():
     figure, panels = style.grid(len(pooled), 2.1)
     for axes, (method, found) in zip(panels, pooled.items()):

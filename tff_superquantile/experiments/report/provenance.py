@@ -10,6 +10,7 @@ from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
@@ -20,8 +21,8 @@ _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
 _CRITERIA = {
-  preset_lib.VALIDATION_P90: "90th percentile of the validation clients’ error, %",
-  preset_lib.TRAIN_LOSS: "mean loss of the training clients, nats",
+  preset_lib.VALIDATION_P90: "90th percentile of the validation clients’ error",
+  preset_lib.TRAIN_LOSS: "mean loss of the training clients",
 }
 
 
@@ -62,13 +63,18 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
 
-def searches(folder: pathlib.Path) -> list[tables.Table]:
-  """Lists the tried and the chosen values of a task's grid searches, if there were any."""
+def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table]:
+  """Lists the tried and the chosen values of a task's grid searches, if there were any.
+
+  Args:
+    folder: The task's folder.
+    task_units: The units of its errors and losses.
+  """
   rows = []
   for search in run_files.read_json(folder / tuning.FILE_NAME, list):
-    percent = 100 if ".error." in search["criterion"] else 1
+    unit = task_units.error if ".error." in search["criterion"] else task_units.loss
     flags = ", ".join(f"--{name}" for name in search["chosen"])
-    criterion = _CRITERIA.get(search["criterion"], search["criterion"])
+    criterion = f"{_CRITERIA.get(search['criterion'], search['criterion'])}, {unit.name}"
     cells = [tables.Cell(f"{criterion} by {flags}")]
     tried = search["tried"]
     if len(tried) > _MOST_TRIED:
@@ -77,7 +83,7 @@ def searches(folder: pathlib.Path) -> list[tables.Table]:
     for candidate in tried:
       result = candidate.pop("result")
       values = ", ".join(f"{value:g}" for value in candidate.values())
-      outcome = "failed" if result is None else f"{percent * result:.3g}"
+      outcome = "failed" if result is None else f"{unit.factor * result:.3g}"
       cells.append(tables.Cell(f"{values}: {outcome}", best=candidate == search["chosen"]))
     rows.append(tables.Row(_title(search["method"]), cells))
   note = (
@@ -91,14 +97,6 @@ def _title(algorithm: str) -> str:
   """Returns the title of the method that a search tuned."""
   method = methods.METHODS.get(algorithm)
   return names.printable(algorithm) if method is None else method.title
-
-
-def units(run: run_folder.Run) -> dict[str, str]:
-  """Returns the words for the "error" of a client, and for what the "loss" is measured in."""
-  if run.manifest.get("error") == "rmse":
-    error = "Root mean squared error, relative to the labels’ standard deviation,"
-    return {"error": error, "loss": "of half its square"}
-  return {"error": "Misclassification error", "loss": "in nats"}
 
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:

@@ -11,11 +11,17 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 # More points than pixels only make the page heavy.
 _MAX_POINTS = 400
+_ERRORS = {
+  "mean": "Mean error",
+  "p90": "90th percentile of error",
+  "superquantile_90": "Error of worst 10 %",
+}
 
 
 class _Panel(NamedTuple):
@@ -29,6 +35,7 @@ class _Panel(NamedTuple):
 
 def error_by_round(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
+  unit = units.of(groups).error
   return style.Figure(
     "error-by-round",
     "Error against rounds",
@@ -39,17 +46,17 @@ def error_by_round(groups: run_folder.Groups) -> style.Figure:
     _panels(
       groups,
       "error against rounds",
-      (
-        _Panel("test_error_mean", "Mean error (%)", 100),
-        _Panel("test_error_p90", "90th percentile of error (%)", 100),
-        _Panel("test_error_superquantile_90", "Error of worst 10 % (%)", 100),
-      ),
+      [
+        _Panel(f"test_error_{statistic}", unit.axis(title), unit.factor)
+        for statistic, title in _ERRORS.items()
+      ],
     ),
   )
 
 
 def selection_by_round(groups: run_folder.Groups) -> style.Figure:
   """Draws the number of clients that trained, and the threshold, against rounds."""
+  unit = units.of(groups).loss
   return style.Figure(
     "selection-by-round",
     "Selected clients and threshold",
@@ -62,7 +69,7 @@ def selection_by_round(groups: run_folder.Groups) -> style.Figure:
       "selected clients against rounds",
       (
         _Panel("tail_size", "Clients that trained", is_smooth=True),
-        _Panel("threshold", "Threshold (loss, nats)", is_smooth=True),
+        _Panel("threshold", f"Threshold (loss, {unit.symbol})", is_smooth=True),
       ),
     ),
   )
@@ -70,12 +77,13 @@ def selection_by_round(groups: run_folder.Groups) -> style.Figure:
 
 def loss_by_round(groups: run_folder.Groups) -> style.Figure:
   """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
+  unit = units.of(groups).loss
   return style.Figure(
     "loss-by-round",
     "Loss against rounds",
-    "Cross-entropy in nats, mean over seeds, band as above; training and cohort losses are moving"
-    " means over a fiftieth of the rounds. Look for a loss that still falls (train longer) or that"
-    " rises (a smaller learning rate).",
+    f"{unit.quantity} in {unit.name}, mean over seeds, band as above; training and cohort losses"
+    " are moving means over a fiftieth of the rounds. Look for a loss that still falls (train"
+    " longer) or that rises (a smaller learning rate).",
     _panels(
       groups,
       "loss against rounds",
@@ -106,7 +114,7 @@ def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -
   looks = style.palette(list(groups))
   drawn = []
   for panel in panels:
-    curves = {method: _over_seeds(runs, panel) for method, runs in groups.items()}
+    curves = {method: _of_runs(runs, panel) for method, runs in groups.items()}
     curves = {method: curve for method, curve in curves.items() if not curve.empty}
     if curves:
       drawn.append((panel, curves))
@@ -149,8 +157,23 @@ def add_curve(
     axes.fill_between(curve.index, low, high, color=look.color, alpha=alpha, linewidth=0)
 
 
-def _over_seeds(runs: Sequence[run_folder.Run], panel: _Panel) -> pd.DataFrame:
-  """Returns mean and standard deviation over seeds by round; empty if no run has the column."""
+def over_seeds(curves: Sequence[pd.Series]) -> pd.DataFrame:
+  """Averages curves over seeds.
+
+  Args:
+    curves: Values by round, one curve a seed; seeds may lack different rounds.
+
+  Returns:
+    The columns "mean" and "std" (NaN for one seed) by round, at no more rounds than can be seen.
+  """
+  table = pd.concat(curves, axis=1).sort_index()
+  kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
+  table = table.iloc[np.unique(kept)] if len(table) else table
+  return pd.DataFrame({"mean": table.mean(axis=1), "std": table.std(axis=1)})
+
+
+def _of_runs(runs: Sequence[run_folder.Run], panel: _Panel) -> pd.DataFrame:
+  """Averages a column of runs over seeds; empty if no run has it."""
   curves = []
   for run in runs:
     rounds = run.rounds
@@ -160,11 +183,7 @@ def _over_seeds(runs: Sequence[run_folder.Run], panel: _Panel) -> pd.DataFrame:
       window = 2 * (len(values) // 100) + 1
       values = values.rolling(window, center=True, min_periods=1).mean()
     curves.append(values)
-  # Seeds may lack different rounds: a round without a tail has no threshold.
-  table = pd.concat(curves, axis=1).sort_index()
-  kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
-  table = table.iloc[np.unique(kept)] if len(table) else table
-  return pd.DataFrame({"mean": table.mean(axis=1), "std": table.std(axis=1)})
+  return over_seeds(curves)  # A round without a tail has no threshold.
 
 
 def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:

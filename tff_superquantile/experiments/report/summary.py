@@ -1,34 +1,45 @@
-"""The figures of a comparison: which there are, for which methods, and method beside method."""
+"""The summary of a comparison and its figures: which there are, and for which methods."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
+import functools
+import math
 
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
+import pandas as pd
 
 from tff_superquantile.experiments.report import budgets
-from tff_superquantile.experiments.report import clients
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import distributions
+from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.report.clients import worst_tenth
+from tff_superquantile.experiments.report.clients import worst_tenth_figures
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
+_MEAN = "test.error.mean"
+_TAIL = "the 90th percentile of the test clients’ error"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
 # Figures that have no room for any number of methods.
 _FIGURES = (
-  clients.error_histogram,
-  clients.loss_histogram,
-  clients.error_against_size,
-  clients.loss_against_size,
+  distributions.error_histogram,
+  distributions.loss_histogram,
+  sizes.error_against_size,
+  sizes.loss_against_size,
   rounds.error_by_round,
   rounds.selection_by_round,
   rounds.loss_by_round,
 )
+_HISTORIES = (worst_tenth_figures.error_by_round, worst_tenth_figures.overlap_by_round)
 _CONTENDERS_NOTE = (
   " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
   " percentiles are drawn."
@@ -82,11 +93,14 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   return {method: runs for method, runs in groups.items() if method in shown}
 
 
-def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
+def draw(
+  groups: run_folder.Groups, histories: worst_tenth.Histories | None = None
+) -> tuple[list[style.Figure], list[str]]:
   """Draws every figure that the runs have the data for.
 
   Args:
     groups: Finished runs by method.
+    histories: Those of the worst-off tenth; None to measure them.
 
   Returns:
     The figures, and for each that is left out a sentence that says why.
@@ -97,7 +111,12 @@ def draw(groups: run_folder.Groups) -> tuple[list[style.Figure], list[str]]:
   if len({method.epsilon for method in groups} - {None}) > 1:
     figures += [budgets.error_by_epsilon(groups), budgets.tail_against_mean(groups)]
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
-  drawn = [(error_by_method, at_one_budget, ""), *((one, shown, note) for one in _FIGURES)]
+  if histories is None:
+    histories = worst_tenth.measure(shown)
+  of_rounds = (functools.partial(one, histories=histories) for one in _HISTORIES)
+  of_methods: tuple[Callable[..., style.Figure], ...] = (*_FIGURES, *of_rounds)
+  drawn: list[tuple[Callable[..., style.Figure], run_folder.Groups, str]]
+  drawn = [(error_by_method, at_one_budget, ""), *((one, shown, note) for one in of_methods)]
   for draw_one, methods, remark in drawn:
     try:
       figure = draw_one(methods)
@@ -112,20 +131,21 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and tail of the test error of every method, a row for each as in the table."""
   results = tables.over_seeds(tables.of_groups(groups))
   metrics = {
-    "test.error.mean": "Mean error (%)",
-    tables.P90: "90th percentile (%)",
-    "test.error.superquantile_90": "Worst 10 % (%)",
+    "test.error.mean": "Mean error",
+    tables.P90: "90th percentile",
+    "test.error.superquantile_90": "Worst 10 %",
   }
   panels = [metric for metric in metrics if metric in results.index.get_level_values("metric")]
   if len(groups) < 2 or not panels:
     raise style.NothingToDraw("No figure of all methods: there are not two to compare.")
   methods = list(groups)
+  unit = units.of(groups).error
   looks = style.palette(methods, list(contenders(groups)))
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 0.7 + 0.27 * len(methods)))
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, metric in zip(grid, panels):
-      entries = 100 * results.xs(metric, level="metric")
+      entries = unit.factor * results.xs(metric, level="metric")
       for method, entry in entries[np.isfinite(entries["mean"])].iterrows():
         if method.is_fed_avg:
           axes.axvline(entry["mean"], color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
@@ -138,7 +158,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
           markersize=5,
           elinewidth=1.4,
         )
-      axes.set_title(metrics[metric])
+      axes.set_title(unit.axis(metrics[metric]))
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
     grid[0].set_yticks(range(len(methods)), [style.label(method.label, 48) for method in methods])
     grid[0].set_ylim(len(methods) - 0.4, -0.6)
@@ -151,3 +171,68 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
     " right) and not far right of it in the mean.",
     svg,
   )
+
+
+def summarize(groups: run_folder.Groups) -> str:
+  """Summarizes the runs in a few sentences; of private methods, those of the middle budget.
+
+  Of the methods whose baseline is there, FedAvg with the same options, the one with the lowest 90th
+  percentile of the test error is compared with it, seed by seed over the seeds that both have.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    Plain text, errors and their differences in the unit of the task.
+  """
+  groups, epsilon = at_one_epsilon(groups)
+  results, unit = tables.of_groups(groups), units.of(groups).error
+  budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
+  tails = tables.lowest_means(results, tables.P90, groups)
+  if not tails:
+    return f"{budget}No method reports {_TAIL}."
+  baselines = names.baselines(tails)
+  rivals = [method for method in tails if method in baselines]
+  if not rivals:
+    best = next((method for method in tails if not method.is_fed_avg), next(iter(tails)))
+    missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
+    return (
+      f"{budget}With {best.label}, {_TAIL} is {unit.text(tails[best])}; there is no result of"
+      f" {missing} to compare with."
+    )
+  best = rivals[0]
+  name, fed_avg = best.label, names.said_of(baselines[best])
+  effect, changes = _effect(results, baselines[best], best, unit)
+  if len(rivals) == 1:
+    subject = f"Against {fed_avg}, {name}"
+  elif effect.startswith("lowers"):
+    of_all = f"Of {len(rivals)} methods compared with {fed_avg}"
+    subject = f"{of_all}, {name} does best by the worst-off clients: it"
+  else:
+    of_all = f"None of {len(rivals)} methods serves the worst-off clients better than {fed_avg}"
+    subject = f"{of_all}; {name} comes closest: it"
+  text = f"{budget}{subject} {effect}"
+  if changes.empty:
+    return f"{text}; the two share no seed, so part of the difference may be the seeds’."
+  caution = " The change of the percentile is no larger than its standard deviation over seeds."
+  return text + tables.over(len(changes), caution if tables.is_unsure(changes) else "")
+
+
+def _effect(
+  results: pd.DataFrame, fed_avg: str, method: str, unit: units.Unit
+) -> tuple[str, pd.Series]:
+  """Returns the change of FedAvg's error by a method as a clause, and its changes of the tail."""
+  changes = tables.change(results, tables.P90, fed_avg, method)
+
+  def level(name: str, metric: str) -> float:
+    values = tables.of_seed(results, name, metric)
+    # Methods that share no seed are compared over all of theirs.
+    return values[changes.index].mean() if len(changes) else values.mean()
+
+  before, after = (level(name, tables.P90) for name in (fed_avg, method))
+  shown = pd.Series([after - before]) if changes.empty else changes
+  levels = f"{unit.text(before)} → {unit.text(after)}"
+  effect = f"{unit.effect(shown, _TAIL)} ({levels})"
+  if math.isfinite(mean := level(method, _MEAN) - level(fed_avg, _MEAN)):
+    effect += f" and changes the mean by {unit.number(mean, sign=True)}{unit.change}"
+  return effect, changes

@@ -73,6 +73,7 @@ class Column(NamedTuple):
   factor: float = 100.0
   decimals: int | None = 1
   contest: bool = True  # True marks the lowest entry.
+  sign: bool = False  # True writes a sign before all numbers.
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
@@ -134,11 +135,6 @@ def number(value: float, decimals: int = 1, sign: bool = False) -> str:
   return text.replace("-", _MINUS) if float(text) else text.lstrip("+-")
 
 
-def percent(fraction: float) -> str:
-  """Formats a fraction in percent."""
-  return f"{100 * fraction:.1f} %"
-
-
 def plural(count: int, noun: str) -> str:
   """Formats a number of things."""
   return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -185,12 +181,12 @@ def of_seeds(
     rivals = means[np.isfinite(means)].drop(list(not_in_contest), errors="ignore")
     is_contest = column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty
     # Entries that read the same are equally good: the text decides and not the 15th digit.
-    best = number(rivals.min(), decimals) if is_contest else ""
+    best = number(rivals.min(), decimals, column.sign) if is_contest else ""
     for method, row in cells.items():
       if method not in means:
         row.append(Cell("–"))
         continue
-      text = number(means[method], decimals)
+      text = number(means[method], decimals, column.sign)
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
       row.append(Cell(text, spread, text == best and method not in not_in_contest))
   rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]
@@ -224,20 +220,6 @@ def change(results: pd.DataFrame, metric: str, before: str, after: str) -> pd.Se
   first, second = (of_seed(results, method, metric) for method in (before, after))
   shared = first.index.intersection(second.index).sort_values()
   return second[shared] - first[shared]
-
-
-def points(changes: pd.Series, sign: bool = True) -> str:
-  """Formats differences of fractions as mean and sd in percentage points, "−4.8 ± 1.1"."""
-  text = number(100 * changes.mean(), sign=sign)
-  return text if len(changes) == 1 else f"{text} ± {number(100 * changes.std())}"
-
-
-def effect(changes: pd.Series, subject: str = "it") -> str:
-  """Says what changes of a subject, as fractions, do to it: "lowers it by 4.8 ± 1.1 points"."""
-  if not float(number(100 * abs(changes.mean()))):
-    return f"leaves {subject} as it is"
-  verb, sizes = ("lowers", -changes) if changes.mean() < 0 else ("raises", changes)
-  return f"{verb} {subject} by {points(sizes, sign=False)} points"
 
 
 def over(num_seeds: int, caution: str = "") -> str:

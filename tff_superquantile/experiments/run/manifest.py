@@ -34,6 +34,11 @@ def now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
+def seconds(time: str) -> float:
+  """Returns a time of `now` as seconds since 1970."""
+  return datetime.datetime.fromisoformat(time).timestamp()
+
+
 def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
   """Refuses a run on a table whose task folder has runs on another one, or on an earlier state.
 

@@ -8,6 +8,8 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
     rounds.csv         one row a round; evaluation columns are blank between evaluations
     test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
                        `validation_`); errors are fractions
+    clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
+                       columns of test_clients.csv after `round` and `split`
     weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
     diverged.txt       why the run ended before its time; only there if its model diverged
     metrics.json       {split: {"loss" | "error": {statistic: number}}}; written last, so a folder
@@ -35,8 +37,10 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
+CLIENTS = "clients"
 
 
 @contextlib.contextmanager
@@ -165,12 +169,16 @@ class Run:
 
     Returns:
       Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
-      (nats) and `error` (fraction of the client's examples); empty if there is no such file.
+      (nats) and `error` (fraction of the examples, or RMSE in sd of the labels); empty if none.
     """
     read = self.__dict__.setdefault("_clients", {})  # Cached properties are kept there, too.
     if split not in read:
       read[split] = self.read_columns(f"{split}_clients.csv")
     return read[split]
+
+  def evaluations(self, split: str) -> dict[str, np.ndarray]:
+    """Reads the results of every client of a split at each evaluation: `evaluation_files.read`."""
+    return evaluation_files.read(self.path / CLIENTS, split)
 
   @functools.cached_property
   def weights(self) -> run_files.Weights | None:
@@ -227,7 +235,7 @@ def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
 def remove_leftovers(folder: pathlib.Path) -> None:
   """Removes half-written files of killed runs; the lock keeps other processes out."""
   checkpoints = folder / "checkpoints"
-  for path in (folder, checkpoints):
+  for path in (folder, folder / CLIENTS, checkpoints):
     atomic_files.remove_temporaries(path)
   for path in checkpoints.glob("program_state_*_temp*"):  # TFF writes a checkpoint there first.
     shutil.rmtree(path)

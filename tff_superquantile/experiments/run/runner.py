@@ -21,6 +21,7 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import selection
@@ -166,11 +167,19 @@ def _train(
   atomic_files.write_json(folder / "manifest.json", described)
   (folder / "metrics.json").unlink(missing_ok=True)
 
+  # Times of files would tell the sizes of cohorts, as would those of events.
+  clients = client_results.ClientsReleaseManager(
+    folder / run_folder.CLIENTS, manifest.seconds(described["started"]) if account else None
+  )
+
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
     del round_num
-    values = measurements.of_test_clients(measurements.describe(evaluators["test"](weights)))
+    splits_now = ["test"] if best is None else ["test", best_model.SPLIT]
+    results = {split: evaluators[split](weights) for split in splits_now}
+    clients.hold(results)
+    values = measurements.of_test_clients(measurements.describe(results["test"]))
     if best is not None:
-      values.update(best.measure(measurements.describe(evaluators["validation"](weights))))
+      values.update(best.measure(measurements.describe(results[best_model.SPLIT])))
     return values
 
   def read_metrics(metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
@@ -180,8 +189,7 @@ def _train(
     return values
 
   tracked = tracking.Tracking(config, folder)
-  # Events have times, which tell the sizes of cohorts. So do those of trackers, which get a private
-  # run at its end.
+  # Their times tell the sizes of cohorts: a private run has no events, and is tracked at its end.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
   state_manager = (
@@ -197,6 +205,7 @@ def _train(
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
       release_managers.RowReleaseManager(folder / "rounds.csv"),
+      clients,
       *events,
       *([tracked] if account is None else []),
       _ShowOnBar(bar),
@@ -225,10 +234,7 @@ def _train(
   metrics = {}
   for split, evaluator in evaluators.items():
     of_clients = evaluator(weights)
-    columns = of_clients._asdict()
-    run_files.write_clients(
-      folder / f"{split}_clients.csv", {"client_id": columns.pop("client_ids"), **columns}
-    )
+    run_files.write_clients(folder / f"{split}_clients.csv", of_clients.columns())
     metrics[split] = measurements.describe(of_clients, weighted=split == "train")
   described["finished"] = manifest.now()
   if account is None:

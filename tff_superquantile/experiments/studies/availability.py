@@ -22,6 +22,7 @@ import pathlib
 from absl import flags
 import pandas as pd
 
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
@@ -29,6 +30,7 @@ from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
@@ -70,7 +72,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
 
   Raises:
     ValueError: If there is no finished run, one has another --sampling than diurnal, or one lacks
-      its evaluations.
+      its evaluations, or labels are numbers.
   """
   runs = finished_models.find(output_dir, task)
   strange = [run for run in runs if run.flags.get("sampling") != "diurnal"]
@@ -80,6 +82,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       f" {len(strange)} of {len(runs)} finished runs without hours of the day; expected diurnal in"
       " every one: pass an --output_dir that has no others."
     )
+  finished_run.check_classes(runs[0])
   groups = run_folder.group_by_method(runs)
   measured = {run: day.measure(run) for run in runs}
   windows = pd.DataFrame([one.window for one in measured.values()])
@@ -185,8 +188,9 @@ def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tup
     verdict = "helps" if worst.mean() < 0 else "does harm"
   caution = ", no larger than its standard deviation over seeds" if unsure else ""
   return (
-    f"{verdict} against {name} (p90 there {tables.points(worst)} points{caution}; mean error over"
-    f" the day {tables.points(mean)}; updates {share} %; {tables.plural(num_seeds, 'seed')})",
+    f"{verdict} against {name} (p90 there {units.PERCENT.points(worst)} points{caution}; mean error"
+    f" over the day {units.PERCENT.points(mean)}; updates {share} %;"
+    f" {tables.plural(num_seeds, 'seed')})",
     num_seeds,
   )
 

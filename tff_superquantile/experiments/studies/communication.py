@@ -25,6 +25,7 @@ from privacy import ledger
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
@@ -124,7 +125,7 @@ def report(output_dir: str | os.PathLike, task: str, target_error: float | None)
     for method, runs in groups.items()
     for run in runs
   )
-  target = tables.percent(target_error)
+  target = units.of(groups).error.text(target_error)
   return page.Page(
     "communication",
     next(iter(groups.values()))[0].task_title,

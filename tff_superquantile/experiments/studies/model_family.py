@@ -35,6 +35,7 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import choices
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.studies import family_choices
 from tff_superquantile.experiments.studies import finished_models
@@ -164,13 +165,13 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
   from tff_superquantile.evaluation import model_family
 
   def level(way: str, metric: str) -> str:
-    return tables.percent(tables.of_seed(results, way, metric).mean())
+    return units.PERCENT.text(tables.of_seed(results, way, metric).mean())
 
   gains = {
     name: tables.of_seed(results, model_family.TUNED_SINGLE, f"gain.{name}")
     for name in ("p90", "mean")
   }
-  effects = {name: tables.effect(-gain) for name, gain in gains.items()}
+  effects = {name: units.PERCENT.effect(-gain) for name, gain in gains.items()}
   single, family = model_family.TUNED_SINGLE, model_family.BY_ERROR
   text = (
     f"With one of {num_models} models for all test clients, picked on their held-in examples, the"

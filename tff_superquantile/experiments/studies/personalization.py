@@ -36,6 +36,7 @@ from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
@@ -168,11 +169,11 @@ def _personalize(
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   """Says how fine-tuning changes the errors, and the lead over FedAvg that is left."""
   means = tables.over_seeds(results)["mean"]
-  baselines = names.baselines(methods)
+  unit, baselines = units.PERCENT, names.baselines(methods)
   best = next(iter(tables.lowest_means(results, "before.error.p90", list(baselines))), None)
   fed_avgs = [baselines[best]] if best is not None else [m for m in methods if m.is_fed_avg]
   first = next(iter(fed_avgs), methods[0])
-  levels = {metric: tables.percent(mean) for metric, mean in means[first].items()}
+  levels = {metric: unit.text(mean) for metric, mean in means[first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
     f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"
@@ -188,8 +189,8 @@ def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   if not num_seeds:
     return f"{text} {fed_avg} and {name} share no seed, so their difference may be the seeds’."
   text += (
-    f" At the 90th percentile, {name} differs from {fed_avg} by {tables.points(changes['before'])}"
-    f" points before fine-tuning and by {tables.points(changes['after'])} after it"
+    f" At the 90th percentile, {name} differs from {fed_avg} by {unit.points(changes['before'])}"
+    f" points before fine-tuning and by {unit.points(changes['after'])} after it"
   )
   unsure = [when for when in fine_tuning.WHEN if tables.is_unsure(changes[when])]
   caution = (

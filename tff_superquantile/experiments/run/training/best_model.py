@@ -15,8 +15,8 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 
 BEST = "best"  # The value of --keep.
-_SPLIT = "validation"
-_BEST_BY = f"{_SPLIT}.error.p90"
+SPLIT = "validation"  # Whose clients tell the best model.
+_BEST_BY = f"{SPLIT}.error.p90"
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
@@ -35,7 +35,7 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
         )
     return config
   best_by = config.best_by or _BEST_BY
-  names = [f"{_SPLIT}.{quantity}.{s}" for quantity in ("error", "loss") for s in _statistics()]
+  names = [f"{SPLIT}.{quantity}.{s}" for quantity in ("error", "loss") for s in _statistics()]
   if best_by not in names:
     raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
   if config.rounds_per_evaluation > config.num_rounds:
@@ -52,7 +52,7 @@ def _statistics() -> Iterable[str]:
 
 def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
   """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
-  if config.keep == BEST and _SPLIT not in splits:
+  if config.keep == BEST and SPLIT not in splits:
     raise ValueError(
       f"Found --keep={BEST} for {config.task}, which has no validation clients; hold out some of"
       " the training clients, for example by --validation_fraction=0.2."
@@ -99,7 +99,7 @@ class BestModel:
 
   @property
   def _column(self) -> str:
-    return f"{_SPLIT}_{self._quantity}_{self._statistic}"
+    return f"{SPLIT}_{self._quantity}_{self._statistic}"
 
   def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
     """Keeps a model if it is better than all before; NaN is no better than infinity."""

@@ -1,0 +1,133 @@
+"""The results of every client at each evaluation, in the folder of a run."""
+
+import asyncio
+import csv
+
+import commands
+import numpy as np
+import pandas as pd
+import pytest
+
+from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import client_results
+from tff_superquantile.experiments.run.training import evaluation_files
+
+_COLUMNS = ["round", "split", "client_id", "num_examples", "loss", "error"]
+_NUM_CLIENTS = 500
+
+
+def _results(seed, ids=None):
+  ids = [f"=writer {i}" for i in range(_NUM_CLIENTS)] if ids is None else ids
+  rng = np.random.default_rng(seed)
+  sizes = rng.integers(1, 400, len(ids))
+  return evaluation.ClientMetrics(ids, sizes, rng.random(len(ids)), rng.random(len(ids)))
+
+
+def _release(manager, round_num, **results):
+  if results:
+    manager.hold(results)
+  asyncio.run(manager.release({}, round_num))
+
+
+def test_a_run_keeps_every_client_at_every_evaluation(base):
+  table = pd.read_parquet(base.path / "clients")
+  assert list(table) == _COLUMNS
+  rows = {int(row["round"]): row for row in commands.rows(base.path) if row["test_error_mean"]}
+  assert sorted(set(table["round"])) == list(rows) == [0, 10, 20, 30]
+  assert set(table["split"]) == {"test"}  # The run measures no other clients as it goes.
+  for number, row in rows.items():
+    of_round = table[table["round"] == number]
+    for quantity in ("error", "loss"):
+      for name, expected in (
+        ("mean", of_round[quantity].mean()),
+        ("p90", np.percentile(of_round[quantity], 90)),
+      ):
+        assert float(row[f"test_{quantity}_{name}"]) == pytest.approx(expected, rel=1e-12)
+  with open(base.path / "test_clients.csv", newline="") as file:
+    last = list(csv.DictReader(file))
+  columns = ["client_id", "num_examples", "loss", "error"]
+  found = table.loc[table["round"] == 30, columns]
+  assert found.astype(str).to_dict("records") == last
+
+
+def test_validation_clients_are_kept_where_they_choose_the_model(lab):
+  flags = ("--num_rounds=4", "--rounds_per_evaluation=2", "--keep=best", "--run_name=best")
+  result = lab.train("--output_dir=best", *flags)
+  assert result.code == 0, result.err
+  run = run_folder.Run(lab.folder / "best" / "synthetic" / "best" / "seed_0", 0)
+  sizes = pd.read_parquet(run.path / "clients").groupby(["round", "split"]).size()
+  assert sizes.to_dict() == {
+    (number, split): size
+    for number in (0, 2, 4)
+    for split, size in (("test", 15), ("validation", 500))
+  }
+  for split in ("test", "validation"):
+    found, last = run.evaluations(split), run.clients(split)
+    kept = found["round"] == run.manifest["kept_round"]
+    for name in last:
+      np.testing.assert_array_equal(found[name][kept], last[name])
+  assert run.evaluations("train") == {}
+
+
+def test_no_file_is_written_twice_and_all_are_of_one_size(tmp_path):
+  manager = client_results.ClientsReleaseManager(tmp_path / "clients")
+  facts = []
+  for number in range(40):
+    _release(manager, number, test=_results(number))
+    facts.append((tmp_path / "clients" / f"round_{number:07d}.parquet").stat())
+  paths = evaluation_files.find(tmp_path / "clients")
+  assert len(paths) == 40
+  for path, fact in zip(paths, facts):
+    found = path.stat()
+    # A file that had been written anew would be another.
+    assert (found.st_ino, found.st_mtime_ns) == (fact.st_ino, fact.st_mtime_ns)
+  sizes = [fact.st_size for fact in facts]
+  # A number takes at most 8 bytes, and an id its letters.
+  assert max(sizes) < 1.1 * min(sizes) < 60 * _NUM_CLIENTS
+  found = run_folder.Run(tmp_path, 0).evaluations("test")
+  assert list(found) == [name for name in _COLUMNS if name != "split"]
+  expected = [_results(number) for number in range(40)]
+  np.testing.assert_array_equal(found["round"], np.repeat(np.arange(40), _NUM_CLIENTS))
+  np.testing.assert_array_equal(found["error"], np.concatenate([one.error for one in expected]))
+  assert found["client_id"][0] == "=writer 0"  # No spreadsheet computes what is in Parquet.
+
+
+def test_a_resumed_run_has_the_files_of_an_uninterrupted_one(tmp_path):
+  whole = client_results.ClientsReleaseManager(tmp_path / "whole")
+  for number in range(7):
+    _release(whole, number, **({"test": _results(number)} if number % 2 == 0 else {}))
+  killed = client_results.ClientsReleaseManager(tmp_path / "killed")
+  for number in range(5):
+    _release(killed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
+  # The last round of a run of five rounds is evaluated; its checkpoint was not written yet.
+  _release(killed, 5, test=_results(5))
+  (tmp_path / "killed" / "round_0000004.parquet").write_bytes(b"PAR1")
+  resumed = client_results.ClientsReleaseManager(tmp_path / "killed")
+  for number in range(3, 7):
+    _release(resumed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
+  assert commands.contents(tmp_path / "killed") == commands.contents(tmp_path / "whole")
+
+
+def test_results_of_one_round_are_not_released_with_another(tmp_path):
+  manager = client_results.ClientsReleaseManager(tmp_path)
+  _release(manager, 0, test=_results(0))
+  _release(manager, 1)
+  assert [path.name for path in evaluation_files.find(tmp_path)] == ["round_0000000.parquet"]
+
+
+def test_files_in_the_making_are_not_read(tmp_path):
+  manager = client_results.ClientsReleaseManager(tmp_path / "clients")
+  _release(manager, 0, test=_results(0))
+  (tmp_path / "clients" / ".round_0000010.parquet.0123abcd.tmp").write_bytes(b"PAR1")
+  assert len(run_folder.Run(tmp_path, 0).evaluations("test")["round"]) == _NUM_CLIENTS
+  assert len(pd.read_parquet(tmp_path / "clients")) == _NUM_CLIENTS
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 50])
+def test_a_damaged_file_is_named(tmp_path, content):
+  (tmp_path / "clients").mkdir()
+  path = tmp_path / "clients" / "round_0000010.parquet"
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=f"Found that {path} is damaged; expected .* remove it"):
+    run_folder.Run(tmp_path, 0).evaluations("test")

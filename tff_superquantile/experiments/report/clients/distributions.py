@@ -1,0 +1,111 @@
+"""Figures of the distributions of loss and error over clients."""
+
+from __future__ import annotations
+
+from matplotlib import figure as mpl_figure
+import numpy as np
+import seaborn as sns
+
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report.clients import quantities
+from tff_superquantile.experiments.run import run_folder
+
+
+def error_histogram(groups: run_folder.Groups) -> style.Figure:
+  """Draws the distribution of the test clients' error."""
+  return style.Figure(
+    "error-histogram",
+    "Badly served clients",
+    "Share of the test clients at each error, the clients of all seeds together. Above, a dot"
+    " marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the"
+    " right end: a method that serves the worst-off clients has less there, and pays for it, if"
+    " at all, by having less at the left end.",
+    _histogram(groups, quantities.test_error(groups)),
+  )
+
+
+def loss_histogram(groups: run_folder.Groups) -> style.Figure:
+  """Draws the distribution of the training clients' loss."""
+  return style.Figure(
+    "loss-histogram",
+    "Losses of the training clients",
+    "Share of the training clients at each loss at the end of training, the clients of all seeds"
+    " together, each counted once; the marks above weigh them by their examples, as the table does."
+    " This is the distribution whose tail superquantile aggregation minimises.",
+    _histogram(groups, quantities.train_loss(groups)),
+  )
+
+
+def bin_edges(largest: float) -> np.ndarray:
+  """Returns the edges of at most 25 bins of a round width, from zero to beyond `largest`."""
+  steps = [mantissa * 10.0**power for power in range(-4, 4) for mantissa in (1, 2, 4, 5)]
+  width = next(step for step in steps if largest <= 25 * step)
+  return np.arange(0, largest + 1.5 * width, width)
+
+
+def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+  """Draws the distribution of a quantity over the clients of all seeds.
+
+  Above the histogram stand each method's mean and 90th percentile as its runs report them.
+  """
+  pooled = quantities.pooled(groups, quantity)
+  values_of = {method: clients["value"] for method, clients in pooled.items()}
+  if not values_of:
+    raise style.NothingToDraw(
+      f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
+    )
+  largest = max(values.max() for values in values_of.values())
+  if quantity.column == "loss":
+    # A few clients with enormous losses would leave the others no room.
+    largest = min(largest, 1.5 * max(np.percentile(values, 99) for values in values_of.values()))
+  edges = bin_edges(largest)
+  reported = tables.over_seeds(tables.of_groups(groups))["mean"]
+  looks, unit = style.palette(list(groups)), quantity.unit
+  few = len(values_of) <= 4
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
+    heights = [0.22 * len(values_of) + 0.1, 3.1]
+    panels = figure.subplots(2, 1, sharex=True, squeeze=False, height_ratios=heights)
+    strip, axes = panels[:, 0]
+    for row, (method, values) in enumerate(values_of.items()):
+      color = looks[method].color
+      # Rounding keeps 28.999999 out of the bin below 29.
+      sns.histplot(
+        x=np.round(np.minimum(values, largest), 6),
+        bins=edges,
+        stat="percent",
+        element="step",
+        fill=row == 0,
+        alpha=0.18 if row == 0 else 1.0,
+        color=color,
+        linestyle=looks[method].dash,
+        linewidth=1.8 if few else 1.2,
+        ax=axes,
+      )
+      metric = f"{quantity.split}.{quantity.column}"
+      mean, p90 = (
+        reported.get((method, f"{metric}.{statistic}"), default / unit.factor) * unit.factor
+        for statistic, default in (("mean", values.mean()), ("p90", np.percentile(values, 90)))
+      )
+      strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
+      for value, marker, name, side in ((mean, "o", "mean", -1), (p90, "D", "p90", 1)):
+        strip.plot(value, row, marker=marker, color=color, markersize=5)
+        strip.annotate(
+          f"{name} {unit.text(value / unit.factor)}",
+          (value, row),
+          (side * 8, 0),
+          va="center",
+          ha="left" if side > 0 else "right",
+          color=color,
+          fontsize=9,
+          textcoords="offset points",
+          annotation_clip=False,
+        )
+      if few:
+        axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
+    strip.set_ylim(len(values_of) - 0.4, -0.6)
+    strip.axis("off")
+    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title, ylabel=quantity.clients)
+    style.add_legend(figure, looks, list(values_of))
+    return style.to_svg(figure)

@@ -1,0 +1,67 @@
+"""The quantities of each client that figures show."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.names import Name
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+  """A quantity of each client.
+
+  Attributes:
+    split: The clients, "test" or "train".
+    column: "error" or "loss".
+    unit: Its unit.
+    title: The title of an axis of it.
+    clients: The title of an axis that counts clients.
+  """
+
+  split: str
+  column: str
+  unit: units.Unit
+  title: str
+  clients: str
+
+
+def test_error(groups: run_folder.Groups) -> Quantity:
+  """Returns the error of each test client, in the unit of the runs' task."""
+  unit = units.of(groups).error
+  return Quantity("test", "error", unit, unit.axis("Error of a test client"), "Test clients (%)")
+
+
+def train_loss(groups: run_folder.Groups) -> Quantity:
+  """Returns the loss of each training client, in the unit of the runs' task."""
+  unit = units.of(groups).loss
+  title = unit.axis("Loss of a training client")
+  return Quantity("train", "loss", unit, title, "Training clients (%)")
+
+
+def pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[Name, pd.DataFrame]:
+  """Collects the clients of all seeds at the end of training.
+
+  Args:
+    groups: Finished runs by method.
+    quantity: The quantity.
+
+  Returns:
+    A row for each client and seed with the columns of the runs' files, "seed", and "value", the
+    quantity in its unit, which is finite; by method that has any.
+  """
+  frames = {}
+  for method, runs in groups.items():
+    own = [pd.DataFrame(run.clients(quantity.split)).assign(seed=run.seed) for run in runs]
+    clients = pd.concat([frame for frame in own if quantity.column in frame] or [pd.DataFrame()])
+    if quantity.column in clients:
+      clients = clients.assign(value=clients[quantity.column] * quantity.unit.factor)
+      clients = clients[np.isfinite(clients["value"])]
+    if not clients.empty:
+      frames[method] = clients
+  return frames

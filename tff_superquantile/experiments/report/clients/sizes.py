@@ -1,0 +1,250 @@
+"""Errors and losses of clients by their number of examples, in figures and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import math
+
+from matplotlib import axes as mpl_axes
+from matplotlib import lines as mpl_lines
+from matplotlib import ticker
+import numpy as np
+from numpy import typing as npt
+import pandas as pd
+
+from tff_superquantile import superquantile
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import quantities
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+# Percentiles that are drawn as curves, and their line styles.
+_PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
+
+
+_THIRDS = ("smallest", "middle", "largest")
+_NOTE = (
+  "Mean error, standard deviation over the clients of the third (sd) and 90th percentile (p90), in"
+  " {}. The last column is the mean over clients of the error less that of the same client with"
+  " FedAvg, of the same seed{}. Entries are means, and ± the standard deviation, over seeds."
+)
+
+
+def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
+  """Cuts clients by their number of examples in three groups of about as many clients.
+
+  Args:
+    sizes: [n] numbers of examples.
+    everybody: [m] those of all clients, whose terciles cut.
+
+  Returns:
+    int64 [n], 0 for the smallest clients, 1 and 2. Clients of one size are in one group, so that
+    groups may be empty.
+  """
+  bounds = np.quantile(np.asarray(everybody), [1 / 3, 2 / 3])
+  return np.searchsorted(bounds, np.asarray(sizes), side="left")
+
+
+def span(sizes: npt.ArrayLike) -> str:
+  """Formats the least and the most of some sizes, "12 to 87"."""
+  least, most = (f"{size:.0f}" for size in (np.min(sizes), np.max(sizes)))
+  return least if least == most else f"{least} to {most}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBySize:
+  """The test clients' error by tercile of their number of examples.
+
+  Attributes:
+    results: As `tables.of_values` returns them, with the metrics `test.THIRD_third.STATISTIC`:
+      "error.mean", "error.std" (over clients, divisor n), "error.p90", "error.change" (the mean
+      over clients of the error less that with FedAvg of the same seed and budget), "num_clients",
+      "examples.least" and "examples.most".
+    titles: The titles of the thirds that have clients.
+    unit: The unit of errors in tables.
+  """
+
+  results: pd.DataFrame
+  titles: Mapping[str, str]
+  unit: units.Unit
+
+  def columns(self, third: str) -> list[tables.Column]:
+    """Returns the columns of the table of a third."""
+    metric = f"test.{third}_third"
+    return [
+      tables.Column(f"{metric}.num_clients", "clients", 1.0, 0, contest=False),
+      self.unit.column(f"{metric}.error.mean", "mean"),
+      self.unit.column(f"{metric}.error.std", "sd"),
+      self.unit.column(f"{metric}.error.p90", "p90"),
+      self.unit.column(f"{metric}.error.change", "mean less FedAvg’s", sign=True),
+    ]
+
+  def note(self, is_private: bool) -> str:
+    """Returns a hint on reading the tables."""
+    return _NOTE.format(self.unit.name, " and budget" if is_private else "")
+
+  def compared(self) -> set[names.Name]:
+    """Returns the methods that have changes against FedAvg."""
+    changes = self.results[self.results["metric"].str.endswith(".change")]
+    return set(changes["method"])
+
+  def sentence(self, method: names.Name) -> str:
+    """Says what a method of `compared` changes for the smallest and for the largest clients."""
+    effects, num_seeds = [], 0
+    for third, subject in (
+      (_THIRDS[0], "the mean error of the smallest third of the test clients"),
+      (_THIRDS[-1], "that of the largest third"),
+    ):
+      if third in self.titles:
+        changes = tables.of_seed(self.results, method, f"test.{third}_third.error.change")
+        effects.append(self.unit.effect(changes, subject))
+        num_seeds = len(changes)
+    text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
+    return text + tables.over(num_seeds)
+
+
+def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
+  """Measures the error of small, middling and large test clients.
+
+  The terciles are those of the clients of all seeds together, so that they are the same for all.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    The measurements.
+
+  Raises:
+    style.NothingToDraw: If there are no such clients, or all have as many examples.
+  """
+  quantity = quantities.test_error(groups)
+  pooled = quantities.pooled(groups, quantity)
+  subject = "No table of error by number of examples"
+  if not pooled or not all("num_examples" in clients for clients in pooled.values()):
+    raise style.NothingToDraw(f"{subject}: the runs have no such data of test clients.")
+  everybody = pd.concat(pooled.values()).drop_duplicates(["seed", "client_id"])["num_examples"]
+  if everybody.min() == everybody.max():
+    raise style.NothingToDraw(
+      f"{subject}: every test client holds {everybody.iloc[0]:.0f}, and thirds would be arbitrary."
+    )
+  baselines = names.baselines(pooled)
+  rows = []
+  for method, clients in pooled.items():
+    baseline = baselines.get(method)
+    if baseline is not None:
+      other = pooled[baseline].set_index(["seed", "client_id"])["error"].rename("other")
+      clients = clients.join(other, on=["seed", "client_id"])
+    clients = clients.assign(third=terciles(clients["num_examples"], everybody))
+    for (seed, third), own in clients.groupby(["seed", "third"]):
+      metrics = _describe(own)
+      name = f"test.{_THIRDS[third]}_third"
+      rows.append((method, seed, {f"{name}.{key}": value for key, value in metrics.items()}))
+  thirds = pd.Series(terciles(everybody, everybody))
+  titles = {
+    _THIRDS[third]: f"The {_THIRDS[third]} third of the test clients: {span(own)} examples"
+    for third, own in everybody.groupby(thirds.to_numpy())
+  }
+  return ErrorBySize(tables.of_values(rows), titles, quantity.unit)
+
+
+def _describe(clients: pd.DataFrame) -> dict[str, float]:
+  """Describes the clients of a third under one run."""
+  error, size = clients["error"].to_numpy(), clients["num_examples"]
+  metrics = {
+    "num_clients": len(error),
+    "examples.least": size.min(),
+    "examples.most": size.max(),
+    "error.mean": error.mean(),
+    "error.std": error.std(),
+    "error.p90": superquantile.percentile(error, 90),
+  }
+  if "other" in clients and clients["other"].notna().any():
+    # Of the clients that both runs have.
+    metrics["error.change"] = (clients["error"] - clients["other"]).mean()
+  return metrics
+
+
+def error_against_size(groups: run_folder.Groups) -> style.Figure:
+  """Draws each test client's error against its number of examples."""
+  return style.Figure(
+    "error-against-size",
+    "Error against the number of examples",
+    "Each point is a test client, the clients of all seeds together. Look at the left end of the"
+    " dashed line: it shows whether clients with few examples are the ones served badly.",
+    _against_size(groups, quantities.test_error(groups)),
+  )
+
+
+def loss_against_size(groups: run_folder.Groups) -> style.Figure:
+  """Draws each training client's loss against its number of examples."""
+  return style.Figure(
+    "loss-against-size",
+    "Training loss against the number of examples",
+    "Each point is a training client at the end of training, the clients of all seeds together.",
+    _against_size(groups, quantities.train_loss(groups)),
+  )
+
+
+def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+  """Draws each client's quantity against its number of examples, a panel for each method.
+
+  Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
+  """
+  pooled = quantities.pooled(groups, quantity)
+  points = {
+    method: clients[np.isfinite(clients["num_examples"])]
+    for method, clients in pooled.items()
+    if "num_examples" in clients
+  }
+  no_figure = f"No figure of {quantity.column} against the number of examples"
+  if not any(map(len, points.values())):
+    raise style.NothingToDraw(
+      f"{no_figure}: the runs have no such data of {quantity.split} clients."
+    )
+  sizes = pd.concat([clients["num_examples"] for clients in points.values()])
+  if sizes.min() == sizes.max():
+    raise style.NothingToDraw(
+      f"{no_figure}: every {quantity.split} client holds {sizes.iloc[0]:.0f}."
+    )
+  with style.theme():
+    figure, panels = style.grid(len(points), 2.7)
+    for axes, (method, clients) in zip(panels, points.items()):
+      color = style.palette(list(groups))[method].color
+      _draw_points(axes, clients, color)
+      axes.set_title(style.label(method.label, 28), color=color)
+      if sizes.min() > 0 and sizes.max() > 8 * sizes.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    panels[0].set_ylim(bottom=0)  # The axis of all panels: not before all are drawn.
+    figure.supxlabel("Examples of the client", fontsize="medium")
+    figure.supylabel(quantity.title, fontsize="medium")
+    figure.legend(
+      [mpl_lines.Line2D([], [], color=style.INK, linestyle=d) for d in _PERCENTILES.values()],
+      ["median of clients of similar size", "90th percentile"],
+      loc="outside upper left",
+      ncols=2,
+    )
+    return style.to_svg(figure)
+
+
+def _draw_points(axes: mpl_axes.Axes, clients: pd.DataFrame, color: str) -> None:
+  """Draws clients as points, and percentiles of clients of similar size as lines."""
+  axes.scatter(
+    clients["num_examples"],
+    clients["value"],
+    s=7,
+    color=color,
+    alpha=min(0.5, 30 / math.sqrt(len(clients))),
+    linewidths=0,
+    rasterized=True,  # Thousands of points would make the page heavy.
+  )
+  ranks = clients["num_examples"].rank(method="first")
+  bins = clients.groupby(pd.qcut(ranks, min(10, max(1, len(clients) // 20)), labels=False))
+  for percentile, dash in _PERCENTILES.items():
+    values = bins["value"].quantile(percentile / 100)
+    axes.plot(bins["num_examples"].median(), values, color=style.INK, linewidth=1.5, linestyle=dash)

@@ -1,0 +1,156 @@
+"""The worst-off tenth of the test clients over the rounds: its error, and its members.
+
+The worst tenth of an evaluation are the ceil(k / 10) of k test clients with the largest error, and
+among equal errors with the largest loss. Round 0, before training, is left out: its errors are
+those of an untrained model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.names import Name
+
+_VALUES = ("error", "loss")
+# The history of each run that has one, from `measure`.
+Histories = Mapping[run_folder.Run, pd.DataFrame]
+
+
+def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
+  """Finds the worst-off tenth at each evaluation.
+
+  Args:
+    error: [evaluations, k] errors of the clients.
+    loss: [evaluations, k] their losses, which decide between equal errors.
+
+  Returns:
+    bool [evaluations, k], ceil(k / 10) of them true at each evaluation.
+  """
+  ranks = np.lexsort((-loss, -error), axis=1)
+  found = np.zeros(error.shape, bool)
+  np.put_along_axis(found, ranks[:, : -(-error.shape[1] // 10)], True, axis=1)
+  return found
+
+
+def history(run: run_folder.Run) -> pd.DataFrame:
+  """Measures the worst-off tenth at each evaluation of a run but that of round 0.
+
+  Args:
+    run: The run.
+
+  Returns:
+    By round, mean errors as in the run's files: "now" of the worst tenth at that evaluation,
+    "first" and "last" of those who are it at the first and at the last one, "all" of all clients;
+    "overlap", the share of that evaluation's worst tenth that is in the last one's; and "chance",
+    what it would be on average of clients drawn at random. Empty with fewer than two evaluations.
+
+  Raises:
+    ValueError: If a file of the run is damaged.
+  """
+  table = pd.DataFrame(run.evaluations("test"))
+  if table.empty:
+    return table
+  table = table[table["round"] > 0]
+  errors, losses = (table.pivot(index="round", columns="client_id", values=v) for v in _VALUES)
+  is_known = errors.notna().all()  # Clients without examples have no error.
+  if len(errors) < 2 or not is_known.any():
+    return pd.DataFrame()
+  error, loss = (values.loc[:, is_known].to_numpy() for values in (errors, losses))
+  found = worst(error, loss)
+  number = found[-1].sum()
+  return pd.DataFrame(
+    {
+      "now": (error * found).sum(axis=1) / number,
+      "first": error[:, found[0]].mean(axis=1),
+      "last": error[:, found[-1]].mean(axis=1),
+      "all": error.mean(axis=1),
+      "overlap": (found & found[-1]).sum(axis=1) / number,
+      "chance": number / error.shape[1],
+    },
+    index=errors.index,
+  )
+
+
+def measure(groups: run_folder.Groups) -> Histories:
+  """Measures runs by `history`, which takes a while: it reads a file for each evaluation.
+
+  Args:
+    groups: Finished runs by method.
+
+  Returns:
+    The histories of the runs that have one.
+  """
+  histories = {run: history(run) for runs in groups.values() for run in runs}
+  return {run: found for run, found in histories.items() if not found.empty}
+
+
+def by_method(
+  groups: run_folder.Groups, histories: Histories
+) -> dict[Name, dict[run_folder.Run, pd.DataFrame]]:
+  """Groups histories by method.
+
+  Args:
+    groups: Finished runs by method.
+    histories: Those of the runs, from `measure`.
+
+  Returns:
+    The histories of its runs, by method that has any.
+  """
+  found = {}
+  for method, runs in groups.items():
+    of_runs = {run: histories[run] for run in runs if run in histories}
+    if of_runs:
+      found[method] = of_runs
+  return found
+
+
+def results(groups: run_folder.Groups, histories: Histories) -> pd.DataFrame:
+  """Collects the numbers of the first and the last evaluation, as `tables.of_values` does.
+
+  The metrics are `test.worst_tenth.GROUP.error_first` and `error_last` for the groups "first" and
+  "last", and `test.worst_tenth.overlap`, the share of the first evaluation's worst tenth in the
+  last one's, beside `test.worst_tenth.chance`.
+  """
+  rows = []
+  for method, of_runs in by_method(groups, histories).items():
+    for run, found in of_runs.items():
+      metrics = {
+        f"test.worst_tenth.{group}.error_{when}": found[group].iloc[row]
+        for group in ("first", "last")
+        for when, row in (("first", 0), ("last", -1))
+      }
+      metrics["test.worst_tenth.overlap"] = found["overlap"].iloc[0]
+      metrics["test.worst_tenth.chance"] = found["chance"].iloc[0]
+      rows.append((method, run.seed, metrics))
+  return tables.of_values(rows)
+
+
+def columns(unit: units.Unit) -> list[tables.Column]:
+  """Returns the columns of the table of `results`."""
+  metric = "test.worst_tenth"
+  return [
+    unit.column(f"{metric}.first.error_first", "first worst tenth, then", contest=False),
+    unit.column(f"{metric}.first.error_last", "the same clients, at last"),
+    unit.column(f"{metric}.last.error_last", "last worst tenth, at last"),
+    unit.column(f"{metric}.last.error_first", "the same clients, at first", contest=False),
+    tables.Column(f"{metric}.overlap", "in both, %", contest=False),
+  ]
+
+
+def note(histories: Histories, unit: units.Unit) -> str:
+  """Returns a hint on reading the table of `results`."""
+  first = sorted({found.index[0] for found in histories.values()})
+  chance = np.mean([found["chance"].iloc[0] for found in histories.values()])
+  return (
+    f"Mean error in {unit.name} of the test clients that are the worst-off tenth at the first"
+    f" evaluation of a trained model (after round {', '.join(map(str, first))}), and of those that"
+    " are it at the last one; each group at both. In both: the share of the first worst tenth that"
+    f" is in the last; chance alone would give {units.PERCENT.text(chance)}. Entries are means, and"
+    " ± the standard deviation, over seeds."
+  )

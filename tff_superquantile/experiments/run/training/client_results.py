@@ -1,0 +1,64 @@
+"""The results of every client at each evaluation, which a run keeps as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import os
+import pathlib
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_superquantile import evaluation
+from tff_superquantile.experiments.run.training import evaluation_files
+
+
+class ClientsReleaseManager(tff.program.ReleaseManager):
+  """Writes the results of an evaluation as one file, when its round is released.
+
+  So no file is written twice, but for a round that a resumed run repeats, with the same rows. A
+  round is released before its checkpoint: a run that was killed has the files of all evaluations
+  up to its checkpoint. What is later than the first round that a process releases was left by
+  one that was killed, and goes then.
+  """
+
+  def __init__(self, folder: pathlib.Path, time: float | None = None):
+    """Initializes the manager.
+
+    Args:
+      folder: The folder of the files; made with the first of them.
+      time: The time of modification of all files, in seconds since 1970. The times of the files of
+        a private run would tell how long its rounds took. None for the time at which they are
+        written.
+    """
+    self._folder = folder
+    self._time = time
+    self._is_resumed = True
+    self._results: Mapping[str, evaluation.ClientMetrics] = {}
+
+  def hold(self, results: Mapping[str, evaluation.ClientMetrics]) -> None:
+    """Takes the results of the round that is released next.
+
+    Args:
+      results: The results of all clients, by the names of splits.
+    """
+    self._results = results
+
+  async def release(self, value: Any, key: int) -> None:
+    """Writes the file of a round that was evaluated.
+
+    Args:
+      value: The values of the round, which have a file of their own.
+      key: The round's number, from 0.
+    """
+    if self._is_resumed:
+      for path in evaluation_files.find(self._folder):
+        if evaluation_files.round_of(path) >= key:
+          path.unlink()
+      self._is_resumed = False
+    if self._results:
+      columns = {split: results.columns() for split, results in self._results.items()}
+      path = evaluation_files.write(self._folder, key, columns)
+      if self._time is not None:
+        os.utime(path, (self._time, self._time))
+    self._results = {}

@@ -1,0 +1,85 @@
+"""The format of the folder in which a run keeps the results of every client at each evaluation.
+
+`round_NUMBER.parquet` has a row a client: `round`, `split`, `client_id`, `num_examples`, `loss`,
+`error`. pandas and pyarrow read the folder as one table. Importing this module needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import io
+import pathlib
+
+import numpy as np
+
+from tff_superquantile import atomic_files
+
+
+def write(
+  folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence]]
+) -> pathlib.Path:
+  """Writes the file of an evaluation, like `atomic_files.write`; equal results make equal files.
+
+  Args:
+    folder: The folder of the files; made with the first of them.
+    round_num: The round after which the clients were evaluated.
+    results: {split: {column: a value a client}}.
+
+  Returns:
+    The file.
+  """
+  import pyarrow as pa  # Commands that touch no such file do not wait for it.
+  from pyarrow import parquet
+
+  tables = []
+  for split, columns in results.items():
+    number = len(columns["client_id"])
+    labels = {"round": np.full(number, round_num), "split": [split] * number}
+    tables.append(pa.table({**labels, **columns}))
+  buffer = io.BytesIO()
+  parquet.write_table(pa.concat_tables(tables), buffer)
+  folder.mkdir(exist_ok=True)
+  path = folder / f"round_{round_num:07d}.parquet"
+  atomic_files.write(path, buffer.getvalue())
+  return path
+
+
+def find(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of a folder that may be missing, by round."""
+  return sorted(folder.glob("round_*.parquet"))
+
+
+def round_of(path: pathlib.Path) -> int:
+  """Returns the round of a file."""
+  return int(path.stem.removeprefix("round_"))
+
+
+def read(folder: pathlib.Path, split: str) -> dict[str, np.ndarray]:
+  """Reads all files of a folder.
+
+  Args:
+    folder: The folder; it may be missing.
+    split: The split whose clients are read.
+
+  Returns:
+    Arrays by column but "split", sorted by round; empty if the split has none.
+
+  Raises:
+    ValueError: If a file is damaged.
+  """
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  tables = []
+  for path in find(folder):
+    try:
+      # Without threads, which a fork of this process would lack.
+      table = parquet.read_table(path, filters=[("split", "=", split)], use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+      raise ValueError(
+        f"Found that {path} is damaged; expected the results of clients at an evaluation: bring the"
+        " file back, or remove it, and reports leave that evaluation out."
+      ) from error
+    tables.append(table.drop_columns("split"))
+  table = pa.concat_tables(tables) if tables else pa.table({})
+  return {name: table[name].to_numpy() for name in table.column_names if table.num_rows}
