@@ -640,3 +640,20 @@ def test_changes_at_each_of_several_budgets(tmp_path):
   assert table.title in [getattr(block, "title", "") for block in report.blocks]
   figures = {figure.name: figure for figure in page.figures(report)}
   assert {"error-by-epsilon", "tail-against-mean"} <= set(figures)
+
+
+def test_a_method_with_a_tuned_parameter_is_one_row_and_one_curve(tmp_path):
+  tuned = {1: "q_fed_avg_q_0.3_epsilon_1", 5: "q_fed_avg_q_3_epsilon_5"}
+  for epsilon, method in tuned.items():
+    _fabricate(tmp_path, f"fed_avg_epsilon_{epsilon}", 0, num_rounds=None)
+    _fabricate(tmp_path, method, 0, shift=0.1, num_rounds=None)
+    _fabricate(tmp_path, f"superquantile_theta_0.5_tree_epsilon_{epsilon}", 0, num_rounds=None)
+
+  def rows():
+    groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+    return [row.name for row in budgets.changes_by_epsilon(groups).rows]
+
+  assert rows() == ["q-FFL, tuned", "Superquantile θ = 0.5, tree"]
+  # Two values at one budget are two methods.
+  _fabricate(tmp_path, "q_fed_avg_q_3_epsilon_1", 0, shift=0.2, num_rounds=None)
+  assert rows() == ["q-FFL q = 0.3", "q-FFL q = 3", "Superquantile θ = 0.5, tree"]

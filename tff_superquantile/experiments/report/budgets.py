@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import itertools
 
 from matplotlib import figure as mpl_figure
@@ -11,6 +12,7 @@ import pandas as pd
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -23,16 +25,37 @@ _CHANGES_NOTE = (
 )
 
 
+def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
+  """Returns the family of each method: itself whatever its budget.
+
+  A method whose parameter was tuned has another value at each budget: these are one family, too.
+  """
+  found = {method: method.without_epsilon for method in groups}
+  by_algorithm: dict[str, list[names.Name]] = {}
+  for method in found:
+    if method.config is not None and not method.config.run_name and not method.is_superquantile:
+      by_algorithm.setdefault(method.config.algorithm, []).append(method)
+  for algorithm, of_it in by_algorithm.items():
+    budgets = [method.epsilon for method in of_it]
+    if len({found[method] for method in of_it}) > 1 and len(set(budgets)) == len(budgets):
+      tuned = names.Name(f"{algorithm}_tuned")
+      tuned.label = f"{methods.METHODS[algorithm].title}, tuned"
+      found.update(dict.fromkeys(of_it, tuned))
+  return found
+
+
 def _of_budgets(groups: run_folder.Groups) -> tuple[pd.DataFrame, list[names.Name]]:
   """Returns means over seeds with the columns "epsilon" and "family", and the private families.
 
-  A family is a method whatever its budget; epsilon is NaN without privacy.
+  Epsilon is NaN without privacy.
   """
   results = tables.over_seeds(tables.of_groups(groups)).reset_index()
+  families = _families(groups)
   results["epsilon"] = pd.to_numeric(results["method"].map({m: m.epsilon for m in groups}))
-  results["family"] = results["method"].map({m: m.without_epsilon for m in groups})
-  found = {method.without_epsilon for method in groups if method.epsilon is not None}
-  return results, sorted(found, key=lambda name: name.order)
+  results["family"] = results["method"].map(families)
+  in_order = sorted(groups, key=lambda method: method.without_epsilon.order)
+  private = [families[method] for method in in_order if method.epsilon is not None]
+  return results, list(dict.fromkeys(private))
 
 
 def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
@@ -49,7 +72,7 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   unit = units.of(groups).error
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   of_budget: dict[tuple[str, float | None], names.Name]
-  of_budget = {(m.without_epsilon, m.epsilon): m for m in groups}
+  of_budget = {(family, method.epsilon): method for method, family in _families(groups).items()}
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
   found = {}
   for family, epsilon in itertools.product(families, epsilons):
@@ -84,17 +107,17 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
 
 def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
-  results, methods = _of_budgets(groups)
+  results, families = _of_budgets(groups)
   unit = units.of(groups).error
   results = results.dropna(subset="epsilon").sort_values("epsilon")
-  looks = style.palette(methods)
+  looks = style.palette(families)
   with style.theme():
-    figure = mpl_figure.Figure((style.WIDTH, 3.6))
+    figure = mpl_figure.Figure((style.WIDTH, 3.4 + 0.1 * len(families)))
     panels = figure.subplots(1, 2, squeeze=False)[0]
     for axes, metric, title in zip(
       panels, ("test.error.mean", tables.P90), ("Mean error", "90th percentile of the error")
     ):
-      for index, method in enumerate(methods):
+      for index, method in enumerate(families):
         curve = results[(results["family"] == method) & (results["metric"] == metric)]
         axes.errorbar(
           # Points lie side by side, so that the bars of methods do not hide each other.
@@ -114,7 +137,7 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
       axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
       axes.xaxis.set_minor_locator(ticker.NullLocator())
     panels[0].set_ylabel(unit.axis("Error of the test clients"))
-    style.add_legend(figure, looks, methods)
+    style.add_legend(figure, looks, families)
     svg = style.to_svg(figure)
   return style.Figure(
     "error-by-epsilon",
@@ -128,18 +151,18 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
 
 def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
   """Draws the 90th percentile of the test error against its mean, a curve over budgets a method."""
-  results, methods = _of_budgets(groups)
+  results, families = _of_budgets(groups)
   metrics = [_MEAN, tables.P90]
   wide = results[results["metric"].isin(metrics)].pivot(
     index=["family", "epsilon"], columns="metric", values="mean"
   )
   unit = units.of(groups).error
   wide = (unit.factor * wide).reset_index()
-  looks = style.palette(methods)
+  looks = style.palette(families)
   with style.theme():
-    figure = mpl_figure.Figure((style.WIDTH, 4.2))
+    figure = mpl_figure.Figure((style.WIDTH, 4.2 + 0.1 * len(families)))
     axes = figure.add_subplot()
-    for method in methods:
+    for method in families:
       look = looks[method]
       own = wide[wide["family"] == method]
       curve = own.dropna(subset="epsilon").sort_values("epsilon")
@@ -152,7 +175,7 @@ def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
       public = own[own["epsilon"].isna()]
       axes.plot(public[_MEAN], public[tables.P90], "*", color=look.color, markersize=9)
     axes.set(xlabel=unit.axis("Mean error"), ylabel=unit.axis("90th percentile of the error"))
-    style.add_legend(figure, looks, methods)
+    style.add_legend(figure, looks, families)
     svg = style.to_svg(figure)
   return style.Figure(
     "tail-against-mean",
