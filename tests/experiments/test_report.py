@@ -18,6 +18,7 @@ from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -657,3 +658,25 @@ def test_a_method_with_a_tuned_parameter_is_one_row_and_one_curve(tmp_path):
   # Two values at one budget are two methods.
   _fabricate(tmp_path, "q_fed_avg_q_3_epsilon_1", 0, shift=0.2, num_rounds=None)
   assert rows() == ["q-FFL q = 0.3", "q-FFL q = 3", "Superquantile θ = 0.5, tree"]
+
+
+@pytest.mark.parametrize(
+  "rival, expected",
+  [
+    (0.35, "**20.0 ± 10.0**"),  # More than a standard deviation away.
+    (0.28, "**20.0** ± 10.0"),
+    (0.20, "**20.0** ± 10.0"),  # As good.
+  ],
+)
+def test_the_best_entry_is_marked_as_in_the_paper(rival, expected):
+  results = tables.of_values(
+    [
+      *(("first", seed, {"error": value}) for seed, value in enumerate((0.1, 0.2, 0.3))),
+      *(("second", seed, {"error": rival}) for seed in range(3)),
+    ]
+  )
+  table = tables.of_seeds(
+    results, [tables.Column("error", "error")], {"first": "first", "second": "second"}
+  )
+  (row,) = [line for line in page.markdown_table(table).splitlines() if "first" in line]
+  assert [cell.strip() for cell in row.strip("|").split("|")][-1] == expected

@@ -183,7 +183,9 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
   ]
 
   def text(cell: tables.Cell) -> str:
-    return f"**{cell}**" if cell.best and not for_terminal else str(cell)
+    if not cell.best or for_terminal:
+      return str(cell)
+    return f"**{cell.text}** {cell.spread}".strip() if cell.is_close else f"**{cell}**"
 
   lines = [
     [table.headings[0], *(table.headings[1 + index] for index in shown)],

@@ -22,11 +22,20 @@ Kind = Literal["numbers", "words", "code"]
 
 
 class Cell(NamedTuple):
-  """An entry of a table as text; `spread` is "± sd" or empty."""
+  """An entry of a table as text.
+
+  Attributes:
+    text: The value.
+    spread: "± sd", or empty.
+    best: Whether it is the best of its column, and marked.
+    is_close: Whether another entry is within one standard deviation of this one. Then the value
+      alone is marked, else its spread, too: the rule of the paper's tables.
+  """
 
   text: str
   spread: str = ""
   best: bool = False
+  is_close: bool = False
 
   def __str__(self) -> str:
     return f"{self.text} {self.spread}".strip()
@@ -166,7 +175,8 @@ def of_seeds(
     **texts: "note", "lead" and "brief", as in `Table`.
 
   Returns:
-    The table; the lowest entry of a contest is marked, and so are those that read the same.
+    The table; the lowest entry of a contest is marked, and so are those that read the same, as
+    `Cell` says.
   """
   looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
   colors = {method: look.color for method, look in looks.items()}
@@ -188,7 +198,9 @@ def of_seeds(
         continue
       text = number(means[method], decimals, column.sign)
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
-      row.append(Cell(text, spread, text == best and method not in not_in_contest))
+      is_best = text == best and method not in not_in_contest
+      near = rivals.drop(method, errors="ignore") <= means[method] + np.nan_to_num(sds[method])
+      row.append(Cell(text, spread, is_best, is_best and bool(near.any())))
   rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]
   titles = {column.metric: column.title for column in columns}
   headings = [first, "seeds", *titles.values()]

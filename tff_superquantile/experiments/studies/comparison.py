@@ -56,7 +56,7 @@ _NOTE = (
   "{error.quantity} of test clients in {error.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Train loss:"
   " mean, in {loss.name}. Entries are means, and ± the standard deviation, over seeds; lower is"
-  " better, the lowest entry of a column is bold."
+  " better, the lowest entry of a column is bold, and its ± too if no other is within it."
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %")
