@@ -61,6 +61,8 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
       *on_comparisons.statements(evidence),
       *on_comparisons.on_personalization(evidence),
       *on_settings.of_histograms(evidence),
+      *on_settings.of_sizes(evidence),
+      *on_settings.of_drawings(),
       *on_settings.of_settings(evidence),
     ],
     "The superquantile": [
@@ -68,9 +70,13 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
       *on_superquantile.of_formulas(),
       *on_superquantile.of_smoothing(),
     ],
-    "Convergence": list(on_convergence.statements(evidence)),
+    "Convergence": [
+      *on_convergence.statements(evidence),
+      *on_convergence.of_nonconvex(evidence),
+    ],
     "Privacy": [
       *on_privacy.of_accounting(),
+      *on_privacy.of_bounds(evidence),
       *on_privacy.of_quantiles(evidence),
       *on_privacy.of_training(evidence),
     ],

@@ -127,6 +127,31 @@ def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
+def of_bounds(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields the statement of the theorem on the quantile's error."""
+  where, says = "Section 5.2, theorem (b)", "The quantile’s error is at most its bound"
+  shares, vacuous = [], 0
+  for point in evidence.methods("private_quantile"):
+    if not point.endswith(" paper"):
+      continue
+    error, bound = (evidence.get("private_quantile", point, name) for name in ("error", "bound"))
+    if error is not None and bound is not None:
+      shares.append(error.mean / bound.mean)
+      vacuous += bound.mean >= 1.0
+  if not shares:
+    yield rows.missing(where, says, sources.SOURCES["private_quantile"].command)
+    return
+  yield rows.Row(
+    where,
+    says,
+    f"{len(shares)} points of the paper’s recipe, with enough bits and without: the mean error is"
+    f" at most {100 * max(shares):.0f} % of the bound, which is 1 or more, and so says nothing, at"
+    f" {vacuous} of them.",
+    rows.judge(max(shares) <= 1.0),
+    "The proof is √2 better than the statement.",
+  )
+
+
 def _difference(
   evidence: evidence_lib.Evidence, before: str, after: str, metric: str
 ) -> Optional[float]:

@@ -40,6 +40,64 @@ def of_histograms(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
+def of_sizes(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields the claims on clients with few examples."""
+  says = "Delta-FL helps clients with little data most; Tilted-ERM and q-FFL those with much"
+  for where, source in (
+    ("Section 7.4, Figures 4 and 9, ConvNet", "emnist_convnet"),
+    ("Section 7.4, Figure 9, linear", "emnist_linear"),
+  ):
+    command = sources.SOURCES[source].command
+    chosen = ("Superquantile θ = 0.5", evidence.best(source, "Tilted-ERM"))
+    changes = {
+      name: [
+        evidence.get(source, name, f"test.{third}_third.error.change")
+        for third in ("smallest", "largest")
+      ]
+      for name in chosen
+      if name is not None
+    }
+    ours = changes.get("Superquantile θ = 0.5", [None])
+    if None in ours:
+      yield rows.missing(where, says, command)
+      continue
+    texts = []
+    for name, pair in changes.items():
+      known = [value.in_percent() for value in pair if value is not None]
+      texts.append(f"{name} {' and '.join(known)}")
+    smallest, largest = (value.mean for value in ours if value is not None)
+    yield rows.Row(
+      where,
+      says,
+      "Points of error against FedAvg for the third of clients with the fewest and with the most"
+      f" images: {'; '.join(texts)}.",
+      rows.judge(smallest < min(largest, 0.0)),
+      data=_DIGITS,
+    )
+
+
+def of_drawings() -> Iterator[rows.Row]:
+  """Yields the figures that explain, and where they are drawn here."""
+  yield rows.Row(
+    "Figure 1",
+    "A family of models: each client trains every model in whose tail it is, and takes the best",
+    "Drawn below. `build_superquantile_family` trains the models on one cohort.",
+    rows.Verdict.HOLDS,
+  )
+  yield rows.Row(
+    "Figure 2",
+    "The superquantile is the mean of the tail; its weights are a polytope in the simplex",
+    "Drawn below, computed from a density and from the corners of the polytope.",
+    rows.Verdict.HOLDS,
+  )
+  yield rows.Row(
+    "Figure 8 and 10, Sent140",
+    "Histograms and scatter plots of the errors of Twitter users",
+    "The tweets are not here. The report of any run draws both.",
+    rows.Verdict.UNCHECKED,
+  )
+
+
 def of_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields what the paper says of data and settings, where it can be seen here."""
   own = evidence.get("synthetic", "FedAvg", "train.loss.mean")

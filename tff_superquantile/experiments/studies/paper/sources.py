@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
 import math
 import pathlib
 
 import pandas as pd
 
+from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
 DIGITS = "digits by writer"
@@ -50,6 +53,11 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for method, of in chosen.items()
       for run in of
     )
+    if chosen:
+      with contextlib.suppress(style.NothingToDraw):  # Where all clients have as many examples.
+        by_size = sizes.error_by_size(chosen).results
+        labels = {method: method.label for method in chosen}
+        results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
     return tables.over_seeds(results).reset_index() if len(results) else results
 
   return read
@@ -84,7 +92,8 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    points = pd.read_csv(file)
+    # A setting that two of a study's figures have was measured twice.
+    points = pd.read_csv(file).drop_duplicates(list(method))
     names = points[list(method)].astype(str).agg(" ".join, axis=1)
     parts = []
     for column, metric in values.items():
@@ -128,7 +137,7 @@ SOURCES: Mapping[str, Source] = {
     _of_points(
       "private_quantile/quantile_error.csv",
       ["distribution", "num_bins", "bits", "epsilon", "recipe"],
-      {"error": "error"},
+      {"error": "error", "bound": "bound"},
     ),
   ),
   "convergence": Source(
@@ -137,6 +146,17 @@ SOURCES: Mapping[str, Source] = {
       "convergence/report.csv",
       ["theta", "cohort_size", "num_rounds", "threshold"],
       {"error": "error"},
+    ),
+  ),
+  "nonconvex": Source(
+    "./run_experiments.sh nonconvex",
+    _of_points(
+      "nonconvex/report.csv",
+      ["schedule", "theta", "cohort_size", "local_steps", "num_rounds"],
+      {
+        name: name
+        for name in ("squared_norm", "bound", "drift", "drift_bound", "plain_drift_bound")
+      },
     ),
   ),
   "sampling_bias": Source(
