@@ -179,3 +179,24 @@ def test_the_drawn_superquantile_is_the_mean_of_the_tail():
   quantile, mean = schematics.tail_mean(0.2)
   assert quantile == pytest.approx(np.quantile(draws, 0.8), rel=0.01)
   assert mean == pytest.approx(superquantile.superquantile(draws, 0.2), rel=0.01)
+
+
+def test_a_short_run_takes_no_long_ones_place(tmp_path, monkeypatch):
+  monkeypatch.setattr(evidence, "MEASURED", tmp_path)
+  columns = list(sources.COLUMNS)
+
+  def frame(method, error, rounds, seeds):
+    rows = [(method, "test.error.p90", error, 0.0, seeds), (method, "rounds", rounds, 0.0, seeds)]
+    return pd.DataFrame(rows, columns=columns)
+
+  def found(error, rounds, seeds):
+    source = sources.Source("", lambda folder: frame("FedAvg", error, rounds, seeds))
+    monkeypatch.setattr(sources, "SOURCES", {"synthetic": source})
+    return evidence.load(tmp_path).get("synthetic", "FedAvg", "test.error.p90").mean
+
+  kept = pd.concat([frame("FedAvg", 0.5, 1000, 5), frame("AFL", 0.4, 1000, 5)])
+  kept.to_csv(tmp_path / "synthetic.csv", index=False)
+  assert found(0.9, 50, 5) == found(0.9, 1000, 1) == 0.5
+  assert found(0.6, 1000, 5) == 0.6
+  assert found(0.7, 2000, 1) == 0.7
+  assert evidence.load(tmp_path).get("synthetic", "AFL", "test.error.p90").mean == 0.4

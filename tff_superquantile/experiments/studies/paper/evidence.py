@@ -75,8 +75,36 @@ class Evidence:
     return min(known, key=known.__getitem__) if known else None
 
 
+def _kept(name: str) -> pd.DataFrame:
+  """Returns the measurements of a source that the project keeps."""
+  path = MEASURED / f"{name}.csv"
+  if not path.exists():
+    return pd.DataFrame(columns=list(sources.COLUMNS))
+  return pd.read_csv(path, float_precision="round_trip")
+
+
+def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+  """Returns the measurements that were found, and those kept of methods that are not better there.
+
+  A method is better by more rounds or, if they are as many, by at least as many seeds, so that a
+  short run takes no long one's place.
+  """
+
+  def extents(frame: pd.DataFrame) -> dict[str, tuple[float, int]]:
+    rounds = frame[frame["metric"] == "rounds"].set_index("method")["mean"]
+    seeds = frame.groupby("method")["num_seeds"].max()
+    return {method: (float(rounds.get(method, 0.0)), int(seeds[method])) for method in seeds.index}
+
+  if not len(kept) or not len(found):
+    return found if len(found) else kept
+  before, now = extents(kept), extents(found)
+  better = {method for method, extent in now.items() if extent >= before.get(method, extent)}
+  parts = [kept[~kept["method"].isin(better)], found[found["method"].isin(better)]]
+  return pd.concat(parts, ignore_index=True)[list(sources.COLUMNS)]
+
+
 def load(output_dir: Optional[str | os.PathLike] = None) -> Evidence:
-  """Returns the measurements that are kept, those of a directory of results first.
+  """Returns the measurements that are kept, and the better ones of a directory of results.
 
   Args:
     output_dir: The directory; None for those that are kept alone.
@@ -86,11 +114,9 @@ def load(output_dir: Optional[str | os.PathLike] = None) -> Evidence:
   """
   frames = {}
   for name, source in sources.SOURCES.items():
-    found = source.read(pathlib.Path(output_dir)) if output_dir is not None else pd.DataFrame()
-    kept = MEASURED / f"{name}.csv"
-    if not len(found) and kept.exists():
-      found = pd.read_csv(kept, float_precision="round_trip")
-    frames[name] = found
+    frames[name] = _kept(name)
+    if output_dir is not None:
+      frames[name] = _merged(frames[name], source.read(pathlib.Path(output_dir)))
   return Evidence(frames)
 
 
@@ -108,9 +134,7 @@ def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
     found = source.read(pathlib.Path(output_dir))
     if len(found):
       path = MEASURED / f"{name}.csv"
-      text = found[list(sources.COLUMNS)].to_csv(
-        index=False, float_format="%.6g", lineterminator="\n"
-      )
-      atomic_files.write(path, text)
+      rows = _merged(_kept(name), found)[list(sources.COLUMNS)]
+      atomic_files.write(path, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
       paths.append(path)
   return paths
