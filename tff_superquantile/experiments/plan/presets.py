@@ -224,7 +224,8 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     quick_flags=_FEWER_ROUNDS,
     # Hundreds or thousands of writers are few: with a smaller budget nothing is learned.
     epsilons=(5.0, 10.0, 20.0),
-    utility_bounds=preset_lib.Grid((2.5, 4.0, 8.0), default=4.0),
+    # Above the task's B of 4, which runs without a budget have.
+    utility_bounds=preset_lib.Grid((4.5, 6.0, 10.0), default=6.0),
     private_flags={
       "fed_avg": dict(clip_norm="adaptive"),
       "geometric": dict(clip_norm="adaptive", max_loss=2.0),
