@@ -64,6 +64,15 @@ def test_private_report_example(simulation_context, capsys):
   assert abs(value - 0.9) < 5 * standard_error < 0.3
 
 
+def test_family_example(simulation_context, capsys):
+  clients = problems.datasets(problems.client_arrays())
+  names = dict(model_fn=problems.linear_model(), cohorts=[clients[:4], clients], clients=clients)
+  exec(_block("docs/reference/algorithms.md", 3), names)
+  tails = eval(capsys.readouterr().out)
+  assert tails[0] == 6 and tails[0] > tails[1] >= tails[2] > 0
+  assert names["choice"].shape == (6,) and set(names["choice"]) <= {0, 1, 2}
+
+
 def test_secure_example():
   exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
 
