@@ -35,8 +35,9 @@ def build_superquantile_family(
   A model of theta = 1 is that of federated averaging: all clients train it, and compute no loss at
   it. Afterwards each client may choose among the models (`evaluation.model_family`).
 
-  Each model gets the weights that a process of its own would give it on the same cohorts. One round
-  of the family takes less time than r rounds, because a cohort's examples are read once.
+  Each model gets the weights that a process of its own would give it on the same cohorts. Training
+  costs the sum of all thetas times a round of federated averaging, and there is a loss pass for
+  each theta < 1; `simulation.engine` reads a cohort's examples once for all models.
 
   All values of the process are tuples with an entry for each theta, in their order. Entry j of the
   state, a `tff.learning.templates.LearningAlgorithmState`, and of the metrics is that of
