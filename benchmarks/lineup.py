@@ -9,6 +9,8 @@ from tff_superquantile.simulation import limits
 
 FED_AVG = "fed_avg"
 SUPERQUANTILE = "superquantile"
+FAMILY = "family"
+FAMILY_THETAS = (1.0, 0.5, 0.25)
 BEST_STOCK = "tff_client_ids"
 _ENGINES = {
   "auto": "",
@@ -34,6 +36,8 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "private, tree, distributed noise",
     dict(_PRIVATE, **_TREE, num_bins=64, update_sum="distributed"),
   ),
+  # All its models at once. The weights of its first, of theta = 1, are those of FedAvg.
+  FAMILY: (f"family, theta {', '.join(map('{:g}'.format, FAMILY_THETAS))}", {}),
 }
 
 
@@ -111,7 +115,8 @@ def find(name: str, theta: float) -> Entry:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
   options = {"method": method, "engine": engine or "auto", "theta": theta}
-  return Entry(name, METHODS[method][0] + _ENGINES[engine or "auto"], "ours", options, work=method)
+  title = METHODS[method][0] + _ENGINES[engine or "auto"]
+  return Entry(name, title, "ours", options, work=FED_AVG if method == FAMILY else method)
 
 
 def choose(names: Sequence[str], with_peers: bool, theta: float) -> list[Entry]:

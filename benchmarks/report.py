@@ -132,6 +132,8 @@ _TARGETS = (
   ("emnist_convnet", "tree_1024", lineup.SUPERQUANTILE, 1.1),
   ("emnist_linear", "private_distributed", lineup.SUPERQUANTILE, 2.0),
   ("sent140_lstm", lineup.FED_AVG, "peer", 0.7),
+  ("synthetic", lineup.FAMILY, lineup.FED_AVG, 1.5),
+  ("emnist_linear", lineup.FAMILY, lineup.FED_AVG, 1.5),
 )
 _TARGET_CLIENTS = 100  # The targets are for cohorts of this size.
 _MAX_GROWTH_PER_CLIENT = 1.15  # A client's seconds may grow so from the smallest cohort.

@@ -36,6 +36,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_prop_fair",
       "build_q_fed_avg",
       "build_semi_vred",
+      "build_superquantile_family",
       "build_superquantile_fed_avg",
       "build_tilted_erm",
     ),

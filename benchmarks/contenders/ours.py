@@ -37,6 +37,7 @@ class _Ours(contender.Contender):
 
   def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
     import tasks
+    from tff_superquantile import algorithms
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
     from tff_superquantile.experiments.run import run_config
@@ -58,7 +59,15 @@ class _Ours(contender.Contender):
       # Cohorts larger than the population: for timing, nobody's privacy is at stake.
       population = max(len(self._ids), workload.num_places)
       release = private.build_release(config, population, num_parameters)
-    self._process = build.build_process(config, model, self._files, release)
+    self._is_family = options["method"] == lineup.FAMILY
+    if self._is_family:
+      self._process = algorithms.build_superquantile_family(
+        thetas=lineup.FAMILY_THETAS,
+        client_weighting=config.client_weighting,
+        **build.build_options(config, model, self._files),
+      )
+    else:
+      self._process = build.build_process(config, model, self._files, release)
     self._state = self._process.initialize()
     self._cohort: list[Any] = []
 
@@ -70,7 +79,10 @@ class _Ours(contender.Contender):
     self._state = self._process.next(self._state, self._cohort).state
 
   def weights(self):
-    return [np.asarray(w) for w in self._process.get_model_weights(self._state).trainable]
+    weights = self._process.get_model_weights(self._state)
+    if self._is_family:
+      weights = weights[0]
+    return [np.asarray(w) for w in weights.trainable]
 
 
 def handles(files: Any, workload: workload_lib.Workload, round_num: int) -> list[Any]:

@@ -83,6 +83,15 @@ def test_results_of_clients_example(tmp_path, monkeypatch, capsys):
   assert capsys.readouterr().out.count("client") == 6  # The index' name, too.
 
 
+def test_family_example(simulation_context, capsys):
+  clients = problems.datasets(problems.client_arrays())
+  names = dict(model_fn=problems.linear_model(), cohorts=[clients[:4], clients], clients=clients)
+  exec(_block("docs/reference/algorithms.md", 3), names)
+  tails = eval(capsys.readouterr().out)
+  assert tails[0] == 6 and tails[0] > tails[1] >= tails[2] > 0
+  assert names["choice"].shape == (6,) and set(names["choice"]) <= {0, 1, 2}
+
+
 def test_secure_example():
   exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
 

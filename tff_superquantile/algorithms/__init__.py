@@ -16,6 +16,7 @@ from tff_superquantile.algorithms.private.private_weighted_fed_avg import (
 from tff_superquantile.algorithms.prop_fair import build_prop_fair
 from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.semi_vred import build_semi_vred
+from tff_superquantile.algorithms.superquantile_family import build_superquantile_family
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
 from tff_superquantile.secure_sums import AdaptiveClipNorm
@@ -34,6 +35,7 @@ __all__ = (
   "build_prop_fair",
   "build_q_fed_avg",
   "build_semi_vred",
+  "build_superquantile_family",
   "build_superquantile_fed_avg",
   "build_tilted_erm",
 )

@@ -143,6 +143,40 @@ def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) 
     )
 
 
+def build_options(
+  config: run_config.RunConfig,
+  model: tff.learning.models.FunctionalModel,
+  files: client_files.ClientFiles,
+) -> dict[str, Any]:
+  """Builds the keyword arguments that all builders of `tff_superquantile.algorithms` take.
+
+  Args:
+    config: From `resolve`.
+    model: The task's model.
+    files: The training clients.
+
+  Returns:
+    The arguments, without `client_weighting`, which private algorithms do not have.
+  """
+  return dict(
+    model_fn=model,
+    # Without momentum there is no state for it.
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(
+      config.client_learning_rate, config.client_momentum or None
+    ),
+    client_learning_rate_fn=schedules.build_learning_rate_fn(config),
+    server_optimizer_fn=server_optimizers.build(config),
+    local_epochs=config.local_epochs,
+    local_batch_size=config.batch_size,
+    l2=config.l2,
+    examples_fn=client_files.build_examples_fn(
+      files,
+      shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
+      may_lack_examples=config.noise_shares != shares.COMPLEMENT,
+    ),
+  )
+
+
 def build_process(
   config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
@@ -163,23 +197,7 @@ def build_process(
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
   method = methods.METHODS[config.algorithm]
-  work: dict[str, Any] = dict(
-    model_fn=model,
-    # Without momentum there is no state for it.
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(
-      config.client_learning_rate, config.client_momentum or None
-    ),
-    client_learning_rate_fn=schedules.build_learning_rate_fn(config),
-    server_optimizer_fn=server_optimizers.build(config),
-    local_epochs=config.local_epochs,
-    local_batch_size=config.batch_size,
-    l2=config.l2,
-    examples_fn=client_files.build_examples_fn(
-      files,
-      shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=config.noise_shares != shares.COMPLEMENT,
-    ),
-  )
+  work = build_options(config, model, files)
   build = method.build
   if release is None:
     work["client_weighting"] = config.client_weighting
