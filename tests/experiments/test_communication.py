@@ -113,3 +113,5 @@ def test_a_target_that_nobody_reaches_leaves_blanks(tmp_path):
   _write(tmp_path, "fed_avg", 0, [0.9, 0.6])
   content = communication.report(tmp_path, finished_runs.TASK, 0.1)
   assert "No method reaches a 90th percentile of 10.0 %" in content.summary
+  (table,) = content.blocks
+  assert table.rows[0].cells[table.headings.index("seeds there, %") - 1].text == "0"
