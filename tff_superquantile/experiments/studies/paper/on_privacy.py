@@ -217,7 +217,8 @@ def of_training(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
       "θ = 0.5": (tree(0.5, 10), tree(0.5, 3), tables.P90),
       "FedAvg": (fed_avg(10), fed_avg(3), tables.P90),
     },
-    lambda found: found[0] > found[1],
+    # Half of what is printed, at least.
+    lambda found: found[0] - found[1] >= 0.7,
   )
   yield row(
     "Even at ε = 3 the tail of Delta-FL is below FedAvg’s",
