@@ -59,8 +59,8 @@ class Encoding:
     ):
       if found != expected:
         raise ValueError(
-          f"Found --{flag}={found} for a model whose columns.json has {expected}; expected the same"
-          " columns: ask for these, or start without that model."
+          f"Found other columns than the model was trained on, --{flag}={found} in place of"
+          f" {expected}; expected the same: ask for these, or start without that model."
         )
 
 

@@ -179,8 +179,8 @@ def read(feature: Feature, column: pd.Series) -> np.ndarray:
   numbers = parse_numbers(column) if truth is None else truth
   if numbers is None:
     raise ValueError(
-      f"Found values in column {feature.name!r} that are no {feature.kind}s; expected these alone,"
-      " as in the table whose columns the model knows: mend them, or leave them empty."
+      f"Found values of another kind in column {feature.name!r}; expected {feature.kind}s alone, as"
+      " the model was trained on: mend them, or leave them empty."
     )
   _check_size(feature.name, numbers)
   return numbers

@@ -201,7 +201,7 @@ def test_run_that_starts_from_another_takes_its_columns_over(lab, own, compared)
   _write(table, shift=3.0, wards="cb")
   asked = ("train", "--task=own", f"--data_dir={table}", f"--initial_weights={start}")
   asked += ("--theta=0.5", "--run_name=tuned", "--num_rounds=1")
-  own(*asked, "--features=v").assert_refused("--features=v", "v,w")
+  own(*asked, "--features=v").assert_refused("--features=v in place of v,w")
   result = own(*asked)
   assert result.code == 0, result.err
   assert "rows of unknown categories" in result.out
