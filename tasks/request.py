@@ -29,6 +29,8 @@ class Request:
     standin: Whether to take generated data with the shapes of the real one.
     is_private: Whether nothing that one training client computes may depend on another's data but
       by what the run releases.
+    columns: What the columns of a table became in an earlier run, its `Task.columns`; "" to find it
+      out from the table.
   """
 
   cache_dir: str
@@ -46,6 +48,7 @@ class Request:
   model: Optional[str] = None
   standin: bool = False
   is_private: bool = False
+  columns: str = ""
 
   def __post_init__(self) -> None:
     if self.seed < 0:
@@ -63,8 +66,16 @@ class Request:
       )
 
   @classmethod
-  def of_run(cls, config: Any) -> "Request":
-    """Builds the request of a run from its config, whose fields have the same names."""
-    names = {field.name for field in dataclasses.fields(cls)} - {"standin"}
+  def of_run(cls, config: Any, columns: str = "") -> "Request":
+    """Builds the request of a run from its config, whose fields have the same names.
+
+    Args:
+      config: The config of the run.
+      columns: As the field.
+
+    Returns:
+      The request.
+    """
+    names = {field.name for field in dataclasses.fields(cls)} - {"standin", "columns"}
     shared = {name: getattr(config, name) for name in names}
-    return cls(standin=config.data == "standin", **shared)
+    return cls(standin=config.data == "standin", columns=columns, **shared)

@@ -92,6 +92,9 @@ class Task:
       defaults follow from the user's files; None where they do not.
     description: What was found in the user's files, for people; "" where there is nothing to say.
     data_digest: Identifies the user's data: results on others cannot be compared; "" for none.
+    columns: What the columns of the user's table became, as JSON, which a run keeps and brings back
+      as `Request.columns`: without a `data_dir` that is all that model and preprocessing need. ""
+      where nothing follows from the user's data.
   """
 
   name: str
@@ -112,6 +115,7 @@ class Task:
   adapt: Optional[Callable[[Request], "Task"]] = None
   description: str = ""
   data_digest: str = ""
+  columns: str = ""
 
   def __post_init__(self) -> None:
     differing = set(self.defaults) ^ set(DEFAULTS)

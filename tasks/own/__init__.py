@@ -1,7 +1,8 @@
 """A table of the user's own: a row an example, a column that says whose it is.
 
 A fifth of the clients, chosen by the seed, are to test on. Model, cohort and learning rate follow
-from the table. `features` says how columns become numbers.
+from the table. `features` says how columns become numbers, and an `encoding` what they became,
+which a run keeps.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from tasks import request as request_lib
 from tasks import splits
 from tasks import task
 from tasks.own import conversion
+from tasks.own import encoding as encoding_lib
 from tasks.own import preprocessing
 from tasks.own import summary
 from tff_superquantile.simulation import client_files
@@ -56,15 +58,29 @@ def _adapt(request: task.Request) -> task.Task:
   classes. A feature adds 1 to E|x|^2 if it is standardised, at most 1 if it is one-hot: so that the
   learning rate 1 / (features + 1), or 0.1 where this is less, is at most 1 / L.
   """
+  if request.columns and not request.data_dir:
+    return _of_columns(encoding_lib.from_text(request.columns), request)
   files, found = _open(request)
-  num_classes = len(found.classes)
+  num_classes = len(found.encoding.label.classes)
   defaults = dict(
     _OWN.defaults,
     clients_per_round=min(_COHORT, found.num_train),
-    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.features))),
+    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.encoding.features))),
     # Before training every loss is log(classes); of numbers the mean loss is 1/2.
     max_loss=max(1.5, math.log(max(1, num_classes))),
   )
+  return dataclasses.replace(
+    _of_columns(found.encoding, request),
+    open_clients=lambda request: [files],
+    defaults=defaults,
+    description=found.text(),
+    data_digest=found.digest,
+  )
+
+
+def _of_columns(encoding: encoding_lib.Encoding, request: task.Request) -> task.Task:
+  """Returns the task of all tables with these columns, without clients."""
+  label = encoding.label
 
   def build_model(
     seed: int, clients: client_files.ClientFiles
@@ -72,22 +88,19 @@ def _adapt(request: task.Request) -> task.Task:
     return models.build_table_model(
       seed,
       clients.input_spec,
-      num_classes=num_classes,
+      num_classes=len(label.classes),
       hidden_size=_HIDDEN_SIZES[request.model or "linear"],
     )
 
   return dataclasses.replace(
     _OWN,
     build_model=build_model,
-    open_clients=lambda request: [files],
-    defaults=defaults,
     adapt=None,
-    labels=[name for name, _ in found.classes],
-    label_scale=None if num_classes else (found.label_mean, found.label_std),
-    preprocessing=lambda request: preprocessing.build(found.features),
-    error="misclassification" if num_classes else "rmse",
-    description=found.text(),
-    data_digest=found.digest,
+    labels=label.classes,
+    label_scale=None if label.classes else (label.mean, label.std),
+    preprocessing=lambda request: preprocessing.build(encoding.features),
+    error="misclassification" if label.classes else "rmse",
+    columns=encoding.to_text(),
   )
 
 

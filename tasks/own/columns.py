@@ -29,12 +29,14 @@ class Columns:
   are_named: bool
 
 
-def choose(request: task.Request, paths: Sequence[str]) -> Columns:
+def choose(request: task.Request, paths: Sequence[str], known: Sequence[str] = ()) -> Columns:
   """Finds the columns that a request names.
 
   Args:
     request: The clients that a run asks for.
     paths: The files of the table.
+    known: The columns that the model of an earlier table reads; where there are such, the table
+      needs these, and those of `--features` only if they are among them.
 
   Returns:
     The columns.
@@ -54,7 +56,14 @@ def choose(request: task.Request, paths: Sequence[str]) -> Columns:
       " clients, or give a folder with a file for each client."
     )
   named = next(csv.reader([request.features])) if request.features else []
-  wanted = [("features", name) for name in named] + [("label_column", request.label_column)]
+  lacking = [name for name in known if name not in names]
+  if lacking:
+    raise ValueError(
+      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
+      f" columns {', '.join(known)}: add it, empty where its values are not known."
+    )
+  wanted = [] if known else [("features", name) for name in named]
+  wanted.append(("label_column", request.label_column))
   if request.client_column is not None:
     wanted.append(("client_column", request.client_column))
   for flag, name in wanted:

@@ -1,5 +1,8 @@
 """Turns the columns of a table into numbers for a model: standardised, or one-hot.
 
+`fit` finds out what a column becomes, `read` and `encode` carry that out, on the same table or on a
+later one.
+
 A number x becomes (x - mean) / std. Where some are missing they become the mean, 0, and a column
 more says where: 1 for missing, else 0. A text becomes one column a category, missing values being
 a category of their own; a category without a column is all zeros. Truth values are the numbers 0
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Optional, Union
+from typing import Optional
 
 import numpy as np
 import pandas as pd
@@ -22,65 +25,34 @@ _FEWEST_IDS = 20  # Of fewer values each may be there once by chance.
 LARGEST = 1e100  # Squares of larger numbers overflow.
 # Values of clients that are not the reference's have no bound: float32 must hold them.
 LARGEST_INPUT = 1e6
+CATEGORY = "category"
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
-class Number:
-  """A column of numbers, standardised.
+class Feature:
+  """What a column became; all are values of JSON.
 
   Attributes:
     name: The column.
-    kind: "number", or "boolean" for truth values.
-    values: float64 [rows], NaN where missing.
-    mean: Of the reference's values.
-    std: Population standard deviation of the reference's values; 1 where they are all the same.
-    width: Number of the model's inputs that it becomes: one more with missing values.
+    kind: "number", "boolean" for truth values, or "category".
+    has_missing: Whether the reference has missing values, so that they have an input of their own.
+    mean: Of the reference's numbers; 0 for categories.
+    std: Population standard deviation of the reference's numbers; 1 where they are all the same.
+    categories: The texts, in the order of their inputs; empty for numbers.
   """
 
   name: str
   kind: str
-  values: np.ndarray
-  mean: float
-  std: float
-  width: int
+  has_missing: bool
+  mean: float = 0.0
+  std: float = 1.0
+  categories: tuple[str, ...] = ()
 
-  def encode(self, rows: np.ndarray, out: np.ndarray) -> None:
-    """Writes the inputs of some rows into `out`, float32 [rows, width], which is all zeros."""
-    values = self.values[rows]
-    missing = np.isnan(values)
-    scaled = np.clip((values - self.mean) / self.std, -LARGEST_INPUT, LARGEST_INPUT)
-    out[:, 0] = np.where(missing, 0.0, scaled)
-    if self.width == 2:
-      out[:, 1] = missing
-
-
-@dataclasses.dataclass(frozen=True)
-class Category:
-  """A column of texts, one-hot.
-
-  Attributes:
-    name: The column.
-    codes: int64 [rows], the column that is 1; -1 where none is.
-    categories: The texts, in the order of their columns.
-    width: Number of the model's inputs that it becomes: one more if missing is a category.
-    kind: "category".
-  """
-
-  name: str
-  codes: np.ndarray
-  categories: tuple[str, ...]
-  width: int
-  kind: str = "category"
-
-  def encode(self, rows: np.ndarray, out: np.ndarray) -> None:
-    """Writes the inputs of some rows into `out`, float32 [rows, width], which is all zeros."""
-    codes = self.codes[rows]
-    known = np.flatnonzero(codes >= 0)
-    out[known, codes[known]] = 1.0
-
-
-Feature = Union[Number, Category]
+  @property
+  def width(self) -> int:
+    """Returns the number of the model's inputs."""
+    return (len(self.categories) if self.kind == CATEGORY else 1) + self.has_missing
 
 
 def parse_numbers(column: pd.Series) -> Optional[np.ndarray]:
@@ -128,23 +100,25 @@ def fit(column: pd.Series, reference: np.ndarray) -> tuple[Optional[Feature], st
   truth = _parse_truth(column)
   numbers = parse_numbers(column) if truth is None else truth
   if numbers is not None:
-    kind = "number" if truth is None else "boolean"
-    return _fit_number(name, kind, numbers, reference)
+    _check_size(name, numbers)
+    return _fit_number(name, "number" if truth is None else "boolean", numbers[reference])
   if not _is_text(column):
     return None, f"of type {column.dtype}, which is neither number nor text"
-  return _fit_category(name, column, reference)
+  return _fit_category(name, _texts(column)[reference])
 
 
-def _fit_number(
-  name: str, kind: str, values: np.ndarray, reference: np.ndarray
-) -> tuple[Optional[Feature], str]:
+def _check_size(name: str, values: np.ndarray) -> None:
+  """Raises a `ValueError` for numbers that are infinite or too large."""
   too_large = int(np.sum(np.abs(values) > LARGEST))  # NaN is not.
   if too_large:
     raise ValueError(
       f"Found {too_large} infinite values, or beyond {LARGEST:g}, in column {name!r}; expected"
       " finite ones: mend them, leave them empty, or name other --features."
     )
-  seen = values[reference]
+
+
+def _fit_number(name: str, kind: str, seen: np.ndarray) -> tuple[Optional[Feature], str]:
+  """Returns what `fit` does, for the reference's numbers."""
   missing = np.isnan(seen)
   known = seen[~missing]
   if not len(known):
@@ -153,7 +127,7 @@ def _fit_number(
   if is_constant and not missing.any():
     return None, f"one value only, {known[0]:g}"
   std = 0.0 if is_constant else float(known.std())
-  feature = Number(name, kind, values, float(known.mean()), std or 1.0, 1 + int(missing.any()))
+  feature = Feature(name, kind, bool(missing.any()), float(known.mean()), std or 1.0)
   return feature, _remark_of_ids(known)
 
 
@@ -163,11 +137,13 @@ def _remark_of_ids(known: np.ndarray) -> str:
   return "each value once: an id?" if whole and len(np.unique(known)) == len(known) else ""
 
 
-def _fit_category(
-  name: str, column: pd.Series, reference: np.ndarray
-) -> tuple[Optional[Feature], str]:
-  texts = column.astype(object).map(str, na_action="ignore")
-  seen = texts[reference]
+def _texts(column: pd.Series) -> pd.Series:
+  """Returns a column's values as texts, but for those that are missing."""
+  return column.astype(object).map(str, na_action="ignore")
+
+
+def _fit_category(name: str, seen: pd.Series) -> tuple[Optional[Feature], str]:
+  """Returns what `fit` does, for the reference's texts."""
   categories = sorted(seen.dropna().unique())
   if _FEWEST_IDS <= len(categories) == seen.notna().sum():
     return None, f"{len(categories)} categories, each value once: an id"
@@ -176,26 +152,68 @@ def _fit_category(
   has_missing = bool(seen.isna().any())
   if len(categories) + has_missing < 2:
     return None, f"one value only, {categories[0]!r}" if categories else "all values missing"
-  codes = pd.Categorical(texts, categories=categories).codes.astype(np.int64)
-  if has_missing:
-    codes[texts.isna().to_numpy()] = len(categories)
-  width = len(categories) + has_missing
-  return Category(name, codes, tuple(categories), width), f"{len(categories)} categories"
+  feature = Feature(name, CATEGORY, has_missing, categories=tuple(categories))
+  return feature, f"{len(categories)} categories"
 
 
-def encode(features: Sequence[Feature], rows: np.ndarray) -> np.ndarray:
-  """Encodes some rows.
+def read(feature: Feature, column: pd.Series) -> np.ndarray:
+  """Reads a column as the numbers that `encode` and an exported model take.
+
+  Args:
+    feature: What the column, of this or an earlier table, became.
+    column: Its values.
+
+  Returns:
+    float64 [rows], NaN where missing: numbers, 1 and 0 for truth values, and a category's place
+    among the feature's, from 0, or -1 for one that is not among them.
+
+  Raises:
+    ValueError: If numbers are wanted, and others are there, or they are infinite or too large.
+  """
+  if feature.kind == CATEGORY:
+    texts = _texts(column)
+    codes = pd.Categorical(texts, categories=feature.categories).codes.astype(np.float64)
+    codes[texts.isna().to_numpy()] = np.nan
+    return codes
+  truth = _parse_truth(column) if feature.kind == "boolean" else None
+  numbers = parse_numbers(column) if truth is None else truth
+  if numbers is None:
+    raise ValueError(
+      f"Found values of another kind in column {feature.name!r}; expected {feature.kind}s alone, as"
+      " the model was trained on: mend them, or leave them empty."
+    )
+  _check_size(feature.name, numbers)
+  return numbers
+
+
+def encode(features: Sequence[Feature], raw: np.ndarray) -> np.ndarray:
+  """Encodes some rows, as `preprocessing.build` does in a graph.
 
   Args:
     features: The features.
-    rows: int64 [n], numbers of rows.
+    raw: float64 [n, features], the numbers that `read` returns.
 
   Returns:
     float32 [n, sum of the widths].
   """
-  x = np.zeros((len(rows), sum(feature.width for feature in features)), np.float32)
+  x = np.zeros((len(raw), sum(feature.width for feature in features)), np.float32)
   start = 0
-  for feature in features:
-    feature.encode(rows, x[:, start : start + feature.width])
+  for feature, values in zip(features, raw.T):
+    _encode(feature, values, x[:, start : start + feature.width])
     start += feature.width
   return x
+
+
+def _encode(feature: Feature, values: np.ndarray, out: np.ndarray) -> None:
+  """Writes the inputs of a feature into `out`, float32 [n, width], which is all zeros."""
+  missing = np.isnan(values)
+  if feature.kind != CATEGORY:
+    scaled = np.clip((values - feature.mean) / feature.std, -LARGEST_INPUT, LARGEST_INPUT)
+    out[:, 0] = np.where(missing, 0.0, scaled)
+    if feature.has_missing:
+      out[:, 1] = missing
+    return
+  of_missing = len(feature.categories) if feature.has_missing else -1
+  places = np.where(missing, of_missing, values).astype(np.int64)
+  known = np.flatnonzero(places >= 0)
+  out[known, places[known]] = 1.0

@@ -1,9 +1,11 @@
-"""Turns a column of labels into classes or numbers."""
+"""Turns a column of labels into classes or numbers: `fit` finds out how, `read` does it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import contextlib
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
@@ -14,65 +16,48 @@ CLASSES, NUMBER = "classes", "number"
 # More different numbers than these are a quantity rather than classes, unless the user says so.
 _MOST_NUMBERS_OF_CLASSES = 100
 _MOST_CLASSES = 1000
+_MOST_SAID = 5  # Classes in a message.
 
 
-@dataclasses.dataclass
-class Labels:
-  """The labels of a table.
+@dataclasses.dataclass(frozen=True)
+class Label:
+  """What a column of labels became; all are values of JSON.
 
   Attributes:
-    values: [rows], int32 numbers of classes, or float64 numbers, float32 once standardised.
-    class_names: The classes in the order of their numbers; empty for numbers.
+    name: The column.
+    classes: The classes in the order of their numbers; empty for labels that are numbers.
+    mean: Mean of labels that are numbers, over the reference clients; 0 for classes.
+    std: Population standard deviation of these; 1 for classes.
   """
 
-  values: np.ndarray
-  class_names: tuple[str, ...] = ()
+  name: str
+  classes: tuple[str, ...] = ()
+  mean: float = 0.0
+  std: float = 1.0
 
-  def standardise(self, reference: np.ndarray) -> tuple[float, float]:
-    """Turns numbers y into (y - mean) / std, float32; leaves classes as they are.
-
-    Args:
-      reference: bool [rows], the rows whose mean and standard deviation are taken.
-
-    Returns:
-      (mean, std) in the unit of the labels; (0, 1) for classes.
-
-    Raises:
-      ValueError: If the reference's numbers are all the same.
-    """
-    if self.class_names:
-      return 0.0, 1.0
-    mean, std = float(self.values[reference].mean()), float(self.values[reference].std())
-    if not std:
-      raise ValueError(
-        f"Found a single number, {mean:g}, among the labels of the clients that standardise them;"
-        " expected two or more: get more data, or take another --seed."
-      )
-    self.values = ((self.values - mean) / std).astype(np.float32)
-    return mean, std
+  @property
+  def kind(self) -> str:
+    """Returns "classes" or "number"."""
+    return CLASSES if self.classes else NUMBER
 
 
-def parse(column: pd.Series, kind: Optional[str]) -> Labels:
-  """Parses labels.
+def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
+  """Finds out what labels become.
 
   Args:
     column: The labels of all rows.
     kind: "classes" or "number"; None for number if they are not whole, or more than 100 different.
+    reference: bool [rows], the rows whose mean and standard deviation are taken of numbers.
 
   Returns:
     Classes, in the order of their names or numbers, or numbers.
 
   Raises:
     ValueError: If labels are missing, are no numbers or not finite where numbers are wanted, or
-      there is one class or more than 1000.
+      there is one class or more than 1000, or the reference has one number alone.
   """
-  flag = f"--label_column={column.name}"
-  missing = int(column.isna().sum())
-  if missing:
-    raise ValueError(
-      f"Found {missing} of {len(column)} rows without a label ({flag}); expected one in each: mend"
-      " or drop them."
-    )
+  name, flag = str(column.name), _flag(column)
+  _check_present(column)
   is_truth = pd.api.types.is_bool_dtype(column)
   numbers = None if is_truth else features.parse_numbers(column)
   if kind is None and numbers is not None:
@@ -80,23 +65,97 @@ def parse(column: pd.Series, kind: Optional[str]) -> Labels:
     is_quantity = is_quantity or len(np.unique(numbers)) > _MOST_NUMBERS_OF_CLASSES
     kind = NUMBER if is_quantity else CLASSES
   if kind == NUMBER:
-    return Labels(_check_numbers(column, numbers, flag))
-  values, names = pd.factorize(column.astype(str) if numbers is None else numbers, sort=True)
-  if len(names) < 2:
+    return _fit_number(name, _check_numbers(column, numbers)[reference])
+  found = np.unique(column.astype(str) if numbers is None else numbers)
+  if len(found) < 2:
     raise ValueError(
-      f"Found one class, {names[0]!r}, in {flag}; expected two or more: name another column."
+      f"Found one class, {_name(found[0])}, in {flag}; expected two or more: name another column."
     )
-  if len(names) > _MOST_CLASSES:
+  if len(found) > _MOST_CLASSES:
     raise ValueError(
-      f"Found {len(names)} classes in {flag}; expected at most {_MOST_CLASSES}: name another"
+      f"Found {len(found)} classes in {flag}; expected at most {_MOST_CLASSES}: name another"
       " column, or pass --label_kind=number if they are numbers."
     )
-  texts = tuple(name if isinstance(name, str) else f"{name:g}" for name in names)
-  return Labels(values.astype(np.int32), texts)
+  return Label(name, tuple(map(_name, found)))
 
 
-def _check_numbers(column: pd.Series, numbers: Optional[np.ndarray], flag: str) -> np.ndarray:
+def _fit_number(name: str, seen: np.ndarray) -> Label:
+  mean, std = float(seen.mean()), float(seen.std())
+  if not std:
+    raise ValueError(
+      f"Found a single number, {mean:g}, among the labels of the clients that standardise them;"
+      " expected two or more: get more data, or take another --seed."
+    )
+  return Label(name, (), mean, std)
+
+
+def read(label: Label, column: pd.Series) -> np.ndarray:
+  """Reads labels as a model is trained on them.
+
+  Args:
+    label: What the labels, of this or an earlier table, became.
+    column: Their values.
+
+  Returns:
+    int32 [rows], numbers of classes; or float32 [rows], (y - mean) / std.
+
+  Raises:
+    ValueError: If labels are missing, of a class that is not among the label's, or no numbers or
+      not finite where numbers are wanted.
+  """
+  _check_present(column)
+  if not label.classes:
+    numbers = _check_numbers(column, features.parse_numbers(column))
+    return ((numbers - label.mean) / label.std).astype(np.float32)
+  numbers_of = {name: number for number, name in enumerate(label.classes)}
+  rows, values = pd.factorize(column.astype(object))
+  found = np.array([_find(value, numbers_of) for value in values], np.int32)
+  unknown = sorted({str(value) for value, number in zip(values, found) if number < 0})
+  if unknown:
+    expected = " or ".join(label.classes[:_MOST_SAID])
+    expected += " or others" * (len(label.classes) > _MOST_SAID)
+    raise ValueError(
+      f"Found {int(np.sum(found[rows] < 0))} of {len(column)} labels ({_flag(column)}) of classes"
+      f" that the model does not know, first {unknown[0]!r}; expected {expected}: drop these rows,"
+      " or train on a table that has these classes."
+    )
+  return found[rows]
+
+
+def _find(value: Any, numbers_of: Mapping[str, int]) -> int:
+  """Returns the number of a value's class; -1 if it has none.
+
+  A column's type follows from all its values, so that those of a later table may be texts of what
+  were numbers or truth values, or the other way round.
+  """
+  text = str(value)
+  names = [text, text.capitalize()] if text.lower() in ("true", "false") else [text]
+  with contextlib.suppress(ValueError, TypeError):
+    names.append(_name(float(value)))
+  return next((numbers_of[name] for name in names if name in numbers_of), -1)
+
+
+def _name(value: Any) -> str:
+  """Returns the name of a class, exactly: a whole number has no point."""
+  return value if isinstance(value, str) else repr(float(value)).removesuffix(".0")
+
+
+def _flag(column: pd.Series) -> str:
+  return f"--label_column={column.name}"
+
+
+def _check_present(column: pd.Series) -> None:
+  missing = int(column.isna().sum())
+  if missing:
+    raise ValueError(
+      f"Found {missing} of {len(column)} rows without a label ({_flag(column)}); expected one in"
+      " each: mend or drop them."
+    )
+
+
+def _check_numbers(column: pd.Series, numbers: Optional[np.ndarray]) -> np.ndarray:
   """Returns labels that are numbers as float64."""
+  flag = _flag(column)
   if numbers is None:
     wrong = column[pd.to_numeric(column.astype(str), errors="coerce").isna()]
     example = repr(wrong.iloc[0]) if len(wrong) else "truth values"

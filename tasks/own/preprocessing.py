@@ -8,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import preprocessing
-from tasks.own import features
-from tasks.own import summary
+from tasks.own import features as features_lib
 
 
-def build(columns: Sequence[summary.Column]) -> preprocessing.Preprocessing:
+def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessing:
   """Builds the preprocessing of a table's features, as `features.encode` does it.
 
   A raw example is a row of numbers, float32 [columns], NaN where a value is missing. Truth values
@@ -20,68 +19,68 @@ def build(columns: Sequence[summary.Column]) -> preprocessing.Preprocessing:
   other number is a category that the model does not know.
 
   Args:
-    columns: The columns that are features, in their order.
+    features: The features, in the order of their columns.
 
   Returns:
     The preprocessing.
   """
-  is_category = np.array([column.kind == "category" for column in columns])
+  is_category = np.array([feature.kind == features_lib.CATEGORY for feature in features])
   numeric, textual = np.flatnonzero(~is_category), np.flatnonzero(is_category)
-  numbers = [columns[i] for i in numeric]
-  means, stds = (np.array([getattr(c, n) for c in numbers], np.float32) for n in ("mean", "std"))
-  has_missing = np.array([c.width == 2 for c in numbers], bool)
+  numbers = [features[i] for i in numeric]
+  means, stds = (np.array([getattr(f, n) for f in numbers], np.float32) for n in ("mean", "std"))
+  has_missing = np.array([feature.has_missing for feature in numbers], bool)
 
   def apply(raw: tf.Tensor) -> tf.Tensor:
     parts = []
     if len(numeric):
       values = tf.gather(raw, numeric, axis=1)
       missing = tf.math.is_nan(values)
-      limit = features.LARGEST_INPUT
+      limit = features_lib.LARGEST_INPUT
       scaled = tf.clip_by_value((values - means) / stds, -limit, limit)
       parts.append(tf.where(missing, tf.zeros_like(values), scaled))
       if has_missing.any():
         flags = tf.gather(missing, np.flatnonzero(has_missing), axis=1)
         parts.append(tf.cast(flags, tf.float32))
     for i in textual:
-      values, categories = raw[:, i], float(len(columns[i].categories))
+      values, categories = raw[:, i], float(len(features[i].categories))
       known = tf.where(tf.logical_and(values >= 0.0, values < categories), values, -1.0)
       # A missing value is the category after the others if there is one. Else it is none.
       number = tf.where(tf.math.is_nan(values), categories, known)
-      parts.append(tf.one_hot(tf.cast(number, tf.int32), columns[i].width))
-    return tf.gather(tf.concat(parts, axis=1), _order(columns, numeric, textual), axis=1)
+      parts.append(tf.one_hot(tf.cast(number, tf.int32), features[i].width))
+    return tf.gather(tf.concat(parts, axis=1), _order(features, numeric, textual), axis=1)
 
-  num_inputs = sum(column.width for column in columns)
+  num_inputs = sum(feature.width for feature in features)
   return preprocessing.Preprocessing(
-    tf.TensorSpec([None, len(columns)], tf.float32, "features"),
-    _describe(columns),
+    tf.TensorSpec([None, len(features)], tf.float32, "features"),
+    _describe(features),
     apply,
     tf.TensorSpec([None, num_inputs], tf.float32),
   )
 
 
 def _order(
-  columns: Sequence[summary.Column], numeric: np.ndarray, textual: np.ndarray
+  features: Sequence[features_lib.Feature], numeric: np.ndarray, textual: np.ndarray
 ) -> np.ndarray:
   """Returns where the inputs are: first numbers, then where these are missing, then texts."""
   places: dict[int, list[int]] = {}
   place = len(numeric)
   for rank, i in enumerate(numeric):
     places[i] = [rank]
-    if columns[i].width == 2:
+    if features[i].has_missing:
       places[i].append(place)
       place += 1
   for i in textual:
-    places[i] = list(range(place, place + columns[i].width))
-    place += columns[i].width
-  return np.array([p for i in range(len(columns)) for p in places[i]], np.int32)
+    places[i] = list(range(place, place + features[i].width))
+    place += features[i].width
+  return np.array([p for i in range(len(features)) for p in places[i]], np.int32)
 
 
-def _describe(columns: Sequence[summary.Column]) -> str:
+def _describe(features: Sequence[features_lib.Feature]) -> str:
   """Says what a raw example is."""
   said = []
-  for column in columns:
-    listed = ", ".join(f"{i} {name}" for i, name in enumerate(column.categories))
-    said.append(f"{column.name} ({listed})" if listed else column.name)
+  for feature in features:
+    listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
+    said.append(f"{feature.name} ({listed})" if listed else feature.name)
   return (
     "a row of numbers, float32, NaN where a value is missing, truth values as 0 and 1, categories"
     f" by their numbers: {'; '.join(said)}"

@@ -144,13 +144,17 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   )
 
 
-def read(paths: Sequence[str], client_column: Optional[str]) -> pd.DataFrame:
+def read(
+  paths: Sequence[str], client_column: Optional[str], texts: Sequence[str] = ()
+) -> pd.DataFrame:
   """Reads a table.
 
   Args:
     paths: Its files.
     client_column: The column of clients, which stays text; None for the files' names, which become
       the column `FILE_NAME`.
+
+    texts: Other columns that stay text, whatever their values look like.
 
   Returns:
     All columns; numbers are float64, int64 or bool where all that is there is a number, the rest is
@@ -162,7 +166,7 @@ def read(paths: Sequence[str], client_column: Optional[str]) -> pd.DataFrame:
   names = columns_of(paths)
   na_values = {name: list(_MISSING) for name in names if name != client_column}
   # A column's type is that of all its files: so types of many files are told when all are there.
-  dtype = {client_column: str} if len(paths) == 1 else str
+  dtype = {name: str for name in (client_column, *texts)} if len(paths) == 1 else str
   tables, owners = [], []
   for path in paths:
     with _reading(path):

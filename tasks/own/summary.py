@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import dataclasses
 
+from tasks.own import encoding as encoding_lib
+
 _MOST_CLASSES = 12  # Listed with their share.
 
 
@@ -18,9 +20,6 @@ class Column:
     missing: Number of rows without a value.
     width: Number of the model's inputs.
     remark: Anything else, such as why it was dropped.
-    mean: Mean of its numbers over the reference clients; else 0.
-    std: Standard deviation of these; else 1.
-    categories: The categories in the order of the model's inputs; empty for numbers.
   """
 
   name: str
@@ -28,9 +27,6 @@ class Column:
   missing: int
   width: int
   remark: str
-  mean: float = 0.0
-  std: float = 1.0
-  categories: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +35,6 @@ class Summary:
 
   Attributes:
     digest: Identifies the table and its columns.
-    label_column: The column of labels.
     client_column: The column of clients.
     rows: Number of rows that are described: of the clients with enough examples, and in a private
       run of those that are not trained on.
@@ -48,14 +43,12 @@ class Summary:
     num_dropped: Number of clients with too few examples.
     min_examples: The least number of examples.
     num_train: Number of training clients.
-    classes: Name and number of rows of each class; empty for labels that are numbers.
-    label_mean: Mean of labels that are numbers, over the reference clients; else 0.
-    label_std: Standard deviation of these; else 1.
+    rows_of_classes: Number of rows of each class; empty for labels that are numbers.
+    encoding: What the columns became.
     columns: The columns besides clients and labels.
   """
 
   digest: str
-  label_column: str
   client_column: str
   rows: int
   clients: int
@@ -63,15 +56,9 @@ class Summary:
   num_dropped: int
   min_examples: int
   num_train: int
-  classes: Sequence[tuple[str, int]]
-  label_mean: float
-  label_std: float
+  rows_of_classes: Sequence[int]
+  encoding: encoding_lib.Encoding
   columns: Sequence[Column]
-
-  @property
-  def features(self) -> list[Column]:
-    """Returns the columns that the model reads."""
-    return [column for column in self.columns if column.width]
 
   def text(self) -> str:
     """Returns lines for people."""
@@ -85,9 +72,10 @@ class Summary:
         " (--min_examples_per_client)"
       )
     yield self._label()
-    used, dropped = self.features, len(self.columns) - len(self.features)
+    num_used = len(self.encoding.features)
+    dropped = len(self.columns) - num_used
     yield (
-      f"{len(used)} features, {sum(column.width for column in used)} inputs of the model"
+      f"{num_used} features, {self.encoding.num_inputs} inputs of the model"
       + (f"; {dropped} columns dropped" if dropped else "")
     )
     alike: dict[tuple, list[str]] = {}
@@ -98,11 +86,13 @@ class Summary:
     yield from _lay_out(cells)
 
   def _label(self) -> str:
-    label = f"label {self.label_column}:"
-    if not self.classes:
-      return f"{label} numbers, mean {self.label_mean:.6g}, standard deviation {self.label_std:.6g}"
-    shares = [f"{name} {100 * n / self.rows:.1f} %" for name, n in self.classes]
-    return f"{label} {len(self.classes)} classes: {_list(shares, _MOST_CLASSES)}"
+    label = self.encoding.label
+    said = f"label {label.name}:"
+    if not label.classes:
+      return f"{said} numbers, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
+    counted = zip(label.classes, self.rows_of_classes)
+    shares = [f"{name} {100 * rows / self.rows:.1f} %" for name, rows in counted]
+    return f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
 
 
 def _list(names: Sequence[str], most: int = 4) -> str:

@@ -25,7 +25,9 @@ def files(tmp_path_factory):
 def data(monkeypatch, files):
   """What the run's task finds: clients by split, which a test may change."""
   splits = {"test": files, "train": files.subset(_IDS[:3])}
-  monkeypatch.setattr(finished_run, "load_task", lambda config: (finished_runs.model(), splits))
+  monkeypatch.setattr(
+    finished_run, "load_task", lambda run, config: (finished_runs.model(), splits)
+  )
   return splits
 
 

@@ -23,7 +23,10 @@ def tiny_task(monkeypatch, tmp_path_factory):
   monkeypatch.setattr(
     finished_run,
     "load_task",
-    lambda config: (finished_runs.model(), {"test": finished_runs.clients(folder, config.seed)}),
+    lambda run, config: (
+      finished_runs.model(),
+      {"test": finished_runs.clients(folder, config.seed)},
+    ),
   )
 
 

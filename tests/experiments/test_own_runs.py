@@ -1,6 +1,7 @@
 """Runs on a table of the user's own, from the command line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tensorflow as tf
 _COLUMNS = ("--client_column=site", "--label_column=outcome")
 
 
-def _write(path, *, shift=0.0, number=False):
+def _write(path, *, shift=0.0, number=False, wards="ab", prefix="s"):
   """Twelve clients; the sign of v tells the outcome, for a third of them less so."""
   rng = np.random.default_rng(0)
   lines = ["site,outcome,v,w"]
@@ -17,7 +18,7 @@ def _write(path, *, shift=0.0, number=False):
     v, w = rng.normal(size=2)
     noise = rng.normal() * (2.0 if i % 3 == 0 else 0.1)
     outcome = 100 + 10 * (v + noise) if number else int(v + noise > 0)
-    lines.append(f"s{i % 12},{outcome},{v + shift:.4f},{'ab'[w > 0]}")
+    lines.append(f"{prefix}{i % 12},{outcome},{v + shift:.4f},{wards[int(w > 0)]}")
   path.write_text("\n".join(lines) + "\n")
 
 
@@ -107,6 +108,111 @@ def test_exported_model_of_numbers_predicts_in_their_unit(lab, regression):
   assert 10 < ratio[0] < 25  # The standard deviation of the labels.
 
 
+def _read(path):
+  return np.genfromtxt(path, delimiter=",", names=True, dtype=None, encoding="utf-8")
+
+
+def _inputs_by_hand(run, training_table, later_table):
+  """The later rows' x, by the training clients' means: v standardised, w one-hot."""
+  train, later = _read(training_table), _read(later_table)
+  known = train[np.isin(train["site"], _read(run / "train_clients.csv")["client_id"])]["v"]
+  v = (later["v"] - known.mean()) / known.std()
+  return later, np.column_stack([v, later["w"] == "a", later["w"] == "b"])
+
+
+def _evaluate(lab, run, table):
+  out = lab.folder / f"of_{table.stem}.csv"
+  result = lab.bare("evaluate", str(run), f"--data_dir={table}", f"--out={out}", "--overwrite")
+  assert result.code == 0, result.err
+  return _read(out)
+
+
+def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  table = lab.folder / "later.csv"
+  _write(table, shift=3.0, wards="ca", prefix="t")  # An unknown category comes first.
+  later, x = _inputs_by_hand(run, lab.folder / "visits.csv", table)
+  weights = np.load(run / "weights.npz")
+  scores = (x @ weights["trainable_0"] + weights["trainable_1"])[:, 0]
+  signs = np.where(later["outcome"] == 1, 1, -1)
+  found = _evaluate(lab, run, table)
+  assert len(found) == 2 and set(found["client_id"]) <= set(later["site"])
+  for one in found:
+    own = later["site"] == one["client_id"]
+    loss = np.log1p(np.exp(-signs * scores))[own].mean()
+    np.testing.assert_allclose(one["loss"], loss, rtol=1e-4)
+    np.testing.assert_allclose(one["error"], (signs * scores < 0)[own].mean(), atol=1e-6)
+  assert found["error"].min() > 0.25  # Standardised by its own mean, it would be like visits.csv.
+
+
+def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):
+  run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
+  table = lab.folder / "later_costs.csv"
+  _write(table, shift=3.0, number=True, wards="ba", prefix="t")
+  later, x = _inputs_by_hand(run, lab.folder / "costs.csv", table)
+  v, a, w, b = (np.load(run / "weights.npz")[f"trainable_{i}"] for i in range(4))
+  predicted = (np.maximum(x @ v + a, 0) @ w + b)[:, 0]
+  costs = _read(lab.folder / "costs.csv")
+  known = costs[np.isin(costs["site"], _read(run / "train_clients.csv")["client_id"])]["outcome"]
+  residuals = predicted - (later["outcome"] - known.mean()) / known.std()
+  for one in _evaluate(lab, run, table):
+    own = residuals[later["site"] == one["client_id"]]
+    np.testing.assert_allclose(one["error"], np.sqrt(np.mean(own**2)), rtol=1e-4)
+    np.testing.assert_allclose(one["loss"], np.mean(own**2) / 2, rtol=1e-4)
+
+
+def test_export_needs_no_table(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "superquantile_theta_0.5" / "seed_0"
+  before = (_export(lab, run, "npz") / "MODEL_CARD.md").read_text()
+  table = lab.folder / "visits.csv"
+  table.rename(lab.folder / "moved.csv")
+  try:
+    assert (_export(lab, run, "npz") / "MODEL_CARD.md").read_text() == before
+  finally:
+    (lab.folder / "moved.csv").rename(table)
+
+
+@pytest.fixture
+def old_run(lab, compared):
+  """A run as an earlier version left it, without its columns."""
+  old = lab.folder / "old" / "own_visits_linear" / "fed_avg" / "seed_0"
+  if not old.exists():
+    shutil.copytree(lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0", old)
+    (old / "columns.json").unlink()
+  return old
+
+
+def test_earlier_run_takes_its_own_table_and_no_other(lab, own, old_run):
+  found = _evaluate(lab, old_run, lab.folder / "visits.csv")
+  np.testing.assert_array_equal(found, _read(old_run / "test_clients.csv"))
+  table = lab.folder / "another.csv"
+  _write(table, shift=3.0)
+  refused = lab.bare("evaluate", str(old_run), f"--data_dir={table}")
+  refused.assert_refused("another table", "without columns.json", "--data_dir", "train again")
+  started = own(
+    "train", "--task=own", f"--data_dir={table}", "--theta=0.5", f"--initial_weights={old_run}"
+  )
+  started.assert_fails_with_a_sentence(2, "another table", "without columns.json")
+
+
+def test_run_that_starts_from_another_takes_its_columns_over(lab, own, compared):
+  start = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  table = lab.folder / "other.csv"
+  _write(table, shift=3.0, wards="cb")
+  asked = ("train", "--task=own", f"--data_dir={table}", f"--initial_weights={start}")
+  asked += ("--theta=0.5", "--run_name=tuned", "--num_rounds=1")
+  own(*asked, "--features=v").assert_refused("--features=v in place of v,w")
+  result = own(*asked)
+  assert result.code == 0, result.err
+  assert "rows of unknown categories" in result.out
+  run = lab.folder / "own" / "own_other_linear" / "tuned" / "seed_0"
+  assert (run / "columns.json").read_text() == (start / "columns.json").read_text()
+  # It goes on with these: with those of the table the weights would not even fit.
+  result = own(*asked, "--num_rounds=2")
+  assert result.code == 0, result.err
+  assert (run / "columns.json").read_text() == (start / "columns.json").read_text()
+
+
 @pytest.fixture(scope="module")
 def regression(own):
   arguments = ("--task=own", "--data_dir=costs.csv", "--algorithm=fed_avg", "--model=mlp")
@@ -156,6 +262,14 @@ def test_private_run_says_nothing_of_training_clients(lab, own):
   assert "40 examples of 2 clients that are not trained on" in result.out
   run = lab.folder / "own" / "own_visits_linear" / "superquantile_theta_0.5_epsilon_8" / "seed_0"
   assert json.loads((run / "manifest.json").read_text())["data"] is None
+  table, test = _read(lab.folder / "visits.csv"), _read(run / "test_clients.csv")["client_id"]
+  [v, _] = json.loads((run / "columns.json").read_text())["features"]
+  np.testing.assert_allclose(v["mean"], table[np.isin(table["site"], test)]["v"].mean())
+  # Its columns are exact statistics of clients who would train in another split.
+  start = (f"--initial_weights={run}", "--task=own", "--theta=0.5", *arguments)
+  shared = own("train", *start, "--seed=1")
+  shared.assert_fails_with_a_sentence(2, "training clients among the test", "--seed=0")
+  assert own("train", *start).code == 0
   described = lab.bare(
     "describe", "--task=own", *_COLUMNS, *arguments, f"--cache_dir={lab.cache_dir}"
   )

@@ -28,7 +28,7 @@ def tiny_task(monkeypatch, tmp_path_factory):
   folder = tmp_path_factory.mktemp("clients")
   loaded = []
 
-  def load_task(config):
+  def load_task(run, config):
     loaded.append(config)
     return finished_runs.model(), {"test": finished_runs.clients(folder, config.seed)}
 

@@ -44,7 +44,7 @@ def run_dir(tmp_path, monkeypatch, files):
   """The folder of a finished run of the tiny task, whose model and clients are found."""
 
   found = finished_runs.model(), {"test": files}
-  monkeypatch.setattr(finished_run, "load_task", lambda config: found)
+  monkeypatch.setattr(finished_run, "load_task", lambda run, config: found)
   (tmp_path / "key").write_text(_KEY)
   return finished_runs.write_run(tmp_path / "out", "fed_avg", 0)
 

@@ -104,7 +104,7 @@ def test_features_are_those_of_pandas_by_the_reference_clients_alone(ask, table,
 def test_an_exported_model_makes_the_same_of_numbers(ask, table):
   one, request = ask()
   way = one.preprocessing(request)
-  assert "ward (0 a,b, 1 say" in way.description and one.labels == ["no", "yes"]
+  assert "ward (0 a,b, 1 say" in way.description and one.labels == ("no", "yes")
   names = ["age", "dose", "ward", "smokes", "number"]
   categories = ["a,b", 'say "c"', "«ü»"]
   numbers = {**dict(zip(categories, range(3))), np.nan: np.nan, None: np.nan}
@@ -149,6 +149,125 @@ def test_in_private_runs_values_of_training_clients_change_their_own_inputs_alon
   for client in others:
     np.testing.assert_array_equal(first[client][0], second[client][0])
   assert not np.array_equal(first[changed][0], second[changed][0])
+
+
+def _later(table):
+  """Other clients, far away, with other categories in another order, and fewer columns."""
+  later = table[["number", "smokes", "ward", "dose", "age", "outcome", "site"]].copy()
+  later["site"] = "later " + later["site"]
+  later["age"] += 1000
+  later.loc[:40, "dose"] = np.nan
+  later["ward"] = later["ward"].map({"a,b": "A new one", "«ü»": "«ü»", 'say "c"': None})
+  return later
+
+
+def test_columns_of_a_run_are_carried_out_on_a_later_table(ask, table):
+  one, request = ask()
+  train = one.load_clients(request)["train"].client_ids
+  later = _later(table)
+  two, request = ask(later, "later.csv", columns=one.columns)
+  assert two.columns == one.columns
+  known = table[table["site"].isin(train)]
+  columns = [(later["age"] - known["age"].mean()) / known["age"].std(ddof=0)]
+  columns.append(((later["dose"] - known["dose"].mean()) / known["dose"].std(ddof=0)).fillna(0.0))
+  columns.append(later["dose"].isna())
+  columns += [later["ward"] == ward for ward in ("a,b", 'say "c"', "«ü»")]
+  columns.append(later["ward"].isna())
+  for name in ("smokes", "number"):
+    columns.append((later[name] - known[name].mean()) / known[name].std(ddof=0))
+  x = np.column_stack(columns).astype(np.float32)
+  found = {k: v for files in two.load_clients(request).values() for k, v in _load(files).items()}
+  assert set(found) == set(later["site"])
+  for site, (inputs, labels) in found.items():
+    np.testing.assert_allclose(inputs, x[later["site"] == site], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(labels, later[later["site"] == site]["outcome"] == "yes")
+  unknown = (later["ward"] == "A new one").sum()
+  assert f"{unknown} rows of unknown categories" in two.description
+
+
+def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, monkeypatch):
+  one, request = ask()
+  way = one.preprocessing(request)
+  monkeypatch.setattr(conversion, "_Table", None)  # Nothing is converted again.
+  same, request = ask(columns=one.columns)
+  assert same.load_clients(request)["test"].directory.startswith(request.cache_dir)
+  assert same.description == one.description and same.data_digest == one.data_digest
+  monkeypatch.setattr(conversion, "open_clients", None)  # Nor is a table read.
+  bare, request = ask(columns=one.columns, data_dir="")
+  assert (bare.labels, bare.error, bare.columns) == (one.labels, one.error, one.columns)
+  raw = tf.constant([[50.0, np.nan, 1.0, np.nan, 3.0], [0.0, 1.0, -1.0, 1.0, 0.0]])
+  np.testing.assert_array_equal(bare.preprocessing(request).apply(raw), way.apply(raw))
+
+
+def test_columns_hold_nothing_of_training_clients_in_private_runs(ask, table):
+  one, request = ask(features="age,dose,ward", is_private=True)
+  test = one.load_clients(request)["test"].client_ids
+  other = table.copy()
+  is_other = ~other["site"].isin(test)
+  other.loc[is_other, ["age", "dose"]] += 1e3
+  other.loc[is_other, "ward"] = "unknown"
+  assert ask(other, features="age,dose,ward", is_private=True)[0].columns == one.columns
+  other.loc[other["site"].isin(test), "age"] += 1.0
+  assert ask(other, features="age,dose,ward", is_private=True)[0].columns != one.columns
+
+
+def test_texts_and_classes_that_look_like_numbers_are_known_again(ask):
+  def text(codes, labels):
+    rows = (f"s{i % 6},{labels[i % len(labels)]},{codes[i % len(codes)]}\n" for i in range(25))
+    return _HEADER + "".join(rows)
+
+  def load(columns="", **given):
+    one, request = ask(None, text=text(**given), columns=columns)
+    found = {k: v for files in one.load_clients(request).values() for k, v in _load(files).items()}
+    return one, found["s1"][0][0].tolist(), found["s1"][1][0]
+
+  # The second row is of s1. Codes have zeros in front; the later ones alone look like numbers.
+  one, x, y = load(codes=["02", "01", "x"], labels=["no", "01", "x"])
+  assert (x, y, one.labels) == ([1, 0, 0], 0, ("01", "no", "x"))
+  _, x, y = load(one.columns, codes=["03", "02"], labels=["01", "01"])
+  assert (x, y) == ([0, 1, 0], 0)
+  # Classes are numbers, of any length, and then have points or are in another order.
+  one, _, y = load(codes=["a", "b"], labels=["1234567", "1234568", "0", "1"])
+  assert one.labels == ("0", "1", "1234567", "1234568") and y == 3
+  for labels, y in ((["1", "1234568.0"], 3), (["1234567", "0"], 0)):
+    assert load(one.columns, codes=["a", "b"], labels=labels)[2] == y
+  one, _, _ = load(codes=["a", "b"], labels=["True", "False"])
+  assert load(one.columns, codes=["b", "a"], labels=["true"])[2] == 1
+
+
+def test_numbers_of_a_later_table_are_in_the_unit_of_the_run(ask, table):
+  numbers = table.assign(outcome=1e3 + 50 * table["age"])
+  one, request = ask(numbers, features="age")
+  train = numbers[numbers["site"].isin(one.load_clients(request)["train"].client_ids)]["outcome"]
+  later = numbers.assign(outcome=7 * numbers["outcome"])
+  two, request = ask(later, "later.csv", features="age", columns=one.columns)
+  assert two.label_scale == one.label_scale == (train.mean(), train.std(ddof=0))
+  for client, (_, y) in _load(two.load_clients(request)["test"]).items():
+    wanted = (later[later["site"] == client]["outcome"] - train.mean()) / train.std(ddof=0)
+    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "change, changes, said",
+  [
+    (lambda t: t.drop(columns="ward"), {}, "no column 'ward' in .* expected the columns age, dose"),
+    (lambda t: t.assign(age="old"), {}, "in column 'age'; expected numbers alone"),
+    (lambda t: t.assign(smokes="maybe"), {}, "in column 'smokes'; expected booleans"),
+    (lambda t: t.assign(dose=np.inf), {}, "102 infinite values"),
+    (lambda t: t.assign(outcome="maybe"), {}, "102 of 102 .* 'maybe'; expected no or yes"),
+    (lambda t: t.assign(outcome=[1, *[0] * 101]), {}, "102 of 102 labels .* first '0'"),
+    (lambda t: t, dict(features="age,dose"), "--features=age,dose in place of age,dose,n"),
+    (lambda t: t, dict(label_kind="number"), "--label_kind=number in place of classes"),
+    (lambda t: t.assign(o=0), dict(label_column="o"), "--label_column=o in place of outcome"),
+    (lambda t: t, dict(columns="{"), r"columns.json of the run cannot be read"),
+    (lambda t: t, dict(columns='{"features": [1]}'), r"columns.json of the run cannot be read"),
+  ],
+)
+def test_later_tables_that_do_not_fit_are_refused(ask, table, change, changes, said):
+  columns = ask()[0].columns
+  with pytest.raises(ValueError, match=said) as caught:
+    ask(change(_later(table)), "later.csv", **{"columns": columns, **changes})
+  assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("form", ["gz", "folder", "folder with a column", "parquet"])
@@ -374,5 +493,5 @@ def test_clients_keep_their_names(ask):
 def test_values_of_other_clients_are_bounded_in_float32():
   column = pd.Series([0.0, 1e-30, 1e90, np.nan], name="v")
   feature, _ = features.fit(column, np.array([True, True, False, False]))
-  x = features.encode([feature], np.arange(4))
+  x = features.encode([feature], features.read(feature, column)[:, None])
   np.testing.assert_allclose(x[:, 0], [-1, 1, 1e6, 0], rtol=1e-6)

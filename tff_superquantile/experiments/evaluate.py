@@ -96,7 +96,7 @@ def evaluate(
   config = finished_run.config(run, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
-  model, splits = finished_run.load_task(config)
+  model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, split)
   if config.is_private:
     _check_outside(run, folder, split, splits)

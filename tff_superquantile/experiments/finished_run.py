@@ -86,12 +86,59 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
   return run_config.from_flags({**run.flags, **overrides})
 
 
-def load_task(config: run_config.RunConfig) -> tuple[Any, Mapping[str, Any]]:
-  """Rebuilds a run's (model, clients as `client_files.ClientFiles` by split) from its flags."""
+def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
+  """Returns the task of a finished run, with the columns that it kept if it is of a table.
+
+  Args:
+    run: The run.
+    config: Its config, with the data where it is now.
+
+  Returns:
+    The task, a `tasks.task.Task`.
+
+  Raises:
+    ValueError: If the data cannot be used, or the run kept no columns and had another table.
+  """
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 
-  return build.load_task(build.get_task(config), config)
+  task = build.get_task(config, run.columns)
+  check_table(run, task)
+  return task
+
+
+def check_table(run: run_folder.Run, task: Any) -> None:
+  """Raises a `ValueError` for a run of an earlier version, without columns, on another table."""
+  digest = run.manifest.get("data")
+  if task.data_digest and not run.columns and digest not in (None, task.data_digest):
+    raise ValueError(
+      f"Found another table, or other columns of it, than those of {run.path}, which an earlier"
+      f" version left without {run_folder.COLUMNS}; expected its own table: pass its --data_dir, or"
+      " train again, so that the run keeps what its columns became."
+    )
+
+
+def load_task(run: run_folder.Run, config: run_config.RunConfig) -> tuple[Any, Mapping[str, Any]]:
+  """Rebuilds a finished run's (model, clients as `client_files.ClientFiles` by split).
+
+  Args:
+    run: The run.
+    config: Its config, with the data where it is now.
+
+  Returns:
+    (The model, the clients of the data.)
+
+  Raises:
+    ValueError: As `get_task`, or if the data has labels that the model does not know.
+  """
+  task = get_task(run, config)
+  from tff_superquantile.experiments.run import build
+
+  model, splits = build.load_task(task, config)
+  if task.data_digest and not run.columns and run.manifest.get("data") is None:
+    # A private run has kept no digest of its table either.
+    check_clients(run, "test", splits["test"].client_ids)
+  return model, splits
 
 
 def error_kind(run: run_folder.Run) -> str:

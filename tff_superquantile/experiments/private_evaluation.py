@@ -120,7 +120,7 @@ def _release(
   key = None
   if request.noise_key_file is not None:
     key = accounts.read_key(pathlib.Path(request.noise_key_file), "--noise_key_file")
-  model, splits = finished_run.load_task(config)
+  model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
   finished_run.check_clients(run, request.split, files.client_ids)
   weights = finished_run.read_weights(run, model)

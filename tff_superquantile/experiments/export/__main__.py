@@ -10,7 +10,8 @@ labels.txt, the names of the classes in the order of the probabilities, and MODE
     tflite        model.tflite, of TensorFlow Lite's own operators
     npz           model.npz, the weights by name and the labels, for NumPy
 
-No client's data are read, but for a table of the user's own, whose preprocessing follows from it.
+No client's data are read. (Only a run on a table of the user's own that an earlier version left
+without columns.json needs that table.)
 DIR is there whole or not at all. The exit code is 0, or 2 for a mistake in the arguments, a run
 that has not finished, or a model that has no such form.
 """
@@ -39,7 +40,7 @@ def make_parser() -> flags.Parser:
     prog="python -m tff_superquantile.experiments.export",
     description="Writes a finished run's model for programs that know nothing of this project: from"
     " raw examples to logits and probabilities, with the names of the classes (labels.txt) and a"
-    " model card (MODEL_CARD.md). No client's data are read, but for the table of --task=own.",
+    " model card (MODEL_CARD.md). No client's data are read.",
     epilog="Exit code: 0, or 2 for a mistake in the arguments, a run that has not finished, or a"
     " model that has no such form.",
     allow_abbrev=False,

@@ -14,7 +14,6 @@ from tasks import preprocessing as preprocessing_lib
 from tasks import task as task_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -116,7 +115,9 @@ class ExportedModel:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Loads the model of a finished run; no client's data are read but a table of the user's own.
+  """Loads the model of a finished run; no client's data are read.
+
+  A run on a table that an earlier version left without its columns needs the table.
 
   Args:
     run: The run.
@@ -128,7 +129,9 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   Raises:
     ValueError: If the task is not there, or the weights are damaged or not those of its model.
   """
-  task = build.get_task(config)
+  if run.columns:
+    config = dataclasses.replace(config, data_dir="")  # The table need not be there.
+  task = finished_run.get_task(run, config)
   if task.preprocessing is None:
     model = task.build_model(config.seed)
     preprocessing = preprocessing_lib.none(_x_spec(model, config.task))

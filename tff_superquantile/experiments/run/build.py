@@ -17,6 +17,7 @@ from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import thresholds
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.training import best_model
@@ -26,13 +27,26 @@ from tff_superquantile.experiments.run.training import server_optimizers
 from tff_superquantile.simulation import client_files
 
 
-def get_task(config: run_config.RunConfig) -> tasks.task.Task:
+def get_task(config: run_config.RunConfig, columns: Optional[str] = None) -> tasks.task.Task:
   """Returns the task of a run; it follows from the user's files where these are a table.
+
+  Args:
+    config: The run's.
+    columns: What the columns of the table became, a finished run's `Run.columns`. None for a run
+      that is to be trained: it takes those of its own folder if it has begun, so that it goes on
+      with the same inputs, else those of the run from which it starts, so that the start is the
+      same function of a row.
+
+  Returns:
+    The task.
 
   Raises:
     ValueError: If there is no such task, or the user's files cannot be used.
   """
-  return tasks.get_task(config.task).for_request(tasks.task.Request.of_run(config))
+  task = tasks.get_task(config.task)
+  if columns is None and task.adapt is not None:
+    columns = run_folder.of_config(config).columns or initial_weights.columns(config)
+  return task.for_request(tasks.task.Request.of_run(config, columns or ""))
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:

@@ -5,6 +5,8 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
     flags.txt          the resolved flags, one `--name=value` a line
     manifest.json      versions, seed, machine, git revision, times, seconds a round, rounds done,
                        the round of the model that was kept
+    columns.json       what the columns of a table became (--task=own): means, standard deviations,
+                       categories, classes; for later tables and exports
     rounds.csv         one row a round; evaluation columns are blank between evaluations
     test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
                        `validation_`); errors are fractions
@@ -41,6 +43,7 @@ from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
 CLIENTS = "clients"
+COLUMNS = "columns.json"
 
 
 @contextlib.contextmanager
@@ -117,6 +120,11 @@ class Run:
   def manifest(self) -> dict[str, Any]:
     """The content of `manifest.json`; empty if there is none."""
     return run_files.read_json(self.path / "manifest.json")
+
+  @functools.cached_property
+  def columns(self) -> str:
+    """The content of `columns.json`, a task's `columns`; "" if there is none."""
+    return run_files.read_text(self.path / COLUMNS)
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:

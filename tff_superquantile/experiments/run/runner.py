@@ -137,6 +137,7 @@ def _train(
   model, splits = build.load_task(task, config)
   build.check_cohort(config, splits["train"])
   best_model.check_splits(config, splits)
+  initial_weights.check_data(config, task, splits["train"].client_ids)
   weights = initial_weights.load(config, model)
   starts = initial_weights.starts(config)
   account = release = key = None
@@ -164,6 +165,8 @@ def _train(
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
+  if task.columns:
+    atomic_files.write(folder / run_folder.COLUMNS, task.columns)
   atomic_files.write_json(folder / "manifest.json", described)
   (folder / "metrics.json").unlink(missing_ok=True)
 

@@ -166,9 +166,9 @@ class Results:
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
         finished_run.check_classes(run)
         config = finished_run.config(run, overrides or {})
-        key = (config.task, task.Request.of_run(config))
+        key = (config.task, task.Request.of_run(config, run.columns))
         if key not in loaded:
-          loaded = {key: _load(config, self.settings["held_in_fraction"], run.seed)}
+          loaded = {key: _load(run, config, self.settings["held_in_fraction"])}
         model, examples, ids = loaded[key]
         finished_run.check_clients(run, "test", ids)
         weights = finished_run.read_weights(run, model)
@@ -204,13 +204,13 @@ def _check_weights(runs: Iterable[run_folder.Run]) -> None:
 
 
 def _load(
-  config: run_config.RunConfig, held_in_fraction: float, seed: int
+  run: run_folder.Run, config: run_config.RunConfig, held_in_fraction: float
 ) -> tuple[Any, Any, list[str]]:
   """Returns a run's model, its test clients' examples in two parts, and all test clients' ids."""
   from tff_superquantile import evaluation
 
-  model, splits = finished_run.load_task(config)
+  model, splits = finished_run.load_task(run, config)
   files = splits["test"]
   x, y, offsets = files.load()
   everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-  return model, evaluation.split_examples(everything, held_in_fraction, seed), files.client_ids
+  return model, evaluation.split_examples(everything, held_in_fraction, run.seed), files.client_ids

@@ -6,6 +6,7 @@ starts from another one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
@@ -13,8 +14,10 @@ from typing import Any, Optional
 
 from privacy import ledger
 from privacy import statements
+import tasks
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 
 _STARTS = "starts"  # The entry of manifest.json.
 
@@ -46,6 +49,51 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
       " which the run began: bring them back, or choose another --output_dir."
     )
   return dataclasses.replace(config, initial_weights=str(folder), initial_weights_fingerprint=found)
+
+
+def columns(config: run_config.RunConfig) -> str:
+  """Returns what the columns of a table became in the start of a run; "" where it has no such file.
+
+  Raises:
+    ValueError: If there is no such finished run.
+  """
+  if not config.initial_weights:
+    return ""
+  from tff_superquantile.experiments import finished_run
+
+  return finished_run.find(pathlib.Path(config.initial_weights)).columns
+
+
+def check_data(config: run_config.RunConfig, task: tasks.task.Task, train: Sequence[str]) -> None:
+  """Sees whether a resolved run may take over its start's columns, if they are of a table.
+
+  Args:
+    config: The run's.
+    task: Its task.
+    train: Its training clients.
+
+  Raises:
+    ValueError: If the start kept no columns and had another table; or if the run is private, and
+      the statistics of a private start are exact ones of its training clients.
+  """
+  if not (config.initial_weights and task.columns):
+    return
+  from tff_superquantile.experiments import finished_run
+
+  run = finished_run.find(pathlib.Path(config.initial_weights))
+  finished_run.check_table(run, task)
+  if not (config.is_private and run.columns and (run.config is None or run.config.is_private)):
+    return
+  held_out = {
+    i for split in ("test", "validation") for i in run.clients(split).get("client_id", ())
+  }
+  shared = held_out & set(train)
+  if shared:
+    raise ValueError(
+      f"Found {len(shared)} training clients among the test and validation clients of"
+      f" {run.path}, whose exact statistics are in its {run_folder.COLUMNS}; expected none in a"
+      f" private run: split the table alike, by --seed={run.seed} and the same numbers of clients."
+    )
 
 
 def load(config: run_config.RunConfig, model: Any) -> Optional[run_files.Weights]:

@@ -1,0 +1,147 @@
+"""Describes what the columns of a table became; the only source of all that encodes rows.
+
+The rows of the run's own table, those of later tables and those that an exported model takes follow
+the same description, which a run keeps. It has nothing of the clients but these numbers and texts,
+and no name, number or hash of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import json
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+
+from tasks.own import columns as columns_lib
+from tasks.own import features as features_lib
+from tasks.own import labels as labels_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """What the columns of a table became; all are values of JSON.
+
+  Attributes:
+    features: The features, in the order of the model's inputs.
+    label: The labels.
+    dropped: The columns that were to be features and are none, each with the reason.
+  """
+
+  features: tuple[features_lib.Feature, ...]
+  label: labels_lib.Label
+  dropped: Mapping[str, str]
+
+  @property
+  def num_inputs(self) -> int:
+    """Returns the number of the model's inputs."""
+    return sum(feature.width for feature in self.features)
+
+  def to_text(self) -> str:
+    """Returns JSON, from which `from_text` makes the same encoding, to the last bit."""
+    return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+  def check_fits(self, columns: columns_lib.Columns, label_kind: Optional[str]) -> None:
+    """Raises a `ValueError` unless a run that asks for these columns can take this encoding over.
+
+    Args:
+      columns: The columns that the user wants.
+      label_kind: What the user wants labels to be; None for either.
+    """
+    names = {feature.name for feature in self.features}
+    wanted = set(columns.features) - set(self.dropped) if columns.are_named else names
+    for flag, found, expected in (
+      ("features", ",".join(sorted(wanted)), ",".join(sorted(names))),
+      ("label_column", columns.label, self.label.name),
+      ("label_kind", label_kind or self.label.kind, self.label.kind),
+    ):
+      if found != expected:
+        raise ValueError(
+          f"Found other columns than the model was trained on, --{flag}={found} in place of"
+          f" {expected}; expected the same: ask for these, or start without that model."
+        )
+
+
+def from_text(text: str) -> Encoding:
+  """Makes the encoding of which `Encoding.to_text` made a text.
+
+  Raises:
+    ValueError: If the text is damaged.
+  """
+  try:
+    return from_json(json.loads(text))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f"Found that columns.json of the run cannot be read ({type(error).__name__}); expected it as"
+      " the run wrote it: bring it back, or train again."
+    ) from error
+
+
+def from_json(values: Mapping[str, Any]) -> Encoding:
+  """Makes an encoding of values of JSON."""
+  features = [
+    features_lib.Feature(**{**one, "categories": tuple(one["categories"])})
+    for one in values["features"]
+  ]
+  label = labels_lib.Label(**{**values["label"], "classes": tuple(values["label"]["classes"])})
+  return Encoding(tuple(features), label, dict(values["dropped"]))
+
+
+def fit(
+  frame: pd.DataFrame,
+  columns: columns_lib.Columns,
+  label_kind: Optional[str],
+  reference: np.ndarray,
+) -> tuple[Encoding, dict[str, str]]:
+  """Finds out what the columns of a table become.
+
+  Args:
+    frame: All rows.
+    columns: The columns that the user wants.
+    label_kind: What labels are to be; None to tell by their values.
+    reference: bool [rows], the rows of the reference clients.
+
+  Returns:
+    The encoding, and a remark on each feature by name, perhaps "".
+
+  Raises:
+    ValueError: If the labels, or a column that the user named, cannot be used, or no column can.
+  """
+  label = labels_lib.fit(frame[columns.label], label_kind, reference)
+  features, remarks, dropped = [], {}, {}
+  for name in columns.features:
+    feature, remark = features_lib.fit(frame[name], reference)
+    if feature is not None:
+      features.append(feature)
+      remarks[name] = remark
+      continue
+    if columns.are_named and "categories" in remark:
+      raise ValueError(
+        f"Found {remark}, in column {name!r} of --features; expected at most"
+        f" {features_lib.MOST_CATEGORIES} that repeat: leave it out, or group its values."
+      )
+    dropped[name] = remark
+  if not features:
+    reasons = "; ".join(f"{name}: {remark}" for name, remark in dropped.items()) or "none"
+    raise ValueError(
+      f"Found no feature that a model could use in the table ({reasons}); expected a column of"
+      f" numbers or of at most {features_lib.MOST_CATEGORIES} categories: name others in"
+      " --features."
+    )
+  return Encoding(tuple(features), label, dropped), remarks
+
+
+def remarks_on(encoding: Encoding, raw: np.ndarray) -> dict[str, str]:
+  """Returns a remark on each feature by name, perhaps "", where a later table is read.
+
+  Args:
+    encoding: What the columns of the earlier table became.
+    raw: float64 [rows, features], as `features.read` returns it, NaN where missing.
+  """
+  remarks = {}
+  for feature, values in zip(encoding.features, raw.T):
+    unknown = int(np.sum(values < 0)) if feature.kind == features_lib.CATEGORY else 0
+    remarks[feature.name] = f"{unknown} rows of unknown categories" if unknown else ""
+  return remarks
