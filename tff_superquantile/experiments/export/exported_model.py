@@ -62,7 +62,10 @@ class ExportedModel:
     def serve(raw: tf.Tensor) -> dict[str, tf.Tensor]:
       values = tuple(variable.value() for variable in variables)
       weights = values[:num_trainable], values[num_trainable:]
-      return self._outputs_of(predict(weights, self.preprocessing.apply(raw)))
+      num_examples = tf.shape(raw)[0]
+      inputs = _with_an_example(self.preprocessing.apply(raw))
+      outputs = self._outputs_of(predict(weights, inputs))
+      return {name: output[:num_examples] for name, output in outputs.items()}
 
     module.serve = serve
     return module
@@ -112,6 +115,18 @@ class ExportedModel:
     else:
       probabilities = tf.nn.softmax(scores)
     return {"logits": tf.identity(scores), "probabilities": probabilities}
+
+
+def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
+  """Returns a batch of a model's inputs, or one blank example in place of an empty batch.
+
+  The convolutions of oneDNN, which TensorFlow has on some processors, refuse empty batches.
+  """
+  shape = tf.shape(inputs)
+  missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
+  padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
+  padded.set_shape(inputs.shape)  # Of all but the batch.
+  return padded
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
