@@ -113,7 +113,10 @@ def _table_rows(text):
   """{first cell: other cells} of all rows of Markdown tables, one list a table."""
   tables = re.split(r"\n(?!\|)", text)
   rows = [
-    [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    [
+      [cell.replace("**", "").strip() for cell in line.strip("|").split("|")]
+      for line in table.splitlines()
+    ]
     for table in tables
   ]
   return [{row[0]: row[1:] for row in table if len(row) > 2} for table in rows if len(table) > 2]

@@ -305,7 +305,8 @@ def interrupted(lab, base):
   ends = {}
 
   def start_and_end(signum, condition):
-    command = lab.start("sweep", *flags)
+    # One run after the other, so that the sweep is still at it when this looks.
+    command = lab.start("sweep", *flags, "--num_workers=1")
     command.wait_until(condition)
     result = command.end_by(signum)
     ends[signum] = (result, command.left_behind())

@@ -7,12 +7,14 @@ its writer was killed or has not got further yet is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import csv
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
 from typing import Any, NamedTuple
 import zipfile
 import zlib
@@ -21,6 +23,7 @@ import numpy as np
 
 from tff_superquantile import atomic_files
 
+CLIENTS = "clients"  # The folder of `training.evaluation_files`.
 # The beginning of a formula for spreadsheets, also after `escape`.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
@@ -191,3 +194,21 @@ def _to_float(text: str) -> float:
     return float(text)
   except ValueError:
     return np.nan
+
+
+def remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes half-written files of killed runs; the lock keeps other processes out."""
+  checkpoints = folder / "checkpoints"
+  for path in (folder, folder / CLIENTS, checkpoints):
+    atomic_files.remove_temporaries(path)
+  for path in checkpoints.glob("program_state_*_temp*"):  # TFF writes a checkpoint there first.
+    shutil.rmtree(path)
+
+
+def remove_if_empty(folder: pathlib.Path) -> None:
+  """Removes the folder of a refused run if it holds nothing but its lock."""
+  if [path.name for path in folder.iterdir()] == ["lock"]:
+    (folder / "lock").unlink()
+    for empty in (folder, folder.parent):
+      with contextlib.suppress(OSError):  # The method has runs with other seeds.
+        empty.rmdir()

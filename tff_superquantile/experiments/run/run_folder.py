@@ -30,19 +30,16 @@ import fcntl
 import functools
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
 
-from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
-CLIENTS = "clients"
 COLUMNS = "columns.json"
 
 
@@ -186,7 +183,7 @@ class Run:
 
   def evaluations(self, split: str) -> dict[str, np.ndarray]:
     """Reads the results of every client of a split at each evaluation: `evaluation_files.read`."""
-    return evaluation_files.read(self.path / CLIENTS, split)
+    return evaluation_files.read(self.path / run_files.CLIENTS, split)
 
   @functools.cached_property
   def weights(self) -> run_files.Weights | None:
@@ -238,21 +235,3 @@ def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
   for run in sorted(runs, key=lambda run: run.method.order):
     groups.setdefault(run.method, []).append(run)
   return groups
-
-
-def remove_leftovers(folder: pathlib.Path) -> None:
-  """Removes half-written files of killed runs; the lock keeps other processes out."""
-  checkpoints = folder / "checkpoints"
-  for path in (folder, folder / CLIENTS, checkpoints):
-    atomic_files.remove_temporaries(path)
-  for path in checkpoints.glob("program_state_*_temp*"):  # TFF writes a checkpoint there first.
-    shutil.rmtree(path)
-
-
-def remove_if_empty(folder: pathlib.Path) -> None:
-  """Removes the folder of a refused run if it holds nothing but its lock."""
-  if [path.name for path in folder.iterdir()] == ["lock"]:
-    (folder / "lock").unlink()
-    for empty in (folder, folder.parent):
-      with contextlib.suppress(OSError):  # The method has runs with other seeds.
-        empty.rmdir()

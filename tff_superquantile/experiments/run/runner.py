@@ -111,7 +111,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
           f" --num_rounds={config.num_rounds}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
-    run_folder.remove_leftovers(folder)
+    run_files.remove_leftovers(folder)
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
       _train(config, task, folder, earlier)
@@ -121,7 +121,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     except Exception:
       if not (folder / "flags.txt").exists():  # Else the folder would pass for an unfinished run.
         accounts.remove_noise_key(folder)
-        run_folder.remove_if_empty(folder)
+        run_files.remove_if_empty(folder)
       raise
   return run_folder.Run(folder, config.seed)
 
@@ -172,7 +172,7 @@ def _train(
 
   # Times of files would tell the sizes of cohorts, as would those of events.
   clients = client_results.ClientsReleaseManager(
-    folder / run_folder.CLIENTS, manifest.seconds(described["started"]) if account else None
+    folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
 
   def evaluate(weights: Any, round_num: int) -> dict[str, float]:
