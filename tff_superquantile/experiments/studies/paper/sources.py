@@ -118,7 +118,7 @@ SOURCES: Mapping[str, Source] = {
     DIGITS,
   ),
   "emnist_convnet": Source(
-    f"./run_experiments.sh emnist_convnet {_HANDWRITING} --num_rounds=100 --tune=none",
+    f"./run_experiments.sh emnist_convnet {_HANDWRITING} --num_rounds=200 --tune=none",
     _of_runs("emnist_convnet"),
     DIGITS,
   ),
