@@ -54,6 +54,8 @@ EXPERIMENTS
                     the best on a half of its own data.
     availability    The synthetic task with clients that come and go by the
                     hour: fixed theta against an adaptive theta.
+    sensitivity     The synthetic task with more local epochs, smaller and
+                    larger cohorts, and several theta: curves, 5 seeds.
     private_synthetic
                     The synthetic task with differential privacy from end to
                     end: FedAvg against theta 0.5 and 0.25 at epsilon 3, 5, 10,

@@ -307,6 +307,11 @@ _REFUSED = {
     *("--threshold=geometric", "private run; use one of tree."),
   ),
   "--algorithm=semi_vred --beta=1 --threshold=tree": ("--threshold=tree", "to superquantile"),
+  "--algorithm=q_fed_avg --q=1 --share_weight=0.5": ("--share_weight=0.5", "without privacy"),
+  "--algorithm=tilted_erm --temperature=1 --share_weight=0.5": ("--share_weight=0.5", "privacy"),
+  f"--algorithm=gifair --fairness_strength=1 {_PRIVATE} --share_weight=0.5": (
+    *("--share_weight=0.5", "belongs to q_fed_avg"),
+  ),
   # Data that is generated anyway.
   "--algorithm=fed_avg --data=standin": ("--data=standin", "synthetic", "leave it out"),
 }
@@ -354,6 +359,10 @@ _OUT_OF_RANGE = (
   dict(threshold="primal_dual", threshold_step=1e-300),
   dict(threshold="geometric", threshold_noise_multiplier=1e-300),
   dict(threshold="geometric", threshold_noise_multiplier=1e300),
+  *(
+    dict(algorithm="q_fed_avg", q=1.0, update_noise_multiplier=1.0, clip_norm=1.0, share_weight=k)
+    for k in (1.5, -0.5)
+  ),
 )
 
 

@@ -62,6 +62,11 @@ _METHODS = (
     "Agnostic FedAvg rate = 0.001",
   ),
   (dict(algorithm="prop_fair", utility_bound=5.0), "prop_fair_M_5", "PropFair M = 5"),
+  (
+    dict(algorithm="prop_fair", utility_bound=5.0, share_weight=0.5),
+    "prop_fair_M_5_k_0.5",
+    "PropFair M = 5, k = 0.5",
+  ),
   (dict(algorithm="semi_vred", beta=0.5), "semi_vred_beta_0.5", "Semi-VRed β = 0.5"),
   (dict(algorithm="gifair", fairness_strength=1.0), "gifair_lambda_1", "GIFAIR λ = 1"),
   (dict(algorithm="aaggff"), "aaggff", "AAggFF-D"),
@@ -226,14 +231,20 @@ def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder,
   assert without.epsilon is None
 
 
+def test_without_epsilon_is_without_what_private_runs_alone_have():
+  private = _name(algorithm="q_fed_avg", q=1.0, share_weight=0.5, clip_norm=1.0, epsilon=2.0)
+  assert private == "q_fed_avg_q_1_k_0.5_epsilon_2"
+  assert private.without_epsilon == "q_fed_avg_q_1"
+
+
 def test_plain_is_a_method_with_nothing_but_its_own_parameter_and_the_options_of_fed_avg():
   plain = [str(_name(**values)) for values, *_ in _METHODS if _name(**values).is_plain]
   assert plain == [
     *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
     *("q_fed_avg_q_1e-05", "q_fed_avg_q_9", "q_fed_avg_q_100", "tilted_erm_t_5"),
     *("tilted_erm_t_5_average_0.2", "tilted_erm_t_200", "q_fed_avg_q_10"),
-    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5", "semi_vred_beta_0.5"),
-    *("gifair_lambda_1", "aaggff", "aaggff_step_2"),
+    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5", "prop_fair_M_5_k_0.5"),
+    *("semi_vred_beta_0.5", "gifair_lambda_1", "aaggff", "aaggff_step_2"),
     *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
     "superquantile_updates_25",
     *("fed_avg_distributed_epsilon_0.5", "fed_avg_distributed_helpers_epsilon_0.5"),
@@ -368,8 +379,10 @@ def _runs_of_a_preset(preset):
   for method in preset.methods():
     settings = {**dataclasses.asdict(_config()), "task": preset.task, **preset.flags, **method}
     settings = tuning.with_defaults(settings, "methods")
-    for candidate in tuning.method_search(preset, settings).candidates:
-      yield candidate.config
+    if tuning.is_tuned(settings):
+      yield from (found.config for found in tuning.method_search(preset, settings).candidates)
+    else:
+      yield run_config.RunConfig(**settings)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -379,7 +392,8 @@ def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(nam
   folders = [str(name) for name in found]
   assert len(set(folders)) == len(folders)
   shown = [name.label for name in found]
-  assert not set(shown) & set(folders)
+  named = {name.label for name in found if name.config.run_name}
+  assert set(shown) & set(folders) == named
   assert len(set(shown)) == len(shown)
   assert folders[0].startswith("fed_avg") and shown[0].startswith("FedAvg")
   budgets = {name.epsilon for name in found}

@@ -643,6 +643,23 @@ def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
   assert "of these weights" in capsys.readouterr().out
 
 
+def test_the_part_of_the_clip_norm_that_carries_the_share(run_here):
+  run = run_here(
+    "share_weight",
+    algorithm="prop_fair",
+    utility_bound=5.0,
+    update_noise_multiplier=1e3,
+    share_weight=0.5,
+  )
+  assert run.parent.name == "prop_fair_M_5_k_0.5_update_z_1000"
+  rows = _assert_nothing_of_the_cohorts(
+    run, {"estimated_share_sum"}, _cohorts(run, num_rounds=4, max_clients=None)
+  )
+  # The shares are lost in such noise: the least divisor counts, 2 z / k.
+  divisors = [float(row["estimated_share_sum"]) for row in rows[1:]]
+  assert min(divisors) == pytest.approx(2.0 * 1e3 / 0.5)
+
+
 _BY_HISTOGRAM = {
   "semi_vred_beta_2_epsilon_6": dict(algorithm="semi_vred", beta=2.0, epsilon=6.0),
   "gifair_lambda_1_z_1_update_z_0.5": dict(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_superquantile.experiments.studies import quantile_bound
-from tff_superquantile.experiments.studies import quantile_error
+from tff_superquantile.experiments.studies.private_quantile import quantile_bound
+from tff_superquantile.experiments.studies.private_quantile import quantile_error
 from tff_superquantile.threshold import hierarchical_histogram
 
 _EPSILONS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)

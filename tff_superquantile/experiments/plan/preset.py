@@ -10,6 +10,13 @@ from tff_superquantile.experiments.run import thresholds
 TRAIN_LOSS = "train.loss.mean"
 VALIDATION_P90 = "validation.error.p90"
 
+# What experiments share.
+FIVE_SEEDS = (0, 1, 2, 3, 4)
+# The synthetic task has validation clients of its own.
+SYNTHETIC: Mapping[str, Any] = dict(task="synthetic", validation_fraction=0.0)
+FEW_ROUNDS = dict(num_rounds=60, rounds_per_evaluation=20)
+FEWER_ROUNDS = dict(num_rounds=20, rounds_per_evaluation=5)
+
 
 @dataclasses.dataclass(frozen=True)
 class Grid:

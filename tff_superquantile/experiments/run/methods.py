@@ -126,12 +126,32 @@ def _check_fed_avg_sub(config: Config) -> None:
     )
 
 
+def _check_weighted(config: Config) -> None:
+  if config.share_weight is not None and not config.is_private:
+    raise ValueError(
+      f"Found --share_weight={config.share_weight} in a run without privacy, which knows the sum of"
+      " the weights; leave it out."
+    )
+
+
 def _check_tilted_erm(config: Config) -> None:
+  _check_weighted(config)
   if config.is_private and config.moving_average_rate is not None:
     raise ValueError(
       f"Found --moving_average_rate={config.moving_average_rate} in a private run, which divides by"
       " its own estimate of the weights' sum; leave it out."
     )
+
+
+def _private_weighted(share: Callable[[Config], Any]) -> Builder:
+  """Returns the builder of private runs by a share of a client's own loss and constants."""
+
+  def build(run: Ingredients) -> Any:
+    weight = run.config.share_weight
+    given = {} if weight is None else dict(share_weight=weight)
+    return tsq.build_private_weighted_fed_avg(share_fn=share(run.config), **given, **run.work)
+
+  return build
 
 
 def _private_relative(share: Callable[[Config], Any]) -> Builder:
@@ -150,6 +170,14 @@ _THETA = Parameter(
   short="theta",
   symbol="θ",
   default=0.5,
+)
+
+_SHARE_WEIGHT = Parameter(
+  "share_weight",
+  "k in (0, 1), of private runs of q_fed_avg, tilted_erm and prop_fair: the part of the clip norm"
+  " that carries a client's weight, of whose noisy sum the divisor is made; None for 0.3.",
+  short="k",
+  symbol="k",
 )
 
 # The rows are in the order of the paper's tables.
@@ -192,11 +220,13 @@ METHODS: dict[str, Method] = {
         symbol="q",
         is_required=True,
       ),
+      _SHARE_WEIGHT,
     ),
-    build_private=lambda run: tsq.build_private_weighted_fed_avg(
-      share_fn=tsq.threshold.build_power_share(run.config.q, run.config.max_loss), **run.work
+    build_private=_private_weighted(
+      lambda config: tsq.threshold.build_power_share(config.q, config.max_loss)
     ),
     weighted_updates=True,
+    check=_check_weighted,
   ),
   "tilted_erm": Method(
     "Tilted-ERM",
@@ -220,10 +250,10 @@ METHODS: dict[str, Method] = {
         short="average",
         symbol="moving average",
       ),
+      _SHARE_WEIGHT,
     ),
-    build_private=lambda run: tsq.build_private_weighted_fed_avg(
-      share_fn=tsq.threshold.build_tilted_share(run.config.temperature, run.config.max_loss),
-      **run.work,
+    build_private=_private_weighted(
+      lambda config: tsq.threshold.build_tilted_share(config.temperature, config.max_loss)
     ),
     weighted_updates=True,
     check=_check_tilted_erm,
@@ -259,14 +289,13 @@ METHODS: dict[str, Method] = {
         symbol="M",
         is_required=True,
       ),
+      _SHARE_WEIGHT,
     ),
-    build_private=lambda run: tsq.build_private_weighted_fed_avg(
-      share_fn=tsq.threshold.build_proportional_share(
-        run.config.utility_bound, run.config.max_loss
-      ),
-      **run.work,
+    build_private=_private_weighted(
+      lambda config: tsq.threshold.build_proportional_share(config.utility_bound, config.max_loss)
     ),
     weighted_updates=True,
+    check=_check_weighted,
   ),
   "semi_vred": Method(
     "Semi-VRed",

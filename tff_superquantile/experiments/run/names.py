@@ -22,6 +22,11 @@ FED_AVG = "fed_avg"
 _NOT_OF_FED_AVG: dict[str, Any] = dict(
   threshold=None, smoothing=0.0, threshold_noise_multiplier=None, run_name=""
 )
+# What private runs alone have.
+_OF_PRIVATE_RUNS = (
+  *("epsilon", "threshold_noise_multiplier", "update_noise_multiplier", "clip_norm"),
+  "share_weight",
+)
 
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # field and its value, and the words of a title.
@@ -204,13 +209,8 @@ class Name(str):
     """The name that the method would have without its privacy budget."""
     if self.config is None or self.config.epsilon is None:
       return self
-    config = dataclasses.replace(
-      self.config,
-      epsilon=None,
-      threshold_noise_multiplier=None,
-      update_noise_multiplier=None,
-      clip_norm=None,
-    )
+    nothing: dict[str, Any] = dict.fromkeys(_OF_PRIVATE_RUNS)
+    config = dataclasses.replace(self.config, **nothing)
     return Name(folder(config), config)
 
 

@@ -20,6 +20,7 @@ STUDIES = {
   "personalization": "What does a client’s own model change?",
   "model_family": "What do clients gain by choosing their model?",
   "availability": "What if θ adapts to the number of clients?",
+  "sensitivity": "What do local epochs, cohorts and θ change?",
   "communication": "What do the messages weigh?",
   "private_quantile": "How far are private quantiles from the true ones?",
   "convergence": "Does the algorithm converge as the theorem says?",

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from privacy.noise import tree_mechanism
-from tff_superquantile.experiments.studies import quantile_error
+from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
 # The probability with which the bound may fail, delta of the theorem.
 FAILURE = 0.05

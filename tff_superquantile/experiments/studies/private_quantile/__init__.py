@@ -30,7 +30,7 @@ import tqdm
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import quantile_error as figures
+from tff_superquantile.experiments.studies.private_quantile import figures
 
 _CSV = "quantile_error.csv"
 # Its columns, first those of what was measured.
@@ -109,8 +109,8 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
 
 def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float) -> pd.DataFrame:
   """Measures every recipe at every number of bits; returns points as `_read_points` does."""
-  from tff_superquantile.experiments.studies import quantile_bound
-  from tff_superquantile.experiments.studies import quantile_error
+  from tff_superquantile.experiments.studies.private_quantile import quantile_bound
+  from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
   values = quantile_error.draw_values(distribution, plan.num_seeds, plan.num_clients)
   max_value, _ = quantile_error.DISTRIBUTIONS[distribution]
@@ -140,7 +140,7 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
 
 def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
   """Measures the points that the CSV at `path` lacks, and writes them; returns all points."""
-  from tff_superquantile.experiments.studies import quantile_error
+  from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
   points = _read_points(path)
   blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins, plan.epsilons))
@@ -189,7 +189,7 @@ def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
   Raises:
     ValueError: If the folder has a quantile_error.csv of something else.
   """
-  from tff_superquantile.experiments.studies import quantile_error
+  from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
   points = _measure(plan, folder / _CSV)
   titles = {name: recipe.title for name, recipe in quantile_error.RECIPES.items()}

@@ -1,0 +1,133 @@
+"""Shows how errors depend on local epochs, on the size of cohorts, and on the tail fraction.
+
+    python -m tff_superquantile.experiments.study sensitivity --output_dir=DIR --task=TASK
+
+Reads the finished runs of FedAvg and of superquantile aggregation with an exact threshold, and
+trains nothing. Of runs that differ in one setting from the most common one, it makes a curve; runs
+that differ in two are left out. The names of folders do not tell these settings, so such runs have
+a --run_name. Writes
+
+    DIR/TASK/sensitivity.{html,md,csv}    a row each value of a setting, over seeds
+
+Errors are fractions in files and percent in tables.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from absl import flags
+import pandas as pd
+
+from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import finished_models
+from tff_superquantile.experiments.studies.sensitivity import curves as curves_lib
+from tff_superquantile.experiments.studies.sensitivity import figures
+
+_NAME = "sensitivity"
+_NOTE = (
+  "Error of the test clients in {}: its mean and its 90th percentile (p90) over clients. Entries"
+  " are means, and ± the standard deviation, over seeds; the lowest of a column is bold. All other"
+  " settings are the same."
+)
+
+
+def report(output_dir: str | os.PathLike, task: str) -> page.Page:
+  """Shows how the errors of a task's finished runs depend on one setting at a time.
+
+  Args:
+    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
+    task: Name of the task.
+
+  Returns:
+    The page.
+
+  Raises:
+    ValueError: If there is no finished run, or no setting has two values.
+  """
+  runs = finished_models.find(output_dir, task)
+  curves = curves_lib.find(runs)
+  groups = run_folder.group_by_method(run for curve in curves for run in curve.runs)
+  unit = units.of(groups).error
+  used = {run.path for of in groups.values() for run in of}
+  return page.Page(
+    _NAME,
+    f"{runs[0].task_title}, sensitivity",
+    "what do local epochs, cohorts and θ change?",
+    f"{tables.plural(len(groups), 'method')}, {tables.plural(len(used), 'run')}, one setting at a"
+    " time",
+    " ".join(_summarize(curve, unit) for curve in curves),
+    [
+      *(_table(curve, unit) for curve in curves),
+      *map(page.Text, provenance.different_seeds(groups)),
+      figures.draw(curves, unit),
+    ],
+    tables.to_csv(task, pd.concat([_named(curve) for curve in curves]), "setting"),
+  )
+
+
+def _named(curve: curves_lib.Curve) -> pd.DataFrame:
+  """Returns a curve's results with names of values that tell the setting, too."""
+  return curve.results.assign(method=f"{curve.setting.flag}=" + curve.results["method"])
+
+
+def _table(curve: curves_lib.Curve, unit: units.Unit) -> tables.Table:
+  """Lays out a curve: a row a value, columns for each line."""
+  several = len(curve.lines) > 1
+  columns = [
+    unit.column(f"{line}.{metric}", f"{line.label}, {metric}" if several else metric)
+    for line in curve.lines
+    for metric in curves_lib.METRICS
+  ]
+  return tables.of_seeds(
+    curve.results,
+    columns,
+    {curves_lib.name(value): curves_lib.name(value) for value in curve.values},
+    first=curve.setting.noun,
+    title=curve.setting.title,
+    note=_NOTE.format(unit.name),
+    lead=f"Error of the test clients in {unit.name}, against {curve.setting.noun}:",
+  )
+
+
+def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
+  """Says where the tail is lowest, or between what bounds its distance to FedAvg's lies."""
+  values = [curves_lib.name(value) for value in curve.values]
+  over = f"Over {curve.setting.noun} from {values[0]} to {values[-1]}"
+  metrics = [f"{line}.p90" for line in curve.lines]
+  if len(metrics) == 1:
+    lowest = tables.over_seeds(curve.results)["mean"].xs(metrics[0], level="metric")
+    return f"{over} the lowest p90 is {unit.text(lowest.min())}, at {lowest.idxmin()}."
+  changes = {}
+  for value in values:
+    theirs, ours = (tables.of_seed(curve.results, value, metric) for metric in metrics)
+    if len(change := (ours - theirs).dropna()):
+      changes[value] = change.mean()
+  if not changes:
+    return f"{over} the methods share no seed."
+  bounds = (
+    f"{unit.number(changes[value], sign=True)} (at {value})"
+    for value in (min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__))
+  )
+  label = curve.lines[1].label
+  return f"{over} {label} changes the p90 of FedAvg by {' to '.join(bounds)}{unit.change}."
+
+
+def define_flags() -> None:
+  for name in ("output_dir", "task"):
+    flags.declare_key_flag(name)
+
+
+def main() -> None:
+  output_dir, task, overrides = train_flags.finished_task()
+  if overrides:
+    raise ValueError(
+      f"Found --{next(iter(overrides))}, which this command does not take; it reads no data."
+    )
+  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))
