@@ -144,6 +144,40 @@ def test_keeps_what_a_directory_has(tmp_path, monkeypatch):
   assert evidence.load(tmp_path / "results").get("sampling_bias", "0.5 10", "bound").mean == 1.0
 
 
+def _comparison(num_seeds, num_rounds, mean, methods=("FedAvg", "Superquantile θ = 0.5")):
+  """Measurements of a comparison as `evidence` keeps them."""
+  return pd.DataFrame(
+    [
+      (method, metric, value, np.nan, num_seeds)
+      for method in methods
+      for metric, value in (("test.error.mean", mean), ("rounds", num_rounds))
+    ],
+    columns=list(sources.COLUMNS),
+  )
+
+
+@pytest.mark.parametrize(
+  "seeds, num_rounds, expected",
+  [
+    (5, 100, {"FedAvg": 0.2, "Superquantile θ = 0.5": 0.2, "AFL": 0.1}),
+    (4, 100, {"FedAvg": 0.1, "Superquantile θ = 0.5": 0.1, "AFL": 0.1}),
+    # What took another number of rounds is not compared with the rest.
+    (1, 200, {"FedAvg": 0.2, "Superquantile θ = 0.5": 0.2}),
+    (9, 50, {"FedAvg": 0.1, "Superquantile θ = 0.5": 0.1, "AFL": 0.1}),
+  ],
+)
+def test_keeps_the_better_of_two_comparisons(tmp_path, monkeypatch, seeds, num_rounds, expected):
+  monkeypatch.setattr(evidence, "MEASURED", tmp_path)
+  kept = _comparison(5, 100, 0.1, ("FedAvg", "Superquantile θ = 0.5", "AFL"))
+  kept.to_csv(tmp_path / "synthetic.csv", index=False)
+  found = sources.Source("", lambda output_dir: _comparison(seeds, num_rounds, 0.2))
+  monkeypatch.setattr(sources, "SOURCES", {"synthetic": found})
+  evidence.keep(tmp_path)
+  now = evidence.load()
+  means = {m: now.get("synthetic", m, "test.error.mean").mean for m in now.methods("synthetic")}
+  assert means == expected
+
+
 def test_command_writes_its_files_and_refuses_other_docs(tmp_path):
   command = [sys.executable, "-m", "tff_superquantile.experiments.study", "paper"]
   arguments = [f"--output_dir={tmp_path}/results"]
@@ -179,24 +213,3 @@ def test_the_drawn_superquantile_is_the_mean_of_the_tail():
   quantile, mean = schematics.tail_mean(0.2)
   assert quantile == pytest.approx(np.quantile(draws, 0.8), rel=0.01)
   assert mean == pytest.approx(superquantile.superquantile(draws, 0.2), rel=0.01)
-
-
-def test_a_short_run_takes_no_long_ones_place(tmp_path, monkeypatch):
-  monkeypatch.setattr(evidence, "MEASURED", tmp_path)
-  columns = list(sources.COLUMNS)
-
-  def frame(method, error, rounds, seeds):
-    rows = [(method, "test.error.p90", error, 0.0, seeds), (method, "rounds", rounds, 0.0, seeds)]
-    return pd.DataFrame(rows, columns=columns)
-
-  def found(error, rounds, seeds):
-    source = sources.Source("", lambda folder: frame("FedAvg", error, rounds, seeds))
-    monkeypatch.setattr(sources, "SOURCES", {"synthetic": source})
-    return evidence.load(tmp_path).get("synthetic", "FedAvg", "test.error.p90").mean
-
-  kept = pd.concat([frame("FedAvg", 0.5, 1000, 5), frame("AFL", 0.4, 1000, 5)])
-  kept.to_csv(tmp_path / "synthetic.csv", index=False)
-  assert found(0.9, 50, 5) == found(0.9, 1000, 1) == 0.5
-  assert found(0.6, 1000, 5) == 0.6
-  assert found(0.7, 2000, 1) == 0.7
-  assert evidence.load(tmp_path).get("synthetic", "AFL", "test.error.p90").mean == 0.4

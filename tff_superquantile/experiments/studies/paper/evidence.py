@@ -83,22 +83,24 @@ def _kept(name: str) -> pd.DataFrame:
   return pd.read_csv(path, float_precision="round_trip")
 
 
+def _num_rounds(frame: pd.DataFrame) -> float:
+  """Returns how many rounds a comparison's runs have; 0 for measurements without rounds."""
+  rounds = frame.loc[frame["metric"] == "rounds", "mean"]
+  return float(rounds.max()) if len(rounds) else 0.0
+
+
 def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
   """Returns the measurements that were found, and those kept of methods that are not better there.
 
-  A method is better by more rounds or, if they are as many, by at least as many seeds, so that a
-  short run takes no long one's place.
+  Methods are compared after as many rounds: of two comparisons the longer one counts alone. In one
+  of the same length, a method's measurement over at least as many seeds takes the other's place.
   """
-
-  def extents(frame: pd.DataFrame) -> dict[str, tuple[float, int]]:
-    rounds = frame[frame["metric"] == "rounds"].set_index("method")["mean"]
-    seeds = frame.groupby("method")["num_seeds"].max()
-    return {method: (float(rounds.get(method, 0.0)), int(seeds[method])) for method in seeds.index}
-
   if not len(kept) or not len(found):
     return found if len(found) else kept
-  before, now = extents(kept), extents(found)
-  better = {method for method, extent in now.items() if extent >= before.get(method, extent)}
+  if _num_rounds(kept) != _num_rounds(found):
+    return max(kept, found, key=_num_rounds)
+  before, now = (frame.groupby("method")["num_seeds"].max() for frame in (kept, found))
+  better = now[now >= before.reindex(now.index, fill_value=0)].index
   parts = [kept[~kept["method"].isin(better)], found[found["method"].isin(better)]]
   return pd.concat(parts, ignore_index=True)[list(sources.COLUMNS)]
 

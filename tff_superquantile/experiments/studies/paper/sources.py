@@ -49,7 +49,7 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       method: of for method, of in groups.items() if (method.epsilon is not None) == is_private
     }
     results = tables.of_values(
-      (method.label, run.seed, {**_kept(run.numbers), "rounds": run.last_round or 0})
+      (method.label, run.seed, {**_shown(run.numbers), "rounds": run.last_round or 0})
       for method, of in chosen.items()
       for run in of
     )
@@ -63,7 +63,7 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
   return read
 
 
-def _kept(numbers: Mapping[str, float]) -> dict[str, float]:
+def _shown(numbers: Mapping[str, float]) -> dict[str, float]:
   return {name: value for name, value in numbers.items() if name.startswith(_PREFIXES)}
 
 
