@@ -75,6 +75,13 @@ def test_clients_of_other_data(tmp_path, data, files):
   assert list(evaluate.evaluate(folder, "train")["client_id"]) == _IDS[:3]
   with pytest.raises(ValueError, match="expected one of test, train"):
     evaluate.evaluate(folder, "validation")
+  everybody = evaluate.evaluate(folder, "all", {"data_dir": "/later"})
+  assert list(everybody["client_id"]) == [*_IDS[5:7], *_IDS[:3]]
+  parts = [evaluate.evaluate(folder, split, {"data_dir": "/later"}) for split in data]
+  for name in ("num_examples", "loss", "error"):
+    np.testing.assert_array_equal(everybody[name], np.concatenate([part[name] for part in parts]))
+  with pytest.raises(ValueError, match="other test clients"):
+    evaluate.evaluate(folder, "all")
 
 
 def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, data, files):
@@ -82,12 +89,12 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   elsewhere = {"data_dir": "/elsewhere"}
   assert len(evaluate.evaluate(folder)["error"]) == len(_IDS)
   assert len(evaluate.evaluate(folder, overrides=elsewhere)["error"]) == len(_IDS)  # They moved.
-  for split in ("train", "validation"):
+  for split in ("train", "validation", "all"):
     with pytest.raises(ValueError, match=f"privacy.evaluate .*--split={split}"):
       evaluate.evaluate(folder, split)
   # The same clients, split in another way: training clients may be among the test clients.
   data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
-  for split in ("test", "train"):
+  for split in ("test", "train", "all"):
     with pytest.raises(ValueError, match="budget covers no exact number"):
       evaluate.evaluate(folder, split, elsewhere)
   # One of the run's test clients is enough to see it, whatever split they are in.
@@ -97,7 +104,7 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
     evaluate.evaluate(folder, "test", elsewhere)
   # Clients who came later.
   own.write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
-  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4])):
+  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4]), ("all", _IDS[4:] + _IDS[:4])):
     assert list(evaluate.evaluate(folder, split, elsewhere)["client_id"]) == ids
   # Without the file nobody can tell.
   own.unlink()

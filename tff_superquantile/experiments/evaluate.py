@@ -33,7 +33,7 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_SPLITS = ("test", "train", "validation")
+_SPLITS = ("test", "train", "validation", "all")
 _NUMBERS = ("num_train_clients", "num_test_clients", "min_examples_per_client")
 _CLIENTS_AT_ONCE = 64  # Memory holds the examples of so many.
 _ROW = "  {:<14}{:>15}{:>10}"
@@ -58,7 +58,10 @@ def make_parser() -> flags.Parser:
   )
   finished_run.add_arguments(parser)
   parser.add_argument(
-    "--split", choices=_SPLITS, default="test", help="the clients (default: test)"
+    "--split",
+    choices=_SPLITS,
+    default="test",
+    help="the clients; all are those of every split, such as all that came later (default: test)",
   )
   parser.add_argument(
     "--out",
@@ -80,7 +83,7 @@ def evaluate(
 
   Args:
     folder: The folder of the run.
-    split: "test", "train" or "validation".
+    split: "test", "train", "validation" or "all".
     overrides: Values of the run's flags that say which clients there are, in place of its own.
 
   Returns:
@@ -97,13 +100,16 @@ def evaluate(
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
   model, splits = finished_run.load_task(run, config)
-  files = finished_run.of_split(splits, split)
+  chosen = splits if split == "all" else {split: finished_run.of_split(splits, split)}
   if config.is_private:
     _check_outside(run, folder, split, splits)
   elif not overrides:
-    finished_run.check_clients(run, split, files.client_ids)
+    for name, files in chosen.items():
+      finished_run.check_clients(run, name, files.client_ids)
   weights = finished_run.read_weights(run, model)
-  return _evaluate(model, weights, files, finished_run.error_kind(run))
+  kind = finished_run.error_kind(run)
+  found = [_evaluate(model, weights, files, kind) for files in chosen.values()]
+  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
