@@ -131,6 +131,13 @@ def test_one_method_is_enough(tmp_path):
   assert "from 1 to 2" in sensitivity.report(tmp_path, _TASK).summary
 
 
+def test_runs_that_diverged_have_no_lowest_error(tmp_path):
+  for method in (_FED_AVG, _HALF):
+    _write(tmp_path, method, p90=float("nan"))
+  text = page.render(sensitivity.report(tmp_path, _TASK), "md")
+  assert "no run has a finite error" in text and "NaN" in text
+
+
 def test_seeds_that_methods_do_not_share_are_said(tmp_path):
   for epochs in (1, 2):
     _write(tmp_path, {**_FED_AVG, "local_epochs": epochs}, seeds=(0,))

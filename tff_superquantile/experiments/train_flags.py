@@ -81,3 +81,20 @@ def finished_task() -> tuple[str, str, dict[str, str]]:
     task = tasks[0] if tasks else task
   overrides = {name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in names}
   return output_dir, task, overrides
+
+
+def task_without_data() -> tuple[str, str]:
+  """Reads --output_dir and --task for a command that reads finished runs alone.
+
+  Returns:
+    (output directory, task).
+
+  Raises:
+    ValueError: If any other flag of a training run is given, or the task is not clear.
+  """
+  output_dir, task, overrides = finished_task()
+  if overrides:
+    raise ValueError(
+      f"Found --{next(iter(overrides))}, which this command does not take; it reads no data."
+    )
+  return output_dir, task

@@ -229,9 +229,5 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  if overrides:
-    raise ValueError(
-      f"Found --{next(iter(overrides))}, which this command does not take; it reads no data."
-    )
+  output_dir, task = train_flags.task_without_data()
   print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))

@@ -183,10 +183,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  if overrides:
-    raise ValueError(
-      f"Found --{next(iter(overrides))}, which this command does not take; it reads no data."
-    )
+  output_dir, task = train_flags.task_without_data()
   content = report(output_dir, task, flags.FLAGS.target_error)
   print(page.publish(content, pathlib.Path(output_dir, task)))

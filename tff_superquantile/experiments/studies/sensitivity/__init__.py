@@ -102,8 +102,10 @@ def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
   over = f"Over {curve.setting.noun} from {values[0]} to {values[-1]}"
   metrics = [f"{line}.p90" for line in curve.lines]
   if len(metrics) == 1:
-    lowest = tables.over_seeds(curve.results)["mean"].xs(metrics[0], level="metric")
-    return f"{over} the lowest p90 is {unit.text(lowest.min())}, at {lowest.idxmin()}."
+    means = tables.over_seeds(curve.results)["mean"].xs(metrics[0], level="metric").dropna()
+    if means.empty:
+      return f"{over} no run has a finite error."
+    return f"{over} the lowest p90 is {unit.text(means.min())}, at {means.idxmin()}."
   changes = {}
   for value in values:
     theirs, ours = (tables.of_seed(curve.results, value, metric) for metric in metrics)
@@ -125,9 +127,5 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  if overrides:
-    raise ValueError(
-      f"Found --{next(iter(overrides))}, which this command does not take; it reads no data."
-    )
+  output_dir, task = train_flags.task_without_data()
   print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))

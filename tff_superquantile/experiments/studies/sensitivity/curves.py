@@ -127,7 +127,7 @@ def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
       alike = points[(points[others] == usual[others]).all(axis=1)]
       tails = alike.loc[alike["method"] != names.FED_AVG, "method"]
       chosen = [method for method in alike["method"].unique() if method == names.FED_AVG]
-      chosen += [most for most in tails.value_counts().index[:1]]
+      chosen += tails.value_counts().index[:1].tolist()
       curves += _curve(
         setting, alike[alike["method"].isin(chosen)], {method: method for method in chosen}
       )
