@@ -3,6 +3,7 @@
 import ast
 import functools
 import json
+import math
 import pathlib
 import re
 import shlex
@@ -318,6 +319,8 @@ def test_noise_of_the_private_run_is_as_shown(tmp_path):
   text = _BUDGET_PAGE.read_text(encoding="utf-8")
   assert f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}" in text
   assert f"geometric threshold: {release.threshold_noise_multiplier:.4g}" in text
+  noise = release.update_noise_multiplier * math.sqrt(210) / (0.5 * release.clients_per_round)
+  assert f"round's mean is about {noise:.2g} times as long" in text
 
 
 @pytest.mark.parametrize(

@@ -975,3 +975,26 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):
     accounts.Account(lowered, release, tmp_path)
+
+
+@pytest.mark.parametrize(
+  "flags, averaged, warns",
+  [
+    (dict(algorithm="fed_avg", clip_norm="adaptive"), 8, False),
+    (dict(theta=0.1, clip_norm="adaptive"), 0.8, True),
+    # A fixed norm follows nothing.
+    (dict(theta=0.1, clip_norm=1.0), 0.8, False),
+  ],
+)
+def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
+  tmp_path, flags, averaged, warns
+):
+  config = build.resolve(_config(**{"epsilon": 3.0, **flags}), tasks.get_task("synthetic"))
+  config = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
+  account = accounts.Account(config, release, tmp_path)
+  # As many weights as make the noise of FedAvg 6 clip norms long, and that of a tenth 60.
+  num_parameters = round((6 * 8 / release.update_noise_multiplier) ** 2)
+  text = account.describe(num_parameters)
+  assert f"is about {6 * 8 / averaged:.2g} times as long" in text
+  assert ("a clip norm that adapts" in text) == warns

@@ -141,9 +141,9 @@ def _train(
   weights = initial_weights.load(config, model)
   starts = initial_weights.starts(config)
   account = release = key = None
+  num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
   if config.is_private:
     population = len(splits["train"].client_ids)
-    num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
     account = accounts.Account(config, release, folder, starts)
@@ -152,7 +152,7 @@ def _train(
   config = _set_context(config, splits)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
-    print(account.describe(), flush=True)
+    print(account.describe(num_parameters), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
   on_ray = config.engine == "ray"
