@@ -135,11 +135,12 @@ class Account:
 
   def _relative_noise(self, num_parameters: int) -> float:
     """Returns z_w sqrt(d) over the number of averaged clients, the length of the noise over C."""
-    config = self._config
+    config, noise = self._config, self._release.update_noise_multiplier
+    assert noise is not None  # `calibrate` sees to it.
     averaged = float(config.clients_per_round)
     if methods.METHODS[config.algorithm].has_threshold:
       averaged = config.wanted_updates or (config.theta or 1.0) * averaged
-    return self._release.update_noise_multiplier * math.sqrt(num_parameters) / averaged
+    return noise * math.sqrt(num_parameters) / averaged
 
   def epsilon(self, round_num: int) -> float:
     """Returns a bound on the cost of the rounds up to this one."""
