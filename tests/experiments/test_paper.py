@@ -144,6 +144,26 @@ def test_keeps_what_a_directory_has(tmp_path, monkeypatch):
   assert evidence.load(tmp_path / "results").get("sampling_bias", "0.5 10", "bound").mean == 1.0
 
 
+def test_personalized_models_decide_their_statement_and_their_table(tmp_path, monkeypatch):
+  monkeypatch.setattr(evidence, "MEASURED", tmp_path / "nothing")
+  lines = ["task,method,metric,mean,sd,num_seeds"]
+  for method, theta, after in (("fed_avg", 1, 0.05), ("superquantile_theta_0.5", 0.5, 0.055)):
+    folder = tmp_path / "emnist_convnet" / method / "seed_0"
+    folder.mkdir(parents=True)
+    algorithm = method.split("_theta")[0]
+    (folder / "flags.txt").write_text(f"--algorithm={algorithm}\n--theta={theta}\n")
+    lines += [f"emnist_convnet,{method},after.error.{m},{after},,1" for m in ("mean", "p90")]
+  (tmp_path / "emnist_convnet" / "personalization.csv").write_text("\n".join(lines) + "\n")
+  found = evidence.load(tmp_path)
+  (row,) = on_comparisons.on_personalization(found)
+  assert row.verdict is rows.Verdict.HOLDS
+  assert "FedAvg 5.0; Superquantile θ = 0.5 5.5" in row.found
+  columns = {cell.column for cell in printed.read().itertuples() if cell.table == "pers"}
+  (after,) = (column for column in columns if column == "p90, after")
+  measured = printed.measured(found, "pers", "Superquantile θ = 0.5", after)
+  assert measured is not None and measured.mean == 0.055
+
+
 def _comparison(num_seeds, num_rounds, mean, methods=("FedAvg", "Superquantile θ = 0.5")):
   """Measurements of a comparison as `evidence` keeps them."""
   return pd.DataFrame(

@@ -180,7 +180,7 @@ def on_personalization(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   says = "After personalization FedAvg and Delta-FL are similar, often within one sd"
   source = sources.SOURCES["personalization"]
   values = {
-    method: evidence.get("personalization", method, "after.p90")
+    method: evidence.get("personalization", method, "after.error.p90")
     for method in evidence.methods("personalization")
   }
   own = values.get("FedAvg")

@@ -84,7 +84,7 @@ def measured(
   place = TABLES[table]
   if table == "pers":
     metric, when = column.split(", ")
-    return evidence.get("personalization", method, f"{when}.{metric}")
+    return evidence.get("personalization", method, f"{when}.error.{metric}")
   source = _MEASURED_TASKS.get(place.task or column, "")
   ours = _measured_method(evidence, source, method)
   metric = place.metric or _METRICS.get(column, column)

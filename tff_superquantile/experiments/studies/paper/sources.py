@@ -68,13 +68,16 @@ def _shown(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _of_report(path: str, key: str = "method") -> Reader:
-  """Returns the reader of a study's table of means over seeds."""
+  """Returns the reader of a study's table of means over seeds, methods by their labels."""
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    return pd.read_csv(file).rename(columns={key: "method"})[list(COLUMNS)]
+    found = pd.read_csv(file).rename(columns={key: "method"})[list(COLUMNS)]
+    # Files of results name methods by their folders.
+    labels = {run.method: run.method.label for run in run_folder.find_runs(output_dir)}
+    return found.assign(method=[labels.get(method, method) for method in found["method"]])
 
   return read
 
