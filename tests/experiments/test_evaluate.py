@@ -89,8 +89,8 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   elsewhere = {"data_dir": "/elsewhere"}
   assert len(evaluate.evaluate(folder)["error"]) == len(_IDS)
   assert len(evaluate.evaluate(folder, overrides=elsewhere)["error"]) == len(_IDS)  # They moved.
-  for split in ("train", "validation", "all"):
-    with pytest.raises(ValueError, match=f"privacy.evaluate .*--split={split}"):
+  for split, asked in (("train", "train"), ("validation", "validation"), ("all", "train")):
+    with pytest.raises(ValueError, match=f"{split} .*privacy.evaluate .*--split={asked} "):
       evaluate.evaluate(folder, split)
   # The same clients, split in another way: training clients may be among the test clients.
   data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
@@ -143,9 +143,12 @@ def test_command_repeats_the_run_s_numbers(lab):
   )
   assert result.code == 0 and "60 train clients" in result.out
   private = pathlib.Path("results/synthetic") / _TREE / "seed_0"
-  command(private, "--split=train").assert_refused("privacy.evaluate", "--split=train")
+  for split in ("train", "all"):
+    command(private, f"--split={split}").assert_refused("privacy.evaluate", f"--split={split}")
   command("nowhere").assert_refused("Found no finished run in nowhere")
-  command(run, "--split=all").assert_refused("--split=all")
+  result = command(run, "--split=all")
+  assert result.code == 0 and f"{run}: 580 clients with 58000 examples.\n" in result.out
+  command(run, "--split=everyone").assert_refused("--split", "everyone")
   command(run, "--data_dir=/x").assert_refused("--data_dir=/x")
   command(run, "--num_test_clients=600").assert_refused("500 test clients but 600")
   command(run, "--num_test_clients=1.5").assert_refused("expected a whole number")

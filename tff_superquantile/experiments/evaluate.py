@@ -113,10 +113,11 @@ def evaluate(
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
+  asked_with_a_budget = "train" if split == "all" else split
   return (
     f"Found --split={split} of the private run {folder}, whose budget covers no exact number of its"
     f" clients; expected test clients or other data: python -m privacy.evaluate {folder}"
-    f" --split={split} --epsilon=1 asks them with a budget."
+    f" --split={asked_with_a_budget} --epsilon=1 asks them with a budget."
   )
 
 
@@ -185,8 +186,9 @@ def _main(args: argparse.Namespace) -> None:
   columns = evaluate(args.folder, args.split, overrides)
   if args.out is not None:
     run_files.write_clients(args.out, columns)
+  split = "" if args.split == "all" else f" {args.split}"
   print(
-    f"{args.folder}: {len(columns['client_id'])} {args.split} clients with"
+    f"{args.folder}: {len(columns['client_id'])}{split} clients with"
     f" {columns['num_examples'].sum()} examples."
   )
   print(distribution_text(columns, finished_run.error_kind(finished_run.find(args.folder))))
