@@ -86,8 +86,8 @@ class Task:
     label_scale: Mean and standard deviation of labels that are numbers, (y - mean) / std being what
       the model predicts; None for classes.
     error: The error of a client, one of `ERRORS`: the fraction of misclassified examples, or the
-      root mean squared error of labels that are numbers. Reports print either in percent: so
-      such labels have standard deviation one, and 100 % is the error of predicting their mean.
+      root mean squared error of labels that are numbers. Such labels have standard deviation one,
+      so an error of one is that of predicting their mean.
     adapt: Takes a request, returns the task for the clients that it asks for, where model and
       defaults follow from the user's files; None where they do not.
     description: What was found in the user's files, for people; "" where there is nothing to say.

@@ -11,6 +11,7 @@ import pytest
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.trackers import tracking
 
 _SMALL = dict(
   theta=0.5,
@@ -118,6 +119,17 @@ def test_a_tracker_gets_flags_rows_and_final_numbers_and_changes_nothing(train, 
   assert recorder.numbers == {**run.numbers, "round": 4} and recorder.ends == ["finished"]
   assert "test.error.superquantile_90" in recorder.numbers
   _assert_same_model(run, plain)
+
+
+def test_rounds_csv_is_read_once(train, recorder, monkeypatch):
+  reads = []
+  read = tracking.Tracking._rows
+  monkeypatch.setattr(tracking.Tracking, "_rows", lambda self: reads.append(1) or read(self))
+  run = train("read_once", tracker="recorder", rounds_per_evaluation=1)
+  # At the first evaluation, when the tracker opens.
+  assert len(reads) == 1 and [round_num for round_num, _ in recorder.rows] == [0, 1, 2, 3, 4]
+  rows = _rows(run)
+  assert dict(recorder.rows)[3] == {name: of[3] for name, of in rows.items() if 3 in of}
 
 
 @pytest.mark.parametrize("method", ["open", "log", "finish"])

@@ -107,8 +107,7 @@ def evaluate(
     for name, files in chosen.items():
       finished_run.check_clients(run, name, files.client_ids)
   weights = finished_run.read_weights(run, model)
-  kind = finished_run.error_kind(run)
-  found = [_evaluate(model, weights, files, kind) for files in chosen.values()]
+  found = [_evaluate(model, weights, files, run.error_kind) for files in chosen.values()]
   return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
@@ -160,7 +159,7 @@ def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassif
 
   Args:
     columns: From `evaluate`.
-    kind: How errors are measured, from `finished_run.error_kind`.
+    kind: How errors are measured, a `Run.error_kind`.
 
   Returns:
     Lines of text.
@@ -191,7 +190,7 @@ def _main(args: argparse.Namespace) -> None:
     f"{args.folder}: {len(columns['client_id'])}{split} clients with"
     f" {columns['num_examples'].sum()} examples."
   )
-  print(distribution_text(columns, finished_run.error_kind(finished_run.find(args.folder))))
+  print(distribution_text(columns, finished_run.find(args.folder).error_kind))
   if args.out is not None:
     print(f"Written: {args.out}")
 

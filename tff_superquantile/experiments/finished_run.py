@@ -141,14 +141,9 @@ def load_task(run: run_folder.Run, config: run_config.RunConfig) -> tuple[Any, M
   return model, splits
 
 
-def error_kind(run: run_folder.Run) -> str:
-  """Returns how the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
-  return run.manifest.get("error", _CLASSES)
-
-
 def check_classes(run: run_folder.Run) -> None:
   """Raises a `ValueError` unless the labels of the run's task are classes."""
-  if error_kind(run) != _CLASSES:
+  if run.error_kind != _CLASSES:
     raise ValueError(
       f"Found labels that are numbers in the task of {run.path}; expected classes, as this command"
       " measures misclassified examples: compare the runs by their report."

@@ -6,6 +6,9 @@ from typing import Any, Optional
 
 import tqdm
 
+# The forms of errors, by the names of `evaluation.errors.ERRORS`.
+_ERROR_FORMS = {"misclassification": "{:.1%}", "rmse": "{:.3f}"}
+_ERROR = ""  # Stands for one of them.
 # The values of a round that are shown, by the name under which they are released.
 _SHOWN = {
   "train_loss": ("loss", "{:.3f}"),  # Of those who trained; the cohort's, if known, instead.
@@ -14,8 +17,8 @@ _SHOWN = {
   "tail_size": ("tail", "{:.0f}"),
   "epsilon": ("epsilon", "{:.3g}"),
   "num_excluded": ("left out", "{:.0f}"),
-  "test_error_mean": ("test error", "{:.1%}"),
-  "test_error_p90": ("p90", "{:.1%}"),
+  "test_error_mean": ("test error", _ERROR),
+  "test_error_p90": ("p90", _ERROR),
   "seconds": ("s/round", "{:.2f}"),
 }
 
@@ -24,16 +27,27 @@ class ProgressBar:
   """Shows rounds, time left and the latest of the values that matter.
 
   It appears with the first round, so that rounds of an earlier process do not count for its speed.
+
+  Attributes:
+    error: The error of a client, a key of `evaluation.errors.ERRORS`.
   """
 
-  def __init__(self, name: str, num_rounds: Optional[int], position: Optional[int] = None):
+  def __init__(
+    self,
+    name: str,
+    num_rounds: Optional[int],
+    position: Optional[int] = None,
+    error: str = "misclassification",
+  ):
     """Prepares the bar.
 
     Args:
       name: The name of the run.
       num_rounds: Rounds in total; None if not known.
       position: The line of the terminal, for several bars; None for a bar of its own.
+      error: See above.
     """
+    self.error = error
     self._name = name
     self._num_rounds = num_rounds
     self._position = position
@@ -59,6 +73,7 @@ class ProgressBar:
       self._bar = self._open(max(round_num - 1, 0))
     for released, (name, form) in _SHOWN.items():
       if released in values and (values[released] or released != "num_excluded"):
+        form = form or _ERROR_FORMS[self.error]
         self._shown[name] = form.format(values[released])
     self._bar.set_postfix(self._shown, refresh=False)
     self._bar.update(round_num - self._bar.n)

@@ -88,6 +88,7 @@ class _ActiveRun:
     """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
     done, values = self.last_round()
     if done and sys.stderr.isatty():
+      self.bar.error = self.folder.error_kind  # Whose file was written before the first round.
       self.bar.show(values, done)
     return done
 

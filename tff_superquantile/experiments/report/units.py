@@ -85,8 +85,8 @@ def of_error(error: str) -> Units:
 
 
 def of_run(run: run_folder.Run) -> Units:
-  """Returns the units of a run; runs of earlier versions have misclassification errors."""
-  return _UNITS[run.manifest.get("error", "misclassification")]
+  """Returns the units of a run."""
+  return _UNITS[run.error_kind]
 
 
 def of(groups: run_folder.Groups) -> Units:

@@ -118,6 +118,11 @@ class Run:
     """The content of `manifest.json`; empty if there is none."""
     return run_files.read_json(self.path / "manifest.json")
 
+  @property
+  def error_kind(self) -> str:
+    """How the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
+    return self.manifest.get("error", "misclassification")  # Earlier versions had no other.
+
   @functools.cached_property
   def columns(self) -> str:
     """The content of `columns.json`, a task's `columns`; "" if there is none."""

@@ -175,8 +175,7 @@ def _train(
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
 
-  def evaluate(weights: Any, round_num: int) -> dict[str, float]:
-    del round_num
+  def evaluate(weights: Any, _round_num: int) -> dict[str, float]:
     splits_now = ["test"] if best is None else ["test", best_model.SPLIT]
     results = {split: evaluators[split](weights) for split in splits_now}
     clients.hold(results)
@@ -194,7 +193,8 @@ def _train(
   tracked = tracking.Tracking(config, folder)
   # Their times tell the sizes of cohorts: a private run has no events, and is tracked at its end.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
-  bar = progress.ProgressBar(f"{config.task} {earlier.method} {folder.name}", config.num_rounds)
+  name = f"{config.task} {earlier.method} {folder.name}"
+  bar = progress.ProgressBar(name, config.num_rounds, error=task.error)
   state_manager = (
     tff.program.FileProgramStateManager if account is None else accounts.SecretStateManager
   )

@@ -1,12 +1,12 @@
 """Sends the values of a run to its trackers, which can neither end nor change the run.
 
-All that is sent comes from the files of the run's folder: its flags, the rows of rounds.csv and the
+All that is sent is in the files of the run's folder: its flags, the rows of rounds.csv and the
 numbers of metrics.json. So a tracker gets what the run releases, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import pathlib
 from typing import Any
 
@@ -21,6 +21,10 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
 
 FILE_NAME = "trackers.json"
+
+
+def _row(round_num: int, values: Mapping[str, Any]) -> trackers.Row:
+  return round_num, {name: float(v) for name, v in values.items() if not np.isnan(v)}
 
 
 class Tracking(tff.program.ReleaseManager):
@@ -43,6 +47,7 @@ class Tracking(tff.program.ReleaseManager):
     self._asked = trackers.asked(config)
     self._open: dict[str, trackers.Tracker] = {}
     self._failed: set[str] = set()
+    self._unsent: list[trackers.Row] = []  # To those that are open.
 
   async def release(self, value: Any, key: int) -> None:
     """Sends the rows of rounds.csv up to an evaluation, its own included.
@@ -51,11 +56,12 @@ class Tracking(tff.program.ReleaseManager):
       value: The values of the round, whose row has been written.
       key: The round's number.
     """
-    del value
+    self._unsent.append(_row(key, value))
     if key % self._config.rounds_per_evaluation == 0:
       for name in self._asked:
         if name not in self._failed:
           self._attempt(name, self._send_rows)
+      self._unsent.clear()
 
   def interrupt(self) -> None:
     """Ends the run at its trackers as one that may go on."""
@@ -108,15 +114,19 @@ class Tracking(tff.program.ReleaseManager):
       self._note(name, id=self._open[name].id)
     return self._open[name]
 
-  def _send_rows(self, name: str) -> None:
-    last = self._read().get(name, {}).get("last_round", -1)
+  def _rows(self) -> list[trackers.Row]:
+    """Returns the rows of rounds.csv."""
     columns = dict(self._run().rounds)
     numbers = columns.pop("round", np.array([]))
-    rows = [
-      (int(number), {column: float(v[i]) for column, v in columns.items() if not np.isnan(v[i])})
-      for i, number in enumerate(numbers)
-      if number > last
+    return [
+      _row(int(number), dict(zip(columns, row))) for number, *row in zip(numbers, *columns.values())
     ]
+
+  def _send_rows(self, name: str) -> None:
+    last = self._read().get(name, {}).get("last_round", -1)
+    # Reading the file at each evaluation would take time that grows with the square of the rounds.
+    found = self._unsent if name in self._open else self._rows()
+    rows = [(round_num, values) for round_num, values in found if round_num > last]
     if rows:
       tracker = self._opened(name)
       tracker.log(rows)
