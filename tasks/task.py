@@ -12,7 +12,7 @@ nothing else has to know of it:
         name="weather",
         build_model=lambda seed: models.build_linear_classifier(_SPEC, 4, intercept=True),
         open_clients=_open_clients,
-        defaults=dict(num_rounds=500, ...),  # Every key of task.DEFAULTS.
+        defaults=dict(num_rounds=500, ...),  # Every key of defaults.DEFAULTS.
       ),
     )
 """
@@ -20,36 +20,18 @@ nothing else has to know of it:
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import types
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import tensorflow_federated as tff
 
 from tasks import data_set as data_set_lib
+from tasks import defaults as defaults_lib
 from tasks import preprocessing as preprocessing_lib
 from tasks import request as request_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
-WEIGHTINGS = ("num_examples", "uniform")
 ERRORS = ("misclassification", "rmse")  # As in `tff_superquantile.evaluation`.
-
-# The defaults that every task states, with their type and least value.
-DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
-  {
-    "num_rounds": (int, 1),
-    "clients_per_round": (int, 1),
-    "client_learning_rate": (float, 0.0),
-    "batch_size": (int, 0),  # 0: the whole local data set is one batch.
-    "local_epochs": (int, 1),
-    "l2": (float, 0.0),  # lambda of the paper's (lambda / 2) ||w||^2.
-    "client_weighting": (str, None),  # One of WEIGHTINGS.
-    "learning_rate_decay": (float, 0.0),  # Factor; 1.0 for a constant rate.
-    "rounds_per_decay": (int, 1),
-    "rounds_per_evaluation": (int, 1),
-    "max_loss": (float, 0.0),  # B: private thresholds tell losses apart up to here.
-  }
-)
-
 
 Request = request_lib.Request
 
@@ -64,7 +46,7 @@ class Task:
       follow from that seed alone. See also `model_takes_clients`.
     open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
       user gave another. Returns all clients, in pools that `split` takes.
-    defaults: Value of each key of `DEFAULTS`.
+    defaults: Value of each key of `defaults.DEFAULTS`.
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
     split: Takes the pools and the request's seed, returns the clients to train on, to test on and,
@@ -118,29 +100,10 @@ class Task:
   columns: str = ""
 
   def __post_init__(self) -> None:
-    differing = set(self.defaults) ^ set(DEFAULTS)
-    if differing:
-      raise ValueError(
-        f"Task {self.name!r} has defaults that differ from what a task states in"
-        f" {sorted(differing)}; state each of {sorted(DEFAULTS)}."
-      )
-    for key, (value_type, least) in DEFAULTS.items():
-      value: Any = self.defaults[key]
-      accepted: Any = (int, float) if value_type is float else value_type
-      if not isinstance(value, accepted) or isinstance(value, bool):
-        raise ValueError(
-          f"Task {self.name!r} has {key} = {value!r}; expected a {value_type.__name__}."
-        )
-      if least is not None and not value >= least:  # Also refuses NaN.
-        raise ValueError(f"Task {self.name!r} has {key} = {value!r}; expected at least {least}.")
+    defaults_lib.check(self.name, self.defaults)
     if self.error not in ERRORS:
       raise ValueError(
         f"Task {self.name!r} has error = {self.error!r}; expected one of {', '.join(ERRORS)}."
-      )
-    if self.defaults["client_weighting"] not in WEIGHTINGS:
-      raise ValueError(
-        f"Task {self.name!r} has client_weighting = {self.defaults['client_weighting']!r}; expected"
-        f" one of {WEIGHTINGS}."
       )
     object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
 
@@ -157,10 +120,20 @@ class Task:
       ValueError: If there is no stand-in, the task has no use for a value that was given, the data
         cannot be had, or there are fewer clients than the run asks for.
     """
-    open_clients = self._choose_opener(request)
     least = request.min_examples_per_client or self.min_examples
+    open_clients = self._choose_opener(request)
     request = dataclasses.replace(request, min_examples_per_client=least)
     return self.split_clients(open_clients(request), request)
+
+  def all_clients(self, request: Request) -> splits.Pools:
+    """Opens all clients of the data, in pools; raises as `load_clients`.
+
+    A run chooses among them; without a least number of examples, those with a single one count.
+    """
+    least = request.min_examples_per_client or 1
+    open_clients = self._choose_opener(request)
+    pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
+    return [splits.drop_small_clients(pool, least) for pool in pools]
 
   def for_request(self, request: Request) -> "Task":
     """Returns the task for the clients that a run asks for, with its own model and defaults.

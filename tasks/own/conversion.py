@@ -151,7 +151,8 @@ class _Table:
       frame = frame[enough[owners]].reset_index(drop=True)
       owners = (np.cumsum(enough) - 1)[owners[enough[owners]]]
       ids, counts = ids[enough], counts[enough]
-    if len(ids) < _FEWEST_CLIENTS:
+    are_few = len(ids) < _FEWEST_CLIENTS
+    if are_few and (known is None or not len(ids)):
       dropped = f", without {self.num_dropped} that have too few examples" * bool(self.num_dropped)
       raise ValueError(
         f"Found {len(ids)} clients in {request.data_dir}{dropped}; expected at least"
@@ -162,7 +163,8 @@ class _Table:
     self._rows = np.argsort(owners, kind="stable")  # Client after client.
     # A client here has no file yet; to be chosen it needs its name and its number of examples.
     pool = client_files.ClientFiles(request.data_dir, tuple(ids), counts, (), "float32", 1.0, 0)
-    chosen = split([pool])
+    # A later table need not have clients for every split.
+    chosen = {"train": pool, "test": pool} if are_few else split([pool])
     train = set(chosen["train"].client_ids)
     self._num_train = len(train)
     rest = {i for name, files in chosen.items() if name != "train" for i in files.client_ids}

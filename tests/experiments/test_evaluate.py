@@ -23,11 +23,13 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def data(monkeypatch, files):
-  """What the run's task finds: clients by split, which a test may change."""
+  """What the run's task finds: clients by split, which a test may change, of those of `files`."""
   splits = {"test": files, "train": files.subset(_IDS[:3])}
-  monkeypatch.setattr(
-    finished_run, "load_task", lambda run, config: (finished_runs.model(), splits)
-  )
+
+  def load_task(run, config, everybody=False):
+    return finished_runs.model(), {"pool 0": files} if everybody else splits
+
+  monkeypatch.setattr(finished_run, "load_task", load_task)
   return splits
 
 
@@ -76,12 +78,11 @@ def test_clients_of_other_data(tmp_path, data, files):
   with pytest.raises(ValueError, match="expected one of test, train"):
     evaluate.evaluate(folder, "validation")
   everybody = evaluate.evaluate(folder, "all", {"data_dir": "/later"})
-  assert list(everybody["client_id"]) == [*_IDS[5:7], *_IDS[:3]]
-  parts = [evaluate.evaluate(folder, split, {"data_dir": "/later"}) for split in data]
+  assert list(everybody["client_id"]) == _IDS
   for name in ("num_examples", "loss", "error"):
-    np.testing.assert_array_equal(everybody[name], np.concatenate([part[name] for part in parts]))
-  with pytest.raises(ValueError, match="other test clients"):
-    evaluate.evaluate(folder, "all")
+    np.testing.assert_array_equal(everybody[name][5:7], found[name])
+  with pytest.raises(ValueError, match="--num_test_clients with --split=all"):
+    evaluate.evaluate(folder, "all", {"num_test_clients": "2"})
 
 
 def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, data, files):
@@ -102,9 +103,15 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   own.write_text("client_id,num_examples,loss,error\nwriter 0,1,0,0\nsomeone,1,0,0\n")
   with pytest.raises(ValueError, match="budget covers no exact number"):
     evaluate.evaluate(folder, "test", elsewhere)
+  # Also where they are in none: others of the data were chosen, who may have been trained on.
+  data["test"], data["train"] = files.subset(_IDS[5:7]), files.subset(_IDS[7:])
+  for split in ("test", "train", "all"):
+    with pytest.raises(ValueError, match="budget covers no exact number"):
+      evaluate.evaluate(folder, split, elsewhere)
+  data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
   # Clients who came later.
   own.write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
-  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4]), ("all", _IDS[4:] + _IDS[:4])):
+  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4]), ("all", _IDS)):
     assert list(evaluate.evaluate(folder, split, elsewhere)["client_id"]) == ids
   # Without the file nobody can tell.
   own.unlink()
@@ -147,7 +154,8 @@ def test_command_repeats_the_run_s_numbers(lab):
     command(private, f"--split={split}").assert_refused("privacy.evaluate", f"--split={split}")
   command("nowhere").assert_refused("Found no finished run in nowhere")
   result = command(run, "--split=all")
-  assert result.code == 0 and f"{run}: 580 clients with 58000 examples.\n" in result.out
+  # The run has 60 training and 20 test clients.
+  assert result.code == 0 and f"{run}: 3500 clients with 350000 examples.\n" in result.out
   command(run, "--split=everyone").assert_refused("--split", "everyone")
   command(run, "--data_dir=/x").assert_refused("--data_dir=/x")
   command(run, "--num_test_clients=600").assert_refused("500 test clients but 600")

@@ -120,9 +120,10 @@ def _inputs_by_hand(run, training_table, later_table):
   return later, np.column_stack([v, later["w"] == "a", later["w"] == "b"])
 
 
-def _evaluate(lab, run, table):
+def _evaluate(lab, run, table, *flags):
   out = lab.folder / f"of_{table.stem}.csv"
-  result = lab.bare("evaluate", str(run), f"--data_dir={table}", f"--out={out}", "--overwrite")
+  flags = (f"--data_dir={table}", f"--out={out}", "--overwrite", *flags)
+  result = lab.bare("evaluate", str(run), *flags)
   assert result.code == 0, result.err
   return _read(out)
 
@@ -143,6 +144,13 @@ def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
     np.testing.assert_allclose(one["loss"], loss, rtol=1e-4)
     np.testing.assert_allclose(one["error"], (signs * scores < 0)[own].mean(), atol=1e-6)
   assert found["error"].min() > 0.25  # Standardised by its own mean, it would be like visits.csv.
+  # A single client that came later.
+  head, *lines = table.read_text().splitlines(keepends=True)
+  alone = lab.folder / "one_later.csv"
+  alone.write_text(head + "".join(line for line in lines if found["client_id"][0] in line))
+  np.testing.assert_allclose(
+    _evaluate(lab, run, alone, "--split=all")["error"], found["error"][0], atol=1e-9
+  )
 
 
 def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):

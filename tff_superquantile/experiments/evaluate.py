@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+import dataclasses
 import pathlib
 import sys
 from typing import Any, Optional
@@ -30,10 +31,12 @@ from privacy.command import flags
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_SPLITS = ("test", "train", "validation", "all")
+_ALL = "all"
+_SPLITS = ("test", "train", "validation", _ALL)
 _NUMBERS = ("num_train_clients", "num_test_clients", "min_examples_per_client")
 _CLIENTS_AT_ONCE = 64  # Memory holds the examples of so many.
 _ROW = "  {:<14}{:>15}{:>10}"
@@ -61,7 +64,8 @@ def make_parser() -> flags.Parser:
     "--split",
     choices=_SPLITS,
     default="test",
-    help="the clients; all are those of every split, such as all that came later (default: test)",
+    help="the clients; all are those of the data, however few their examples, such as all that came"
+    " later (default: test)",
   )
   parser.add_argument(
     "--out",
@@ -97,22 +101,23 @@ def evaluate(
   overrides = overrides or {}
   run = finished_run.find(folder)
   config = finished_run.config(run, overrides)
+  if split == _ALL:
+    config = _without_limits(config, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
-  model, splits = finished_run.load_task(run, config)
-  chosen = splits if split == "all" else {split: finished_run.of_split(splits, split)}
+  model, splits = finished_run.load_task(run, config, everybody=split == _ALL)
+  chosen = splits if split == _ALL else {split: finished_run.of_split(splits, split)}
   if config.is_private:
-    _check_outside(run, folder, split, splits)
-  elif not overrides:
-    for name, files in chosen.items():
-      finished_run.check_clients(run, name, files.client_ids)
+    _check_outside(run, folder, split, config, chosen)
+  elif not overrides and split != _ALL:
+    finished_run.check_clients(run, split, chosen[split].client_ids)
   weights = finished_run.read_weights(run, model)
   found = [_evaluate(model, weights, files, run.error_kind) for files in chosen.values()]
   return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
-  asked_with_a_budget = "train" if split == "all" else split
+  asked_with_a_budget = "train" if split == _ALL else split
   return (
     f"Found --split={split} of the private run {folder}, whose budget covers no exact number of its"
     f" clients; expected test clients or other data: python -m privacy.evaluate {folder}"
@@ -120,20 +125,42 @@ def _refusal(folder: pathlib.Path, split: str) -> str:
   )
 
 
+def _without_limits(
+  config: run_config.RunConfig, overrides: Mapping[str, Any]
+) -> run_config.RunConfig:
+  """Returns a config that leaves no client of the data out but those that `overrides` leave out."""
+  for name in ("num_train_clients", "num_test_clients"):
+    if name in overrides:
+      raise ValueError(
+        f"Found --{name} with --split={_ALL}, which takes all clients; leave one of the two out."
+      )
+  least = config.min_examples_per_client if "min_examples_per_client" in overrides else 0
+  return dataclasses.replace(
+    config, num_train_clients=0, num_test_clients=0, min_examples_per_client=least
+  )
+
+
 def _check_outside(
-  run: run_folder.Run, folder: pathlib.Path, split: str, splits: Mapping[str, Any]
+  run: run_folder.Run,
+  folder: pathlib.Path,
+  split: str,
+  config: run_config.RunConfig,
+  chosen: Mapping[str, Any],
 ) -> None:
   """Raises a `ValueError` unless clients are outside of a private run's guarantee.
 
-  They are if they are its test clients, or if none of the data's clients, of whatever split, is one
-  of its test clients. Otherwise the data are the run's own, cut in another way.
+  They are if they are its test clients, or if none of the data's clients, chosen or not, is one of
+  its test clients. Otherwise the data are the run's own, cut in another way.
   """
   own = run.clients("test").get("client_id", np.array([]))
-  if split == "test" and len(own) and list(own) == list(splits[split].client_ids):
+  if split == "test" and len(own) and list(own) == list(chosen[split].client_ids):
     return
-  everybody = {client_id for files in splits.values() for client_id in files.client_ids}
-  if not len(own) or everybody & set(own):
-    raise ValueError(_refusal(folder, split))
+  if len(own):
+    _, pools = finished_run.load_task(run, _without_limits(config, {}), everybody=True)
+    everybody = {client_id for files in pools.values() for client_id in files.client_ids}
+    if not everybody & set(own):
+      return
+  raise ValueError(_refusal(folder, split))
 
 
 def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.ndarray]:
@@ -179,16 +206,18 @@ def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassif
 def _main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out, args.overwrite)
+  from tff_superquantile.experiments.report import tables
+
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(asked.whole(name, value))
   columns = evaluate(args.folder, args.split, overrides)
   if args.out is not None:
     run_files.write_clients(args.out, columns)
-  split = "" if args.split == "all" else f" {args.split}"
+  noun = "client" if args.split == _ALL else f"{args.split} client"
   print(
-    f"{args.folder}: {len(columns['client_id'])}{split} clients with"
-    f" {columns['num_examples'].sum()} examples."
+    f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
+    f" {tables.plural(columns['num_examples'].sum(), 'example')}."
   )
   print(distribution_text(columns, finished_run.find(args.folder).error_kind))
   if args.out is not None:

@@ -20,7 +20,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
-_CLASSES = "misclassification"  # The error of a run whose manifest does not say it.
+_CLASSES = "misclassification"  # The error of labels that are classes.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,12 +118,15 @@ def check_table(run: run_folder.Run, task: Any) -> None:
     )
 
 
-def load_task(run: run_folder.Run, config: run_config.RunConfig) -> tuple[Any, Mapping[str, Any]]:
+def load_task(
+  run: run_folder.Run, config: run_config.RunConfig, everybody: bool = False
+) -> tuple[Any, Mapping[str, Any]]:
   """Rebuilds a finished run's (model, clients as `client_files.ClientFiles` by split).
 
   Args:
     run: The run.
     config: Its config, with the data where it is now.
+    everybody: Whether to take all clients of the data, unsplit.
 
   Returns:
     (The model, the clients of the data.)
@@ -134,10 +137,11 @@ def load_task(run: run_folder.Run, config: run_config.RunConfig) -> tuple[Any, M
   task = get_task(run, config)
   from tff_superquantile.experiments.run import build
 
-  model, splits = build.load_task(task, config)
+  model, splits = build.load_task(task, config, everybody)
   if task.data_digest and not run.columns and run.manifest.get("data") is None:
     # A private run has kept no digest of its table either.
-    check_clients(run, "test", splits["test"].client_ids)
+    chosen = build.load_task(task, config)[1] if everybody else splits
+    check_clients(run, "test", chosen["test"].client_ids)
   return model, splits
 
 
