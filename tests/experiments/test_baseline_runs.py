@@ -307,10 +307,9 @@ _REFUSED = {
     *("--threshold=geometric", "private run; use one of tree."),
   ),
   "--algorithm=semi_vred --beta=1 --threshold=tree": ("--threshold=tree", "to superquantile"),
-  "--algorithm=q_fed_avg --q=1 --share_weight=0.5": ("--share_weight=0.5", "without privacy"),
-  "--algorithm=tilted_erm --temperature=1 --share_weight=0.5": ("--share_weight=0.5", "privacy"),
+  "--algorithm=q_fed_avg --q=1 --share_weight=0.5": ("--share_weight=0.5", "not private"),
   f"--algorithm=gifair --fairness_strength=1 {_PRIVATE} --share_weight=0.5": (
-    *("--share_weight=0.5", "belongs to q_fed_avg"),
+    *("--share_weight=0.5", "belongs to q_fed_avg, tilted_erm, prop_fair"),
   ),
   # Data that is generated anyway.
   "--algorithm=fed_avg --data=standin": ("--data=standin", "synthetic", "leave it out"),

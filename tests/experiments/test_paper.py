@@ -164,7 +164,7 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
   assert measured is not None and measured.mean == 0.055
 
 
-def _comparison(num_seeds, num_rounds, mean, methods=("FedAvg", "Superquantile θ = 0.5")):
+def _comparison(num_seeds, num_rounds, mean, methods):
   """Measurements of a comparison as `evidence` keeps them."""
   return pd.DataFrame(
     [
@@ -176,21 +176,34 @@ def _comparison(num_seeds, num_rounds, mean, methods=("FedAvg", "Superquantile �
   )
 
 
+_TWO = ("FedAvg", "Superquantile θ = 0.5")
+_THREE = (*_TWO, "AFL")
+_FOUR = (*_THREE, "FedProx μ = 1")
+_KEPT = dict.fromkeys(_THREE, 0.1)
+
+
 @pytest.mark.parametrize(
-  "seeds, num_rounds, expected",
+  "seeds, lengths, expected",
   [
-    (5, 100, {"FedAvg": 0.2, "Superquantile θ = 0.5": 0.2, "AFL": 0.1}),
-    (4, 100, {"FedAvg": 0.1, "Superquantile θ = 0.5": 0.1, "AFL": 0.1}),
+    (5, dict.fromkeys(_TWO, 100), {**_KEPT, **dict.fromkeys(_TWO, 0.2)}),
+    (4, dict.fromkeys(_TWO, 100), _KEPT),
     # What took another number of rounds is not compared with the rest.
-    (1, 200, {"FedAvg": 0.2, "Superquantile θ = 0.5": 0.2}),
-    (9, 50, {"FedAvg": 0.1, "Superquantile θ = 0.5": 0.1, "AFL": 0.1}),
+    (1, dict.fromkeys(_THREE, 200), dict.fromkeys(_THREE, 0.2)),
+    (1, dict.fromkeys(_FOUR, 50), dict.fromkeys(_FOUR, 0.2)),
+    (9, dict.fromkeys(_TWO, 200), _KEPT),
+    (9, dict.fromkeys(_THREE, 50), _KEPT),
+    (
+      9,
+      {**dict.fromkeys(_TWO, 100), "AFL": 50, "long": 200},
+      {**_KEPT, **dict.fromkeys(_TWO, 0.2)},
+    ),
   ],
 )
-def test_keeps_the_better_of_two_comparisons(tmp_path, monkeypatch, seeds, num_rounds, expected):
+def test_keeps_the_better_of_two_comparisons(tmp_path, monkeypatch, seeds, lengths, expected):
   monkeypatch.setattr(evidence, "MEASURED", tmp_path)
-  kept = _comparison(5, 100, 0.1, ("FedAvg", "Superquantile θ = 0.5", "AFL"))
-  kept.to_csv(tmp_path / "synthetic.csv", index=False)
-  found = sources.Source("", lambda output_dir: _comparison(seeds, num_rounds, 0.2))
+  _comparison(5, 100, 0.1, _THREE).to_csv(tmp_path / "synthetic.csv", index=False)
+  frames = [_comparison(seeds, length, 0.2, (method,)) for method, length in lengths.items()]
+  found = sources.Source("", lambda output_dir: pd.concat(frames))
   monkeypatch.setattr(sources, "SOURCES", {"synthetic": found})
   evidence.keep(tmp_path)
   now = evidence.load()

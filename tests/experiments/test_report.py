@@ -660,6 +660,21 @@ def test_a_method_with_a_tuned_parameter_is_one_row_and_one_curve(tmp_path):
   assert rows() == ["q-FFL q = 0.3", "q-FFL q = 3", "Superquantile θ = 0.5, tree"]
 
 
+def test_methods_of_one_budget_that_differ_in_what_is_private_alone_stay_apart(tmp_path):
+  _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
+  for k, epsilon in ((0.1, 5), (0.5, 5), (0.5, 2)):
+    _fabricate(tmp_path, f"q_fed_avg_q_1_k_{k}_epsilon_{epsilon}", 0, shift=k, num_rounds=None)
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  table = budgets.changes_by_epsilon(groups)
+  assert {row.name for row in table.rows} == {"q-FFL q = 1, k = 0.1", "q-FFL q = 1, k = 0.5"}
+  assert [row.cells[0].text for row in table.rows] == ["–", "–"]  # FedAvg has no such budget.
+  assert len({row.cells[1].text for row in table.rows} - {"–"}) == 2
+  report = comparison.report(tmp_path, "synthetic")
+  assert {"error-by-epsilon", "tail-against-mean"} <= {one.name for one in page.figures(report)}
+  at_five, _ = summary.at_one_epsilon(groups)
+  assert set(at_five) == {"fed_avg", "q_fed_avg_q_1_k_0.1", "q_fed_avg_q_1_k_0.5"}
+
+
 @pytest.mark.parametrize(
   "rival, expected",
   [

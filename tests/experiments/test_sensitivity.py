@@ -56,6 +56,10 @@ def results(tmp_path):
   _write(tmp_path, {**_HALF, "threshold": "reweighting"})
   _write(tmp_path, dict(algorithm="q_fed_avg", q=1.0))
   _write(tmp_path, {**_FED_AVG, "server_optimizer": "adam"})
+  for flag, value in (("client_learning_rate", 0.7), ("num_rounds", 9), ("l2", 0.1)):
+    _write(tmp_path, {**_HALF, flag: value, "run_name": f"other_{flag}"})
+  # FedAvg by another name.
+  _write(tmp_path, dict(algorithm="superquantile", theta=1.0))
   return tmp_path
 
 
@@ -71,10 +75,15 @@ def test_a_curve_has_the_runs_that_differ_in_its_setting_alone(results):
     "theta": [0.1, 0.5, 1.0],
   }
   both = ["fed_avg", "superquantile_theta_0.5"]
-  assert [list(map(str, curve.lines)) for curve in found.values()] == [both, both, ["fed_avg"]]
+  assert [list(map(str, curve.lines)) for curve in found.values()] == [
+    both,
+    both,
+    [curves.OF_THETAS],
+  ]
   paths = {run.path.parent.name for curve in found.values() for run in curve.runs}
   assert "two" not in paths and not any("q_fed_avg" in path for path in paths)
-  assert not any("reweighting" in path or "adam" in path for path in paths)
+  assert not any(word in path for word in ("reweighting", "adam", "other") for path in paths)
+  assert "superquantile_theta_1" not in paths
   for curve in found.values():
     assert len(curve.runs) == len(curve.lines) * len(curve.values) * len(_SEEDS)
 
@@ -89,7 +98,7 @@ def test_numbers_are_those_of_the_runs(results):
           expected[flag, str(value), f"{line}.{metric}", seed] = _errors(flags, seed)[error]
   for theta, method in (("1", _FED_AVG), ("0.5", _HALF), ("0.1", _TAIL)):
     for seed in _SEEDS:
-      expected["theta", theta, "fed_avg.p90", seed] = _errors(method, seed)["p90"]
+      expected["theta", theta, f"{curves.OF_THETAS}.p90", seed] = _errors(method, seed)["p90"]
   found = {
     (flag, row.method, row.metric, row.seed): row.value
     for flag, curve in _find(results).items()
@@ -121,6 +130,24 @@ def test_the_sentence_has_the_least_and_the_largest_change(tmp_path):
   summary = sensitivity.report(tmp_path, _TASK).summary
   assert "from 1 to 5" in summary and re.search(r"by −10\.0 \(at 1\) to \+2\.0 \(at 5\)", summary)
   assert "the lowest p90 is 50.0 %, at 0.5" in summary
+
+
+def test_curves_are_of_the_tail_fraction_with_most_values_and_of_other_optimizers(tmp_path):
+  adam = dict(server_optimizer="adam")
+  for epochs in (1, 2):
+    _write(tmp_path, {**_FED_AVG, **adam, "local_epochs": epochs})
+    _write(tmp_path, {**_HALF, **adam, "local_epochs": epochs}, seeds=(0,))
+  _write(tmp_path, {**_TAIL, **adam})  # With more runs, but of one value.
+  found = _find(tmp_path)
+  assert list(found["local_epochs"].lines) == ["fed_avg_adam", "superquantile_theta_0.5_adam"]
+  assert found["theta"].values == [0.1, 0.5, 1.0]
+
+
+def test_theta_alone_has_no_legend(tmp_path):
+  for method in (_FED_AVG, _HALF, _TAIL):
+    _write(tmp_path, method)
+  text = page.render(sensitivity.report(tmp_path, _TASK), "html")
+  assert "every_theta" not in text and list(_find(tmp_path)) == ["theta"]
 
 
 def test_one_method_is_enough(tmp_path):

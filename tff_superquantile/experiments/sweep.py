@@ -102,7 +102,7 @@ def _parse_names(flag: flags.FlagHolder) -> Optional[Sequence[float]]:
 def plan() -> list[tuning.Settings]:
   """Returns the settings of every run: the preset's, then the flags on the command line."""
   preset = _preset()
-  for name, instead in _NOT_OF_A_SWEEP.items():
+  for name, instead in {**dict.fromkeys(preset.tried, ""), **_NOT_OF_A_SWEEP}.items():
     if flags.FLAGS[name].present:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")

@@ -49,6 +49,11 @@ def weigh(update: Any, share: tf.Tensor, norm: float) -> Any:
   )
 
 
+def least_divisor(noise_multiplier: float, share_weight: float) -> float:
+  """Returns 2 z_w / k, below which no estimate of the sum of the shares falls."""
+  return _LEAST_DIVISOR * noise_multiplier / share_weight
+
+
 def build_private_sum(
   update_type_fn: Callable[[], tff.Type],
   clip_norm: ClipNorm,
@@ -111,7 +116,7 @@ def build_private_sum(
   def share_sum(result: Any) -> tf.Tensor:
     if not share_weight:
       return tf.constant(expected_share_sum, tf.float32)
-    return tf.maximum(result[1] / unit, _LEAST_DIVISOR * noise_multiplier / share_weight)
+    return tf.maximum(result[1] / unit, least_divisor(noise_multiplier, share_weight))
 
   if isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
     if update_sum is not None:

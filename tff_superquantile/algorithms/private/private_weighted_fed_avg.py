@@ -17,6 +17,8 @@ from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
+SHARE_WEIGHT = 0.3  # Of whoever says nothing else.
+
 
 class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Divides a noisy sum of (weighted update, share) by the estimated sum of the shares."""
@@ -60,7 +62,7 @@ def build_private_weighted_fed_avg(
   *,
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
-  share_weight: float = 0.3,
+  share_weight: float = SHARE_WEIGHT,
   noise_key: Optional[bytes] = None,
   update_sum: Optional[sum_mechanism.SumMechanism] = None,
   **options: Unpack[learning_process.Options],

@@ -85,6 +85,12 @@ class Preset:
   describes_data: bool = False
   private_flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
+  @property
+  def tried(self) -> list[str]:
+    """The flags of which methods with a `run_name` have a value of their own, as its name says."""
+    named = (one for one in (*self.baselines, *self.variants) if one.get("run_name"))
+    return sorted({flag for one in named for flag in one})
+
   def methods(
     self, thetas: Optional[Sequence[float]] = None, epsilons: Optional[Sequence[float]] = None
   ) -> list[dict[str, Any]]:

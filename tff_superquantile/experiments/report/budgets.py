@@ -30,7 +30,7 @@ def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
 
   A method whose parameter was tuned has another value at each budget: these are one family, too.
   """
-  found = {method: method.without_epsilon for method in groups}
+  found = names.without_epsilons(groups)
   by_algorithm: dict[str, list[names.Name]] = {}
   for method in found:
     if method.config is not None and not method.config.run_name and not method.is_superquantile:
@@ -76,9 +76,9 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
   found = {}
   for family, epsilon in itertools.product(families, epsilons):
-    fed_avg, method = (of_budget.get((one, epsilon)) for one in (family.fed_avg, family))
-    if fed_avg is not None and method is not None:
-      changes = tables.change(results, tables.P90, fed_avg, method)
+    method = of_budget.get((family, epsilon))
+    if method is not None and method.fed_avg in groups:
+      changes = tables.change(results, tables.P90, method.fed_avg, method)
       if len(changes):
         found[family, epsilon] = changes
   lowest = {

@@ -147,7 +147,7 @@ def palette(
   """
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
-  families = {method: method.without_epsilon for method in methods}
+  families = names.without_epsilons(methods)
   fed_avgs = [name for name in dict.fromkeys(families.values()) if name.is_fed_avg]
   others = [name for name in dict.fromkeys(families.values()) if not name.is_fed_avg]
   looks = {

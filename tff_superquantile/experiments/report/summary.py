@@ -60,9 +60,9 @@ def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float 
   if not epsilons:
     return groups, None
   epsilon = epsilons[len(epsilons) // 2]
-  chosen = {
-    method.without_epsilon: runs for method, runs in groups.items() if method.epsilon == epsilon
-  }
+  of_budget = {method: runs for method, runs in groups.items() if method.epsilon == epsilon}
+  shorter = names.without_epsilons(of_budget)
+  chosen = {shorter[method]: runs for method, runs in of_budget.items()}
   public = {method: runs for method, runs in groups.items() if not method.epsilon}
   if len(chosen) < 2 <= len(public):
     return public, None

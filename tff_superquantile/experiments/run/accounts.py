@@ -16,9 +16,12 @@ from privacy import server as server_lib
 from privacy import statements
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
+from tff_superquantile.algorithms.private import private_sum
+from tff_superquantile.algorithms.private import private_weighted_fed_avg
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.threshold import adaptive_theta
 
 _KEY_FILE = "noise_key"
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
@@ -92,8 +95,8 @@ class Account:
       f" ({release.neighboring_relation}).",
       f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
-      f"The noise of a round's mean is about {self._relative_noise(num_parameters):.2g} times as"
-      " long as a clipped update can be.",
+      f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
+      f" {self._relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
     ]
     if is_adaptive:
       lines.append(
@@ -133,14 +136,23 @@ class Account:
       )
     return "\n".join([*lines, *(f"Warning: {text}" for text in warnings if text is not None)])
 
+  @property
+  def _is_relative(self) -> bool:
+    """Whether a round divides by the sum of the clients' shares, at most their number."""
+    method = methods.METHODS[self._config.algorithm]
+    return method.weighted_updates or method.private_threshold is not None
+
   def _relative_noise(self, num_parameters: int) -> float:
-    """Returns z_w sqrt(d) over the number of averaged clients, the length of the noise over C."""
+    """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most."""
     config, noise = self._config, self._release.update_noise_multiplier
     assert noise is not None  # `calibrate` sees to it.
-    averaged = float(config.clients_per_round)
-    if methods.METHODS[config.algorithm].has_threshold:
-      averaged = config.wanted_updates or (config.theta or 1.0) * averaged
-    return noise * math.sqrt(num_parameters) / averaged
+    method, divisor = methods.METHODS[config.algorithm], float(config.clients_per_round)
+    if method.has_threshold:
+      divisor *= float(adaptive_theta.of_round(methods.theta_of(config), divisor))
+    elif method.weighted_updates:
+      share_weight = config.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
+      divisor = max(divisor, private_sum.least_divisor(noise, share_weight))
+    return noise * math.sqrt(num_parameters) / divisor
 
   def epsilon(self, round_num: int) -> float:
     """Returns a bound on the cost of the rounds up to this one."""

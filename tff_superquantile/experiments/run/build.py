@@ -129,25 +129,14 @@ def _resolve_engine(config: run_config.RunConfig) -> run_config.RunConfig:
 def load_task(
   task: tasks.task.Task, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
-  """Returns the model and the clients that resolved flags ask for.
-
-  Args:
-    task: The task.
-    config: The flags.
-    everybody: Whether to take all clients of the data, unsplit, under any names.
-
-  Returns:
-    (The model, clients by the names of splits.)
+  """Returns the model and the clients that resolved flags ask for, by split; or `everybody`.
 
   Raises:
     ValueError: If the data cannot be had, or has labels that the model does not know.
   """
   request = tasks.task.Request.of_run(config)
-  splits: Mapping[str, client_files.ClientFiles]
-  if everybody:
-    splits = {f"pool {i}": pool for i, pool in enumerate(task.all_clients(request))}
-  else:
-    splits = task.load_clients(request)
+  pools = task.all_clients(request) if everybody else ()
+  splits = {f"pool {i}": pool for i, pool in enumerate(pools)} or task.load_clients(request)
   model = task.build_model_for(next(iter(splits.values())), config.seed)
   num_classes = evaluation.num_classes(model)
   for files in splits.values():

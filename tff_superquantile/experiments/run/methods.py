@@ -126,16 +126,7 @@ def _check_fed_avg_sub(config: Config) -> None:
     )
 
 
-def _check_weighted(config: Config) -> None:
-  if config.share_weight is not None and not config.is_private:
-    raise ValueError(
-      f"Found --share_weight={config.share_weight} in a run without privacy, which knows the sum of"
-      " the weights; leave it out."
-    )
-
-
 def _check_tilted_erm(config: Config) -> None:
-  _check_weighted(config)
   if config.is_private and config.moving_average_rate is not None:
     raise ValueError(
       f"Found --moving_average_rate={config.moving_average_rate} in a private run, which divides by"
@@ -226,7 +217,6 @@ METHODS: dict[str, Method] = {
       lambda config: tsq.threshold.build_power_share(config.q, config.max_loss)
     ),
     weighted_updates=True,
-    check=_check_weighted,
   ),
   "tilted_erm": Method(
     "Tilted-ERM",
@@ -295,7 +285,6 @@ METHODS: dict[str, Method] = {
       lambda config: tsq.threshold.build_proportional_share(config.utility_bound, config.max_loss)
     ),
     weighted_updates=True,
-    check=_check_weighted,
   ),
   "semi_vred": Method(
     "Semi-VRed",
@@ -402,9 +391,9 @@ def check(config: Config) -> None:
       if value is None and parameter.is_required:
         raise ValueError(f"Found --algorithm={algorithm} without --{name}; give one.")
     elif value is not None and parameter.default is None:
-      owner = next(found for found, other in METHODS.items() if parameter in other.parameters)
+      owners = [found for found, other in METHODS.items() if parameter in other.parameters]
       raise ValueError(
-        f"Found --{name}={value} with --algorithm={algorithm}; it belongs to {owner}."
+        f"Found --{name}={value} with --algorithm={algorithm}; it belongs to {', '.join(owners)}."
       )
   method.check(config)
   if not method.has_threshold and not config.is_private:  # `private.resolve` checks the others.

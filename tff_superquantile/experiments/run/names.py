@@ -7,6 +7,7 @@ folder is taken apart.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 import dataclasses
 import pathlib
@@ -22,11 +23,9 @@ FED_AVG = "fed_avg"
 _NOT_OF_FED_AVG: dict[str, Any] = dict(
   threshold=None, smoothing=0.0, threshold_noise_multiplier=None, run_name=""
 )
-# What private runs alone have.
-_OF_PRIVATE_RUNS = (
-  *("epsilon", "threshold_noise_multiplier", "update_noise_multiplier", "clip_norm"),
-  "share_weight",
-)
+# A budget and what follows from it; and what private runs have besides in their names.
+_BUDGET = ("epsilon", "threshold_noise_multiplier", "update_noise_multiplier")
+_BESIDES = ("clip_norm", "share_weight")
 
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # field and its value, and the words of a title.
@@ -61,7 +60,7 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  suffixes = [suffix for suffix, (field, text, _) in _APART.items() if _is(config, field, text)]
+  suffixes = [end for end, (field, text, _) in _APART.items() if getattr(config, field) == text]
   if config.label_column is not None:  # Of a table of the user's.
     suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
@@ -79,15 +78,11 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  remarks = [f" ({said})" for field, value, said in _APART.values() if _is(config, field, value)]
+  remarks = [f" ({said})" for key, text, said in _APART.values() if getattr(config, key) == text]
   name = config.task
   if config.label_column is not None:
     name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"
   return printable(name) + "".join(remarks)
-
-
-def _is(config: run_config.RunConfig, field: str, value: str) -> bool:
-  return getattr(config, field) == value
 
 
 def printable(text: str) -> str:
@@ -207,11 +202,25 @@ class Name(str):
   @property
   def without_epsilon(self) -> Name:
     """The name that the method would have without its privacy budget."""
+    return self._without(*_BUDGET, *_BESIDES)
+
+  def _without(self, *fields: str) -> Name:
     if self.config is None or self.config.epsilon is None:
       return self
-    nothing: dict[str, Any] = dict.fromkeys(_OF_PRIVATE_RUNS)
+    nothing: dict[str, Any] = dict.fromkeys(fields)
     config = dataclasses.replace(self.config, **nothing)
     return Name(folder(config), config)
+
+
+def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
+  """Returns the names that methods would have without their privacy budgets, by their names.
+
+  Methods of one budget that differ in what private runs alone have keep that in their names.
+  """
+  found = {method: method.without_epsilon for method in compared}
+  counts = collections.Counter((name, method.epsilon) for method, name in found.items())
+  shared = {name for (name, _), count in counts.items() if count > 1}
+  return {m: m._without(*_BUDGET) if name in shared else name for m, name in found.items()}
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:

@@ -30,7 +30,8 @@ _INITIAL_CLIP_NORMS = {"update": 0.1, "gradient": 1.0}
 # Flags of private runs alone.
 _OF_PRIVATE_RUNS = (
   *("delta", "rho_ratio", "clip_norm", "clip_unit", "update_sum", "noise_shares"),
-  *("contacted_clients", "relation", "accounting", "noise_key_file", *_OF_ADAPTIVE_CLIPPING),
+  *("contacted_clients", "relation", "accounting", "noise_key_file", "share_weight"),
+  *_OF_ADAPTIVE_CLIPPING,
 )
 
 

@@ -83,22 +83,31 @@ def _kept(name: str) -> pd.DataFrame:
   return pd.read_csv(path, float_precision="round_trip")
 
 
-def _num_rounds(frame: pd.DataFrame) -> float:
-  """Returns how many rounds a comparison's runs have; 0 for measurements without rounds."""
-  rounds = frame.loc[frame["metric"] == "rounds", "mean"]
-  return float(rounds.max()) if len(rounds) else 0.0
+def _of_one_length(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+  """Returns the methods of a comparison with as many rounds as most of them, and that number.
+
+  Measurements without rounds come back as they are, with 0.
+  """
+  rounds = frame[frame["metric"] == "rounds"].set_index("method")["mean"]
+  if not len(rounds):
+    return frame, 0.0
+  usual = float(rounds.mode().max())
+  return frame[frame["method"].isin(rounds.index[rounds == usual])], usual
 
 
 def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
   """Returns the measurements that were found, and those kept of methods that are not better there.
 
-  Methods are compared after as many rounds: of two comparisons the longer one counts alone. In one
-  of the same length, a method's measurement over at least as many seeds takes the other's place.
+  Methods are compared after as many rounds. So of two comparisons of different lengths the one with
+  more methods counts alone, or else the longer one. In one of the same length, a method's
+  measurement over at least as many seeds takes the other's place.
   """
   if not len(kept) or not len(found):
     return found if len(found) else kept
-  if _num_rounds(kept) != _num_rounds(found):
-    return max(kept, found, key=_num_rounds)
+  (kept, length), (found, found_length) = _of_one_length(kept), _of_one_length(found)
+  if length != found_length:
+    is_better = (found["method"].nunique(), found_length) > (kept["method"].nunique(), length)
+    return found if is_better else kept
   before, now = (frame.groupby("method")["num_seeds"].max() for frame in (kept, found))
   better = now[now >= before.reindex(now.index, fill_value=0)].index
   parts = [kept[~kept["method"].isin(better)], found[found["method"].isin(better)]]

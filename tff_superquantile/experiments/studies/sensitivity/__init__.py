@@ -4,8 +4,8 @@
 
 Reads the finished runs of FedAvg and of superquantile aggregation with an exact threshold, and
 trains nothing. Of runs that differ in one setting from the most common one, it makes a curve; runs
-that differ in two are left out. The names of folders do not tell these settings, so such runs have
-a --run_name. Writes
+that differ in two, or in another flag, are left out. The names of folders do not tell these
+settings, so such runs have a --run_name. Writes
 
     DIR/TASK/sensitivity.{html,md,csv}    a row each value of a setting, over seeds
 
@@ -113,10 +113,8 @@ def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
       changes[value] = change.mean()
   if not changes:
     return f"{over} the methods share no seed."
-  bounds = (
-    f"{unit.number(changes[value], sign=True)} (at {value})"
-    for value in (min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__))
-  )
+  ends = dict.fromkeys(choose(changes, key=changes.__getitem__) for choose in (min, max))
+  bounds = (f"{unit.number(changes[value], sign=True)} (at {value})" for value in ends)
   label = curve.lines[1].label
   return f"{over} {label} changes the p90 of FedAvg by {' to '.join(bounds)}{unit.change}."
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 METRICS = {"mean": "test.error.mean", "p90": tables.P90}
@@ -38,14 +38,24 @@ _SHARED = (
 _THETA = Setting("theta", "Tail fraction θ (1: FedAvg)", "tail fractions θ")
 
 
+# The line of the curve against theta, which tells its methods apart.
+OF_THETAS = names.Name("every_theta")
+# What decides nothing, or is compared by itself.
+_MAY_DIFFER = {
+  *run_config.INCIDENTAL,
+  *("seed", "run_name", "algorithm", "theta", "threshold"),
+  *("engine", "block_size", "num_blocks", "threads_per_worker"),
+  *(setting.flag for setting in _SHARED),
+} - {"num_rounds"}
+
+
 class Curve(NamedTuple):
   """Errors against a setting.
 
   Attributes:
     setting: The setting.
     values: Its values, ascending.
-    lines: The method of each line of the figure: FedAvg, then a superquantile; against theta, which
-      tells the methods of a line apart, FedAvg alone.
+    lines: The method of each line of the figure: FedAvg, then a superquantile; or `OF_THETAS`.
     results: As `tables.of_values` returns them, with `name(value)` in place of the method and the
       metrics LINE.mean and LINE.p90.
     runs: The runs.
@@ -64,10 +74,10 @@ def name(value: float) -> str:
 
 
 def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
-  """Returns a row for each run of FedAvg, or of a superquantile with nothing besides.
+  """Returns a row for each run of FedAvg, or of a superquantile below theta = 1, exactly.
 
   Its columns are "run", "method", which is the name that the run would have without --run_name, and
-  the settings.
+  the settings. Runs whose other flags are not the most common ones are left out.
   """
   rows = []
   for run in runs:
@@ -75,11 +85,14 @@ def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
       continue
     config = dataclasses.replace(run.config, run_name="")
     method = names.Name(names.folder(config), config)
-    is_plain = name_parts.of_run(config) == name_parts.of_method(config)
-    if is_plain and (method == names.FED_AVG or (method.is_superquantile and method.theta)):
+    is_tail = method.is_superquantile and config.threshold in (None, "exact")
+    if config.algorithm == names.FED_AVG or (is_tail and method.theta not in (None, 1.0)):
       shared = {setting.flag: getattr(config, setting.flag) for setting in _SHARED}
-      rows.append(dict(run=run, method=method, theta=method.theta or 1.0, **shared))
-  return pd.DataFrame(rows)
+      others = {k: v for k, v in dataclasses.asdict(config).items() if k not in _MAY_DIFFER}
+      row = dict(run=run, method=method, theta=method.theta or 1.0, others=repr(others))
+      rows.append({**row, **shared})
+  points = pd.DataFrame(rows)
+  return points[points["others"] == points["others"].mode()[0]] if rows else points
 
 
 def _curve(setting: Setting, points: pd.DataFrame, lines: Mapping[Any, names.Name]) -> list[Curve]:
@@ -112,7 +125,7 @@ def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
 
   Returns:
     A curve for each setting that has two values or more. Those that all methods share have a line
-    for FedAvg, and one for the tail fraction with the most runs; theta has a single line.
+    for FedAvg, and one for the tail fraction with the most values; theta has a single line.
 
   Raises:
     ValueError: If no setting has two values.
@@ -125,14 +138,16 @@ def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
     for setting in _SHARED:
       others = [flag for flag in flags if flag != setting.flag]
       alike = points[(points[others] == usual[others]).all(axis=1)]
-      tails = alike.loc[alike["method"] != names.FED_AVG, "method"]
-      chosen = [method for method in alike["method"].unique() if method == names.FED_AVG]
-      chosen += tails.value_counts().index[:1].tolist()
+      is_tail = alike["theta"] < 1.0
+      # The tail fraction with the most values of the setting; of several the one with most runs.
+      tails = alike[is_tail].groupby("method")[setting.flag].agg(["nunique", "size"])
+      tails = tails.sort_values(["nunique", "size"], ascending=False, kind="stable")
+      chosen = [*alike.loc[~is_tail, "method"].unique(), *tails.index[:1]]
       curves += _curve(
         setting, alike[alike["method"].isin(chosen)], {method: method for method in chosen}
       )
     alike = points[(points[flags] == usual).all(axis=1)]
-    curves += _curve(_THETA, alike, dict.fromkeys(alike["method"], names.Name(names.FED_AVG)))
+    curves += _curve(_THETA, alike, dict.fromkeys(alike["method"], OF_THETAS))
   if not curves:
     raise ValueError(
       f"Found no setting with two values among {tables.plural(len(points), 'run')} of FedAvg and"

@@ -33,7 +33,8 @@ def draw(curves: Sequence[curves_lib.Curve], unit: units.Unit) -> style.Figure:
   Returns:
     The figure: a column for each setting.
   """
-  methods = list(dict.fromkeys(line for curve in curves for line in curve.lines))
+  lines = dict.fromkeys(line for curve in curves for line in curve.lines)
+  methods = [line for line in lines if line != curves_lib.OF_THETAS]
   looks = style.palette(methods)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 4.8))
@@ -45,7 +46,7 @@ def draw(curves: Sequence[curves_lib.Curve], unit: units.Unit) -> style.Figure:
           points = entries.xs(f"{line}.{metric}", level="metric")[["mean", "sd"]] * unit.factor
           points.index = points.index.astype(float)
           points = points.rename(columns={"sd": "std"}).sort_index()
-          look = looks[line] if len(curve.lines) > 1 else style.Look(style.INK, "-")
+          look = looks.get(line, style.Look(style.INK, "-"))
           rounds.add_curve(axes, points, look, 0.12, "o" if len(points) < 12 else "")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.FixedLocator(curve.values))
@@ -54,6 +55,7 @@ def draw(curves: Sequence[curves_lib.Curve], unit: units.Unit) -> style.Figure:
       column[-1].set_xlabel(curve.setting.title)
     for axes, title in zip(panels[:, 0], _TITLES.values()):
       axes.set_ylabel(unit.axis(title))
-    style.add_legend(figure, looks, methods)
+    if methods:
+      style.add_legend(figure, looks, methods)
     svg = style.to_svg(figure)
   return style.Figure("sensitivity", "Error against local epochs, cohorts and θ", _CAPTION, svg)
