@@ -15,6 +15,7 @@ from tff_superquantile.experiments.studies import paper
 from tff_superquantile.experiments.studies.paper import evidence
 from tff_superquantile.experiments.studies.paper import on_comparisons
 from tff_superquantile.experiments.studies.paper import on_print
+from tff_superquantile.experiments.studies.paper import on_settings
 from tff_superquantile.experiments.studies.paper import on_superquantile
 from tff_superquantile.experiments.studies.paper import printed
 from tff_superquantile.experiments.studies.paper import rows
@@ -112,7 +113,7 @@ def test_the_papers_tables_decide_its_claims(monkeypatch):
     return row.verdict
 
   assert verdict() is rows.Verdict.WRONG
-  cells = printed.read()
+  cells = printed.read().copy()
   chosen = (cells["method"] == "Superquantile θ = 0.8") & (cells["column"] == "EMNIST ConvNet")
   cells.loc[chosen, "value"] = 25.0
   monkeypatch.setattr(printed, "read", lambda: cells)
@@ -126,8 +127,85 @@ def test_marks_that_break_the_papers_rule_are_found():
 
 
 def test_standard_deviations_are_bounded_by_percentiles():
-  (wrong,) = [row for row in printed.spread_rows() if row.verdict is rows.Verdict.WRONG]
+  (wrong,) = [row for row in on_print.spread_rows() if row.verdict is rows.Verdict.WRONG]
   assert wrong.where == "Table 9, sd"
+
+
+def _print(monkeypatch, table, method, column, **changes):
+  """Prints another number in a cell of the paper."""
+  cells = printed.read().copy()
+  chosen = (cells["table"] == table) & (cells["method"] == method) & (cells["column"] == column)
+  assert chosen.sum() == 1
+  for name, value in changes.items():
+    cells.loc[chosen, name] = value
+  monkeypatch.setattr(printed, "read", lambda: cells)
+
+
+def test_entries_that_are_bold_with_their_sd_are_judged_by_it(monkeypatch):
+  (row,) = printed.entire_rows()
+  broken = ["Table 6, mean (FedProx)", "Table 6, p50 (FedProx)"]
+  assert row.verdict is rows.Verdict.WRONG and all(name in row.found for name in broken)
+  _print(monkeypatch, "ext_comp_emnist_linear", "FedProx", "mean", mark="entirely bold")
+  (row,) = printed.entire_rows()
+  assert "Table 6, mean" not in row.found
+
+
+def test_theta_and_afl_are_a_chain_if_no_step_turns_by_more_than_one_sd(monkeypatch):
+  def turning():
+    (row,) = [row for row in on_print.on_chains() if "interpolates" in row.says]
+    return row.found
+
+  assert "EMNIST, linear (mean)" not in turning() and "EMNIST, ConvNet (mean)" in turning()
+  _print(monkeypatch, "ext_comp_emnist_linear", "Superquantile θ = 0.8", "mean", value=36.0)
+  assert "EMNIST, linear (mean)" in turning()
+
+
+def test_a_value_is_monotone_up_to_its_sd():
+  def chain(*means, sd=0.02):
+    return evidence.is_monotone([evidence.Value(mean, sd, 5) for mean in means])
+
+  assert chain(0.1, 0.2, 0.3) and chain(0.3, 0.2, 0.1) and chain(0.1, 0.09, 0.3)
+  assert not chain(0.1, 0.07, 0.3) and not chain(0.1, 0.4, 0.3)
+  assert not chain(0.1, 0.09, 0.3, sd=np.nan)
+
+
+def _sizes(ours, theirs, most):
+  """Measurements of the ConvNet: the changes of thirds of clients, and the largest client."""
+  entries = [("FedAvg", "test.largest_third.examples.most", most)]
+  for method, pair in {"Superquantile θ = 0.5": ours, "Tilted-ERM t = 1": theirs}.items():
+    # What is measured of a method has its 90th percentile, too.
+    entries.append((method, "test.error.p90", 0.1))
+    entries += [
+      (method, f"test.{third}_third.error.change", change)
+      for third, change in zip(("smallest", "largest"), pair)
+    ]
+  frame = pd.DataFrame([(*entry, 0.001, 5) for entry in entries], columns=list(sources.COLUMNS))
+  return evidence.Evidence({"emnist_convnet": frame})
+
+
+@pytest.mark.parametrize(
+  "ours, theirs, most, verdict",
+  [
+    ((-0.03, -0.01), (-0.01, -0.02), 400, rows.Verdict.HOLDS),
+    ((-0.01, -0.03), (-0.01, -0.02), 400, rows.Verdict.DIFFERS),
+    ((-0.03, -0.01), (-0.02, -0.01), 400, rows.Verdict.DIFFERS),  # The rival helps the small, too.
+    ((-0.03, -0.01), (-0.01, -0.02), 130, rows.Verdict.UNCHECKED),
+  ],
+)
+def test_sizes_are_judged_where_there_are_clients_with_much(ours, theirs, most, verdict):
+  row, linear = on_settings.of_sizes(_sizes(ours, theirs, most))
+  assert row.verdict is verdict and linear.verdict is rows.Verdict.UNCHECKED
+  assert "Tilted-ERM" in row.found and "./run_experiments.sh emnist_linear" in linear.why
+
+
+def test_runs_with_names_of_their_own_are_no_methods_of_a_comparison(tmp_path):
+  for name, flags in {"fed_avg": "", "mine": "--run_name=mine\n--num_rounds=9\n"}.items():
+    folder = tmp_path / "synthetic" / name / "seed_0"
+    folder.mkdir(parents=True)
+    (folder / "flags.txt").write_text(f"--algorithm=fed_avg\n{flags}")
+    (folder / "metrics.json").write_text('{"test": {"error": {"mean": 0.1}}}')
+  found = sources.SOURCES["synthetic"].read(tmp_path)
+  assert set(found["method"]) == {"FedAvg"}
 
 
 def test_keeps_what_a_directory_has(tmp_path, monkeypatch):
@@ -155,9 +233,9 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
     lines += [f"emnist_convnet,{method},after.error.{m},{after},,1" for m in ("mean", "p90")]
   (tmp_path / "emnist_convnet" / "personalization.csv").write_text("\n".join(lines) + "\n")
   found = evidence.load(tmp_path)
-  (row,) = on_comparisons.on_personalization(found)
-  assert row.verdict is rows.Verdict.HOLDS
-  assert "FedAvg 5.0; Superquantile θ = 0.5 5.5" in row.found
+  for row in on_comparisons.on_personalization(found):
+    assert row.verdict is rows.Verdict.DIFFERS and "One seed has no sd" in row.why
+    assert "FedAvg 5.0; Superquantile θ = 0.5 5.5 (1 seed). 0 of 1" in row.found
   columns = {cell.column for cell in printed.read().itertuples() if cell.table == "pers"}
   (after,) = (column for column in columns if column == "p90, after")
   measured = printed.measured(found, "pers", "Superquantile θ = 0.5", after)

@@ -139,6 +139,7 @@ def test_private_preset_has_all_methods_at_every_budget(lab):
 
 
 _REFUSED = {
+  "--experiment=sensitivity --clients_per_round=50": ("--clients_per_round", "several runs"),
   "--epsilon=5": ("--epsilon", "--epsilons"),
   "--epsilons=5": ("--epsilons", "private_synthetic"),
   "--theta=0.5": ("--theta", "--thetas"),

@@ -30,6 +30,7 @@ from tff_superquantile.experiments.studies.paper import on_comparisons
 from tff_superquantile.experiments.studies.paper import on_convergence
 from tff_superquantile.experiments.studies.paper import on_print
 from tff_superquantile.experiments.studies.paper import on_privacy
+from tff_superquantile.experiments.studies.paper import on_quantiles
 from tff_superquantile.experiments.studies.paper import on_settings
 from tff_superquantile.experiments.studies.paper import on_superquantile
 from tff_superquantile.experiments.studies.paper import printed
@@ -40,8 +41,8 @@ from tff_superquantile.experiments.studies.paper import sources
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %: in each entry what the paper prints, then, after the arrow, what was measured on 10"
-  " digits by writer, mean ± sd over seeds. The data are others, so the numbers are not to be"
-  " equal;"
+  " digits by writer, mean ± sd over seeds; in brackets the value of a parameter that is another"
+  " one, or is not printed. The data are others, so the numbers are not to be equal;"
   " the claims above say what carries over. Bold as in the paper."
 )
 
@@ -56,13 +57,19 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
     The page.
   """
   sections = {
-    "Claims of the text, by the paper’s own tables": list(on_print.statements()),
+    "Claims of the text, by the paper’s own tables": [
+      *on_print.statements(),
+      *on_print.on_chains(),
+      *on_print.on_costs(),
+      *on_print.on_personalization(),
+    ],
     "Claims of the text, measured": [
       *on_comparisons.statements(evidence),
       *on_comparisons.on_personalization(evidence),
       *on_settings.of_histograms(evidence),
       *on_settings.of_sizes(evidence),
-      *on_settings.of_drawings(),
+      *on_settings.of_spread(evidence),
+      *on_settings.of_drawings(evidence),
       *on_settings.of_settings(evidence),
     ],
     "The superquantile": [
@@ -76,18 +83,20 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
     ],
     "Privacy": [
       *on_privacy.of_accounting(),
-      *on_privacy.of_bounds(evidence),
-      *on_privacy.of_quantiles(evidence),
+      *on_quantiles.of_bounds(evidence),
+      *on_quantiles.of_quantiles(evidence),
       *on_privacy.of_training(evidence),
     ],
     "How the tables are printed": [
       *printed.mark_rows(),
+      *printed.entire_rows(),
       *printed.twice_rows(),
-      *printed.subset_rows(),
-      *printed.spread_rows(),
+      *on_print.subset_rows(),
+      *on_print.spread_rows(),
     ],
   }
   statements = [row for of_section in sections.values() for row in of_section]
+  distinct = {(row.where, row.says) for row in statements}
   cells = list(printed.cell_rows(evidence))
   grids = list(printed.grids(evidence))
   grids[-1] = dataclasses.replace(grids[-1], note=_GRIDS_NOTE)
@@ -100,9 +109,10 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
     "paper",
     "The paper, checked",
     "which of its statements hold?",
-    f"{tables.plural(len(statements), 'statement')} and {tables.plural(len(cells), 'cell')} of"
+    f"{tables.plural(len(distinct), 'statement')} and {tables.plural(len(cells), 'cell')} of"
     " tables",
-    f"Of {len(statements)} statements: {rows.count(statements)}. The {len(cells)} cells of the"
+    f"Of {len(statements)} verdicts on {tables.plural(len(distinct), 'statement')}, some by several"
+    f" data: {rows.count(statements)}. The {len(cells)} cells of the"
     " tables"
     " of errors are of EMNIST and Sent140, which are not here: each stands beside a measurement on"
     " other data, where there is one.",

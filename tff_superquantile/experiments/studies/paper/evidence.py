@@ -6,7 +6,7 @@ columns of `sources.COLUMNS`. `keep` takes them anew from a directory of results
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
@@ -34,10 +34,24 @@ class Value(NamedTuple):
   sd: float
   num_seeds: int
 
+  @property
+  def spread(self) -> float:
+    """The standard deviation over seeds; 0 for one seed."""
+    return 0.0 if math.isnan(self.sd) else self.sd
+
   def in_percent(self, decimals: int = 1) -> str:
     """Returns a fraction as "48.2 ± 1.3"."""
     text = tables.number(100 * self.mean, decimals)
     return text if math.isnan(self.sd) else f"{text} ± {tables.number(100 * self.sd, decimals)}"
+
+
+def is_monotone(values: Sequence[Value]) -> bool:
+  """Returns whether means go from the first to the last without turning by more than one sd."""
+  sign = 1.0 if values[-1].mean >= values[0].mean else -1.0
+  return all(
+    sign * (after.mean - before.mean) >= -max(before.spread, after.spread)
+    for before, after in zip(values, values[1:])
+  )
 
 
 class Evidence:

@@ -1,13 +1,15 @@
 """The paper's tables of errors: each printed cell beside what was measured.
 
-`printed.csv` has a row a cell: table, method, column, value and sd in %, mark ("bold" or empty).
+`printed.csv` has a row a cell: table, method, column, value and sd in %, mark ("bold", "entirely
+bold" with its sd, or empty).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+import functools
 import pathlib
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import pandas as pd
 
@@ -18,8 +20,9 @@ from tff_superquantile.experiments.studies.paper import sources
 
 _MEASURED_TASKS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
+_NUM_SEEDS = 5
 # Within this the same number was rounded twice.
-_ROUNDING = 0.0151
+ROUNDING = 0.0151
 
 
 class Place(NamedTuple):
@@ -49,6 +52,7 @@ TABLES = {
 }
 
 
+@functools.lru_cache(maxsize=1)
 def read() -> pd.DataFrame:
   """Returns the printed cells: table, method, column, value, sd (both in %) and mark."""
   return pd.read_csv(pathlib.Path(__file__).parent / "printed.csv", keep_default_na=False)
@@ -67,14 +71,28 @@ def column(table: str, name: str) -> pd.Series:
   return chosen.set_index("method")["value"].astype(float)
 
 
+def values(table: str, name: str) -> dict[str, evidence_lib.Value]:
+  """Returns the printed entries of a column, as fractions over the paper's seeds, by method."""
+  cells = read()
+  chosen = cells[(cells["table"] == table) & (cells["column"] == name)]
+  return {
+    cell.method: evidence_lib.Value(float(cell.value) / 100, float(cell.sd) / 100, _NUM_SEEDS)
+    for cell in chosen.itertuples()
+  }
+
+
+def _family(method: str) -> str:
+  """Returns the name of a printed method without the value of its parameter."""
+  return method.split(" q = ")[0].split(" t = ")[0]
+
+
 def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> Optional[str]:
   """Returns our label of a printed method: of several values of its parameter, the best one."""
   exact = evidence.methods(source)
   if method in exact:
     return method
   # The value of a parameter that was best there need not be the best here.
-  family = method.split(" q = ")[0].split(" t = ")[0]
-  return evidence.best(source, family)
+  return evidence.best(source, _family(method))
 
 
 def measured(
@@ -91,14 +109,25 @@ def measured(
   return evidence.get(source, ours, f"test.error.{metric}") if ours else None
 
 
+def _of_other_parameter(evidence: evidence_lib.Evidence, table: str, cell: Any) -> str:
+  """Returns " (q = 1)" where a printed cell's measurement is of that value of its parameter."""
+  place = TABLES[table]
+  source = _MEASURED_TASKS.get(place.task or cell.column, "")
+  ours = None if table == "pers" else _measured_method(evidence, source, cell.method)
+  if ours is None or ours == cell.method:
+    return ""
+  return f" ({ours.removeprefix(_family(cell.method)).strip(' ()')})"
+
+
 def cell_rows(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields a row for each printed cell."""
   for cell in read().itertuples():
     place = TABLES[cell.table]
     ours = measured(evidence, cell.table, cell.method, cell.column)
-    found = (
-      f"{ours.in_percent()} over {tables.plural(ours.num_seeds, 'seed')}" if ours else "nothing"
-    )
+    other = _of_other_parameter(evidence, cell.table, cell)
+    found = "nothing"
+    if ours:
+      found = f"{ours.in_percent()}{other} over {tables.plural(ours.num_seeds, 'seed')}"
     task = place.task or cell.column
     data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
     yield rows.Row(
@@ -122,9 +151,9 @@ def grids(evidence: evidence_lib.Evidence) -> Iterator[tables.Table]:
       for cell in of_method.itertuples():
         ours = measured(evidence, name, method, cell.column)
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
-        entries.append(
-          tables.Cell(text, f"→ {ours.in_percent() if ours else '–'}", cell.mark == "bold")
-        )
+        other = _of_other_parameter(evidence, name, cell)
+        found = f"{ours.in_percent()}{other}" if ours else "–"
+        entries.append(tables.Cell(text, f"→ {found}", bool(cell.mark)))
       laid_out.append(tables.Row(method, entries))
     yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
 
@@ -135,7 +164,7 @@ def mark_rows() -> Iterator[rows.Row]:
   for (name, heading), of_column in cells.groupby(["table", "column"], sort=False):
     lowest = of_column["value"].min()
     best = set(of_column.loc[of_column["value"] == lowest, "method"])
-    marked = set(of_column.loc[of_column["mark"] == "bold", "method"])
+    marked = set(of_column.loc[of_column["mark"] != "", "method"])
     if marked == best:
       continue
     yield rows.Row(
@@ -146,6 +175,29 @@ def mark_rows() -> Iterator[rows.Row]:
     )
 
 
+def entire_rows() -> Iterator[rows.Row]:
+  """Yields the rule for entries that are bold with their sd: nobody else is within one sd."""
+  cells = read()
+  breaking, num_columns = [], 0
+  for (name, heading), of_column in cells.groupby(["table", "column"], sort=False):
+    marked = of_column[of_column["mark"] != ""]
+    if not name.startswith("ext_comp") or len(marked) != 1:
+      continue
+    num_columns += 1
+    best = marked.iloc[0]
+    others = of_column[of_column["method"] != best["method"]]
+    is_alone = (others["value"] > best["value"] + best["sd"]).all()
+    if is_alone != (best["mark"] == "entirely bold"):
+      breaking.append(f"{TABLES[name].number}, {heading} ({best['method']})")
+  yield rows.Row(
+    "Tables 6 to 9",
+    "An entry is bold with its sd if no other method is within one sd of it",
+    f"{len(breaking)} of {num_columns} columns with one bold entry break it:"
+    f" {'; '.join(breaking)}.",
+    rows.judge(not breaking, rows.Verdict.WRONG),
+  )
+
+
 def _same_cells() -> Iterator[tuple[str, str, str, float, float]]:
   """Yields (table, method, task, value, value in the appendix) of cells that are printed twice."""
   for name in ("results_90", "results_mean"):
@@ -154,9 +206,7 @@ def _same_cells() -> Iterator[tuple[str, str, str, float, float]]:
         continue
       short, full = column(name, place.task), column(detailed, TABLES[name].metric)
       for method, printed in short.items():
-        family = [
-          other for other in full.index if other.split(" q = ")[0].split(" t = ")[0] == method
-        ]
+        family = [other for other in full.index if _family(other) == method]
         if method != "FedAvg-Sub" and len(family) == 1:
           yield name, method, place.task, printed, full[family[0]]
 
@@ -165,7 +215,7 @@ def twice_rows() -> Iterator[rows.Row]:
   """Yields a row for each number that two tables print differently, and one for all others."""
   num_same = 0
   for name, method, task, printed, again in _same_cells():
-    if abs(printed - again) <= _ROUNDING:
+    if abs(printed - again) <= ROUNDING:
       num_same += 1
       continue
     yield rows.Row(
@@ -181,45 +231,3 @@ def twice_rows() -> Iterator[rows.Row]:
     f"{num_same} cells are the same up to rounding.",
     rows.Verdict.HOLDS,
   )
-
-
-def subset_rows() -> Iterator[rows.Row]:
-  """Yields a row for each task: whether Table 2 has FedAvg-Sub's best, as the appendix says."""
-  for name, place in TABLES.items():
-    if not name.startswith("ext_comp"):
-      continue
-    of_thetas = column(name, "p90").filter(like="FedAvg-Sub")
-    printed = value("results_90", "FedAvg-Sub", place.task)
-    is_best = abs(printed - of_thetas.min()) <= _ROUNDING
-    yield rows.Row(
-      f"Table 2, FedAvg-Sub, {place.task}",
-      f"{printed:.2f}, the lowest 90th percentile of three sizes",
-      f"The appendix has {of_thetas.min():.2f} for {of_thetas.idxmin()}.",
-      rows.judge(is_best, rows.Verdict.WRONG),
-    )
-
-
-def spread_rows() -> Iterator[rows.Row]:
-  """Yields a row for each table with standard deviations that its percentiles rule out.
-
-  A tenth of the clients is at p10 or below and a tenth at p90 or above, so that
-
-      sd^2 >= ((mean - p10)^2 + (p90 - mean)^2) / 10.
-
-  The root of the right-hand side is convex in the three, so means over seeds satisfy it, too.
-  """
-  for name, place in TABLES.items():
-    if not name.startswith("ext_comp"):
-      continue
-    mean, sd, low, high = (column(name, heading) for heading in ("mean", "sd", "p10", "p90"))
-    least = (((mean - low) ** 2 + (high - mean) ** 2) / 10) ** 0.5
-    ruled_out = [method for method in sd.index if sd[method] < least[method] - _ROUNDING]
-    worst = (least - sd).idxmax()
-    yield rows.Row(
-      f"{place.number}, sd",
-      "standard deviations over clients",
-      f"{len(ruled_out)} of {len(sd)} entries "
-      + "below what mean, p10 and p90 of the same row allow"
-      + (f", such as {worst}: {sd[worst]:.2f}, at least {least[worst]:.2f}." if ruled_out else "."),
-      rows.judge(not ruled_out, rows.Verdict.WRONG),
-    )

@@ -15,6 +15,7 @@ class Verdict(enum.Enum):
   HOLDS = "holds"
   DIFFERS = "differs"
   WRONG = "is wrong"
+  DRAWN = "is drawn"
   UNCHECKED = "cannot be checked here"
 
 
@@ -72,6 +73,7 @@ _OF_MANY = {
   Verdict.HOLDS: "hold",
   Verdict.DIFFERS: "differ",
   Verdict.WRONG: "are wrong",
+  Verdict.DRAWN: "are drawn",
   Verdict.UNCHECKED: "cannot be checked here",
 }
 

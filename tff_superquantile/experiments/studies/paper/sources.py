@@ -43,7 +43,13 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
   """Returns the reader of the finished runs of a task, methods by their labels."""
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:
-    runs = [run for run in run_folder.find_runs(output_dir) if run.task == task and run.finished]
+    found = run_folder.find_runs(output_dir)
+    # What else a run with a name of its own differs in, its label does not say.
+    runs = [
+      run
+      for run in found
+      if run.task == task and run.finished and run.config and not run.config.run_name
+    ]
     groups = run_folder.group_by_method(runs)
     chosen = {
       method: of for method, of in groups.items() if (method.epsilon is not None) == is_private
@@ -95,8 +101,11 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    # A setting that two of a study's figures have was measured twice.
-    points = pd.read_csv(file).drop_duplicates(list(method))
+    points = pd.read_csv(file)
+    # A setting that two of a study's figures have was measured twice; more data sets are better.
+    if "num_seeds" in points:
+      points = points.sort_values("num_seeds", ascending=False, kind="stable")
+    points = points.drop_duplicates(list(method)).sort_index()
     names = points[list(method)].astype(str).agg(" ".join, axis=1)
     parts = []
     for column, metric in values.items():
