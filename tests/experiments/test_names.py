@@ -284,6 +284,16 @@ def test_the_baseline_is_fed_avg_with_the_same_options(values, baseline):
   assert name.is_fed_avg == (values.get("algorithm") == "fed_avg")
 
 
+def test_runs_of_another_setting_have_no_baseline():
+  fed_avg = _name(algorithm="fed_avg", local_epochs=1)
+  same = _name(theta=0.5, local_epochs=1, run_name="mine")
+  others = [
+    _name(**values, local_epochs=5, run_name=f"five_{i}")
+    for i, values in enumerate((dict(theta=0.5), dict(algorithm="fed_avg")))
+  ]
+  assert names.baselines([fed_avg, same, *others]) == {same: fed_avg}
+
+
 def test_baselines_are_those_that_are_there():
   adam = dict(server_optimizer="adam")
   compared = [

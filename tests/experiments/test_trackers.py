@@ -121,7 +121,16 @@ def test_a_tracker_gets_flags_rows_and_final_numbers_and_changes_nothing(train, 
   _assert_same_model(run, plain)
 
 
-def test_rounds_csv_is_read_once(train, recorder, monkeypatch):
+def test_a_tracker_that_fails_leaves_the_others_alone(train, recorder, monkeypatch):
+  other = _Recorder()
+  other.failing = {"log"}
+  monkeypatch.setitem(trackers.TRACKERS, "other", trackers.TrackerKind("json", "json", other.open))
+  train("two", tracker="other,recorder")
+  assert [round_num for round_num, _ in recorder.rows] == [0, 1, 2, 3, 4]
+  assert recorder.ends == ["finished"] and other.ends == [] and other.rows == []
+
+
+def test_evaluations_do_not_read_all_rounds_again(train, recorder, monkeypatch):
   reads = []
   read = tracking.Tracking._rows
   monkeypatch.setattr(tracking.Tracking, "_rows", lambda self: reads.append(1) or read(self))

@@ -31,6 +31,13 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+# What runs share that are compared, unless a --run_name says that they do not.
+_SETTING = (
+  *("num_rounds", "clients_per_round", "local_epochs", "batch_size", "client_learning_rate", "l2"),
+  *("client_momentum", "learning_rate_schedule", "server_learning_rate"),
+)
+
+
 class Part(NamedTuple):
   """A part of a run's name.
 
@@ -53,6 +60,15 @@ def _number(config: run_config.RunConfig, field: str, short: str, symbol: str) -
   # A wide tail comes first.
   key = -float(value) if field == "theta" else float(value)
   return [Part(f"{short}_{value:g}", f"{symbol} = {value:g}", key)]
+
+
+def is_in_setting_of(
+  config: Optional[run_config.RunConfig], other: Optional[run_config.RunConfig]
+) -> bool:
+  """Returns whether a run can be compared with another; it can unless its --run_name hides more."""
+  if config is None or other is None or not config.run_name:
+    return True
+  return all(getattr(config, name) == getattr(other, name) for name in _SETTING)
 
 
 def of_method(config: run_config.RunConfig) -> list[Part]:

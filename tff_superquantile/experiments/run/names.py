@@ -233,12 +233,12 @@ def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
     For each method whose baseline is among them, that one: FedAvg with the same options. FedAvg of
     other options that is nobody's baseline is compared with FedAvg itself.
   """
-  there = {method: method for method in compared}
-  found = {
-    method: there[method.fed_avg]
-    for method in there
-    if not method.is_fed_avg and method.fed_avg in there
-  }
+  there, found = {method: method for method in compared}, {}
+  for method in there:
+    baseline = there.get(method.fed_avg)
+    if baseline is not None and not method.is_fed_avg:
+      if name_parts.is_in_setting_of(method.config, baseline.config):
+        found[method] = baseline
   for method in there:
     if method.is_fed_avg and method not in (FED_AVG, *found.values()) and FED_AVG in there:
       found[method] = there[Name(FED_AVG)]

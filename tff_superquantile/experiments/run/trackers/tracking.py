@@ -47,7 +47,7 @@ class Tracking(tff.program.ReleaseManager):
     self._asked = trackers.asked(config)
     self._open: dict[str, trackers.Tracker] = {}
     self._failed: set[str] = set()
-    self._unsent: list[trackers.Row] = []  # To those that are open.
+    self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
   async def release(self, value: Any, key: int) -> None:
     """Sends the rows of rounds.csv up to an evaluation, its own included.
@@ -56,7 +56,8 @@ class Tracking(tff.program.ReleaseManager):
       value: The values of the round, whose row has been written.
       key: The round's number.
     """
-    self._unsent.append(_row(key, value))
+    if self._asked:
+      self._unsent.append((key, value))
     if key % self._config.rounds_per_evaluation == 0:
       for name in self._asked:
         if name not in self._failed:
@@ -114,19 +115,19 @@ class Tracking(tff.program.ReleaseManager):
       self._note(name, id=self._open[name].id)
     return self._open[name]
 
-  def _rows(self) -> list[trackers.Row]:
+  def _rows(self) -> list[tuple[int, Any]]:
     """Returns the rows of rounds.csv."""
     columns = dict(self._run().rounds)
     numbers = columns.pop("round", np.array([]))
     return [
-      _row(int(number), dict(zip(columns, row))) for number, *row in zip(numbers, *columns.values())
+      (int(number), dict(zip(columns, row))) for number, *row in zip(numbers, *columns.values())
     ]
 
   def _send_rows(self, name: str) -> None:
     last = self._read().get(name, {}).get("last_round", -1)
     # Reading the file at each evaluation would take time that grows with the square of the rounds.
     found = self._unsent if name in self._open else self._rows()
-    rows = [(round_num, values) for round_num, values in found if round_num > last]
+    rows = [_row(round_num, values) for round_num, values in found if round_num > last]
     if rows:
       tracker = self._opened(name)
       tracker.log(rows)
