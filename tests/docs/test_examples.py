@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def test_scripts_with_fast_rounds(tmp_path, simulation_context):
   page = "docs/how_to/fast_rounds.md"
   names = dict(model_fn=problems.keras_model_fn, examples=problems.client_arrays())
   names["folder"] = tmp_path / "clients"
+  random.seed(0)  # In some cohorts a client of half the weight has the lowest loss: all are a tail.
   for number in range(2):  # The second begins where the first ends, in process.
     exec(_block(page, number), names)
     cohort = names["metrics"]["client_work"]["cohort"]
