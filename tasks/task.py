@@ -126,9 +126,18 @@ class Task:
     return self.split_clients(open_clients(request), request)
 
   def all_clients(self, request: Request) -> splits.Pools:
-    """Opens all clients of the data, in pools; raises as `load_clients`.
+    """Opens all clients of the data, among whom a run chooses.
 
-    A run chooses among them; without a least number of examples, those with a single one count.
+    Args:
+      request: As in `load_clients`; without a least number of examples, one is enough. How many
+        clients it asks for does not matter.
+
+    Returns:
+      The clients, in pools that `split` takes.
+
+    Raises:
+      ValueError: If there is no stand-in, the task has no use for a value that was given, or the
+        data cannot be had.
     """
     least = request.min_examples_per_client or 1
     open_clients = self._choose_opener(request)

@@ -1002,3 +1002,14 @@ def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
   bound = "at least" if flags.get("algorithm") == "semi_vred" else "about"
   assert f"is {bound} {6 * 8 / averaged:.2g} times as long" in text
   assert ("a clip norm that adapts" in text) == warns
+
+
+def test_the_noise_of_weighted_averages_is_beside_the_least_divisor(tmp_path):
+  values = dict(algorithm="q_fed_avg", q=1.0, epsilon=3.0, clip_norm=1.0, share_weight=0.01)
+  config = build.resolve(_config(**values), tasks.get_task("synthetic"))
+  config = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
+  assert 2 * release.update_noise_multiplier / 0.01 > config.clients_per_round
+  # z sqrt(d) / (2 z / k) = k sqrt(d) / 2, whatever the noise.
+  text = accounts.Account(config, release, tmp_path).describe(num_parameters=10_000)
+  assert "is at least 0.5 times as long" in text

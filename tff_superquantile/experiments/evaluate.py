@@ -206,14 +206,15 @@ def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassif
 def _main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out, args.overwrite)
-  from tff_superquantile.experiments.report import tables
-
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(asked.whole(name, value))
   columns = evaluate(args.folder, args.split, overrides)
   if args.out is not None:
     run_files.write_clients(args.out, columns)
+  # With pandas, which a mistake in the arguments need not wait for.
+  from tff_superquantile.experiments.report import tables
+
   noun = "client" if args.split == _ALL else f"{args.split} client"
   print(
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"

@@ -6,7 +6,7 @@ columns of `sources.COLUMNS`. `keep` takes them anew from a directory of results
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
 import pathlib
@@ -82,11 +82,15 @@ class Evidence:
     row = self._frames[source].loc[(method, metric)]
     return Value(float(row["mean"]), float(row["sd"]), int(row["num_seeds"]))
 
+  def get_all(self, source: str, methods: Iterable[str], metric: str) -> dict[str, Value]:
+    """Returns the measurements of those methods that have one, in their order."""
+    values = {method: self.get(source, method, metric) for method in methods}
+    return {method: value for method, value in values.items() if value is not None}
+
   def best(self, source: str, prefix: str, metric: str = tables.P90) -> Optional[str]:
     """Returns the method with the lowest metric among those whose labels begin so."""
-    found = {method: self.get(source, method, metric) for method in self.methods(source, prefix)}
-    known = {method: value.mean for method, value in found.items() if value is not None}
-    return min(known, key=known.__getitem__) if known else None
+    known = self.get_all(source, self.methods(source, prefix), metric)
+    return min(known, key=lambda method: known[method].mean) if known else None
 
 
 def _kept(name: str) -> pd.DataFrame:

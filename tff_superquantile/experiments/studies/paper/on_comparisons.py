@@ -51,8 +51,7 @@ def _lowest(
   evidence: evidence_lib.Evidence, source: str, methods: Sequence[str], metric: str
 ) -> tuple[str, evidence_lib.Value]:
   """Returns the method with the lowest mean, and its value."""
-  values = {method: evidence.get(source, method, metric) for method in methods}
-  known = {method: value for method, value in values.items() if value is not None}
+  known = evidence.get_all(source, methods, metric)
   best = min(known, key=lambda method: known[method].mean)
   return best, known[best]
 
@@ -111,16 +110,12 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
       return None
     found, turning = [], []
     for metric, name in ((MEAN, "Mean error"), (tables.P90, "90th percentile")):
-      values = [evidence.get(source, method, metric) for method in chain]
-      known = [value for value in values if value is not None]
+      known = evidence.get_all(source, chain, metric)
       if len(known) < len(chain):
         return None
-      texts = (
-        f"{method.removeprefix('Superquantile ')} {value.in_percent()}"
-        for method, value in zip(chain, known)
-      )
+      texts = (f"{m.removeprefix('Superquantile ')} {v.in_percent()}" for m, v in known.items())
       found.append(f"{name}: {', '.join(texts)}")
-      if not evidence_lib.is_monotone(known):
+      if not evidence_lib.is_monotone(list(known.values())):
         turning.append(name.lower())
     why = f"On the way there is a turn of more than one sd: {', '.join(turning)}." * bool(turning)
     return ". ".join(found), not turning, why
@@ -139,10 +134,9 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
       return None
     found, holds = [], True
     for metric, name in ((MEAN, "mean"), (tables.P90, "p90")):
-      values = {method: evidence.get(source, method, metric) for method in (afl, *others)}
-      known = {method: value.mean for method, value in values.items() if value is not None}
-      highest = max(known, key=known.__getitem__)
-      own = values[afl]
+      known = evidence.get_all(source, (afl, *others), metric)
+      highest = max(known, key=lambda method: known[method].mean)
+      own = known.get(afl)
       holds &= highest == afl
       found.append(f"{name} {own.in_percent() if own else '–'}, the highest is {highest}")
     return "; ".join(found), holds, "" if holds else "Its tail is among the low ones there."
@@ -174,11 +168,8 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   )
 
   def mean_is_competitive(source: str) -> Optional[tuple[str, bool, str]]:
-    values = {
-      method: evidence.get(source, method, MEAN)
-      for method in ("FedAvg", *(m for m in _plain(evidence, source) if _theta(m) >= 0.5))
-    }
-    known = {method: value for method, value in values.items() if value is not None}
+    thetas = [method for method in _plain(evidence, source) if _theta(method) >= 0.5]
+    known = evidence.get_all(source, ("FedAvg", *thetas), MEAN)
     if "FedAvg" not in known or len(known) < 2:
       return None
     own = known["FedAvg"]
@@ -193,11 +184,8 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   )
 
   def clients_vary_less(source: str) -> Optional[tuple[str, bool, str]]:
-    values = {
-      method: evidence.get(source, method, "test.error.std")
-      for method in ("FedAvg", *_plain(evidence, source))
-    }
-    known = {method: value for method, value in values.items() if value is not None}
+    methods = ("FedAvg", *_plain(evidence, source))
+    known = evidence.get_all(source, methods, "test.error.std")
     if "FedAvg" not in known or len(known) < 2:
       return None
     lower = [m for m, v in known.items() if v.mean < known["FedAvg"].mean]
@@ -218,11 +206,8 @@ def on_personalization(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   source = sources.SOURCES["personalization"]
   for metric, name in (("mean", "Mean error"), ("p90", "90th percentile")):
     says = f"After personalization FedAvg and Delta-FL are similar, often within one sd: {name}"
-    values = {
-      method: evidence.get("personalization", method, f"after.error.{metric}")
-      for method in ("FedAvg", *evidence.methods("personalization", _DELTA_FL))
-    }
-    known = {method: value for method, value in values.items() if value is not None}
+    methods = ("FedAvg", *evidence.methods("personalization", _DELTA_FL))
+    known = evidence.get_all("personalization", methods, f"after.error.{metric}")
     if "FedAvg" not in known or len(known) < 2:
       yield rows.missing(where, says, source.command)
       continue

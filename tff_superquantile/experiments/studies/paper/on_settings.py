@@ -24,10 +24,7 @@ def of_histograms(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   ):
     command = sources.SOURCES[source].command
     chosen = ["FedAvg", evidence.best(source, "Tilted-ERM"), "Superquantile θ = 0.5"]
-    values = {
-      name: evidence.get(source, name, "test.error.superquantile_90") for name in chosen if name
-    }
-    known = {name: value for name, value in values.items() if value is not None}
+    known = evidence.get_all(source, filter(None, chosen), "test.error.superquantile_90")
     if len(known) < 3:
       yield rows.missing(where, says, command)
       continue
@@ -85,25 +82,19 @@ def of_sizes(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
 def of_spread(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields the claims on how much clients differ, of the ConvNet."""
   source = "emnist_convnet"
-  for says, metric, form in (
-    (
-      "Delta-FL reduces the variance of the loss on the training clients",
-      "train.loss.std",
-      "{:.3f}",
-    ),
+  for says, metric in (
+    ("Delta-FL reduces the variance of the loss on the training clients", "train.loss.std"),
     (
       "Among test clients with few images Delta-FL reduces the variance of the error",
       "test.smallest_third.error.std",
-      "{:.3f}",
     ),
   ):
     chosen = ("FedAvg", "Superquantile θ = 0.8", "Superquantile θ = 0.5", "Superquantile θ = 0.1")
-    values = {name: evidence.get(source, name, metric) for name in chosen}
-    known = {name: value for name, value in values.items() if value is not None}
+    known = evidence.get_all(source, chosen, metric)
     if len(known) < len(chosen):
       yield rows.missing("Appendix C", says, sources.SOURCES[source].command)
       continue
-    found = ", ".join(f"{name} {form.format(value.mean)}" for name, value in known.items())
+    found = ", ".join(f"{name} {value.mean:.3f}" for name, value in known.items())
     own = known.pop("FedAvg")
     yield rows.Row(
       "Appendix C",
@@ -116,11 +107,8 @@ def of_spread(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
 
 def of_drawings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields the figures that explain, and where they are drawn here."""
-  gains = [
-    evidence.get("model_family", way, "mean")
-    for way in ("One for all, by held-in p90", "Family: own choice, by loss")
-  ]
-  known = [value.in_percent() for value in gains if value is not None]
+  ways = ("One for all, by held-in p90", "Family: own choice, by loss")
+  known = [v.in_percent() for v in evidence.get_all("model_family", ways, "mean").values()]
   yield rows.Row(
     "Figure 1",
     "A family of models: clients take part in the training of each, and users select theirs",
@@ -179,15 +167,12 @@ def of_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
       " --data_dir=... prints the table.",
     )
   says = "Sent140’s RNN is unstable at θ = 0.1, as the theorem wants m far above 1 / θ"
-  tails = [
-    evidence.get("synthetic", f"Superquantile θ = {theta}", "test.error.superquantile_90")
-    for theta in ("0.1", "0.25")
-  ]
-  known = [value for value in tails if value is not None]
+  tails = ("Superquantile θ = 0.1", "Superquantile θ = 0.25")
+  known = evidence.get_all("synthetic", tails, "test.error.superquantile_90")
   if len(known) < len(tails):
     yield rows.missing("Section 7.3", says, sources.SOURCES["synthetic"].command)
     return
-  small, large = known
+  small, large = known.values()
   is_unstable = small.mean > large.mean and small.spread > large.spread
   yield rows.Row(
     "Section 7.3",
