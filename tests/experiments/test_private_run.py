@@ -31,6 +31,7 @@ from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
@@ -210,7 +211,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   manifest = json.loads(contents["manifest.json"])
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
-    *("num_clients", "error", "data", "kept_round", "rounds_done"),
+    *("num_clients", "error", "data", "kept_round", "rounds_done", "commitments"),
   }
   assert manifest["data"] is None  # A digest of data would be one of the training clients.
   assert manifest["num_clients"]["train"] == _POPULATION
@@ -802,7 +803,7 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
   distributed, run_here, monkeypatch
 ):
   values, _, whole = distributed
-  save, write = accounts.SecretStateManager.save, accounts.Account.write
+  save, write = noise_key.SecretStateManager.save, accounts.Account.write
 
   async def save_two(self, program_state, version):
     if version <= 2:
@@ -815,7 +816,7 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
 
   values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
   with monkeypatch.context() as patch:
-    patch.setattr(accounts.SecretStateManager, "save", save_two)
+    patch.setattr(noise_key.SecretStateManager, "save", save_two)
     patch.setattr(accounts.Account, "write", write_three)
     with pytest.raises(_Killed):
       run_here("distributed_killed", **values)

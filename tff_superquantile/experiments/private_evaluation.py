@@ -113,13 +113,13 @@ def _release(
     from tff_superquantile import analytics
     from tff_superquantile import evaluation
     from tff_superquantile import noise_source
-    from tff_superquantile.experiments.run import accounts
     from tff_superquantile.experiments.run import manifest
+    from tff_superquantile.experiments.run.training import noise_key
     from tff_superquantile.simulation import context
 
   key = None
   if request.noise_key_file is not None:
-    key = accounts.read_key(pathlib.Path(request.noise_key_file), "--noise_key_file")
+    key = noise_key.read(pathlib.Path(request.noise_key_file), "--noise_key_file")
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
   finished_run.check_clients(run, request.split, files.client_ids)

@@ -7,7 +7,7 @@ reads the whole file in each round, which makes a run's time grow with the squar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 import csv
 import io
 import os
@@ -31,14 +31,27 @@ class RowReleaseManager(tff.program.ReleaseManager):
   A row is appended, and is with the operating system when `release` returns. The file is written
   anew, atomically, only when a row has a column that there was not, or a round that there was: a
   resumed run repeats the rounds after its checkpoint, whose rows go then.
+
+  Rows can be final. Then they stay, and a round that is repeated must give the same numbers again.
   """
 
-  def __init__(self, path: str | os.PathLike, key: str = "round"):
+  def __init__(
+    self,
+    path: str | os.PathLike,
+    key: str = "round",
+    *,
+    final_until: int | None = None,
+    may_differ: Collection[str] = (),
+  ):
     """Opens the file, and cuts off a last line that a killed writer left unfinished.
 
     Args:
       path: The file; it need not exist, its folder must.
       key: The name of the column of the rounds' numbers, the first.
+      final_until: The last round that was released, whose rows, and those before, are final; None
+        if no rows are. The row of that round may be missing, as its writer may have been killed
+        just before it was written.
+      may_differ: Columns of final rows whose numbers need not be the same again.
 
     Raises:
       OSError: If the file cannot be written.
@@ -48,11 +61,16 @@ class RowReleaseManager(tff.program.ReleaseManager):
     self._key = key
     self._columns = [key]
     self._latest = -1
+    self._final_until = final_until
+    self._may_differ = frozenset(may_differ)
+    self._final: dict[int, dict[str, str]] = {}
     if self._path.exists():
       _drop_torn_line(self._path)
       rows = self._read()
       if rows:
         self._latest = int(rows[-1][key])
+      if final_until is not None:
+        self._final = {int(row[key]): row for row in rows}
     else:
       self._write_anew([])
 
@@ -88,8 +106,14 @@ class RowReleaseManager(tff.program.ReleaseManager):
     Args:
       value: Plain numbers by column.
       key: The round's number, from 0.
+
+    Raises:
+      ValueError: If the row is final, and is missing or has other numbers.
     """
     row = {self._key: key, **{name: value[name] for name in sorted(value)}}
+    if self._final_until is not None and key <= self._final_until:
+      if self._repeats(row, key):
+        return
     if key <= self._latest or not row.keys() <= set(self._columns):
       kept = [earlier for earlier in self._read() if int(earlier[self._key]) < key]
       columns = self._columns if kept else [self._key]
@@ -100,6 +124,32 @@ class RowReleaseManager(tff.program.ReleaseManager):
         with open(self._path, "a", newline="", encoding="utf-8") as stream:
           stream.write(self._as_text([row]))
     self._latest = key
+
+  def _repeats(self, row: dict[str, Any], key: int) -> bool:
+    """Compares a round that was released before with its row; False if that was not written."""
+    earlier = self._final.get(key)
+    if earlier is None:
+      if key == self._final_until and (key == 0 or key - 1 in self._final):
+        return False
+      raise ValueError(
+        f"Found no row of round {key}, which was released, in {self._path}; expected it, to see"
+        " that the round repeats itself: bring the file back, or choose another --output_dir."
+      )
+    for name in row.keys() - self._may_differ:
+      before = earlier.get(name) or ""
+      if before not in ("", str(row[name])):
+        raise ValueError(
+          f"Found {name} = {row[name]} in round {key}, repeated after an interruption, and"
+          f" {before} in {self._path}; expected the same, as the noise of that round has been"
+          " used: go on with the same versions on the machine on which the run began, or choose"
+          " another --output_dir."
+        )
+    blank = {name: value for name, value in row.items() if not earlier.get(name)}
+    if blank:  # Rounds are evaluated that were not.
+      self._columns += [name for name in blank if name not in self._columns]
+      earlier.update(blank)
+      self._write_anew(self._final[number] for number in sorted(self._final))
+    return True
 
 
 def _drop_torn_line(path: pathlib.Path) -> None:

@@ -1,10 +1,8 @@
-"""The account of a private run: its ledger, its secret key, and the text for its user."""
+"""The account of a private run: its ledger, and the text for its user."""
 
 from collections.abc import Sequence
-import contextlib
 import math
 import pathlib
-import secrets
 from typing import Any
 
 import tensorflow_federated as tff
@@ -15,37 +13,25 @@ from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
 from tff_superquantile import atomic_files
-from tff_superquantile import noise_source
 from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.algorithms.private import private_weighted_fed_avg
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.threshold import adaptive_theta
 
-_KEY_FILE = "noise_key"
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
 # 9, and the least one with which it was not 18.
 _MOST_NOISE = 12.0
 
 
-class SecretStateManager(tff.program.FileProgramStateManager):
-  """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
-
-  def __init__(self, root_dir: str, **kwargs: Any):
-    super().__init__(root_dir, **kwargs)
-    self._folder = pathlib.Path(root_dir)
-    self._folder.chmod(0o700)
-
-  async def save(self, program_state: Any, version: int) -> None:
-    # The folder is closed to others, so nobody reads the files before they are closed, too.
-    await super().save(program_state, version)
-    for path in self._folder.rglob("*"):
-      path.chmod(0o700 if path.is_dir() else 0o600)
-
-
 class Account:
-  """A private run's account: the cost of each round, and the ledger in its folder."""
+  """A private run's account: the cost of each round, and the ledger in its folder.
+
+  Attributes:
+    released: The last round of which the folder had anything when the account was opened.
+  """
 
   def __init__(
     self,
@@ -63,7 +49,8 @@ class Account:
       starts: The runs from which it starts, whose own costs the account does not include.
 
     Raises:
-      ValueError: If all rounds together cost more than --epsilon.
+      ValueError: If all rounds together cost more than --epsilon, or the folder has a ledger that
+        cannot be read.
     """
     assert config.delta is not None  # `calibrate` sees to it.
     self._release = release
@@ -77,6 +64,9 @@ class Account:
         f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
         f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
       )
+    if self._path.exists():
+      ledger.Ledger.from_json(self._path.read_text(encoding="utf-8"))  # Or nothing is added to it.
+    self.released = run_folder.Run(folder, config.seed).rounds_released
 
   def describe(self, num_parameters: int) -> str:
     """Describes the cost and the noise of the run, for the user, before it starts.
@@ -159,7 +149,12 @@ class Account:
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
-    """Writes the ledger, before the releases of a round are written, so that it never lags."""
+    """Writes the ledger, before the releases of a round are written, so that it never lags.
+
+    Args:
+      rounds_done: The last round that was begun. A resumed run repeats rounds, and none that was
+        released is ever taken back: the ledger has the largest number of all.
+    """
     config = self._config
     text = ledger.build_ledger(
       self._release,
@@ -167,7 +162,7 @@ class Account:
       delta=self._meter.delta,
       clip_norm=None if private.is_adaptive(config) else private.update_clip_norm(config),
       num_rounds_planned=config.num_rounds,
-      rounds_done=rounds_done,
+      rounds_done=max(rounds_done, self.released),
       accountant=config.accounting,
       meter=self._meter,
       starts=self._starts,
@@ -183,67 +178,3 @@ class LedgerReleaseManager(tff.program.ReleaseManager):
 
   async def release(self, value: Any, key: int) -> None:
     self._account.write(key)
-
-
-def load_noise_key(folder: pathlib.Path, key_file: str, has_begun: bool) -> bytes:
-  """Returns the key of a private run, and keeps it for the run's resumption.
-
-  The key is only in `checkpoints/noise_key`, and only the owner can read it. Of the run's other
-  files, only the checkpoints beside it tell something about it.
-
-  Args:
-    folder: The run's folder.
-    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
-    has_begun: Whether the run has begun; then its key must be there.
-
-  Returns:
-    16 bytes.
-
-  Raises:
-    ValueError: If a file cannot be read, is no key, or is not the run's.
-  """
-  given = read_key(pathlib.Path(key_file), "--noise_key_file") if key_file else None
-  path = folder / "checkpoints" / _KEY_FILE
-  if path.exists():
-    kept = read_key(path, "the run's key")
-    if given not in (None, kept):
-      raise ValueError(
-        f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
-        " or none."
-      )
-    return kept
-  if has_begun and given is None:
-    raise ValueError(
-      f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
-      " back, give it by --noise_key_file, or choose another --output_dir."
-    )
-  key = given or secrets.token_bytes(noise_source.KEY_BYTES)
-  path.parent.mkdir(mode=0o700, exist_ok=True)
-  path.parent.chmod(0o700)
-  atomic_files.write(path, key.hex() + "\n", mode=0o600)
-  return key
-
-
-def remove_noise_key(folder: pathlib.Path) -> None:
-  """Removes the key of a run that has not begun, and its folder if it is empty then."""
-  (folder / "checkpoints" / _KEY_FILE).unlink(missing_ok=True)
-  with contextlib.suppress(OSError):
-    (folder / "checkpoints").rmdir()
-
-
-def read_key(path: pathlib.Path, name: str) -> bytes:
-  """Returns the key in a file, 16 bytes; a `ValueError` names the file if there is none."""
-  try:
-    with open(path, "rb") as stream:
-      text = stream.read(1024)
-    key = bytes.fromhex(text.decode("ascii").strip())
-  except OSError as error:
-    raise ValueError(f"Found that {name} {path} cannot be read ({error.strerror}).") from None
-  except ValueError:
-    key = b""
-  if len(key) != noise_source.KEY_BYTES:
-    raise ValueError(
-      f"Found no key in {path}; expected {2 * noise_source.KEY_BYTES} hexadecimal digits, such as"
-      f" `openssl rand -hex {noise_source.KEY_BYTES}` prints."
-    )
-  return key

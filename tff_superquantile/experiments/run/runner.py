@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
@@ -111,6 +112,11 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
           f" --num_rounds={config.num_rounds}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
+    elif earlier.rounds_released:
+      raise ValueError(
+        f"Found rounds, but no flags.txt, in {folder}; bring the file back, without which nobody"
+        " knows how the run goes on, choose another --output_dir, or remove that folder."
+      )
     run_files.remove_leftovers(folder)
     (folder / run_folder.DIVERGED).unlink(missing_ok=True)
     try:
@@ -120,7 +126,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       raise
     except Exception:
       if not (folder / "flags.txt").exists():  # Else the folder would pass for an unfinished run.
-        accounts.remove_noise_key(folder)
+        noise_key.remove(folder)
         run_files.remove_if_empty(folder)
       raise
   return run_folder.Run(folder, config.seed)
@@ -140,14 +146,14 @@ def _train(
   initial_weights.check_data(config, task, splits["train"].client_ids)
   weights = initial_weights.load(config, model)
   starts = initial_weights.starts(config)
-  account = release = key = None
+  account = release = key = commitments = None
   num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
   if config.is_private:
     population = len(splits["train"].client_ids)
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
     account = accounts.Account(config, release, folder, starts)
-    key = accounts.load_noise_key(folder, config.noise_key_file, bool(earlier.flags))
+    key, commitments = noise_key.load(earlier, config.noise_key_file, splits)
   select_clients = selection.build_selection(splits["train"], config, release, key)
   config = _set_context(config, splits)
   process = build.build_process(config, model, splits["train"], release, key)
@@ -164,10 +170,15 @@ def _train(
   described.update(initial_weights.for_manifest(starts))
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
   described["started"] = earlier.manifest.get("started", described["started"])
-  atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
+  if account is not None:
+    described[noise_key.COMMITMENTS] = commitments
+  atomic_files.write_json(folder / "manifest.json", described)
   if task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, task.columns)
-  atomic_files.write_json(folder / "manifest.json", described)
+  # With its flags the run has begun: what binds it is there before.
+  atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
+  if account is not None:
+    account.write(0)  # The ledger may have been lost, or be an old one.
   (folder / "metrics.json").unlink(missing_ok=True)
 
   # Times of files would tell the sizes of cohorts, as would those of events.
@@ -196,7 +207,7 @@ def _train(
   name = f"{config.task} {earlier.method} {folder.name}"
   bar = progress.ProgressBar(name, config.num_rounds, error=task.error)
   state_manager = (
-    tff.program.FileProgramStateManager if account is None else accounts.SecretStateManager
+    tff.program.FileProgramStateManager if account is None else noise_key.SecretStateManager
   )
   loop = training_loop.Loop(
     process=process,
@@ -207,7 +218,11 @@ def _train(
     rounds_per_evaluation=config.rounds_per_evaluation,
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
-      release_managers.RowReleaseManager(folder / "rounds.csv"),
+      release_managers.RowReleaseManager(
+        folder / "rounds.csv",
+        final_until=None if account is None else account.released,
+        may_differ=("epsilon",),
+      ),
       clients,
       *events,
       *([tracked] if account is None else []),

@@ -79,6 +79,10 @@ class ClientFiles:
     """Returns the bytes of one example's x."""
     return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
 
+  def path(self, client_id: str) -> str:
+    """Returns the path of a client's file."""
+    return client_path(self.directory, client_id)
+
   def _indices(self, client_ids: Sequence[str]) -> list[int]:
     unknown = [client_id for client_id in client_ids if client_id not in self._positions]
     if unknown:
@@ -177,7 +181,7 @@ class ClientFiles:
     )
     for i, client_id in enumerate(client_ids):
       rows = slice(offsets[i], offsets[i + 1])
-      raw = np.fromfile(client_path(self.directory, client_id), np.uint8)
+      raw = np.fromfile(self.path(client_id), np.uint8)
       cut = int(counts[i]) * self.x_bytes
       x[rows] = raw[:cut].view(stored_x_dtype).reshape((-1,) + self.x_shape)
       y[rows] = raw[cut:].view(stored_y_dtype)

@@ -19,7 +19,7 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
   So no file is written twice, but for a round that a resumed run repeats, with the same rows. A
   round is released before its checkpoint: a run that was killed has the files of all evaluations
   up to its checkpoint. What is later than the first round that a process releases was left by
-  one that was killed, and goes then.
+  one that was killed, and goes then; in a private run, whose releases are final, it stays.
   """
 
   def __init__(self, folder: pathlib.Path, time: float | None = None):
@@ -29,11 +29,11 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
       folder: The folder of the files; made with the first of them.
       time: The time of modification of all files, in seconds since 1970. The times of the files of
         a private run would tell how long its rounds took. None for the time at which they are
-        written.
+        written, in a run that is not private.
     """
     self._folder = folder
     self._time = time
-    self._is_resumed = True
+    self._removes_later = time is None
     self._results: Mapping[str, evaluation.ClientMetrics] = {}
 
   def hold(self, results: Mapping[str, evaluation.ClientMetrics]) -> None:
@@ -51,11 +51,11 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
       value: The values of the round, which have a file of their own.
       key: The round's number, from 0.
     """
-    if self._is_resumed:
+    if self._removes_later:
       for path in evaluation_files.find(self._folder):
         if evaluation_files.round_of(path) >= key:
           path.unlink()
-      self._is_resumed = False
+      self._removes_later = False
     if self._results:
       columns = {split: results.columns() for split, results in self._results.items()}
       path = evaluation_files.write(self._folder, key, columns)

@@ -1,0 +1,177 @@
+"""The secret key of a private run: where it is kept, and the commitments that bind the run to it.
+
+Cohorts and noise of a private run follow from its key. So a round that is repeated after an
+interruption releases nothing new, as long as it is repeated with the same key and the same clients:
+with other clients the difference of the two releases has no noise, with another key a round is
+released twice. The run's manifest has a commitment to either, which a run that goes on compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import contextlib
+import hashlib
+import json
+import pathlib
+import secrets
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_superquantile import atomic_files
+from tff_superquantile import noise_source
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.simulation import client_files
+
+COMMITMENTS = "commitments"  # The entry of manifest.json.
+_KEY_FILE = "noise_key"
+
+
+class SecretStateManager(tff.program.FileProgramStateManager):
+  """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
+
+  def __init__(self, root_dir: str, **kwargs: Any):
+    super().__init__(root_dir, **kwargs)
+    self._folder = pathlib.Path(root_dir)
+    self._folder.chmod(0o700)
+
+  async def save(self, program_state: Any, version: int) -> None:
+    # The folder is closed to others, so nobody reads the files before they are closed, too.
+    await super().save(program_state, version)
+    for path in self._folder.rglob("*"):
+      path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def load(
+  run: run_folder.Run, key_file: str, splits: Mapping[str, client_files.ClientFiles]
+) -> tuple[bytes, dict[str, str]]:
+  """Returns the key of a private run, and keeps it for the run's resumption.
+
+  The key is only in `checkpoints/noise_key`, and only the owner can read it. Of the run's other
+  files, only the checkpoints beside it tell something about it.
+
+  Args:
+    run: The run, which has flags if it has begun; then it needs the key and the clients with which
+      it began.
+    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
+    splits: The run's clients.
+
+  Returns:
+    The key, 16 bytes, and the commitments for the run's manifest.
+
+  Raises:
+    ValueError: If a file cannot be read, is no key, or key or clients are not the run's.
+  """
+  if run.flags and run.rounds_released and not run.manifest:
+    raise ValueError(
+      f"Found no manifest.json in {run.path}, a private run that has begun; expected the key and"
+      " the clients to which it is bound: bring the file back, or choose another --output_dir."
+    )
+  key = _find(run, key_file)
+  commitments = _commit(key, splits)
+  if run.flags:
+    _check(commitments, run)
+  path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
+  if not path.exists():
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.chmod(0o700)
+    atomic_files.write(path, key.hex() + "\n", mode=0o600)
+  return key, commitments
+
+
+def _find(run: run_folder.Run, key_file: str) -> bytes:
+  """Returns the key that is kept or given, or a new one for a run that begins."""
+  given = read(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
+  if path.exists():
+    kept = read(path, "the run's key")
+    if given not in (None, kept):
+      raise ValueError(
+        f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
+        " or none."
+      )
+    return kept
+  if run.flags and given is None:
+    raise ValueError(
+      f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
+      " back, give it by --noise_key_file, or choose another --output_dir."
+    )
+  return given or secrets.token_bytes(noise_source.KEY_BYTES)
+
+
+def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[str, str]:
+  """Returns commitments to a key and to the clients of a run, which may be published.
+
+  They are keyed hashes (BLAKE2b, 128 bits) under keys of their own. Whoever does not have the key
+  cannot tell them from random bits, so they say nothing of the clients.
+
+  Args:
+    key: The run's key.
+    splits: All of its clients, of whom the training clients' examples are bound and the others'
+      too: means of these may standardise the former.
+
+  Returns:
+    {"noise_key": commitment, "clients": commitment}, hexadecimal digits.
+  """
+  clients = hashlib.blake2b(
+    key=noise_source.derive_key(key, "commitment to the clients"), digest_size=16
+  )
+  for split, files in sorted(splits.items()):
+    facts = [split, files.x_shape, files.x_dtype, files.x_scale, files.y_dtype, files.num_classes]
+    clients.update(json.dumps([*facts, files.num_examples.tolist()]).encode())
+    for client_id in files.client_ids:
+      content = pathlib.Path(files.path(client_id)).read_bytes()
+      clients.update(json.dumps([client_id, len(content)]).encode())
+      clients.update(content)
+  committed = noise_source.derive_key(key, "commitment to the key")
+  return {"noise_key": committed.hex(), "clients": clients.hexdigest()}
+
+
+def _check(found: Mapping[str, str], run: run_folder.Run) -> None:
+  """Raises a `ValueError` for commitments of another key or other clients than a run's."""
+  expected = run.manifest.get(COMMITMENTS)
+  if expected is None:  # Version 0.2 began the run.
+    if not (run.path / run_folder.CHECKPOINTS / _KEY_FILE).exists() and run.rounds_released:
+      raise ValueError(
+        f"Found no {_KEY_FILE} in {run.path / run_folder.CHECKPOINTS}, and in manifest.json nothing"
+        " by which another file could be known as the key of that run; bring the folder back, or"
+        " choose another --output_dir."
+      )
+    return
+  if found["noise_key"] != expected["noise_key"]:
+    raise ValueError(
+      f"Found another noise key than that with which the run in {run.path} began; expected the"
+      " same, as a round that is released again with other noise costs again: give that key, or"
+      " choose another --output_dir."
+    )
+  if found["clients"] != expected["clients"]:
+    raise ValueError(
+      f"Found other clients, or other examples of them, than those with which the run in"
+      f" {run.path} began; expected the same, as the same noise on other data would cancel: bring"
+      " the data back, or choose another --output_dir."
+    )
+
+
+def remove(folder: pathlib.Path) -> None:
+  """Removes the key of a run that has not begun, and its folder if it is empty then."""
+  (folder / run_folder.CHECKPOINTS / _KEY_FILE).unlink(missing_ok=True)
+  with contextlib.suppress(OSError):
+    (folder / run_folder.CHECKPOINTS).rmdir()
+
+
+def read(path: pathlib.Path, name: str) -> bytes:
+  """Returns the key in a file, 16 bytes; a `ValueError` names the file if there is none."""
+  try:
+    with open(path, "rb") as stream:
+      text = stream.read(1024)
+    key = bytes.fromhex(text.decode("ascii").strip())
+  except OSError as error:
+    raise ValueError(f"Found that {name} {path} cannot be read ({error.strerror}).") from None
+  except ValueError:
+    key = b""
+  if len(key) != noise_source.KEY_BYTES:
+    raise ValueError(
+      f"Found no key in {path}; expected {2 * noise_source.KEY_BYTES} hexadecimal digits, such as"
+      f" `openssl rand -hex {noise_source.KEY_BYTES}` prints."
+    )
+  return key
