@@ -22,8 +22,10 @@ from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 
 FILE_NAME = "privacy.json"
-# The version of the meaning of a release's parameters; ledgers without it are of version 0.1.0.
-VERSION = 2
+# The version of the mechanisms. Ledgers without it are of version 0.1.0. Those of version 2 are of
+# 0.2.0: there the clients that train follow from all clients, and sums are rounded.
+VERSION = 3
+VERSIONS = (2, VERSION)
 WITHOUT_GUARANTEE = (
   "Found a ledger of version 0.1.0, whose noise came from seeds of 32 bits and can be found by"
   " trying them all: what that run published has no guarantee, whatever its ledger says. Train anew"
@@ -45,7 +47,7 @@ class Ledger:
   """The claim, the releases and the spent budget of a run.
 
   Attributes:
-    version: The version of the mechanisms, `VERSION`.
+    version: The version of the mechanisms, one of `VERSIONS`.
     accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
     claim: The budget of the whole run.
     release: The releases of each round.
@@ -100,10 +102,10 @@ class Ledger:
     if isinstance(found, dict):
       found = {"starts": [], **found}  # Ledgers lacked it when no run started from another.
     found = _fields(cls, found, "ledger")
-    if found["version"] != VERSION:
+    if found["version"] not in VERSIONS:
       raise ValueError(
-        f"Found version = {found['version']!r} in the ledger; expected {VERSION}, the only one that"
-        " this version of tff_superquantile reads."
+        f"Found version = {found['version']!r} in the ledger; expected one of"
+        f" {', '.join(map(str, VERSIONS))}, which this version of tff_superquantile reads."
       )
     if found["accounting"] not in ACCOUNTINGS:
       raise ValueError(

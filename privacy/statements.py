@@ -8,16 +8,25 @@ from privacy import releases
 from privacy.noise import shares
 
 NOT_COVERED = (
+  "What is public: the number of training clients, the names of a table's columns, and all about the"
+  " clients that are not trained on.",
   "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"
   " is looked at spends its own budget.",
   "Evaluation on held-out clients: their losses and errors are published without noise.",
   "The noise key: it must stay secret, since the noise and the cohorts follow from it, and serve"
   " one run only. The random seed is no secret.",
-  "The lowest bits of numbers: noise is drawn and added in floating point, by Philox, which is no"
-  " cryptographic generator.",
+  "How noise is drawn: in double precision, before it is rounded to the grid of the sums, and by"
+  " Philox, which is no cryptographic generator.",
   "Timing: how long a round takes tells something of the size of its cohort.",
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
+)
+# Those of a ledger of version 2, whose run rounded its sums in floating point.
+_NOT_COVERED_IN_2 = (
+  *NOT_COVERED[1:4],
+  "The lowest bits of numbers: noise is drawn and added in floating point, by Philox, which is no"
+  " cryptographic generator.",
+  *NOT_COVERED[5:],
 )
 
 
@@ -63,9 +72,10 @@ def initial_weights(start: Start) -> str:
   )
 
 
-def not_covered(starts: Sequence[Start] = ()) -> tuple[str, ...]:
+def not_covered(starts: Sequence[Start] = (), ledger_version: int = 3) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
-  return (*(initial_weights(start) for start in starts), *NOT_COVERED)
+  said = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
+  return (*(initial_weights(start) for start in starts), *said)
 
 
 def mechanism(release: releases.Release) -> str:

@@ -247,7 +247,7 @@ class AuditAnswer(_Answer):
       server_participations=found.server.participations,
       server=found.server.explanation,
       guarantee=statements.guarantee(release),
-      not_covered=statements.not_covered(entry.starts),
+      not_covered=statements.not_covered(entry.starts, entry.version),
     )
 
   def to_text(self) -> str:

@@ -130,14 +130,14 @@ def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[
 def _check(found: Mapping[str, str], run: run_folder.Run) -> None:
   """Raises a `ValueError` for commitments of another key or other clients than a run's."""
   expected = run.manifest.get(COMMITMENTS)
-  if expected is None:  # Version 0.2 began the run.
-    if not (run.path / run_folder.CHECKPOINTS / _KEY_FILE).exists() and run.rounds_released:
-      raise ValueError(
-        f"Found no {_KEY_FILE} in {run.path / run_folder.CHECKPOINTS}, and in manifest.json nothing"
-        " by which another file could be known as the key of that run; bring the folder back, or"
-        " choose another --output_dir."
-      )
-    return
+  if expected is None:
+    if not run.rounds_released:
+      return
+    raise ValueError(
+      f"Found no commitments to key and clients in the manifest.json of {run.path}, as in runs of"
+      " version 0.2, whose sums had other noise; let that version finish the run, or choose another"
+      " --output_dir."
+    )
   if found["noise_key"] != expected["noise_key"]:
     raise ValueError(
       f"Found another noise key than that with which the run in {run.path} began; expected the"
