@@ -6,7 +6,7 @@ narrower than 128 bits. TensorFlow offers three traps:
   index: 2^32 seeds. With an int64 it is 2^64. `tf.random.split` gives two int64.
 - All of TensorFlow's own entropy (`NonDeterministicInts`, and every random op without a seed) comes
   from one Mersenne twister for the process, which is seeded with 32 bits of the operating system's.
-- Its normal variables end at 5.68 standard deviations, see `seeded_gaussian_query`.
+- Its normal variables end at 5.68 standard deviations, see `gaussian_sum`.
 
 Philox, which expands seeds, is not a cryptographic generator. No attack on it is known that beats
 trying keys, but that is not a proof.
