@@ -50,6 +50,16 @@ def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
   return tf.unstack(tf.random.split(tf.cast(seed, tf.int64), num))
 
 
+def for_purpose(seed: tf.Tensor, purpose: str) -> tf.Tensor:
+  """Returns a seed, int64 [2], whose draws are independent of those of other purposes and of `seed`.
+
+  Two ops of one seed draw from the same Philox words, whatever their names. TensorFlow makes
+  Philox's key of a seed by scrambling all 128 bits, so that another seed has other words.
+  """
+  digest = hashlib.blake2b(purpose.encode(), digest_size=KEY_BYTES).digest()
+  return tf.bitwise.bitwise_xor(tf.cast(seed, tf.int64), _as_seed(digest))
+
+
 class NoiseSource:
   """A server's source of seeds, whose state belongs to the state of a process.
 
