@@ -51,7 +51,7 @@ def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
 
 
 def for_purpose(seed: tf.Tensor, purpose: str) -> tf.Tensor:
-  """Returns a seed, int64 [2], whose draws are independent of those of other purposes and of `seed`.
+  """Returns a seed, int64 [2], whose draws are independent of those of `seed` and other purposes.
 
   Two ops of one seed draw from the same Philox words, whatever their names. TensorFlow makes
   Philox's key of a seed by scrambling all 128 bits, so that another seed has other words.

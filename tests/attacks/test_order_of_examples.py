@@ -1,4 +1,4 @@
-"""Seeds of a client's noise must not tell the order of its examples, on which its update depends."""
+"""Seeds of a client's noise must not tell the order of its examples, which its update shows."""
 
 import numpy as np
 import problems
@@ -15,7 +15,7 @@ _KEY = bytes(range(16))
 
 
 def _order_from(words):
-  """The order that TensorFlow's shuffle makes of Philox words: Fisher and Yates', from the front."""
+  """The order that TensorFlow's shuffle makes of Philox words, by Fisher and Yates."""
   order = list(range(_NUM_EXAMPLES))
   for i, word in enumerate(words[: _NUM_EXAMPLES - 1]):
     j = i + int(word) % (_NUM_EXAMPLES - i)

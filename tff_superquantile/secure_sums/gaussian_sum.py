@@ -7,9 +7,8 @@ A client has a vector v in R^d of norm at most C. With K = 2^30 and the grid g Z
     server      R = round(N / g), N ~ N(0, sigma^2 I_d),           integers in float64 [d]
 
 and the release is g (S + R), cast to the type of the vectors. A float64 has all integers up to
-2^53, which S reaches in cohorts of more than 2^23 clients: up to there it is exact. (Beyond, partial
-sums would be rounded in their last bit. Sums in int64 would be exact up to 2^33 clients, and take
-one and a half times as long.)
+2^53, so that S is exact in cohorts of up to 2^23 clients. (Beyond, partial sums would lose their
+last bit. Sums in int64 would be exact up to 2^33 clients, and take one and a half times as long.)
 
 Sensitivity: at most C, exactly. Truncation makes no entry larger, so |t_i| <= K - 1 but for the
 rounding of float64: a norm over d entries is off by d 2^-54 of itself at most, in whichever order
@@ -28,10 +27,10 @@ server's float64 adds nothing to that: R is an integer whatever its size, and th
 S + R is a function of it. All outputs lie on one grid, whatever the data, so that their lowest bits
 say nothing of it.
 
-What stays open is how N itself is drawn: see `standard_normal`, whose law is the normal one up to a
-thousandth within five standard deviations, from seeds of 128 bits, by Philox, in float64. (For noise
-multipliers up to 2^10, float64 has hundreds of numbers in each cell of the grid, so that the grid,
-and not float64, says which values R can take.)
+What stays open is how N itself is drawn: see `standard_normal`, whose law is the normal one up to
+a thousandth within five standard deviations, from seeds of 128 bits, by Philox, in float64. (For
+noise multipliers up to 2^10, float64 has hundreds of numbers in each cell of the grid, so that the
+grid, and not float64, says which values R can take.)
 
 Utility: truncation moves an entry by less than g towards zero, and 1 / K by less than g again.
 """
@@ -65,7 +64,9 @@ def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def scale(vector: Any, factor: Any) -> Any:
   """Returns factor * vector, float64, of a structure of float tensors: a TensorFlow function."""
-  factor = tf.cast(factor, tf.float64)
+  factor = tf.convert_to_tensor(
+    factor, tf.float64
+  )  # A cast would make a float32 of a number first.
   return tf.nest.map_structure(lambda v: tf.cast(v, tf.float64) * factor, vector)
 
 
@@ -98,7 +99,7 @@ class GaussianSum:
       factor: A number, float64 [], such that the norm of all that a client reports is at most C, up
         to the rounding of float64.
     """
-    steps = scale(vector, tf.cast(factor, tf.float64) * ((_STEPS - 1.0) / self._sensitivity))
+    steps = scale(vector, factor * ((_STEPS - 1.0) / self._sensitivity))
     return tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), steps)  # Which truncates.
 
   def steps(self, total: Any) -> Any:
@@ -146,9 +147,7 @@ class GaussianSum:
     def widen(report):
       return tf.nest.map_structure(lambda t: tf.cast(t, tf.float64), report)
 
-    @tff.tensorflow.computation(
-      initial_state.type_signature.result, widen.type_signature.result
-    )
+    @tff.tensorflow.computation(initial_state.type_signature.result, widen.type_signature.result)
     def finish(state, steps):
       return self.add_noise(state, steps, like)
 
