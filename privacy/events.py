@@ -17,7 +17,7 @@ from scipy import stats
 from privacy import releases
 from privacy.noise import shares
 
-# The server's Gaussian noise (`seeded_gaussian_query`) ends at so many standard deviations.
+# The server's Gaussian noise (`gaussian_sum`) ends at so many standard deviations.
 GAUSSIAN_SUPPORT = 11.35
 
 # dp_accounting's orders, which jump from 64 to 128, 256, 512 and 1024, and some between.

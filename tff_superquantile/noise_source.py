@@ -6,7 +6,7 @@ narrower than 128 bits. TensorFlow offers three traps:
   index: 2^32 seeds. With an int64 it is 2^64. `tf.random.split` gives two int64.
 - All of TensorFlow's own entropy (`NonDeterministicInts`, and every random op without a seed) comes
   from one Mersenne twister for the process, which is seeded with 32 bits of the operating system's.
-- Its normal variables end at 5.68 standard deviations, see `seeded_gaussian_query`.
+- Its normal variables end at 5.68 standard deviations, see `gaussian_sum`.
 
 Philox, which expands seeds, is not a cryptographic generator. No attack on it is known that beats
 trying keys, but that is not a proof.
@@ -48,6 +48,16 @@ def fresh_seed() -> tf.Tensor:
 def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
   """Splits a seed, int64 [2], into `num` independent ones, functions of it."""
   return tf.unstack(tf.random.split(tf.cast(seed, tf.int64), num))
+
+
+def for_purpose(seed: tf.Tensor, purpose: str) -> tf.Tensor:
+  """Returns a seed, int64 [2], whose draws are independent of those of `seed` and other purposes.
+
+  Two ops of one seed draw from the same Philox words, whatever their names. TensorFlow makes
+  Philox's key of a seed by scrambling all 128 bits, so that another seed has other words.
+  """
+  digest = hashlib.blake2b(purpose.encode(), digest_size=KEY_BYTES).digest()
+  return tf.bitwise.bitwise_xor(tf.cast(seed, tf.int64), _as_seed(digest))
 
 
 class NoiseSource:

@@ -72,12 +72,13 @@ def forgotten_processes():
 
 def _noise_of_rounds(num_shares, num_rounds):
   """The server's noise of each round, from its key: of the weights, perhaps a share, the count."""
-  query = secure_sums.SeededGaussianSumQuery(np.hypot(1.0, _Z_W / _Z_B), _Z_W, _KEY, "updates")
+  of_key = secure_sums.GaussianSum(np.hypot(1.0, _Z_W / _Z_B), _Z_W, _KEY, "updates")
   shapes = [[problems.NUM_FEATURES, problems.NUM_CLASSES], [problems.NUM_CLASSES]]
   shapes += [[]] * (num_shares + 1)
-  state, found = query.initial_global_state(), []
+  state, found = of_key.initial_state(), []
+  zeros = [tf.zeros(shape, tf.float64) for shape in shapes]
   for _ in range(num_rounds):
-    noise, state, _ = query.get_noised_result([tf.zeros(shape) for shape in shapes], state)
+    state, noise = of_key.add_noise(state, zeros, zeros)
     found.append(problems.vector(n.numpy() for n in noise))
   return found
 

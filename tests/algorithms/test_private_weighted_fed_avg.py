@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from privacy.noise import sum_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -77,12 +77,13 @@ def _reports(weights, arrays, share_of, share_weight):
 
 def _noise_of_rounds(z, num_rounds):
   """The server's noise of each round, from its key, [rounds, parameters + 1]."""
-  query = seeded_gaussian_query.SeededGaussianSumQuery(_CLIP_NORM, z * _CLIP_NORM, _KEY, "updates")
+  of_key = gaussian_sum.GaussianSum(_CLIP_NORM, z * _CLIP_NORM, _KEY, "updates")
   shapes = ([problems.NUM_FEATURES, problems.NUM_CLASSES], [problems.NUM_CLASSES], [])
-  w, b, share = (tf.zeros(shape) for shape in shapes)
-  state, found = query.initial_global_state(), []
+  w, b, share = (tf.zeros(shape, tf.float64) for shape in shapes)
+  zeros = ((w, b), share)
+  state, found = of_key.initial_state(), []
   for _ in range(num_rounds):
-    noise, state, _ = query.get_noised_result(((w, b), share), state)
+    state, noise = of_key.add_noise(state, zeros, zeros)
     found.append(problems.vector(n.numpy() for n in tf.nest.flatten(noise)))
   return found
 

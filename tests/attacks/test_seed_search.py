@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -69,7 +69,7 @@ def _noise_of_states(states):
 
   def noise(state):
     (seed,) = noise_source.split(noise_source.split(state, 2)[0], 1)
-    return seeded_gaussian_query.standard_normal(tf.constant([_NUM_WEIGHTS]), seed)
+    return gaussian_sum.standard_normal(tf.constant([_NUM_WEIGHTS]), seed)
 
   return tf.map_fn(noise, states, fn_output_signature=tf.float64)
 

@@ -52,11 +52,12 @@ def _flat(result):
 
 def _noise_of_rounds(z_w, z_b, k, num_rounds):
   """The server's noise of each round, from its key, of standard deviation z_w."""
-  query = secure_sums.SeededGaussianSumQuery(np.hypot(1.0, z_w / z_b), z_w, _KEY, "updates")
+  of_key = secure_sums.GaussianSum(np.hypot(1.0, z_w / z_b), z_w, _KEY, "updates")
   shapes = [*_SIZES, *([()] if k else []), ()]
-  state, found = query.initial_global_state(), []
+  state, found = of_key.initial_state(), []
+  zeros = [tf.zeros(shape, tf.float64) for shape in shapes]
   for _ in range(num_rounds):
-    noise, state, _ = query.get_noised_result([tf.zeros(shape) for shape in shapes], state)
+    state, noise = of_key.add_noise(state, zeros, zeros)
     found.append(_flat(noise))
   return found
 

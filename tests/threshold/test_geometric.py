@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -65,14 +65,13 @@ def test_equals_tffs_process_when_noise_is_negligible(learning_rate=0.7):
 
 def test_the_noise_in_the_sum():
   z, expected_clients = 3.0, 40.0
-  query = seeded_gaussian_query.SeededGaussianSumQuery(0.5, z / 2, _KEY, "geometric threshold")
-  state, noise = query.initial_global_state(), []
+  of_key = gaussian_sum.GaussianSum(0.5, z / 2, _KEY, "geometric threshold")
+  state, noise, zero = of_key.initial_state(), [], tf.constant(0.0, tf.float64)
   for _ in range(1000):
-    noised, state, event = query.get_noised_result(tf.constant(0.0), state)
+    state, noised = of_key.add_noise(state, zero, zero)
     noise.append(float(noised))
   assert np.std(noise) == pytest.approx(z / 2, rel=0.08)
   assert np.mean(noise) == pytest.approx(0.0, abs=0.2)
-  assert float(event.noise_multiplier) == z
   # The process has this noise and no other.
   rounds = _losses(6, 40)
   estimate, expected = 2.0, []
@@ -83,9 +82,8 @@ def test_the_noise_in_the_sum():
     expected.append(estimate)
   process = _process(0.3, z, expected_clients)
   np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
-  # Without a key the deviation is the same.
+  # The query, which moves the estimate, adds none.
   own = _process(0.3, z, expected_clients, noise_key=None).initialize()["query"]
-  assert (own["noise"].l2_norm_clip, own["noise"].stddev) == (0.5, z / 2)
   assert own["tracker"].below_estimate_state.numerator_state.stddev == 0.0
 
 

@@ -158,7 +158,9 @@ class LocalTraining:
     """
     seed = index = None
     if self.seed_fn is not None:
-      seed = noise_source.split(self.seed_fn(held), _NUM_STREAMS)[stream]
+      # The order of the client's examples, which its update shows, may be drawn from the same seed.
+      own = noise_source.for_purpose(self.seed_fn(held), "noise")
+      seed = noise_source.split(own, _NUM_STREAMS)[stream]
     if self.index_fn is not None:
       index = tf.cast(self.index_fn(held), tf.int32)
     return Client(seed, index)

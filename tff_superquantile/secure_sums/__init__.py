@@ -2,16 +2,16 @@
 
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClipNorm
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClippingSumFactory
+from tff_superquantile.secure_sums.gaussian_sum import GaussianSum
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
 from tff_superquantile.secure_sums.secure_sum import build_secure_sum
-from tff_superquantile.secure_sums.seeded_gaussian_query import SeededGaussianSumQuery
 
 __all__ = (
   "AdaptiveClipNorm",
   "AdaptiveClippingSumFactory",
   "DistributedGaussianSumFactory",
+  "GaussianSum",
   "NoisySumFactory",
-  "SeededGaussianSumQuery",
   "build_secure_sum",
 )

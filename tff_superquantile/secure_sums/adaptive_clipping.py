@@ -42,7 +42,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +88,6 @@ def global_norm(vector: Any) -> tf.Tensor:
   return tf.linalg.global_norm([tf.cast(v, tf.float64) for v in tf.nest.flatten(vector)])
 
 
-def scale(vector: Any, factor: tf.Tensor) -> Any:
-  """Multiplies a structure of float tensors by a number, float64 []."""
-  return tf.nest.map_structure(lambda v: tf.cast(tf.cast(v, tf.float64) * factor, v.dtype), vector)
-
-
 class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
   """Sums the updates of (update, share float32 []), clipped to an adaptive norm, with noise.
 
@@ -125,28 +120,27 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     # The entry of the count is scaled so that its noise is that of the others.
     in_noise = noise_multiplier / clip_norm.count_noise_multiplier
     self._count_scale = in_noise / clip_norm.count_sensitivity
-    query = seeded_gaussian_query.SeededGaussianSumQuery(
+    self._sum = gaussian_sum.GaussianSum(
       math.hypot(1.0, in_noise), noise_multiplier, noise_key, "updates"
     )
-    self._noisy_sum = tff.aggregators.DifferentiallyPrivateFactory(query)
 
   def _at_client(self, norm: tf.Tensor, update: Any, share: tf.Tensor) -> Any:
-    """Returns (s clip(u, C) / C[, k s], s (b - gamma)), the last one scaled."""
+    """Reports (s clip(u, C) / C[, k s], s (b - gamma)), the last one scaled."""
     k = self._share_weight
     relative = math.sqrt(1.0 - k**2)
     limit = relative * tf.cast(norm, tf.float64)
     found, share64 = global_norm(update), tf.cast(share, tf.float64)
-    clipped = scale(update, share64 * relative / tf.maximum(found, limit))
+    clipped = self._sum.report(update, share64 * relative / tf.maximum(found, limit))
     is_within = tf.cast(found <= limit, tf.float64)
     count = self._count_scale * share64 * (is_within - self._clip_norm.target_quantile)
-    summed = (clipped, tf.cast(k * share64, tf.float32)) if k else clipped
-    return summed, tf.cast(count, tf.float32)
+    summed = (clipped, self._sum.report(k * share64)) if k else clipped
+    return summed, self._sum.report(count)
 
   def _at_server(self, norm: tf.Tensor, noisy: Any) -> tuple[tf.Tensor, Any]:
     """Returns the next norm and the result of the round."""
     summed, count = noisy
     update = summed[0] if self._share_weight else summed
-    update = scale(update, tf.cast(norm, tf.float64))
+    update = tf.nest.map_structure(lambda u: u * tf.cast(norm, u.dtype), update)
     result = (update, summed[1]) if self._share_weight else update
     gamma = self._clip_norm.target_quantile
     mean = count / (self._count_scale * self._share_sum_fn(result))
@@ -164,7 +158,8 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     def at_client(norm, value):
       return self._at_client(norm, value[0], value[1])
 
-    noisy_sum = self._noisy_sum.create(at_client.type_signature.result)
+    summed_type = (value_type[0], np.float32) if self._share_weight else value_type[0]
+    noisy_sum = self._sum.create_of_reports(tff.types.to_type((summed_type, np.float32)))
 
     @tff.tensorflow.computation(np.float32, noisy_sum.next.type_signature.result.result.member)
     def at_server(norm, noisy):

@@ -147,7 +147,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     self, value_type: tff.Type
   ) -> tff.aggregators.UnweightedAggregationFactory:
     """Returns `create_of_reports(value_type)` as a factory, for callers that take a factory."""
-    return _FactoryOfReports(self.create_of_reports(value_type))
+    return FactoryOfReports(self.create_of_reports(value_type))
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Builds the process; see `tff.aggregators.UnweightedAggregationFactory`."""
@@ -168,7 +168,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(of_reports.initialize, next_fn)
 
 
-class _FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
+class FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
   """Returns a process that is built already."""
 
   def __init__(self, process: tff.templates.AggregationProcess):

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
@@ -109,14 +109,14 @@ def build_tracker(
   Returns:
     A `ThresholdProcess`. Measurements: `threshold` and `estimated_tail_size`.
   """
-  noise = seeded_gaussian_query.SeededGaussianSumQuery(
+  noise = gaussian_sum.GaussianSum(
     _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
   )
 
   @tff.tensorflow.computation
   def initial_state():
     state = collections.OrderedDict(
-      tracker=query.initial_global_state(), noise=noise.initial_global_state()
+      tracker=query.initial_global_state(), noise=noise.initial_state()
     )
     if learning_rate_fn is not None:
       state["round_num"] = tf.constant(0)
@@ -141,7 +141,7 @@ def build_tracker(
     before = tracker.current_estimate
     if learning_rate_fn is not None:
       tracker = tracker._replace(learning_rate=learning_rate_fn(state["round_num"]))
-    noised, noise_state, _ = noise.get_noised_result(total, state["noise"])
+    noise_state, noised = noise.add_noise(state["noise"], noise.steps(total), total)
     after, tracker_state, _ = query.get_noised_result(noised, tracker)
     threshold, tail_size = at_server_fn(before, after, noised)
     if theta == 1.0:

@@ -12,8 +12,8 @@ from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.secure_sums import adaptive_clipping
+from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.secure_sums import noisy_sum
-from tff_superquantile.secure_sums import seeded_gaussian_query
 from tff_superquantile.threshold import Client
 
 # The norm to which updates are clipped: a number, or the rule by which it adapts.
@@ -41,12 +41,9 @@ class PrivateSum(NamedTuple):
   share_sum_fn: Callable[[Any], tf.Tensor]
 
 
-def weigh(update: Any, share: tf.Tensor, norm: float) -> Any:
-  """Returns share * clip(update, norm); its l2 norm over all tensors is at most share * norm."""
-  found = adaptive_clipping.global_norm(update)
-  return adaptive_clipping.scale(
-    update, tf.cast(share, tf.float64) * norm / tf.maximum(found, norm)
-  )
+def _factor(update: Any, share: tf.Tensor, norm: float) -> tf.Tensor:
+  """Returns a, float64 [], so that a * update is share * clip(update, norm)."""
+  return tf.cast(share, tf.float64) * norm / tf.maximum(adaptive_clipping.global_norm(update), norm)
 
 
 def least_divisor(noise_multiplier: float, share_weight: float) -> float:
@@ -82,7 +79,7 @@ def build_private_sum(
 
   Args:
     update_type_fn: Returns the type of an update, a structure of float tensors. It is called if the
-      clients make the noise: to describe a model may take long.
+      clip norm is a number: to describe a model may take long.
     clip_norm: C.
     noise_multiplier: z_w.
     noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
@@ -129,17 +126,21 @@ def build_private_sum(
     )
     return PrivateSum(adaptive, lambda update, share, client: (update, share), share_sum)
 
-  def vector(update: Any, share: tf.Tensor) -> Any:
-    weighted = weigh(update, share, clip_norm * math.sqrt(1.0 - share_weight**2))
-    return (weighted, unit * share) if share_weight else weighted
+  def vector(part_fn: Callable[[Any, Any], Any], update: Any, share: tf.Tensor) -> Any:
+    """Returns v_i as `part_fn` makes its parts of (a value, the factor that it has in v_i)."""
+    clipped = part_fn(update, _factor(update, share, clip_norm * math.sqrt(1.0 - share_weight**2)))
+    return (clipped, part_fn(share, unit)) if share_weight else clipped
 
+  vector_type = update_type_fn()
+  if share_weight:
+    vector_type = tff.types.to_type((vector_type, np.float32))
   if update_sum is None:
-    query = seeded_gaussian_query.SeededGaussianSumQuery(
+    central = gaussian_sum.GaussianSum(
       clip_norm, noise_multiplier * clip_norm, noise_key, "updates"
     )
     return PrivateSum(
-      tff.aggregators.DifferentiallyPrivateFactory(query),
-      lambda update, share, client: vector(update, share),
+      central.factory_of_reports(vector_type),
+      lambda update, share, client: vector(central.report, update, share),
       share_sum,
     )
   found, expected = (
@@ -151,12 +152,11 @@ def build_private_sum(
       f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
     )
   distributed = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
-  vector_type = update_type_fn()
-  if share_weight:
-    vector_type = tff.types.to_type((vector_type, np.float32))
   return PrivateSum(
     distributed.factory_of_reports(vector_type),
-    lambda update, share, client: distributed.report(vector(update, share), client.seed),
+    lambda update, share, client: distributed.report(
+      vector(gaussian_sum.scale, update, share), client.seed
+    ),
     share_sum,
   )
 

@@ -1,0 +1,174 @@
+"""Sums vectors exactly, as integers on one grid, and adds Gaussian noise on the same grid.
+
+A client has a vector v in R^d of norm at most C. With K = 2^30 and the grid g Z, g = C / K,
+
+    client i    t_i = trunc((1 - 1 / K) v_i / g), towards zero,    int32 [d]
+    sum         S = sum_i t_i,                                     integers in float64 [d]
+    server      R = round(N / g), N ~ N(0, sigma^2 I_d),           integers in float64 [d]
+
+and the release is g (S + R), cast to the type of the vectors. A float64 has all integers up to
+2^53, so that S is exact in cohorts of up to 2^23 clients. (Beyond, partial sums would lose their
+last bit. Sums in int64 would be exact up to 2^33 clients, and take one and a half times as long.)
+
+Sensitivity: at most C, exactly. Truncation makes no entry larger, so |t_i| <= K - 1 but for the
+rounding of float64: a norm over d entries is off by d 2^-54 of itself at most, in whichever order
+the squares are added up, and the few products after it by 2^-53 each. Together that is less than
+1 / K for d <= 2^23, and so |t_i| <= K. Integers add up without error, in any order: one client
+cannot change how another is rounded, and S is the same, to the bit, for all orders of the cohort,
+blocks, workers and runtimes. So setting one client's data to nothing (zero-out), and adding
+or removing a client, change g S by one g t_i, of norm C at most; replacing a client changes it by
+2 C at most.
+
+Guarantee: the release is a Gaussian mechanism of noise multiplier sigma / C. As S is an integer
+vector, round(S + N / g) = S + round(N / g) (for all N but those half way between two integers, of
+probability zero): to put noise on the grid and to add it to a point of the grid is to put the noisy
+sum on the grid. So the release is a function of g S + N, a Gaussian mechanism on the exact sum. The
+server's float64 adds nothing to that: R is an integer whatever its size, and the float64 next to
+S + R is a function of it. All outputs lie on one grid, whatever the data, so that their lowest bits
+say nothing of it.
+
+What stays open is how N itself is drawn: see `standard_normal`, whose law is the normal one up to
+a thousandth within five standard deviations, from seeds of 128 bits, by Philox, in float64. (For
+noise multipliers up to 2^10, float64 has hundreds of numbers in each cell of the grid, so that the
+grid, and not float64, says which values R can take.)
+
+Utility: truncation moves an entry by less than g towards zero, and 1 / K by less than g again.
+"""
+
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import noise_source
+from tff_superquantile.secure_sums import noisy_sum
+
+_NUM_DRAWS = 4
+# K. A client's entries fit 32 bits, and their sums over 2^23 clients the 53 bits of a float64.
+_STEPS = 2.0**30
+
+
+def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Draws standard normal variables, float64, a function of a seed, int64 [2].
+
+  TensorFlow's normal variables end at 5.68, as their Box-Muller transform takes uniform variables
+  of 1e-7 and more. A sum beyond that end would prove that a client added to it, with a probability
+  above the usual deltas. Half the sum of four variables ends at 11.35, and `privacy.accounting`
+  charges the mass beyond to delta. Up to five standard deviations the density is normal to within a
+  thousandth.
+  """
+  shape = tf.concat([[_NUM_DRAWS], shape], axis=0)
+  draws = tf.random.stateless_normal(shape, seed, dtype=tf.float64)
+  return tf.reduce_sum(draws, axis=0) / _NUM_DRAWS**0.5
+
+
+def scale(vector: Any, factor: Any) -> Any:
+  """Returns factor * vector, float64, of a structure of float tensors: a TensorFlow function."""
+  factor = tf.convert_to_tensor(
+    factor, tf.float64
+  )  # A cast would make a float32 of a number first.
+  return tf.nest.map_structure(lambda v: tf.cast(v, tf.float64) * factor, vector)
+
+
+class GaussianSum:
+  """An exact sum of the clients' vectors with noise of full range: see the module.
+
+  The noise follows from a secret key, or from fresh entropy. With a key a run can be repeated, and
+  a resumed run continues with the noise that it would have had. The key, or the state, suffices to
+  subtract the noise: neither may leave the server.
+  """
+
+  def __init__(self, sensitivity: float, stddev: float, key: Optional[bytes], purpose: str):
+    """Initializes the sum.
+
+    Args:
+      sensitivity: C, the largest norm of a client's vector.
+      stddev: sigma, standard deviation of the noise on the sum.
+      key: 16 bytes; None for fresh entropy.
+      purpose: Names the use of the noise; sums of one key need different purposes.
+    """
+    self._sensitivity = sensitivity
+    self._noise_steps = stddev / sensitivity * _STEPS
+    self._source = noise_source.NoiseSource(key, purpose)
+
+  def report(self, vector: Any, factor: Any = 1.0) -> Any:
+    """Returns what a client reports of factor * vector, int32: a TensorFlow function.
+
+    Args:
+      vector: A structure of float tensors, which are finite.
+      factor: A number, float64 [], such that the norm of all that a client reports is at most C, up
+        to the rounding of float64.
+    """
+    steps = scale(vector, factor * ((_STEPS - 1.0) / self._sensitivity))
+    return tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), steps)  # Which truncates.
+
+  def steps(self, total: Any) -> Any:
+    """Returns S of a sum that has the unit of the vectors and lies on the grid, float64."""
+    return scale(total, _STEPS / self._sensitivity)
+
+  def initial_state(self) -> tf.Tensor:
+    """Returns the state of the noise, int64 [2]."""
+    return self._source.initial_state()
+
+  def add_noise(self, state: tf.Tensor, steps: Any, like: Any) -> tuple[tf.Tensor, Any]:
+    """Adds the noise of a round: a TensorFlow function at the server.
+
+    Args:
+      state: The state of the noise.
+      steps: S, a structure of float64 tensors of integers.
+      like: The same structure, whose elements have the types of the result.
+
+    Returns:
+      (the next state, g (S + R)).
+    """
+    seed, next_state = self._source.draw(state)
+    flat = tf.nest.flatten(steps)
+    noised = []
+    seeds = noise_source.split(seed, len(flat))
+    for value, own_seed, spec in zip(flat, seeds, tf.nest.flatten(like)):
+      noise = tf.round(self._noise_steps * standard_normal(tf.shape(value), own_seed))
+      value = (value + noise) * (self._sensitivity / _STEPS)
+      noised.append(tf.cast(value, spec.dtype))
+    return next_state, tf.nest.pack_sequence_as(like, noised)
+
+  def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Builds the process that sums what clients reported of vectors of a `value_type`."""
+    like = tff.types.type_to_tf_tensor_specs(value_type)
+    report_type = tff.types.tensorflow_to_type(
+      tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int32), like)
+    )
+
+    @tff.tensorflow.computation
+    def initial_state():
+      return self.initial_state()
+
+    # What clients send is half as wide as their sums, and so is what a cohort has in memory.
+    @tff.tensorflow.computation(report_type)
+    def widen(report):
+      return tf.nest.map_structure(lambda t: tf.cast(t, tf.float64), report)
+
+    @tff.tensorflow.computation(initial_state.type_signature.result, widen.type_signature.result)
+    def finish(state, steps):
+      return self.add_noise(state, steps, like)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(initial_state, tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(report_type, tff.CLIENTS)
+    )
+    def next_fn(state, reports):
+      steps = tff.federated_sum(tff.federated_map(widen, reports))
+      next_state, result = tff.federated_map(finish, (state, steps))
+      return tff.templates.MeasuredProcessOutput(
+        next_state, result, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+  def factory_of_reports(
+    self, value_type: tff.Type
+  ) -> tff.aggregators.UnweightedAggregationFactory:
+    """Returns `create_of_reports(value_type)` as a factory, for callers that take a factory."""
+    return noisy_sum.FactoryOfReports(self.create_of_reports(value_type))
