@@ -188,7 +188,7 @@ def build_options(
     examples_fn=client_files.build_examples_fn(
       files,
       shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=config.noise_shares != shares.COMPLEMENT,
+      may_lack_examples=config.noise_shares != shares.COMPLEMENT or files.min_examples > 0,
     ),
   )
 
