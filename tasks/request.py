@@ -76,6 +76,14 @@ class Request:
     """Whether clients are split as versions up to 0.2 did it."""
     return self.client_split == SHUFFLED
 
+  @property
+  def keeps_apart(self) -> bool:
+    """Whether each client of users' files is chosen and read by itself, as in private runs.
+
+    Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
+    """
+    return self.is_private and not (self.standin or self.is_shuffled)
+
   @classmethod
   def of_run(cls, config: Any, columns: str = "") -> "Request":
     """Builds the request of a run from its config, whose fields have the same names.

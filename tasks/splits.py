@@ -46,7 +46,7 @@ class Split:
     if len(pools) == 1:
       seed = request.seed if self.seed is None else self.seed
       pools = places.divide(
-        pools[0], self.test_fraction, seed, places.TEST, fills_sides=not request.is_private
+        pools[0], self.test_fraction, seed, places.TEST, fills_sides=not request.keeps_apart
       )
     return [places.sort(pool, request.seed) for pool in pools]
 
@@ -143,9 +143,9 @@ def hold_out(
     divided = cut(pool, max(0, num_clients - max(1, round(fraction * num_clients))))
   else:
     divided = places.divide(
-      pool, fraction, request.seed, places.VALIDATION, fills_sides=not request.is_private
+      pool, fraction, request.seed, places.VALIDATION, fills_sides=not request.keeps_apart
     )
-  if request.is_private and not request.is_shuffled:
+  if request.keeps_apart:
     divided[1] = drop_small_clients(divided[1], request.min_examples_per_client)
   if not all(part.client_ids for part in divided):
     which = "none" if divided[0].client_ids else "all"
@@ -225,7 +225,7 @@ def _check_sides(
     f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on and"
     f" {len(test.client_ids)} to test on{remark}; expected at least one of either:"
     f" {'lower --min_examples_per_client, or ' if remark else ''}"
-    f"{'take another --seed, or ' if request.is_private else ''}get more data."
+    f"{'take another --seed, or ' if request.keeps_apart else ''}get more data."
   )
 
 
@@ -237,7 +237,7 @@ def _by_name(
 ) -> dict[str, client_files.ClientFiles]:
   """Returns clients by the names of splits; `validation` are those of a task's own, if any."""
   if not request.validation_fraction:
-    return {"train": train, **{"validation": own for own in validation}, "test": test}
+    return {"train": train, **dict(zip(["validation"], validation)), "test": test}
   if validation:
     raise ValueError(
       f"Found validation_fraction = {request.validation_fraction}; leave it at 0, since the task"

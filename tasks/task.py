@@ -113,13 +113,14 @@ class Task:
 
     It is so in private runs on users' files. Who trains, and with which examples, then is a
     function of each client's own id and data: all training clients are taken, and those with too
-    few examples are members without examples. Runs that versions up to 0.2 began are excepted.
+    few examples are members without examples.
     """
-    return (
-      request.is_private
-      and "data_dir" in self.reads
-      and not (request.standin or request.is_shuffled)
-    )
+    return request.keeps_apart and "data_dir" in self.reads
+
+  @property
+  def follows_client_split(self) -> bool:
+    """Whether clients are split as a request's `client_split` says."""
+    return isinstance(self.split, splits.Split)
 
   def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
     """Loads the clients of a run.

@@ -31,9 +31,7 @@ class _NotEightBitError(Exception):
   """Pixels aren't multiples of 1 / 255; conversion goes on in float32."""
 
 
-def _quantize(
-  all_writers: Iterable, rounds: bool
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
   for writer, x, y in all_writers:
     levels = np.rint(x * writers.LEVELS)
@@ -61,7 +59,6 @@ def _open_or_convert(
   """
   fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
   directory = os.path.join(request.cache_dir, f"emnist_{name}_{fingerprint}")
-  rounds = request.is_private and not request.is_shuffled
 
   def open_quantized(directory: str, rounds: bool) -> client_files.ClientFiles:
     return client_files.open_or_write_client_files(
@@ -71,12 +68,13 @@ def _open_or_convert(
   try:
     opened = open_quantized(directory, False)
   except _NotEightBitError:
-    if rounds:
+    if request.keeps_apart:
       return open_quantized(f"{directory}_rounded", True)
     logging.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
     return client_files.open_or_write_client_files(directory, iterate)
-  is_rounded = opened.x_dtype == "uint8"
-  return open_quantized(f"{directory}_rounded", True) if rounds and not is_rounded else opened
+  if request.keeps_apart and opened.x_dtype != "uint8":
+    return open_quantized(f"{directory}_rounded", True)
+  return opened
 
 
 def decompress(path: str, target: str) -> None:
