@@ -106,6 +106,34 @@ def test_pixels_of_more_than_eight_bits_are_kept(tmp_path):
   np.testing.assert_array_equal(x.reshape(-1, 784), pixels.astype(np.float32))
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_in_private_runs_no_writers_pixels_change_those_of_others(tmp_path, writers, is_cached):
+  """One writer's pixels are no multiples of 1/255, for which a public run keeps floats of all."""
+  half = [dict(list(writers.items())[:4]), dict(list(writers.items())[4:])]
+  found = []
+  for name in ("whole", "other"):
+    data_dir = emnist_fixtures.write_leaf(tmp_path / name, *half)
+    if name == "other":
+      path = data_dir / "train" / "all_data_train.json"
+      content = json.loads(path.read_text())
+      content["user_data"]["f0000"]["x"][0][0] = 0.7123
+      path.write_text(json.dumps(content))
+      if is_cached:
+        public = emnist_fixtures.load(data_dir, tmp_path / "cache")
+        assert public["train"].x_dtype == "float32"
+    splits = emnist_fixtures.load(data_dir, tmp_path / "cache", is_private=True)
+    # Who has too few is a member without examples.
+    train = splits["train"]
+    assert set(train.client_ids) == set(half[0])
+    indices = {i: train.handle(i, (0, 0))["index"] for i in train.client_ids}
+    assert {i for i, index in indices.items() if index < 0} == {"f0003"}
+    found.append(by_writer(splits))
+  whole, other = found
+  assert not np.array_equal(whole.pop("f0000")[0], other.pop("f0000")[0])
+  for writer in whole:
+    assert whole[writer][0].tobytes() == other[writer][0].tobytes()
+
+
 def test_seed_and_numbers_choose_the_writers(leaf_dir, cache_dir):
   first = emnist_fixtures.load(leaf_dir, cache_dir, num_train_clients=2, num_test_clients=1)
   assert [len(first[split].client_ids) for split in ("train", "test")] == [2, 1]

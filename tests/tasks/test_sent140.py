@@ -1,5 +1,6 @@
 """Sent140 tasks: which users there are, what becomes of a tweet, and what is kept on disk."""
 
+import csv
 import json
 import logging
 import os
@@ -160,6 +161,30 @@ def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
   emnist_fixtures.assert_one_sentence(
     error, "no user with 50 tweets among 3", "--min_examples_per_client"
   )
+
+
+def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tmp_path):
+  def load(folder):
+    found = {}
+    splits = sent140_fixtures.load("sent140_linear", folder, cache_dir, is_private=True, seed=1)
+    for split, files in splits.items():
+      x, y, offsets = files.load()
+      for user, start, end in zip(files.client_ids, offsets, offsets[1:]):
+        found[split, user] = x[start:end].tobytes(), y[start:end].tobytes()
+    return found
+
+  whole = load(csv_dir)
+  [fallen, *_] = [user for split, user in whole if split == "train"]
+  with open(csv_dir / readers.CSV_NAME, encoding="latin-1", newline="") as file:
+    rows = list(csv.reader(file))
+  of_user = [row for row in rows if row[4] == fallen]
+  for left_out in (of_user[:1] + of_user[-20:], of_user):
+    folder = tmp_path / f"{len(left_out)}"
+    folder.mkdir()
+    sent140_fixtures.with_glove(folder)
+    with open(folder / readers.CSV_NAME, "w", encoding="latin-1", newline="") as file:
+      csv.writer(file, quoting=csv.QUOTE_ALL).writerows(r for r in rows if r not in left_out)
+    assert load(folder) == {who: data for who, data in whole.items() if who[1] != fallen}
 
 
 def test_seed_and_numbers_choose_among_a_half(csv_dir, cache_dir):
