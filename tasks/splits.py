@@ -15,6 +15,7 @@ from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
 
 Pools = Sequence[client_files.ClientFiles]
+Splitter = Callable[[Pools, request_lib.Request], Pools]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Split:
   seed: Optional[int] = None
   num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
 
-  def __call__(self, pools: Pools, request: request_lib.Request) -> Pools:
+  def apply(self, pools: Pools, request: request_lib.Request) -> Pools:
     """Returns the clients to train on and to test on.
 
     Args:
@@ -158,14 +159,15 @@ def hold_out(
 
 
 def choose(
-  pools: Pools, request: request_lib.Request, split: Callable[..., Pools], own_number: int
+  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
 ) -> dict[str, client_files.ClientFiles]:
   """Chooses a run's clients from pools of all.
 
   Args:
     pools: The clients.
     request: The clients that the run asks for, with the least number of examples of each.
-    split: A `Task.split`.
+    split: Takes pools and the request, returns the clients to train on, to test on and, if the task
+      has its own, to validate on.
     own_number: The task's own number of training clients, and of test clients; 0 for all.
 
   Returns:
@@ -183,7 +185,7 @@ def choose(
 
 
 def choose_apart(
-  pools: Pools, request: request_lib.Request, split: Callable[..., Pools], own_number: int
+  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
 ) -> dict[str, client_files.ClientFiles]:
   """Chooses the clients of a private run, each by its own id and number of examples alone.
 

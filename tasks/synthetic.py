@@ -131,8 +131,8 @@ def _open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   ]
 
 
-def _keep_split(pools: splits.Pools, request: task.Request) -> splits.Pools:
-  del request  # Its seed has dealt the examples to these clients.
+def _keep_split(pools: splits.Pools, seed: int) -> splits.Pools:
+  del seed  # It has dealt the examples to these clients.
   return pools
 
 

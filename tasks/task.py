@@ -49,9 +49,10 @@ class Task:
     defaults: Value of each key of `defaults.DEFAULTS`.
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
-    split: Takes the pools and the request, returns the clients to train on, to test on and, if the
-      task has its own, to validate on, each in the order in which a run takes them. In private runs
-      a client's place must not follow from the others'.
+    split: How pools become the clients to train on and to test on. Or a function that takes the
+      pools and the request's seed, and returns the clients to train on, to test on and, if the task
+      has its own, to validate on, each in the order in which a run takes them. In private runs on
+      users' files, a client's place must not follow from the others'.
     data_set: The files of users that `open_clients` reads, for those who look for them; None if it
       reads none.
     reads: Which of `request.OPTIONAL` `open_clients` reads. The others are refused where they
@@ -85,7 +86,7 @@ class Task:
   open_clients: Callable[[Request], splits.Pools]
   defaults: Mapping[str, Union[int, float, str]]
   open_standin: Optional[Callable[[Request], splits.Pools]] = None
-  split: Callable[[splits.Pools, Request], splits.Pools] = splits.Split()
+  split: Union[splits.Split, Callable[[splits.Pools, int], splits.Pools]] = splits.Split()
   data_set: Optional[data_set_lib.DataSet] = None
   reads: Sequence[str] = ()
   min_examples: int = 0
@@ -184,7 +185,12 @@ class Task:
       ValueError: If there are fewer clients than the run asks for.
     """
     choose = splits.choose_apart if self.protects(request) else splits.choose
-    return choose(pools, request, self.split, self.clients_per_split)
+    return choose(pools, request, self._split, self.clients_per_split)
+
+  def _split(self, pools: splits.Pools, request: Request) -> splits.Pools:
+    if isinstance(self.split, splits.Split):
+      return self.split.apply(pools, request)
+    return self.split(pools, request.seed)
 
   def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:
     """Returns `open_clients` or `open_standin`, if it has a use for all that was given."""

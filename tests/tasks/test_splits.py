@@ -55,7 +55,7 @@ def test_shuffling_depends_on_the_seed_and_not_on_the_order():
 
 
 def _split(one, pools, **asked):
-  return ["".join(pool.client_ids) for pool in one(pools, task.Request("c", **asked))]
+  return ["".join(pool.client_ids) for pool in one.apply(pools, task.Request("c", **asked))]
 
 
 # What version 0.2 made of the clients a to k, and of abcd and efghi.

@@ -176,8 +176,8 @@ def _load(one, **request):
   return {split: files.client_ids for split, files in loaded.items()}
 
 
-def _keep(pools, request):
-  del request
+def _keep(pools, seed):
+  del seed
   return pools
 
 
