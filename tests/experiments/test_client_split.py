@@ -85,6 +85,7 @@ def test_one_training_client_does_not_move_others_nor_their_inputs(config, tmp_p
     "class": [(r[0], 7, *r[2:]) if own else r for r, own in zip(_rows(), is_own)],
     "gone": [row for row, own in zip(_rows(), is_own) if not own],
   }
+  members = []
   for name, rows in attacks.items():
     _write(tmp_path / "visits.csv", rows)
     other = runner.train(_private(config, tmp_path, name, **asked))
@@ -99,6 +100,10 @@ def test_one_training_client_does_not_move_others_nor_their_inputs(config, tmp_p
       # All that the noise hides: the training clients' part of ten is at most C of 30 C.
       difference = [a - b for a, b in zip(other.weights.trainable, whole.weights.trainable)]
       assert 0 < max(np.abs(d).max() for d in difference) < 1.0
+      members.append(other.weights.trainable)
+  # Whether its rows are too few or of another class: it takes part without examples.
+  for one, another in zip(*members):
+    np.testing.assert_array_equal(one, another)
 
 
 def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
