@@ -4,8 +4,10 @@ import dataclasses
 from typing import Any, Optional
 
 # Fields of a request, and flags, for which only some tasks have a use.
-TABLE_FIELDS = ("client_column", "label_column", "features", "label_kind", "model")
+TABLE_FIELDS = ("client_column", "label_column", "features", "label_kind", "classes", "model")
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
+# How clients are split: by the ids of each, or as versions up to 0.2 did it.
+BY_ID, SHUFFLED = "by_id", "shuffled"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +23,12 @@ class Request:
     num_train_clients: The number of clients to train on; 0 for the task's own number.
     num_test_clients: The number of clients to test on; 0 for the task's own number.
     validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
+    client_split: How clients are split, "by_id" or "shuffled"; None for by_id.
     client_column: The column of a table that names the clients; None for a folder with a file each.
     label_column: The column of a table that holds the labels.
     features: The columns of a table that a model reads, separated by commas; None for all others.
     label_kind: What labels are: "classes", "number", or None to tell by their values.
+    classes: The classes of a table, separated by commas; None for those that are found.
     model: The model of a table, "linear" or "mlp"; None for linear.
     standin: Whether to take generated data with the shapes of the real one.
     is_private: Whether nothing that one training client computes may depend on another's data but
@@ -41,10 +45,12 @@ class Request:
   num_train_clients: int = 0
   num_test_clients: int = 0
   validation_fraction: float = 0.0
+  client_split: Optional[str] = None
   client_column: Optional[str] = None
   label_column: Optional[str] = None
   features: Optional[str] = None
   label_kind: Optional[str] = None
+  classes: Optional[str] = None
   model: Optional[str] = None
   standin: bool = False
   is_private: bool = False
@@ -64,6 +70,19 @@ class Request:
         f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"
         " for none."
       )
+
+  @property
+  def is_shuffled(self) -> bool:
+    """Whether clients are split as versions up to 0.2 did it."""
+    return self.client_split == SHUFFLED
+
+  @property
+  def keeps_apart(self) -> bool:
+    """Whether each client of users' files is chosen and read by itself, as in private runs.
+
+    Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
+    """
+    return self.is_private and not (self.standin or self.is_shuffled)
 
   @classmethod
   def of_run(cls, config: Any, columns: str = "") -> "Request":

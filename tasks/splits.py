@@ -1,13 +1,75 @@
-"""Splits pools of clients into those to train on, to test on and to validate on."""
+"""Splits pools of clients into those to train on, to test on and to validate on.
 
-from collections.abc import Sequence
+A client's place follows from its id and the seed alone (`places`). Versions up to 0.2 drew a
+permutation of all clients instead ("shuffled"), as their runs go on to do.
+"""
+
+from collections.abc import Callable, Sequence
 import dataclasses
+from typing import Optional
 
 import numpy as np
 
+from tasks import places
+from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
 
 Pools = Sequence[client_files.ClientFiles]
+Splitter = Callable[[Pools, request_lib.Request], Pools]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """Splits pools of clients into training and test clients, each in the order of their places.
+
+  Attributes:
+    test_fraction: A client of a single pool is a test client with this probability.
+    seed: The seed by which a single pool is divided; None for the request's.
+    num_shuffled: The number of test clients of so many, where a run's clients are shuffled.
+  """
+
+  test_fraction: float = 0.5
+  seed: Optional[int] = None
+  num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
+
+  def apply(self, pools: Pools, request: request_lib.Request) -> Pools:
+    """Returns the clients to train on and to test on.
+
+    Args:
+      pools: A single pool, or the training and the test clients.
+      request: The clients that the run asks for.
+    """
+    if request.is_shuffled:
+      if len(pools) == 1 and self.seed is not None:
+        pools = self._cut(shuffle(pools, self.seed))
+      pools = shuffle(pools, request.seed)
+      return self._cut(pools) if len(pools) == 1 else pools
+    if len(pools) == 1:
+      seed = request.seed if self.seed is None else self.seed
+      pools = places.divide(
+        pools[0], self.test_fraction, seed, places.TEST, fills_sides=not request.keeps_apart
+      )
+    return [places.sort(pool, request.seed) for pool in pools]
+
+  def _cut(self, pools: Pools) -> list[client_files.ClientFiles]:
+    [pool] = pools
+    num_clients = len(pool.client_ids)
+    return cut(pool, num_clients - self.num_shuffled(num_clients))
+
+
+def shuffle(pools: Pools, seed: int) -> list[client_files.ClientFiles]:
+  """Shuffles the clients of each pool; the result does not depend on the order that they had."""
+  rng = np.random.default_rng(seed)
+  shuffled = []
+  for pool in pools:
+    ids = sorted(pool.client_ids)
+    shuffled.append(pool.subset([ids[i] for i in rng.permutation(len(ids))]))
+  return shuffled
+
+
+def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.ClientFiles]:
+  """Cuts a pool into its first clients, `num_first` of them, and the others."""
+  return [pool.subset(pool.client_ids[:num_first]), pool.subset(pool.client_ids[num_first:])]
 
 
 def drop_small_clients(
@@ -31,27 +93,6 @@ def drop_small_clients(
     f" {min_examples} examples (--min_examples_per_client)"
   )
   return dataclasses.replace(pool.subset(ids), num_dropped=num_dropped, remark=remark)
-
-
-def shuffle(pools: Pools, seed: int) -> list[client_files.ClientFiles]:
-  """Shuffles the clients of each pool; the result does not depend on the order that they had."""
-  rng = np.random.default_rng(seed)
-  shuffled = []
-  for pool in pools:
-    ids = sorted(pool.client_ids)
-    shuffled.append(pool.subset([ids[i] for i in rng.permutation(len(ids))]))
-  return shuffled
-
-
-def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.ClientFiles]:
-  """Cuts a pool into its first clients, `num_first` of them, and the others."""
-  return [pool.subset(pool.client_ids[:num_first]), pool.subset(pool.client_ids[num_first:])]
-
-
-def shuffle_and_halve(pools: Pools, seed: int) -> Pools:
-  """Shuffles each pool, then cuts a single one in half; the first half has the odd client."""
-  pools = shuffle(pools, seed)
-  return pools if len(pools) > 1 else cut(pools[0], (len(pools[0].client_ids) + 1) // 2)
 
 
 def take(
@@ -80,24 +121,129 @@ def take(
   return pool.subset(pool.client_ids[: count or own_number or num_clients])
 
 
-def hold_out(pool: client_files.ClientFiles, fraction: float) -> list[client_files.ClientFiles]:
-  """Cuts training clients into those that stay and the last ones, held out for validation.
+def hold_out(
+  pool: client_files.ClientFiles, request: request_lib.Request
+) -> list[client_files.ClientFiles]:
+  """Divides training clients into those that stay and those held out for validation.
+
+  A client is held out if its place for that purpose is below the request's `validation_fraction`,
+  in (0, 1); in a run whose clients are shuffled, the last ones are.
 
   Args:
-    pool: The training clients, in random order.
-    fraction: Fraction to hold out, in (0, 1); at least one client is.
+    pool: The training clients.
+    request: The clients that the run asks for.
 
   Returns:
     The clients that stay and those held out.
 
   Raises:
-    ValueError: If no client stays.
+    ValueError: If no client stays, or none is held out.
   """
-  num_clients = len(pool.client_ids)
-  num_kept = num_clients - max(1, round(fraction * num_clients))
-  if num_kept < 1:
-    raise ValueError(
-      f"Found validation_fraction = {fraction}, which holds out all {num_clients} training"
-      " clients; lower it or take more training clients."
+  num_clients, fraction = len(pool.client_ids), request.validation_fraction
+  if request.is_shuffled:
+    divided = cut(pool, max(0, num_clients - max(1, round(fraction * num_clients))))
+  else:
+    divided = places.divide(
+      pool, fraction, request.seed, places.VALIDATION, fills_sides=not request.keeps_apart
     )
-  return cut(pool, num_kept)
+  if request.keeps_apart:
+    divided[1] = drop_small_clients(divided[1], request.min_examples_per_client)
+  if not all(part.client_ids for part in divided):
+    which = "none" if divided[0].client_ids else "all"
+    raise ValueError(
+      f"Found validation_fraction = {fraction}, which holds out {which} of the {num_clients}"
+      f" training clients{divided[1].remark}; expected some of them: change it or the --seed, or"
+      " take more training clients."
+    )
+  return divided
+
+
+def choose(
+  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
+) -> dict[str, client_files.ClientFiles]:
+  """Chooses a run's clients from pools of all.
+
+  Args:
+    pools: The clients.
+    request: The clients that the run asks for, with the least number of examples of each.
+    split: Takes pools and the request, returns the clients to train on, to test on and, if the task
+      has its own, to validate on.
+    own_number: The task's own number of training clients, and of test clients; 0 for all.
+
+  Returns:
+    The clients by the names of splits.
+
+  Raises:
+    ValueError: If there are fewer clients than the run asks for.
+  """
+  pools = [drop_small_clients(pool, request.min_examples_per_client) for pool in pools]
+  train, test, *validation = split(pools, request)
+  _check_sides(train, test, request)
+  train = take(train, request.num_train_clients, own_number, "training")
+  test = take(test, request.num_test_clients, own_number, "test")
+  return _by_name(train, test, validation, request)
+
+
+def choose_apart(
+  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
+) -> dict[str, client_files.ClientFiles]:
+  """Chooses the clients of a private run, each by its own id and number of examples alone.
+
+  All training clients are taken. Those with too few examples are members without examples: they
+  count, and may be drawn. So if one client's examples are replaced or removed, nothing changes but
+  what that client itself has; and if a client comes or goes, nothing but the number of clients.
+  Test and validation clients are not protected: they are dropped and taken by number, which changes
+  nothing among training clients.
+
+  Args, returns: As `choose`; a client's place by `split` must not follow from the others'.
+
+  Raises:
+    ValueError: As `choose`, or if the run asks for a number of training clients.
+  """
+  if request.num_train_clients:
+    raise ValueError(
+      f"Found --num_train_clients={request.num_train_clients} in a private run; expected all"
+      " training clients, as it follows from the others who is among the first: leave it out."
+    )
+  # Errors, too, say nothing of the sizes of training clients.
+  pools = [dataclasses.replace(pool, num_dropped=None, remark="") for pool in pools]
+  train, *others = split(pools, request)
+  least = request.min_examples_per_client
+  test, *validation = [drop_small_clients(pool, least) for pool in others]
+  _check_sides(train, test, request)
+  test = take(test, request.num_test_clients, own_number, "test")
+  chosen = _by_name(train, test, validation, request)
+  return {**chosen, "train": dataclasses.replace(chosen["train"], min_examples=least)}
+
+
+def _check_sides(
+  train: client_files.ClientFiles, test: client_files.ClientFiles, request: request_lib.Request
+) -> None:
+  """Raises a `ValueError` unless there are clients to train on and clients to test on."""
+  if train.client_ids and test.client_ids:
+    return
+  remark = (test if train.client_ids else train).remark
+  raise ValueError(
+    f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on and"
+    f" {len(test.client_ids)} to test on{remark}; expected at least one of either:"
+    f" {'lower --min_examples_per_client, or ' if remark else ''}"
+    f"{'take another --seed, or ' if request.keeps_apart else ''}get more data."
+  )
+
+
+def _by_name(
+  train: client_files.ClientFiles,
+  test: client_files.ClientFiles,
+  validation: Pools,
+  request: request_lib.Request,
+) -> dict[str, client_files.ClientFiles]:
+  """Returns clients by the names of splits; `validation` are those of a task's own, if any."""
+  if not request.validation_fraction:
+    return {"train": train, **dict(zip(["validation"], validation)), "test": test}
+  if validation:
+    raise ValueError(
+      f"Found validation_fraction = {request.validation_fraction}; leave it at 0, since the task"
+      f" has {len(validation[0].client_ids)} validation clients of its own."
+    )
+  train, held_out = hold_out(train, request)
+  return {"train": train, "test": test, "validation": held_out}

@@ -49,16 +49,18 @@ class Task:
     defaults: Value of each key of `defaults.DEFAULTS`.
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
-    split: Takes the pools and the request's seed, returns the clients to train on, to test on and,
-      if the task has its own, to validate on, each in the order in which a run takes them.
+    split: How pools become the clients to train on and to test on. Or a function that takes the
+      pools and the request's seed, and returns the clients to train on, to test on and, if the task
+      has its own, to validate on, each in the order in which a run takes them. In private runs on
+      users' files, a client's place must not follow from the others'.
     data_set: The files of users that `open_clients` reads, for those who look for them; None if it
       reads none.
     reads: Which of `request.OPTIONAL` `open_clients` reads. The others are refused where they
       are given.
     min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
-      the task keeps all, and refuses to be told otherwise.
+      the task keeps all, and refuses to be told otherwise. See `protects`.
     clients_per_split: Number of training clients, and of test clients, unless the request says
-      otherwise; 0 for all, which are taken also if there are fewer.
+      otherwise; 0 for all, which are taken also if there are fewer. See `protects`.
     model_takes_clients: Whether `build_model` also takes `clients`, the `ClientFiles` of a split,
       as a keyword; for models whose size follows from the user's files. Without it, such a model is
       that of the paper.
@@ -84,7 +86,7 @@ class Task:
   open_clients: Callable[[Request], splits.Pools]
   defaults: Mapping[str, Union[int, float, str]]
   open_standin: Optional[Callable[[Request], splits.Pools]] = None
-  split: Callable[[splits.Pools, int], splits.Pools] = splits.shuffle_and_halve
+  split: Union[splits.Split, Callable[[splits.Pools, int], splits.Pools]] = splits.Split()
   data_set: Optional[data_set_lib.DataSet] = None
   reads: Sequence[str] = ()
   min_examples: int = 0
@@ -106,6 +108,20 @@ class Task:
         f"Task {self.name!r} has error = {self.error!r}; expected one of {', '.join(ERRORS)}."
       )
     object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
+
+  def protects(self, request: Request) -> bool:
+    """Returns whether nothing that a run is given may follow from two clients' data together.
+
+    It is so in private runs on users' files. Who trains, and with which examples, then is a
+    function of each client's own id and data: all training clients are taken, and those with too
+    few examples are members without examples.
+    """
+    return request.keeps_apart and "data_dir" in self.reads
+
+  @property
+  def follows_client_split(self) -> bool:
+    """Whether clients are split as a request's `client_split` says."""
+    return isinstance(self.split, splits.Split)
 
   def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
     """Loads the clients of a run.
@@ -168,30 +184,13 @@ class Task:
     Raises:
       ValueError: If there are fewer clients than the run asks for.
     """
-    pools = [splits.drop_small_clients(pool, request.min_examples_per_client) for pool in pools]
-    train, test, *own_validation = self.split(pools, request.seed)
-    if not (train.client_ids and test.client_ids):
-      remark = (test if train.client_ids else train).remark
-      raise ValueError(
-        f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on"
-        f" and {len(test.client_ids)} to test on{remark}; expected at least one of either:"
-        f" {'lower --min_examples_per_client, or ' if remark else ''}get more data."
-      )
-    own_number = self.clients_per_split
-    train = splits.take(train, request.num_train_clients, own_number, "training")
-    test = splits.take(test, request.num_test_clients, own_number, "test")
-    if own_validation:
-      [validation] = own_validation
-      if request.validation_fraction:
-        raise ValueError(
-          f"Found validation_fraction = {request.validation_fraction}; leave it at 0, since the"
-          f" {self.name} task has {len(validation.client_ids)} validation clients of its own."
-        )
-      return {"train": train, "validation": validation, "test": test}
-    if not request.validation_fraction:
-      return {"train": train, "test": test}
-    train, validation = splits.hold_out(train, request.validation_fraction)
-    return {"train": train, "test": test, "validation": validation}
+    choose = splits.choose_apart if self.protects(request) else splits.choose
+    return choose(pools, request, self._split, self.clients_per_split)
+
+  def _split(self, pools: splits.Pools, request: Request) -> splits.Pools:
+    if isinstance(self.split, splits.Split):
+      return self.split.apply(pools, request)
+    return self.split(pools, request.seed)
 
   def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:
     """Returns `open_clients` or `open_standin`, if it has a use for all that was given."""

@@ -31,22 +31,25 @@ class _NotEightBitError(Exception):
   """Pixels aren't multiples of 1 / 255; conversion goes on in float32."""
 
 
-def _quantize(all_writers: Iterable) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
   for writer, x, y in all_writers:
     levels = np.rint(x * writers.LEVELS)
-    if np.max(np.abs(levels / writers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
+    if not rounds and np.max(np.abs(levels / writers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
       raise _NotEightBitError()
     yield writer, levels.astype(np.uint8), y
 
 
 def _open_or_convert(
-  cache_dir: str, name: str, paths: list[str], iterate: Callable[[], Iterable]
+  request: task.Request, name: str, paths: list[str], iterate: Callable[[], Iterable]
 ) -> client_files.ClientFiles:
   """Opens the client files of some source files, after converting them on first use.
 
+  In private runs pixels are rounded where they are not multiples of 1 / 255: kept as they are, they
+  would change the type of all writers' pixels, and their last bits.
+
   Args:
-    cache_dir: Where the client files are kept.
+    request: Its `cache_dir` is where the client files are kept.
     name: Tells caches of one source apart.
     paths: The source files; a change of any of them makes another cache.
     iterate: Returns the writers of these files.
@@ -55,14 +58,23 @@ def _open_or_convert(
     The files of all writers.
   """
   fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
-  directory = os.path.join(cache_dir, f"emnist_{name}_{fingerprint}")
-  try:
+  directory = os.path.join(request.cache_dir, f"emnist_{name}_{fingerprint}")
+
+  def open_quantized(directory: str, rounds: bool) -> client_files.ClientFiles:
     return client_files.open_or_write_client_files(
-      directory, lambda: _quantize(iterate()), x_scale=1 / writers.LEVELS
+      directory, lambda: _quantize(iterate(), rounds), x_scale=1 / writers.LEVELS
     )
+
+  try:
+    opened = open_quantized(directory, False)
   except _NotEightBitError:
+    if request.keeps_apart:
+      return open_quantized(f"{directory}_rounded", True)
     logging.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
     return client_files.open_or_write_client_files(directory, iterate)
+  if request.keeps_apart and opened.x_dtype != "uint8":
+    return open_quantized(f"{directory}_rounded", True)
+  return opened
 
 
 def decompress(path: str, target: str) -> None:
@@ -126,13 +138,13 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
       os.remove(decompressed)
 
 
-def _open_file(cache_dir: str, path: str) -> client_files.ClientFiles:
+def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
   """Opens the writers of a file that holds all, such as TFF's database, compressed or not."""
   if not path.endswith((".lzma", ".xz")):
-    return _open_or_convert(cache_dir, "all", [path], lambda: readers.iterate_file(path))
+    return _open_or_convert(request, "all", [path], lambda: readers.iterate_file(path))
   fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
-  decompressed = os.path.join(cache_dir, f"emnist_{fingerprint}.sqlite")
-  return _open_or_convert(cache_dir, "all", [path], lambda: _iterate_compressed(path, decompressed))
+  decompressed = os.path.join(request.cache_dir, f"emnist_{fingerprint}.sqlite")
+  return _open_or_convert(request, "all", [path], lambda: _iterate_compressed(path, decompressed))
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
@@ -151,13 +163,13 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     ValueError: If the data is missing or not what it should be.
   """
   if not request.data_dir:
-    return [_open_file(request.cache_dir, download(request.cache_dir))]
+    return [_open_file(request, download(request.cache_dir))]
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     if name == "all":
-      return _open_file(request.cache_dir, *paths)
+      return _open_file(request, *paths)
     iterate = functools.partial(readers.iterate_leaf, paths)
-    return _open_or_convert(request.cache_dir, name, paths, iterate)
+    return _open_or_convert(request, name, paths, iterate)
 
   return readers.DATA_SET.open(request.data_dir, open_files)
 

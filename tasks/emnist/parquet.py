@@ -53,8 +53,9 @@ def _decode(path: str, writer: str, pngs: list[Any]) -> np.ndarray:
 def iterate(path: str) -> Iterator[writers.Writer]:
   """Yields the writers of the file, sorted.
 
-  Paper is the most frequent half of the levels: where that of the first writer is black, as in
-  EMNIST's own files, all images are turned into paper = 1.0 and ink = 0.0.
+  Paper is the most frequent half of a writer's levels: where that is black, as in EMNIST's own
+  files, the writer's images are turned into paper = 1.0 and ink = 0.0. So no writer's images follow
+  from another's.
 
   Args:
     path: The Parquet file.
@@ -73,10 +74,8 @@ def iterate(path: str) -> Iterator[writers.Writer]:
     raise _not_femnist(path, "has columns that cannot be read") from e
   if any(not isinstance(name, str) for name in names):
     raise _not_femnist(path, "has rows without a writer_id")
-  is_paper_black = None
   for name, rows in writers.rows_of_each(names):
     levels = _decode(path, name, pngs.take(rows).to_pylist())
-    if is_paper_black is None:
-      is_paper_black = np.median(levels) < writers.LEVELS / 2
+    is_paper_black = np.median(levels) < writers.LEVELS / 2
     x = writers.LEVELS - levels if is_paper_black else levels
     yield writers.check(path, name, writers.from_levels(x), labels[rows])

@@ -27,13 +27,6 @@ _COHORT = 100
 _LEARNING_RATE = 0.1
 
 
-def _split(pools: splits.Pools, seed: int) -> splits.Pools:
-  """Shuffles the clients and cuts off those to test on, at least one."""
-  [pool] = splits.shuffle(pools, seed)
-  num_clients = len(pool.client_ids)
-  return splits.cut(pool, num_clients - max(1, round(_TEST_FRACTION * num_clients)))
-
-
 def _open(request: task.Request) -> tuple[client_files.ClientFiles, summary.Summary]:
   """Opens all clients of a table, by the split of this task."""
   least = request.min_examples_per_client or _OWN.min_examples
@@ -109,7 +102,9 @@ _OWN = task.Task(
   build_model=_build_linear_model,
   model_takes_clients=True,
   open_clients=_open_clients,
-  split=_split,
+  split=splits.Split(
+    _TEST_FRACTION, num_shuffled=lambda num_clients: max(1, round(_TEST_FRACTION * num_clients))
+  ),
   adapt=_adapt,
   reads=("data_dir", *request_lib.TABLE_FIELDS),
   min_examples=1,

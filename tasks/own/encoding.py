@@ -43,19 +43,25 @@ class Encoding:
     """Returns JSON, from which `from_text` makes the same encoding, to the last bit."""
     return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
-  def check_fits(self, columns: columns_lib.Columns, label_kind: Optional[str]) -> None:
+  def check_fits(
+    self, columns: columns_lib.Columns, label_kind: Optional[str], classes: Optional[str]
+  ) -> None:
     """Raises a `ValueError` unless a run that asks for these columns can take this encoding over.
 
     Args:
       columns: The columns that the user wants.
       label_kind: What the user wants labels to be; None for either.
+      classes: The classes that the user names; None for any.
     """
     names = {feature.name for feature in self.features}
+    label = self.label
+    named = labels_lib.of_names(label.name, classes, label_kind) if classes else label
     wanted = set(columns.features) - set(self.dropped) if columns.are_named else names
     for flag, found, expected in (
       ("features", ",".join(sorted(wanted)), ",".join(sorted(names))),
-      ("label_column", columns.label, self.label.name),
-      ("label_kind", label_kind or self.label.kind, self.label.kind),
+      ("label_column", columns.label, label.name),
+      ("label_kind", label_kind or label.kind, label.kind),
+      ("classes", ",".join(named.classes), ",".join(label.classes)),
     ):
       if found != expected:
         raise ValueError(
@@ -93,6 +99,7 @@ def fit(
   frame: pd.DataFrame,
   columns: columns_lib.Columns,
   label_kind: Optional[str],
+  classes: Optional[str],
   reference: np.ndarray,
 ) -> tuple[Encoding, dict[str, str]]:
   """Finds out what the columns of a table become.
@@ -101,6 +108,7 @@ def fit(
     frame: All rows.
     columns: The columns that the user wants.
     label_kind: What labels are to be; None to tell by their values.
+    classes: The classes that the user names; None to find them.
     reference: bool [rows], the rows of the reference clients.
 
   Returns:
@@ -109,7 +117,10 @@ def fit(
   Raises:
     ValueError: If the labels, or a column that the user named, cannot be used, or no column can.
   """
-  label = labels_lib.fit(frame[columns.label], label_kind, reference)
+  if classes:
+    label = labels_lib.of_names(columns.label, classes, label_kind)
+  else:
+    label = labels_lib.fit(frame[columns.label], label_kind, reference)
   features, remarks, dropped = [], {}, {}
   for name in columns.features:
     feature, remark = features_lib.fit(frame[name], reference)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
@@ -184,6 +184,33 @@ def read(feature: Feature, column: pd.Series) -> np.ndarray:
     )
   _check_size(feature.name, numbers)
   return numbers
+
+
+def read_apart(feature: Feature, column: pd.Series) -> np.ndarray:
+  """Reads a column of texts as `read` does, but each value by itself.
+
+  Args:
+    feature: What the column became.
+    column: Its values, texts or missing.
+
+  Returns:
+    float64 [rows], as `read`; NaN for numbers that are none, infinite or too large, too.
+  """
+  if feature.kind == CATEGORY:
+    return read(feature, column)
+  codes, values = pd.factorize(column)
+  truth = _TRUTH if feature.kind == "boolean" else {}
+  found = [truth.get(str(value).lower(), number_of(value)) for value in values]
+  return np.array([*found, np.nan], np.float64)[codes]
+
+
+def number_of(value: Any) -> float:
+  """Returns the number of a text; NaN if it is none, infinite or too large."""
+  try:
+    number = float(value)
+  except (ValueError, TypeError):
+    return np.nan
+  return number if abs(number) <= LARGEST else np.nan
 
 
 def encode(features: Sequence[Feature], raw: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import contextlib
+import csv
 import dataclasses
 from typing import Any, Optional
 
@@ -79,6 +80,21 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
   return Label(name, tuple(map(_name, found)))
 
 
+def of_names(name: str, classes: str, kind: Optional[str]) -> Label:
+  """Returns classes that the user names, separated by commas, in their order.
+
+  Raises:
+    ValueError: If there are fewer than two, or one twice, or numbers are wanted.
+  """
+  found = tuple(next(csv.reader([classes])))
+  if kind == NUMBER or not 2 <= len(set(found)) == len(found) <= _MOST_CLASSES:
+    raise ValueError(
+      f"Found --classes={classes}; expected two classes or more, each once, and no"
+      " --label_kind=number: name all that labels may be, or leave it out."
+    )
+  return Label(name, found)
+
+
 def _fit_number(name: str, seen: np.ndarray) -> Label:
   mean, std = float(seen.mean()), float(seen.std())
   if not std:
@@ -120,6 +136,28 @@ def read(label: Label, column: pd.Series) -> np.ndarray:
       " or train on a table that has these classes."
     )
   return found[rows]
+
+
+def read_apart(label: Label, column: pd.Series) -> np.ndarray:
+  """Reads a column of texts as `read` does, but each label by itself.
+
+  Args:
+    label: What the labels became.
+    column: Their values, texts or missing.
+
+  Returns:
+    float64 [rows], what `read` returns, within 1e6 for numbers; NaN for what is none of its labels.
+  """
+  codes, values = pd.factorize(column)
+  if label.classes:
+    numbers_of = {name: number for number, name in enumerate(label.classes)}
+    places = np.array([_find(value, numbers_of) for value in values], np.float64)
+    found = np.where(places < 0, np.nan, places)
+  else:
+    numbers = np.array([features.number_of(value) for value in values], np.float64)
+    limit = features.LARGEST_INPUT
+    found = np.clip((numbers - label.mean) / label.std, -limit, limit)
+  return np.append(found, np.nan)[codes]
 
 
 def _find(value: Any, numbers_of: Mapping[str, int]) -> int:

@@ -144,8 +144,17 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   )
 
 
+def _text(value: Any) -> str:
+  """Returns the text of a value, the same for a number whatever the type of its column."""
+  return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
 def read(
-  paths: Sequence[str], client_column: Optional[str], texts: Sequence[str] = ()
+  paths: Sequence[str],
+  client_column: Optional[str],
+  texts: Sequence[str] = (),
+  *,
+  all_texts: bool = False,
 ) -> pd.DataFrame:
   """Reads a table.
 
@@ -153,8 +162,9 @@ def read(
     paths: Its files.
     client_column: The column of clients, which stays text; None for the files' names, which become
       the column `FILE_NAME`.
-
     texts: Other columns that stay text, whatever their values look like.
+    all_texts: Whether all columns are text, so that how a value is read follows from it alone. A
+      column's type follows from all of its values.
 
   Returns:
     All columns; numbers are float64, int64 or bool where all that is there is a number, the rest is
@@ -166,14 +176,19 @@ def read(
   names = columns_of(paths)
   na_values = {name: list(_MISSING) for name in names if name != client_column}
   # A column's type is that of all its files: so types of many files are told when all are there.
-  dtype = {name: str for name in (client_column, *texts)} if len(paths) == 1 else str
+  is_typed = len(paths) == 1 and not all_texts
+  dtype = {name: str for name in (client_column, *texts)} if is_typed else str
   tables, owners = [], []
   for path in paths:
     with _reading(path):
       if path.endswith(".parquet"):
         # Without threads, which a fork of this process would lack.
         whole_file = parquet.read_table(path, use_threads=False)
-        table = whole_file.to_pandas(use_threads=False, ignore_metadata=True)
+        table = whole_file.to_pandas(
+          use_threads=False, ignore_metadata=True, integer_object_nulls=all_texts
+        )
+        if all_texts:
+          table = table.apply(lambda column: column.astype(object).map(_text, na_action="ignore"))
       else:
         table = pd.read_csv(
           path,

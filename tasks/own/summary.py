@@ -91,7 +91,7 @@ class Summary:
     if not label.classes:
       return f"{said} numbers, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
-    shares = [f"{name} {100 * rows / self.rows:.1f} %" for name, rows in counted]
+    shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
     return f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
 
 

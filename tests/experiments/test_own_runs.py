@@ -10,7 +10,7 @@ import tensorflow as tf
 _COLUMNS = ("--client_column=site", "--label_column=outcome")
 
 
-def _write(path, *, shift=0.0, number=False, wards="ab", prefix="s"):
+def _write(path, *, shift=0.0, number=False, wards="ab", prefix="z"):
   """Twelve clients; the sign of v tells the outcome, for a third of them less so."""
   rng = np.random.default_rng(0)
   lines = ["site,outcome,v,w"]
@@ -131,7 +131,7 @@ def _evaluate(lab, run, table, *flags):
 def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
   run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
   table = lab.folder / "later.csv"
-  _write(table, shift=3.0, wards="ca", prefix="t")  # An unknown category comes first.
+  _write(table, shift=3.0, wards="ca", prefix="w")  # An unknown category comes first.
   later, x = _inputs_by_hand(run, lab.folder / "visits.csv", table)
   weights = np.load(run / "weights.npz")
   scores = (x @ weights["trainable_0"] + weights["trainable_1"])[:, 0]
@@ -147,7 +147,9 @@ def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
   # A single client that came later.
   head, *lines = table.read_text().splitlines(keepends=True)
   alone = lab.folder / "one_later.csv"
-  alone.write_text(head + "".join(line for line in lines if found["client_id"][0] in line))
+  alone.write_text(
+    head + "".join(line for line in lines if line.startswith(f"{found['client_id'][0]},"))
+  )
   np.testing.assert_allclose(
     _evaluate(lab, run, alone, "--split=all")["error"], found["error"][0], atol=1e-9
   )
@@ -156,7 +158,7 @@ def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
 def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):
   run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
   table = lab.folder / "later_costs.csv"
-  _write(table, shift=3.0, number=True, wards="ba", prefix="t")
+  _write(table, shift=3.0, number=True, wards="ba", prefix="w")
   later, x = _inputs_by_hand(run, lab.folder / "costs.csv", table)
   v, a, w, b = (np.load(run / "weights.npz")[f"trainable_{i}"] for i in range(4))
   predicted = (np.maximum(x @ v + a, 0) @ w + b)[:, 0]

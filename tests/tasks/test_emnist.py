@@ -57,12 +57,15 @@ def test_leaf_keeps_its_own_split(leaf_dir, cache_dir):
   assert splits["train"].num_examples.sum() == 304
 
 
-def test_a_database_is_cut_in_half_by_seed(sqlite_dir, cache_dir, writers):
+@pytest.mark.parametrize("client_split", [None, "shuffled"])
+def test_a_database_is_divided_by_seed(client_split, sqlite_dir, cache_dir, writers):
   train_sets = set()
   for seed in range(5):
-    splits = emnist_fixtures.load(sqlite_dir, cache_dir, seed=seed)
+    asked = dict(seed=seed, client_split=client_split)
+    splits = emnist_fixtures.load(sqlite_dir, cache_dir, **asked)
     train, test = (set(splits[split].client_ids) for split in ("train", "test"))
-    assert train | test == set(writers) - {"f0003"} and len(train) == len(test) == 3
+    assert train | test == set(writers) - {"f0003"} and not train & test and train and test
+    assert client_split is None or len(train) == 3
     train_sets.add(frozenset(train))
   assert len(train_sets) > 1
 
@@ -103,6 +106,34 @@ def test_pixels_of_more_than_eight_bits_are_kept(tmp_path):
   np.testing.assert_array_equal(x.reshape(-1, 784), pixels.astype(np.float32))
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_in_private_runs_no_writers_pixels_change_those_of_others(tmp_path, writers, is_cached):
+  """One writer's pixels are no multiples of 1/255, for which a public run keeps floats of all."""
+  half = [dict(list(writers.items())[:4]), dict(list(writers.items())[4:])]
+  found = []
+  for name in ("whole", "other"):
+    data_dir = emnist_fixtures.write_leaf(tmp_path / name, *half)
+    if name == "other":
+      path = data_dir / "train" / "all_data_train.json"
+      content = json.loads(path.read_text())
+      content["user_data"]["f0000"]["x"][0][0] = 0.7123
+      path.write_text(json.dumps(content))
+      if is_cached:
+        public = emnist_fixtures.load(data_dir, tmp_path / "cache")
+        assert public["train"].x_dtype == "float32"
+    splits = emnist_fixtures.load(data_dir, tmp_path / "cache", is_private=True)
+    # Who has too few is a member without examples.
+    train = splits["train"]
+    assert set(train.client_ids) == set(half[0])
+    indices = {i: train.handle(i, (0, 0))["index"] for i in train.client_ids}
+    assert {i for i, index in indices.items() if index < 0} == {"f0003"}
+    found.append(by_writer(splits))
+  whole, other = found
+  assert not np.array_equal(whole.pop("f0000")[0], other.pop("f0000")[0])
+  for writer in whole:
+    assert whole[writer][0].tobytes() == other[writer][0].tobytes()
+
+
 def test_seed_and_numbers_choose_the_writers(leaf_dir, cache_dir):
   first = emnist_fixtures.load(leaf_dir, cache_dir, num_train_clients=2, num_test_clients=1)
   assert [len(first[split].client_ids) for split in ("train", "test")] == [2, 1]
@@ -137,8 +168,9 @@ def test_the_least_number_of_images_can_be_chosen(sqlite_dir, cache_dir, writers
 def test_validation_writers_are_held_out_of_training(leaf_dir, cache_dir):
   whole = emnist_fixtures.load(leaf_dir, cache_dir)
   parts = emnist_fixtures.load(leaf_dir, cache_dir, validation_fraction=0.3)
-  assert whole["train"].client_ids == parts["train"].client_ids + parts["validation"].client_ids
-  assert len(parts["validation"].client_ids) == 1
+  train, held_out = (parts[split].client_ids for split in ("train", "validation"))
+  assert [i for i in whole["train"].client_ids if i not in held_out] == list(train)
+  assert sorted(whole["train"].client_ids) == sorted(train + held_out) and held_out
   assert parts["test"].client_ids == whole["test"].client_ids
 
 
@@ -250,7 +282,7 @@ def test_too_few_writers(tmp_path):
     (dict(num_test_clients=4), "3 test clients but 4"),
     (dict(num_test_clients=-1), "num_test_clients = -1"),
     (dict(validation_fraction=1.5), "validation_fraction = 1.5"),
-    (dict(num_train_clients=1, validation_fraction=0.5), "holds out all 1"),
+    (dict(num_train_clients=1, validation_fraction=0.5), "of the 1 training clients"),
   ],
 )
 def test_wrong_arguments_are_named(leaf_dir, cache_dir, changes, message):
@@ -280,11 +312,9 @@ def test_real_handwriting_in_both_formats(kind, shared_dir, tmp_path):
     stdout=subprocess.DEVNULL,
   )
   splits = emnist_fixtures.load(tmp_path / kind, tmp_path / "cache", validation_fraction=0.2)
-  assert {name: len(files.client_ids) for name, files in splits.items()} == {
-    "train": 8,
-    "validation": 2,
-    "test": 10,
-  }
+  sizes = {name: len(files.client_ids) for name, files in splits.items()}
+  assert set(sizes) == {"train", "validation", "test"} and sum(sizes.values()) == 20
+  assert 5 <= sizes["test"] <= 15 and 1 <= sizes["validation"] <= 6
   source = np.load(shared_dir / "data" / "handwriting_by_writer.npz")
   rows_of = {
     f"f{writer:04d}": slice(start, end)

@@ -78,6 +78,21 @@ def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
   _assert_the_same(tmp_path, _handwriting(shared_dir / "data" / "handwriting_by_writer.npz"))
 
 
+def test_one_writers_images_do_not_turn_those_of_others(tmp_path):
+  writers = _synthetic()
+  first = min(writers)  # By which it was once decided whether paper is black.
+  turned = {**writers, first: (255 - writers[first][0], writers[first][1])}
+  whole, other = (
+    {w: x.tobytes() for w, x, _ in readers.iterate_file(str(path))}
+    for path in (
+      emnist_fixtures.write_parquet(tmp_path / "whole.parquet", writers),
+      emnist_fixtures.write_parquet(tmp_path / "other.parquet", turned),
+    )
+  )
+  del whole[first], other[first]
+  assert whole == other and len(whole) == 2
+
+
 def _assert_wrong(path, *parts):
   with pytest.raises(ValueError) as error:
     list(readers.iterate_file(str(path)))

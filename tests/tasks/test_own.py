@@ -13,6 +13,7 @@ from tasks import models
 from tasks import task
 from tasks.own import conversion
 from tasks.own import features
+from tasks.own import table as table_lib
 
 _NUM_CLIENTS = 12
 
@@ -49,7 +50,8 @@ def ask(tmp_path, table):
     elif frame is not None:
       frame.to_csv(path, index=False)
     columns = dict(client_column="site", label_column="outcome")
-    request = dict(cache_dir=str(tmp_path / "cache"), data_dir=str(path), **columns)
+    # Two clients of each dozen are to test on, and two for validation.
+    request = dict(cache_dir=str(tmp_path / "cache"), data_dir=str(path), seed=14, **columns)
     wanted = task.Request(**{**request, **changes})
     return tasks.get_task("own").for_request(wanted), wanted
 
@@ -188,7 +190,7 @@ def test_columns_of_a_run_are_carried_out_on_a_later_table(ask, table):
 def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, monkeypatch):
   one, request = ask()
   way = one.preprocessing(request)
-  monkeypatch.setattr(conversion, "_Table", None)  # Nothing is converted again.
+  monkeypatch.setattr(table_lib, "Table", None)  # Nothing is converted again.
   same, request = ask(columns=one.columns)
   assert same.load_clients(request)["test"].directory.startswith(request.cache_dir)
   assert same.description == one.description and same.data_digest == one.data_digest
@@ -313,7 +315,7 @@ def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monke
   directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
   directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
   assert len(set(directories)) == len(directories)
-  monkeypatch.setattr(conversion, "_Table", None)  # Nothing is converted again.
+  monkeypatch.setattr(table_lib, "Table", None)  # Nothing is converted again.
   assert open_directory() == first
   described = ask()[0].description
   assert "102 examples of 12 clients (site)" in described

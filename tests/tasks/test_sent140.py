@@ -1,5 +1,6 @@
 """Sent140 tasks: which users there are, what becomes of a tweet, and what is kept on disk."""
 
+import csv
 import json
 import logging
 import os
@@ -133,7 +134,8 @@ def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
 
 
 def test_an_odd_number_leaves_one_more_to_test_on(csv_dir, cache_dir):
-  splits = sent140_fixtures.load("sent140_linear", csv_dir, cache_dir, min_examples_per_client=49)
+  asked = dict(min_examples_per_client=49, client_split="shuffled")
+  splits = sent140_fixtures.load("sent140_linear", csv_dir, cache_dir, **asked)
   assert [len(splits[split].client_ids) for split in ("train", "test")] == [3, 4]
 
 
@@ -161,6 +163,30 @@ def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
   )
 
 
+def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tmp_path):
+  def load(folder):
+    found = {}
+    splits = sent140_fixtures.load("sent140_linear", folder, cache_dir, is_private=True, seed=1)
+    for split, files in splits.items():
+      x, y, offsets = files.load()
+      for user, start, end in zip(files.client_ids, offsets, offsets[1:]):
+        found[split, user] = x[start:end].tobytes(), y[start:end].tobytes()
+    return found
+
+  whole = load(csv_dir)
+  [fallen, *_] = [user for split, user in whole if split == "train"]
+  with open(csv_dir / readers.CSV_NAME, encoding="latin-1", newline="") as file:
+    rows = list(csv.reader(file))
+  of_user = [row for row in rows if row[4] == fallen]
+  for left_out in (of_user[:1] + of_user[-20:], of_user):
+    folder = tmp_path / f"{len(left_out)}"
+    folder.mkdir()
+    sent140_fixtures.with_glove(folder)
+    with open(folder / readers.CSV_NAME, "w", encoding="latin-1", newline="") as file:
+      csv.writer(file, quoting=csv.QUOTE_ALL).writerows(r for r in rows if r not in left_out)
+    assert load(folder) == {who: data for who, data in whole.items() if who[1] != fallen}
+
+
 def test_seed_and_numbers_choose_among_a_half(csv_dir, cache_dir):
   everyone = sent140_fixtures.load("sent140_linear", csv_dir, cache_dir)
   taken = set()
@@ -177,7 +203,9 @@ def test_seed_and_numbers_choose_among_a_half(csv_dir, cache_dir):
 def test_validation_users_are_held_out_of_training(leaf_dir, cache_dir):
   whole = sent140_fixtures.load("sent140_linear", leaf_dir, cache_dir)
   parts = sent140_fixtures.load("sent140_linear", leaf_dir, cache_dir, validation_fraction=0.3)
-  assert whole["train"].client_ids == parts["train"].client_ids + parts["validation"].client_ids
+  train, held_out = (parts[split].client_ids for split in ("train", "validation"))
+  assert [i for i in whole["train"].client_ids if i not in held_out] == list(train)
+  assert sorted(whole["train"].client_ids) == sorted(train + held_out) and held_out
   assert parts["test"].client_ids == whole["test"].client_ids
 
 
@@ -293,7 +321,7 @@ def test_a_single_user_cannot_be_cut_in_half(users, tmp_path):
     (dict(num_train_clients=4), "3 training clients, without the 1 of 4 clients that have fewer"),
     (dict(num_test_clients=4), "3 test clients but 4"),
     (dict(validation_fraction=1.0), "validation_fraction = 1.0"),
-    (dict(validation_fraction=0.9), "holds out all 3"),
+    (dict(num_train_clients=1, validation_fraction=0.9), "of the 1 training clients"),
     (dict(glove="nowhere.txt"), "nowhere.txt"),
   ],
 )

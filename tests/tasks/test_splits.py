@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+import tasks
+from tasks import places
 from tasks import splits
+from tasks import task
 from tff_superquantile.simulation import client_files
 
 
@@ -51,14 +54,62 @@ def test_shuffling_depends_on_the_seed_and_not_on_the_order():
   assert any(first.client_ids != second.client_ids for first, second in pairs)
 
 
-@pytest.mark.parametrize("num_clients, num_train", [(1, 1), (2, 1), (5, 3)])
-def test_a_single_pool_is_halved(num_clients, num_train):
-  pool = _pool_of("abcde"[:num_clients])
-  train, test = splits.shuffle_and_halve([pool], 3)
-  assert len(train.client_ids) == num_train
-  assert sorted(train.client_ids + test.client_ids) == sorted(pool.client_ids)
-  two = splits.shuffle_and_halve([pool, pool], 3)
-  assert [sorted(pool.client_ids) for pool in two] == [sorted(pool.client_ids)] * 2
+def _split(one, pools, **asked):
+  return ["".join(pool.client_ids) for pool in one.apply(pools, task.Request("c", **asked))]
+
+
+# What version 0.2 made of the clients a to k, and of abcd and efghi.
+_SHUFFLED = {
+  "emnist_linear": (["eghcad", "fkjib"], ["jhacbe", "gkfdi"]),
+  "own": (["eghcadfkj", "ib"], ["jhacbegkf", "di"]),
+  "sent140_linear": (["ekhac", "idfbgj"], ["kecha", "gjbfdi"]),
+}
+
+
+@pytest.mark.parametrize("name", _SHUFFLED)
+def test_runs_of_before_go_on_with_their_own_split(name):
+  split = tasks.get_task(name).split
+  for seed, expected in zip((0, 3), _SHUFFLED[name]):
+    for private in (False, True):
+      asked = dict(seed=seed, client_split="shuffled", is_private=private)
+      assert _split(split, [_pool_of("kbcdaefghij")], **asked) == expected
+      two = [_pool_of("dcba"), _pool_of("efghi")]
+      assert _split(split, two, **asked) == [["cabd", "gihfe"], ["dcba", "hegfi"]][seed == 3]
+  request = task.Request("c", validation_fraction=0.3, client_split="shuffled")
+  held_out = [pool.client_ids for pool in splits.hold_out(_pool_of("abcdefghijk"), request)]
+  assert held_out == [tuple("abcdefgh"), tuple("ijk")]
+
+
+def test_clients_are_split_by_their_places():
+  pool = _pool_of("abcdefghij")
+  of_test = {i: places.place(i, 5, "test") for i in pool.client_ids}
+  ordered = sorted(of_test, key=of_test.get)
+  num_test = sum(value < 0.3 for value in of_test.values())
+  expected = ["".join(ordered[num_test:]), "".join(ordered[:num_test])]
+  assert _split(splits.Split(0.3), [pool], seed=5) == expected and 0 < num_test < 10
+  # A seed of the task's own divides; the request's orders.
+  fixed = splits.Split(0.3, seed=5)
+  for seed in (0, 1):
+    found = _split(fixed, [pool], seed=seed)
+    assert list(map(sorted, found)) == list(map(sorted, expected))
+  assert found != expected
+  # Two pools stay.
+  two = _split(splits.Split(0.3), [_pool_of("abcde"), _pool_of("fghij")], seed=5)
+  assert two == ["".join(i for i in ordered if i in part) for part in ("abcde", "fghij")]
+
+
+def test_without_privacy_no_side_is_empty():
+  pool = _pool_of("abcdefghij")
+  for fraction, sizes in ((1e-9, [9, 1]), (1 - 1e-9, [1, 9])):
+    found = _split(splits.Split(fraction), [pool])
+    assert [len(part) for part in found] == sizes
+    # It is the nearest.
+    nearest = (min if fraction < 0.5 else max)(
+      "abcdefghij", key=lambda i: places.place(i, 0, "test")
+    )
+    assert nearest in found
+    private = _split(splits.Split(fraction), [pool], is_private=True)
+    assert sorted(len(part) for part in private) == [0, 10]
 
 
 def test_take():
@@ -74,10 +125,16 @@ def test_take():
 def test_hold_out():
   pool = _pool_of("abcdefghij")
 
-  def held_out(fraction):
-    return ["".join(part.client_ids) for part in splits.hold_out(pool, fraction)]
+  def held_out(fraction, **asked):
+    request = task.Request("c", validation_fraction=fraction, **asked)
+    return ["".join(part.client_ids) for part in splits.hold_out(pool, request)]
 
-  assert held_out(0.3) == ["abcdefg", "hij"]
-  assert held_out(1e-6) == ["abcdefghi", "j"]
-  with pytest.raises(ValueError, match="holds out all 10"):
-    held_out(0.99)
+  assert held_out(0.3, client_split="shuffled") == ["abcdefg", "hij"]
+  assert held_out(1e-6, client_split="shuffled") == ["abcdefghi", "j"]
+  with pytest.raises(ValueError, match="holds out all of the 10"):
+    held_out(0.99, client_split="shuffled")
+  stay = [i for i in "abcdefghij" if places.place(i, 4, "validation") >= 0.3]
+  assert held_out(0.3, seed=4)[0] == "".join(stay) and 0 < len(stay) < 10
+  assert [len(part) for part in held_out(1e-9)] == [9, 1]
+  with pytest.raises(ValueError, match="holds out none of the 10 training clients; .* the --seed"):
+    held_out(1e-9, is_private=True)

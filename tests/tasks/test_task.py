@@ -200,11 +200,14 @@ def test_what_a_task_has_no_use_for_is_refused():
       _load(reading, standin=True, **{name: value})
 
 
-def test_first_clients_are_taken_and_the_last_of_them_held_out():
+def test_first_clients_are_taken_and_some_of_them_held_out():
   pools = _pool(dict(d=1, c=1, b=1, a=1)), _pool(dict(f=2, e=2, a=2))
   one = _task_of(*pools, split=_keep, clients_per_split=2)
   expected = {"train": ("d", "c"), "validation": ("b",), "test": ("f", "e")}
-  assert _load(one, num_train_clients=3, validation_fraction=0.3) == expected
+  asked = dict(num_train_clients=3, validation_fraction=0.3)
+  assert _load(one, **asked, client_split="shuffled") == expected
+  # The place of d is 0.117.
+  assert _load(one, **asked) == {"train": ("c", "b"), "validation": ("d",), "test": ("f", "e")}
   assert _load(one) == {"train": ("d", "c"), "test": ("f", "e")}
   assert _load(_task_of(*pools, split=_keep))["train"] == ("d", "c", "b", "a")
   loaded = one.load_clients(task.Request("cache"))
@@ -215,7 +218,7 @@ def test_validation_clients_of_a_tasks_own():
   pools = _pool(dict(a=1)), _pool(dict(b=1)), _pool(dict(c=1, d=1))
   one = _task_of(*pools, split=_keep, clients_per_split=1)
   assert _load(one) == {"train": ("a",), "test": ("b",), "validation": ("c", "d")}
-  with pytest.raises(ValueError, match="the t task has 2 validation clients of its own"):
+  with pytest.raises(ValueError, match="the task has 2 validation clients of its own"):
     _load(one, validation_fraction=0.5)
 
 
@@ -233,7 +236,7 @@ def test_small_clients_are_dropped_and_every_error_says_how_many():
   without = "without the 2 of 4 clients that have fewer than 5 examples .--min_examples_per_client"
   with pytest.raises(ValueError, match=f"1 test clients, {without}. but 9 were"):
     _load(one, num_test_clients=9, min_examples_per_client=5)
-  with pytest.raises(ValueError, match="1 clients to train on and 0 to test on, without the 3"):
+  with pytest.raises(ValueError, match="0 clients to train on and 1 to test on, without the 3"):
     _load(one, min_examples_per_client=6)
 
 

@@ -58,7 +58,9 @@ def table(config: run_config.RunConfig) -> str:
   with cli.starting_tensorflow():
     import tasks
     from tff_superquantile.experiments.run import build
+    from tff_superquantile.experiments.run.training import client_split
 
+  config = client_split.fill_in(config)
   splits = build.get_task(config).load_clients(tasks.task.Request.of_run(config))
   rows: list[tuple[str, ...]] = [_HEADINGS]
   for split in _ORDER:

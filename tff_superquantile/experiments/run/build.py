@@ -21,6 +21,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import thresholds
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.experiments.run.training import server_optimizers
@@ -45,6 +46,7 @@ def get_task(config: run_config.RunConfig, columns: Optional[str] = None) -> tas
   """
   task = tasks.get_task(config.task)
   if columns is None and task.adapt is not None:
+    config = client_split.fill_in(config)
     columns = run_folder.of_config(config).columns or initial_weights.columns(config)
   return task.for_request(tasks.task.Request.of_run(config, columns or ""))
 
@@ -62,6 +64,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   Raises:
     ValueError: If a value is out of its range, or values contradict each other.
   """
+  config = client_split.resolve(config, task)
   methods.check(config)
   schedules.check(config)
   trackers.check(config)
@@ -188,7 +191,7 @@ def build_options(
     examples_fn=client_files.build_examples_fn(
       files,
       shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=config.noise_shares != shares.COMPLEMENT,
+      may_lack_examples=config.noise_shares != shares.COMPLEMENT or files.min_examples > 0,
     ),
   )
 

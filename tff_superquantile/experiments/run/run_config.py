@@ -42,6 +42,7 @@ _BEFORE_THERE_WAS_A_FLAG = {
   "client_momentum": "0.0",
   "learning_rate_schedule": "step",
   "keep": "last",
+  "client_split": "shuffled",
 }
 
 
@@ -354,6 +355,11 @@ class RunConfig(_ParametersOfMethods):
     " where labels are not whole, or more than 100 different numbers.",
     choices=("classes", "number"),
   )
+  classes: Optional[str] = _flag(
+    None,
+    "Own: the classes, separated by commas; None for those that are found, in a private run among"
+    " the test and validation clients, whose others are left out of training.",
+  )
   model: Optional[str] = _flag(
     None,
     "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
@@ -365,12 +371,14 @@ class RunConfig(_ParametersOfMethods):
   )
   min_examples_per_client: int = _flag(
     0,
-    "Least number of examples; clients with fewer are dropped. 0 for the task's own.",
+    "Least number of examples; clients with fewer are dropped, or in a private run trained on"
+    " without examples. 0 for the task's own.",
     least=0,
   )
   num_train_clients: int = _flag(
     0,
-    "Number of training clients; 0 for the task's own.",
+    "Number of training clients; 0 for the task's own, or in a private run on your files, which"
+    " takes no other, for all.",
     least=0,
   )
   num_test_clients: int = _flag(
@@ -382,6 +390,13 @@ class RunConfig(_ParametersOfMethods):
     0.0,
     "Fraction of the training clients that is held out for tuning.",
     least=0.0,
+  )
+  client_split: Optional[str] = _flag(
+    None,
+    "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
+    " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
+    " for that of a run that goes on. The synthetic task has its own.",
+    choices=("by_id", "shuffled"),
   )
   rounds_per_evaluation: int = _flag(
     None,
@@ -532,12 +547,17 @@ def types() -> Mapping[str, type]:
   return found
 
 
+def client_split_of(found: Mapping[str, str]) -> str:
+  """Returns the --client_split of the texts of a run's flags, which earlier runs do not have."""
+  return found.get("client_split", _BEFORE_THERE_WAS_A_FLAG["client_split"])
+
+
 def from_flags(found: Mapping[str, str]) -> RunConfig:
   """Reads a run's config from the texts of its flags, as its `flags.txt` holds them.
 
   Args:
     found: Texts by name. Other names than those of the fields are passed over; fields that are
-      not there have their defaults.
+      not there have their defaults, but for `client_split_of`.
 
   Returns:
     The config.
@@ -546,6 +566,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
     ValueError: If a text is no value of its field.
   """
   values: dict[str, Any] = {}
+  found = {**found, "client_split": client_split_of(found)}
   words = {field.name: field.metadata["word"] for field in dataclasses.fields(RunConfig)}
   for name, kind in types().items():
     if name in found:

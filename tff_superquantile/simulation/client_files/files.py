@@ -44,6 +44,8 @@ class ClientFiles:
     remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
       that have fewer than 100 examples".
     y_dtype: The type of y: "int32" for classes, "float32" for numbers.
+    min_examples: Clients with fewer are members without examples: they have handles as those of
+      `handle_without_examples`, so that a client that falls below it changes nothing else.
   """
 
   directory: str
@@ -56,6 +58,7 @@ class ClientFiles:
   num_dropped: Optional[int] = None
   remark: str = ""
   y_dtype: str = "int32"
+  min_examples: int = 0
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
@@ -116,7 +119,7 @@ class ClientFiles:
 
     Returns:
       An `OrderedDict` of the client's file name (without its suffix), the seed, int64 [2], and the
-      client's index among `client_ids`, int32.
+      client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
 
     Raises:
       ValueError: If the client is unknown or the seed isn't two integers.
@@ -128,10 +131,12 @@ class ClientFiles:
       raise ValueError(
         f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
       )
+    index = self._positions[client_id]
+    has_enough = self.num_examples[index] >= self.min_examples
     return collections.OrderedDict(
       client_id=file_stem(client_id),
       seed=array.astype(np.int64),
-      index=np.int32(self._positions[client_id]),
+      index=np.int32(index if has_enough else WITHOUT_EXAMPLES),
     )
 
   def handle_without_examples(

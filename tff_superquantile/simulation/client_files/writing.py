@@ -27,7 +27,12 @@ def _spec(x: np.ndarray, y: np.ndarray) -> _Spec:
 
 
 def _check_client(
-  directory: str, client_id: str, x: np.ndarray, y: np.ndarray, spec: Optional[_Spec]
+  directory: str,
+  client_id: str,
+  x: np.ndarray,
+  y: np.ndarray,
+  spec: Optional[_Spec],
+  may_lack_examples: bool,
 ) -> None:
   """Raises a `ValueError` unless this client can be stored; `spec` is the first's."""
   where = f"Client {client_id!r}, on its way to {directory},"
@@ -40,12 +45,12 @@ def _check_client(
       f"{where} has x of type {x.dtype} and y of type {y.dtype}; expected uint8 or float32, and"
       " int32 (classes) or float32 (numbers)."
     )
-  if x.ndim < 1 or y.shape != x.shape[:1] or not len(y):
+  if x.ndim < 1 or y.shape != x.shape[:1] or not (len(y) or may_lack_examples):
     raise ValueError(
       f"{where} has x of shape {x.shape} and y of shape {y.shape}; expected at least one example"
       " and one label for each."
     )
-  if y.dtype == np.int32 and y.min() < 0:
+  if y.dtype == np.int32 and y.min(initial=0) < 0:
     raise ValueError(f"{where} has the label {y.min()}; expected classes, numbered from 0.")
   if spec is not None and _spec(x, y) != spec:
     raise ValueError(
@@ -66,6 +71,7 @@ def _write_into(
   clients: Iterable,
   x_scale: float,
   count_dropped: Callable[[], Optional[int]],
+  may_lack_examples: bool,
 ) -> None:
   """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
   client_ids, num_examples, checksums = [], [], []
@@ -73,7 +79,7 @@ def _write_into(
   spec: Optional[_Spec] = None
   for client_id, x, y in clients:
     x, y = np.asarray(x), np.asarray(y)
-    _check_client(target, client_id, x, y, spec)
+    _check_client(target, client_id, x, y, spec, may_lack_examples)
     spec = _spec(x, y)
     path = files.client_path(directory, client_id)
     content = x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -91,7 +97,7 @@ def _write_into(
     num_examples.append(len(y))
     checksums.append(zlib.crc32(content))
     if y.dtype == np.int32:
-      num_classes = max(num_classes, int(y.max()) + 1)
+      num_classes = max(num_classes, int(y.max(initial=-1)) + 1)
   if spec is None:
     raise ValueError(f"Found no clients to write to {target}; expected at least one.")
   index = {
@@ -118,6 +124,7 @@ def _write_and_open(
   clients: Iterable,
   x_scale: float,
   count_dropped: Callable[[], Optional[int]] = lambda: None,
+  may_lack_examples: bool = False,
 ) -> files.ClientFiles:
   x_scale = checks.positive("x_scale", x_scale)
   with contextlib.ExitStack() as stack:
@@ -130,7 +137,7 @@ def _write_and_open(
       ) from e
     made = os.path.join(temporary, "made")
     os.mkdir(made)
-    _write_into(made, directory, clients, x_scale, count_dropped)
+    _write_into(made, directory, clients, x_scale, count_dropped, may_lack_examples)
     if reading.is_outdated(directory):
       os.rename(directory, os.path.join(temporary, "outdated"))
     try:
@@ -179,6 +186,7 @@ def open_or_write_client_files(
   *,
   x_scale: float = 1.0,
   count_dropped: Callable[[], Optional[int]] = lambda: None,
+  may_lack_examples: bool = False,
 ) -> files.ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
 
@@ -190,6 +198,7 @@ def open_or_write_client_files(
     x_scale: As in `write_client_files`; a directory that is there keeps its own.
     count_dropped: Returns `num_dropped`, which is kept with the files; called when all clients are
       written.
+    may_lack_examples: Whether a client may have no examples; otherwise that is an error.
 
   Returns:
     The opened files.
@@ -200,4 +209,4 @@ def open_or_write_client_files(
   directory = os.path.abspath(directory)
   if os.path.exists(directory) and not reading.is_outdated(directory):
     return reading.open_client_files(directory)
-  return _write_and_open(directory, make_clients(), x_scale, count_dropped)
+  return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)

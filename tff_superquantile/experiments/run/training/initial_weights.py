@@ -92,7 +92,8 @@ def check_data(config: run_config.RunConfig, task: tasks.task.Task, train: Seque
     raise ValueError(
       f"Found {len(shared)} training clients among the test and validation clients of"
       f" {run.path}, whose exact statistics are in its {run_folder.COLUMNS}; expected none in a"
-      f" private run: split the table alike, by --seed={run.seed} and the same numbers of clients."
+      f" private run: split the table alike, by --seed={run.seed} and the same numbers of clients,"
+      " after a start with --client_split=by_id."
     )
 
 

@@ -1,0 +1,191 @@
+"""A table in memory, whose clients are known, and whose columns have become features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+
+from tasks import splits
+from tasks import task
+from tasks.own import columns as columns_lib
+from tasks.own import encoding as encoding_lib
+from tasks.own import features as features_lib
+from tasks.own import labels as labels_lib
+from tasks.own import reading
+from tasks.own import summary as summary_lib
+from tff_superquantile.simulation import client_files
+
+_FEWEST_CLIENTS = 3
+_ROWS_AT_ONCE = 1 << 14
+
+# Takes all clients, and chooses those of a run by the names of splits.
+Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
+
+
+class Table:
+  """A table in memory.
+
+  Where the request keeps clients apart (`Request.keeps_apart`), what a client's rows become is a
+  function of these rows and of the reference, the rows of the test and validation clients. So are
+  the encoding and the description of the reference alone. If one training client's rows are others,
+  or none, all else is the same to the last bit; if it goes, the number of clients is another, too.
+
+  Attributes:
+    num_dropped: The number of clients with too few examples, which were dropped.
+  """
+
+  def __init__(
+    self,
+    frame: pd.DataFrame,
+    columns: columns_lib.Columns,
+    request: task.Request,
+    split: Split,
+    known: Optional[encoding_lib.Encoding],
+  ) -> None:
+    """Checks a table; see `conversion.open_clients`.
+
+    Args:
+      frame: All rows; texts, where the request keeps clients apart.
+      columns: The columns that the user wants.
+      request: The clients that a run asks for.
+      split: Chooses a run's clients.
+      known: What the columns of an earlier table became; None to find it out here.
+    """
+    self._columns, self._request = columns, request
+    owners, ids = self._owners(frame)
+    enough = np.bincount(owners) >= request.min_examples_per_client
+    self.num_dropped = 0 if request.keeps_apart else int(np.sum(~enough))
+    if self.num_dropped:
+      frame = frame[enough[owners]].reset_index(drop=True)
+      owners = (np.cumsum(enough) - 1)[owners[enough[owners]]]
+      ids = ids[enough]
+    if len(ids) < _FEWEST_CLIENTS and (known is None or not len(ids)):
+      dropped = f", without {self.num_dropped} that have too few examples" * bool(self.num_dropped)
+      raise ValueError(
+        f"Found {len(ids)} clients in {request.data_dir}{dropped}; expected at least"
+        f" {_FEWEST_CLIENTS}, to train and to test on: name another --client_column, or get more"
+        " data."
+      )
+    self._ids = ids
+    is_reference = self._choose(np.bincount(owners, minlength=len(ids)), split, known is not None)
+    self._num_reference = int(is_reference.sum())
+    self._reference = is_reference[owners]
+    remarks: dict[str, str] = {}
+    if known is None:
+      # Of clients that are kept apart, no others' rows are even looked at.
+      seen = self._reference if request.keeps_apart else slice(None)
+      asked = (request.label_kind, request.classes)
+      known, remarks = encoding_lib.fit(frame[seen], columns, *asked, self._reference[seen])
+    self._encoding = known
+    if request.keeps_apart:
+      labels = self._apart(labels_lib, known.label, frame[columns.label])
+      usable = ~np.isnan(labels)
+      frame, owners, self._reference = frame[usable], owners[usable], self._reference[usable]
+      self._labels = labels[usable].astype(np.int32 if known.label.classes else np.float32)
+    else:
+      self._labels = labels_lib.read(known.label, frame[columns.label])
+    read = self._apart if request.keeps_apart else lambda how, one, column: how.read(one, column)
+    raw = [read(features_lib, one, frame[one.name]) for one in known.features]
+    self._raw = np.column_stack(raw)
+    self._offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(ids)))])
+    self._rows = np.argsort(owners, kind="stable")  # Client after client.
+    # The rows that may be described.
+    self._shown = self._reference if request.is_private else slice(None)
+    remarks = remarks or encoding_lib.remarks_on(known, self._raw[self._shown])
+    self._described = self._describe(frame, remarks)
+
+  def _owners(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the client of each row, int64 [rows], and the clients' names."""
+    column = frame[self._columns.client or reading.FILE_NAME]
+    owners, ids = pd.factorize(column.astype(object).map(str, na_action="ignore"), sort=True)
+    is_blank = np.array([not name.strip() for name in ids] + [True])  # The code of NaN is -1.
+    blank = int(is_blank[owners].sum())
+    if blank:
+      raise ValueError(
+        f"Found {blank} of {len(column)} rows without a client"
+        f" (--client_column={self._columns.client}); expected one in each: mend or drop them."
+      )
+    return owners.astype(np.int64), np.asarray(ids, object)
+
+  def _choose(self, counts: np.ndarray, split: Split, is_later: bool) -> np.ndarray:
+    """Returns whether each client is the reference's, bool [clients].
+
+    Args:
+      counts: The number of rows of each client.
+      split: Chooses a run's clients.
+      is_later: Whether the columns are those of an earlier table; then a later one need not have
+        clients for every split.
+    """
+    request = self._request
+    # A client here has no file yet; to be chosen it needs its name and its number of examples.
+    files = client_files.ClientFiles(
+      request.data_dir, tuple(self._ids), counts, (), "float32", 1.0, 0
+    )
+    try:
+      chosen = split([files])
+    except ValueError:
+      if not is_later:
+        raise
+      chosen = {"train": files} if request.keeps_apart else {"train": files, "test": files}
+    train = set(chosen["train"].client_ids)
+    self._num_train = len(train)
+    rest = {i for name, of_split in chosen.items() if name != "train" for i in of_split.client_ids}
+    return np.array([i in (rest if request.is_private else train) for i in self._ids], bool)
+
+  def _apart(self, how: Any, one: Any, column: pd.Series) -> np.ndarray:
+    """Reads a column, the values of the reference as `how.read` and others each by itself."""
+    values = how.read_apart(one, column)
+    values[self._reference] = how.read(one, column[self._reference])
+    return values
+
+  def _describe(self, frame: pd.DataFrame, remarks: Mapping[str, str]) -> list[summary_lib.Column]:
+    """Describes each column that was to be a feature, or is one."""
+    features = {feature.name: feature for feature in self._encoding.features}
+    described = []
+    wanted = [name for name in self._columns.features if name in frame]
+    for name in dict.fromkeys((*wanted, *features)):
+      missing = int(frame[name][self._shown].isna().sum())
+      if name in features:
+        one = features[name]
+        column = summary_lib.Column(name, one.kind, missing, one.width, remarks.get(name, ""))
+      else:
+        reason = self._encoding.dropped.get(name, "not among the columns of the model")
+        column = summary_lib.Column(name, "dropped", missing, 0, reason)
+      described.append(column)
+    return described
+
+  def encode(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yields (client, x float32 [n, inputs], y [n]) of each client."""
+    first = 0
+    while first < len(self._ids):
+      start = self._offsets[first]
+      # Many clients at once: calls for each of them would take most of the time.
+      last = max(first + 1, int(np.searchsorted(self._offsets, start + _ROWS_AT_ONCE)) - 1)
+      rows = self._rows[start : self._offsets[last]]
+      x, y = features_lib.encode(self._encoding.features, self._raw[rows]), self._labels[rows]
+      for i in range(first, last):
+        own = slice(self._offsets[i] - start, self._offsets[i + 1] - start)
+        yield self._ids[i], x[own], y[own]
+      first = last
+
+  def summarise(self, digest: str) -> summary_lib.Summary:
+    """Returns what was found; of training clients in a private run nothing but their number."""
+    is_private, names = self._request.is_private, self._encoding.label.classes
+    values = self._labels[self._shown]
+    counts = np.bincount(values, minlength=len(names)).tolist() if names else []
+    return summary_lib.Summary(
+      digest=digest,
+      client_column=self._columns.client or reading.FILE_NAME,
+      rows=len(values),
+      clients=self._num_reference if is_private else len(self._ids),
+      whose="clients that are not trained on" if is_private else "clients",
+      num_dropped=self.num_dropped,
+      min_examples=self._request.min_examples_per_client,
+      num_train=self._num_train,
+      rows_of_classes=counts,
+      encoding=self._encoding,
+      columns=self._described,
+    )

@@ -1,0 +1,58 @@
+"""How the clients of a run are split: by the id of each, or as versions up to 0.2 shuffled them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tasks
+from tasks import request as request_lib
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+
+
+def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Fills in --client_split: that of the run if it has begun, else by_id.
+
+  Args:
+    config: The config that was asked for.
+  """
+  if config.client_split is not None:
+    return config
+  found = run_folder.of_config(config).flags
+  split = run_config.client_split_of(found) if found else request_lib.BY_ID
+  return dataclasses.replace(config, client_split=split)
+
+
+def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+  """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
+
+  Args:
+    config: The config that was asked for.
+    task: The task.
+
+  Raises:
+    ValueError: If a run that has not begun is private and to shuffle the clients of users' files;
+      or if the task's folder has runs with the other split, with which it would be compared.
+  """
+  if not task.follows_client_split:
+    return dataclasses.replace(config, client_split=None)
+  config, run = fill_in(config), run_folder.of_config(config)
+  if run.flags:
+    return config
+  apart = request_lib.Request("", is_private=config.is_private, standin=config.data == "standin")
+  if config.client_split == request_lib.SHUFFLED and task.protects(apart):
+    raise ValueError(
+      "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
+      " client's presence would move others between training and test: leave it out."
+    )
+  for path in run.path.parents[1].glob("*/seed_*"):
+    flags = run_folder.Run(path, 0).flags
+    if flags and run_config.client_split_of(flags) != config.client_split:
+      other = f"--client_split={run_config.client_split_of(flags)}"
+      remedy = f", or split alike by {other}" * (not task.protects(apart))
+      raise ValueError(
+        f"Found runs in {path.parents[1]} whose clients are split otherwise, by {other}; expected"
+        " one split in a folder, whose runs are compared by seed: choose another"
+        f" --output_dir{remedy}."
+      )
+  return config
