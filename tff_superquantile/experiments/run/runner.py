@@ -163,8 +163,8 @@ def _train(
   described = manifest.build(config, task.error, task.data_digest)
   described.update(initial_weights.for_manifest(starts))
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
-  described["started"] = earlier.manifest.get("started", described["started"])
   atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
+  described.update(manifest.of_files(folder, earlier.manifest))
   if task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, task.columns)
   atomic_files.write_json(folder / "manifest.json", described)
