@@ -2,11 +2,16 @@
 
 An evaluation is a release of its own, over the clients of one split. Over the same clients releases
 compose; other clients lose nothing by them (parallel composition: a client is in one split). The
-ledger is written before an estimate is shown, and none of its entries is ever removed.
+ledger is written before an estimate is shown, and none of its entries is ever removed: each has
+the hash of the one before it (`previous`), and the hash of the last, the head of the chain, is in
+manifest.json. The file is written before the head, so that a crash leaves the head one entry behind
+the end, and nothing else does. Entries of version 0.2.0 have no `previous`; those of this version
+follow them.
 """
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import hashlib
 import json
 import math
 import pathlib
@@ -17,6 +22,7 @@ from privacy import ledger as ledger_lib
 from privacy.evaluate import query as query_lib
 
 FILE_NAME = "evaluations.json"
+HEAD = "evaluations"  # The entry of manifest.json.
 TRAINING_SPLIT = "train"
 _QUERY_FIELDS = tuple(f.name for f in dataclasses.fields(query_lib.Query) if f.init)
 # Another version's calibration may find the same noise with other last digits.
@@ -59,6 +65,8 @@ class Evaluation:
     """Reads an entry; a `ValueError` says what is wrong with it."""
     try:
       values = {field.name: found[field.name] for field in dataclasses.fields(cls)}
+      for name in ("released", "model", "split", "metric"):
+        checks.of_type(name, values[name], str, "a text")
       values["query"] = query_lib.Query(**{name: found["query"][name] for name in _QUERY_FIELDS})
       values["noise_multiplier"] = checks.positive("noise_multiplier", found["noise_multiplier"])
       values["counts"] = tuple(checks.number("counts", count) for count in found["counts"])
@@ -73,8 +81,8 @@ class Evaluation:
       ) from None
 
 
-def read(folder: pathlib.Path) -> list[Evaluation]:
-  """Returns the evaluations beside a run, in their order; none where there is no file.
+def load(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the entries beside a run as they are written; none where there is no file.
 
   Raises:
     ValueError: If the file cannot be read, for nothing may be released on top of it.
@@ -88,7 +96,48 @@ def read(folder: pathlib.Path) -> list[Evaluation]:
     raise ValueError(f"Found that {path} is not JSON ({error}); bring it back.") from None
   if not isinstance(found, list):
     raise ValueError(f"Found that {path} is no list of evaluations; bring it back.")
-  return [Evaluation.from_dict(entry) for entry in found]
+  if not all(isinstance(entry, dict) for entry in found):
+    raise ValueError(f"Found an entry in {path} that is no JSON object; bring the file back.")
+  return found
+
+
+def read(folder: pathlib.Path) -> list[Evaluation]:
+  """Returns the evaluations beside a run, in their order; raises a `ValueError` as `load` does."""
+  return [Evaluation.from_dict(entry) for entry in load(folder)]
+
+
+def head(content: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the hash of the last entry, the SHA-256 of its canonical JSON; "" without entries."""
+  if not content:
+    return ""
+  text = json.dumps(content[-1], sort_keys=True, separators=(",", ":"))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> Optional[str]:
+  """Compares the hashes of entries with one another and with the head in manifest.json.
+
+  Args:
+    content: The entries, from `load`.
+    kept: The head; None where the manifest has none.
+
+  Returns:
+    A sentence that says where the chain is broken; None if it is whole.
+  """
+  first = next((i for i, entry in enumerate(content) if "previous" in entry), len(content))
+  for number in range(first, len(content)):
+    if content[number].get("previous") != head(content[:number]):
+      return f"Evaluation {number + 1} is not that which followed the one before it."
+  if kept is None and first == len(content):
+    return None  # All are of version 0.2.0.
+  if kept not in (head(content), head(content[:-1])):
+    return f"The last of the {len(content)} evaluations is not the one that manifest.json has."
+  return None
+
+
+def append(content: Sequence[Mapping[str, Any]], new: Evaluation) -> list[Mapping[str, Any]]:
+  """Returns the entries with a new one, which has the hash of the last."""
+  return [*content, {**new.to_dict(), "previous": head(content)}]
 
 
 def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
@@ -146,12 +195,15 @@ def describe_costs(
   ]
 
 
-def audit(folder: pathlib.Path, ledger: ledger_lib.Ledger) -> tuple[list[str], list[str]]:
-  """Compares the noise of the evaluations beside a private run with their budgets.
+def audit(
+  folder: pathlib.Path, ledger: ledger_lib.Ledger, manifest: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+  """Compares the evaluations beside a private run with their budgets, their chain and the run.
 
   Args:
     folder: The run's folder.
     ledger: Its ledger.
+    manifest: The content of its manifest.json.
 
   Returns:
     Sentences that contradict an entry, and sentences on the costs; both empty without evaluations.
@@ -159,14 +211,24 @@ def audit(folder: pathlib.Path, ledger: ledger_lib.Ledger) -> tuple[list[str], l
   Raises:
     ValueError: If the evaluations cannot be read.
   """
-  evaluations = read(folder)
-  failures = []
+  content = load(folder)
+  evaluations = [Evaluation.from_dict(entry) for entry in content]
+  broken = broken_chain(content, manifest.get(HEAD))
+  failures = [] if broken is None else [broken]
+  num_clients = manifest.get("num_clients")
+  num_clients = num_clients if isinstance(num_clients, dict) else {}
   for number, evaluation in enumerate(evaluations, start=1):
     needed = evaluation.query.release.effective_noise_multiplier
     if evaluation.noise_multiplier < needed * (1.0 - _TOLERANCE):
       failures.append(
         f"Evaluation {number} has noise multiplier {evaluation.noise_multiplier:.6g}; epsilon ="
         f" {evaluation.query.epsilon:g} needs {needed:.6g}."
+      )
+    clients = num_clients.get(evaluation.split, "no")
+    if clients != evaluation.query.num_clients:
+      failures.append(
+        f"Evaluation {number} is over {evaluation.query.num_clients} {evaluation.split} clients and"
+        f" manifest.json has {clients}."
       )
   return failures, describe_costs(evaluations, ledger) if evaluations else []
 
@@ -176,7 +238,6 @@ def or_none(number: float) -> Optional[float]:
   return None if math.isnan(number) else number
 
 
-def to_json(evaluations: Sequence[Evaluation]) -> str:
+def to_json(content: Sequence[Mapping[str, Any]]) -> str:
   """Returns the content of the file."""
-  content = [evaluation.to_dict() for evaluation in evaluations]
   return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -17,6 +17,7 @@ whoever chooses them by the clients' numbers releases something more.
 
 from collections.abc import Iterable
 import dataclasses
+import functools
 import math
 from typing import Optional
 
@@ -76,16 +77,7 @@ class Query:
         f"Found {self.num_bins} bins between lower = {self.lower:g} and upper = {self.upper:g},"
         " which are too narrow for float32; expected fewer bins or ends farther apart."
       )
-    release = calibration.calibrate(
-      self.epsilon,
-      values["delta"],
-      population=n,
-      clients_per_round=n,
-      num_rounds=1,
-      rho_ratio=math.inf,
-      sampling=releases.NO_SAMPLING,
-      num_bins=self.num_bins,
-    )
+    release = _calibrate(n, self.epsilon, values["delta"], self.num_bins)
     object.__setattr__(self, "release", release)
 
   @property
@@ -104,6 +96,20 @@ class Query:
     """The guarantee of the release, in sentences."""
     assert self.delta is not None  # Set when the query is made.
     return statements.histogram_guarantee(self.release, self.epsilon, self.delta)
+
+
+@functools.lru_cache(maxsize=128)
+def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.Release:
+  return calibration.calibrate(
+    epsilon,
+    delta,
+    population=n,
+    clients_per_round=n,
+    num_rounds=1,
+    rho_ratio=math.inf,
+    sampling=releases.NO_SAMPLING,
+    num_bins=num_bins,
+  )
 
 
 def composed_epsilon(queries: Iterable[Query], delta: float) -> float:

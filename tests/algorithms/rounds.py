@@ -10,6 +10,7 @@ import tree
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
+from tff_superquantile import secure_sums
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 
@@ -46,8 +47,22 @@ def geometric_threshold():
   )
 
 
+def primal_dual_threshold():
+  return functools.partial(
+    threshold_lib.build_private_primal_dual_quantile,
+    noise_multiplier=1.0,
+    expected_clients=NUM_CLIENTS,
+    noise_key=KEY,
+  )
+
+
 def _sum(num_entries):
   return sum_mechanism.build_sum_mechanism(1.0, 0.5, num_entries, _NUM_SHARES)
+
+
+def adaptive(local):
+  clip_norm = secure_sums.AdaptiveClipNorm(10.0, 0.5, 0.5)
+  return private(local, primal_dual_threshold(), clip_norm=clip_norm)
 
 
 def weighted(local, distributed=False):
@@ -61,12 +76,12 @@ def weighted(local, distributed=False):
   )
 
 
-def private(local, threshold, distributed=False):
+def private(local, threshold, distributed=False, noise_multiplier=1.0, clip_norm=0.5):
   return algorithms.build_private_superquantile_fed_avg(
     theta=0.5,
     threshold=threshold,
-    clip_norm=0.5,
-    noise_multiplier=1.0,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
     expected_clients=NUM_CLIENTS,
     noise_key=KEY,
     update_sum=_sum(_NUM_PARAMETERS) if distributed else None,

@@ -17,10 +17,12 @@ import tensorflow_federated as tff
 from privacy import audit
 from privacy.evaluate import entries
 from privacy.evaluate import query as query_lib
+from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import private_evaluation
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.simulation import client_files
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
@@ -86,16 +88,109 @@ def test_each_release_has_noise_of_its_own_and_counts(run_dir):
   first = _evaluate(run_dir, noise_key_file=key_file)
   second = _evaluate(run_dir, noise_key_file=key_file)
   assert second[0] == first[0] and second[1].counts != first[0].counts
-  # From the same key, model and query the same release, wherever the run is.
+  # From the same key, model, query and values the same release, wherever the run is.
   (again,) = _evaluate(copy, noise_key_file=key_file)
   assert again.counts == first[0].counts
-  (copy / entries.FILE_NAME).unlink()
+  _roll_back(copy)
   (other,) = _evaluate(copy, noise_key_file=key_file, epsilon=20.5)
   assert other.counts != first[0].counts
   epsilon, delta = entries.cost(second)
   assert 20.0 < epsilon < 40.0 and delta == 1e-3
   (sentence, *_) = entries.describe_costs(second, None)
   assert sentence.startswith("2 releases, each of which counts, over the 11 test clients")
+
+
+def _roll_back(run_dir):
+  """Takes back what evaluations have written."""
+  (run_dir / entries.FILE_NAME).unlink()
+  (run_dir / "manifest.json").unlink()
+
+
+def _with_other_labels(files, folder):
+  """The same clients, of whom one has other labels."""
+
+  def make():
+    for number, client_id in enumerate(files.client_ids):
+      x, y, _ = files.load([client_id])
+      yield client_id, x, (y + (number == 4)) % 3
+
+  return client_files.open_or_write_client_files(folder / "other", make)
+
+
+def test_no_two_releases_over_other_values_share_noise(run_dir, files, tmp_path, monkeypatch):
+  """The attack: the ledger of evaluations is rolled back, and one client's labels change.
+
+  With the same noise, the counts would move by that client's bins alone, by whole numbers.
+  """
+  key_file = str(run_dir.parents[3] / "key")
+  (first,) = _evaluate(run_dir, noise_key_file=key_file, epsilon=1.0)
+  _roll_back(run_dir)
+  (again,) = _evaluate(run_dir, noise_key_file=key_file, epsilon=1.0)
+  assert again.counts == first.counts
+  _roll_back(run_dir)
+  before = _exact(run_dir, files)
+  changed = _with_other_labels(files, tmp_path)
+  found = finished_runs.model(), {"test": changed}
+  monkeypatch.setattr(finished_run, "load_task", lambda run, config: found)
+  after = _exact(run_dir, changed)
+  assert np.flatnonzero(after.error != before.error).tolist() == [4]
+  (other,) = _evaluate(run_dir, noise_key_file=key_file, epsilon=1.0)
+  moved = [np.histogram(one.error, 16, (0, 1))[0] for one in (before, after)]
+  assert np.abs(moved[1] - moved[0]).sum() == 2
+  shift = np.array(other.counts) - np.array(first.counts) - (moved[1] - moved[0])
+  assert np.abs(shift).max() > 2.0, shift
+
+
+@pytest.mark.parametrize("name", [entries.FILE_NAME, "manifest.json"])
+def test_nothing_is_released_on_top_of_a_broken_chain(run_dir, name):
+  _evaluate(run_dir)
+  first = (run_dir / name).read_bytes()
+  _evaluate(run_dir)
+  whole = {path.name: path.read_bytes() for path in run_dir.iterdir()}
+  for content in (b"[]\n" if name == entries.FILE_NAME else b"{}\n", None):
+    if content is None:
+      (run_dir / name).unlink()
+    else:
+      (run_dir / name).write_bytes(content)
+    with pytest.raises(ValueError, match="were changed or removed"):
+      _evaluate(run_dir)
+    (run_dir / name).write_bytes(whole[name])
+  # One step back is what a crash between the two files leaves of the manifest, and of it alone.
+  (run_dir / name).write_bytes(first)
+  if name == entries.FILE_NAME:
+    with pytest.raises(ValueError, match="were changed or removed"):
+      _evaluate(run_dir)
+  else:
+    assert len(_evaluate(run_dir)) == 3
+    assert entries.broken_chain(entries.load(run_dir), _head(run_dir)) is None
+
+
+def _head(run_dir):
+  return json.loads((run_dir / "manifest.json").read_text())[entries.HEAD]
+
+
+class _Killed(BaseException):
+  """As if a process ended here."""
+
+
+def test_crashes_between_the_two_files_leave_a_chain_that_goes_on(run_dir, monkeypatch):
+  _evaluate(run_dir)
+  for num_writes in (1, 2):  # The second time, the head is brought up first.
+    with monkeypatch.context() as patch:
+      write, left = atomic_files.write, [num_writes]
+
+      def write_some(*args, write=write, left=left):
+        if not left[0]:
+          raise _Killed
+        left[0] -= 1
+        write(*args)
+
+      patch.setattr(atomic_files, "write", write_some)
+      with pytest.raises(_Killed):
+        _evaluate(run_dir)
+    assert _head(run_dir) == entries.head(entries.load(run_dir)[:-1])
+  assert len(_evaluate(run_dir)) == 4
+  assert _head(run_dir) == entries.head(entries.load(run_dir))
 
 
 def test_loss_has_the_run_s_range(run_dir, files):
@@ -179,8 +274,9 @@ def test_command_and_audit_of_a_private_run(private_run, tmp_path, cache_dir):
   content = json.loads((private_run / entries.FILE_NAME).read_text())
   content[0]["query"]["epsilon"] = 7.0
   (private_run / entries.FILE_NAME).write_text(json.dumps(content))
-  (failure,) = audit.audit_folder(private_run).failures
-  assert "Evaluation 1 has noise multiplier" in failure
+  changed, noise = audit.audit_folder(private_run).failures
+  assert "not the one that manifest.json has" in changed
+  assert "Evaluation 1 has noise multiplier" in noise
 
 
 @pytest.mark.parametrize(
@@ -217,4 +313,5 @@ def test_entries_are_read_as_they_are_written():
   entry = entries.Evaluation(
     "now", "m", "test", "error", query, z, (1.0, 0.0, 2.5, 3.0), {"p90": (None, None)}
   )
-  assert [entries.Evaluation.from_dict(e) for e in json.loads(entries.to_json([entry]))] == [entry]
+  content = json.loads(entries.to_json(entries.append([], entry)))
+  assert [entries.Evaluation.from_dict(e) for e in content] == [entry]

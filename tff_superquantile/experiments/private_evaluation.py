@@ -6,9 +6,14 @@ clients' numbers never leave this process but by `analytics.private_distribution
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+import hashlib
+import json
 import pathlib
+from typing import Any
+
+import numpy as np
 
 from privacy import ledger as ledger_lib
 from privacy.evaluate import entries
@@ -17,6 +22,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 _PERCENTILES = (10, 50, 90, 95)
@@ -64,8 +70,9 @@ def evaluate(
     All evaluations of the run, the new one last, and the run's ledger if it is private.
 
   Raises:
-    ValueError: If there is no such run or split, an argument is out of its range, or the model or
-      the clients are not those of the run. Nothing is released then.
+    ValueError: If there is no such run or split, an argument is out of its range, the model or the
+      clients are not those of the run, or earlier evaluations were changed. Nothing is released
+      then.
     OSError: If the folder cannot be written.
   """
   run = finished_run.find(request.folder)
@@ -82,12 +89,36 @@ def evaluate(
   # A mistake ends the command before the work; the number of clients is not known yet.
   query_lib.Query(2, request.epsilon, request.delta, 0.0, upper, request.num_bins)
   with run_folder.lock(run.path):
-    evaluations = entries.read(run.path)
+    content, manifest = entries.load(run.path), run_files.read_json(run.path / "manifest.json")
+    broken = entries.broken_chain(content, manifest.get(entries.HEAD))
+    if broken is not None:
+      raise ValueError(
+        f"Found that evaluations of {run.path} were changed or removed: {broken} Bring"
+        f" {entries.FILE_NAME} and manifest.json back as the evaluations wrote them."
+      )
+    evaluations = [entries.Evaluation.from_dict(entry) for entry in content]
     path = run.path / ledger_lib.FILE_NAME
     ledger = ledger_lib.Ledger.from_json(path.read_text("utf-8")) if path.exists() else None
-    evaluations.append(_release(request, run, config, upper, len(evaluations)))
-    atomic_files.write(run.path / entries.FILE_NAME, entries.to_json(evaluations))
+    evaluations.append(_release(request, run, config, upper, len(content)))
+    new = entries.append(content, evaluations[-1])
+    # A crash leaves the head of the chain one entry behind, and never two.
+    _keep_head(run.path, manifest, content)
+    atomic_files.write(run.path / entries.FILE_NAME, entries.to_json(new))
+    _keep_head(run.path, manifest, new)
   return evaluations, ledger
+
+
+def _keep_head(folder: pathlib.Path, manifest: dict[str, Any], content: Sequence[Any]) -> None:
+  """Writes the head of the chain of evaluations into manifest.json."""
+  if manifest.get(entries.HEAD) != entries.head(content):
+    manifest[entries.HEAD] = entries.head(content)
+    atomic_files.write_json(folder / "manifest.json", manifest)
+
+
+def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
+  """Returns a keyed hash of clients' exact values, which tells nothing of them without the key."""
+  content = json.dumps(list(ids)).encode() + np.asarray(values, "<f8").tobytes()
+  return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
 def _release(
@@ -125,16 +156,20 @@ def _release(
   finished_run.check_clients(run, request.split, files.client_ids)
   weights = finished_run.read_weights(run, model)
   fingerprint = finished_run.fingerprint(run)
-  if key is not None:
-    # Another query, model or number has other noise: two releases never share it.
-    asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
-    asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
-    key = noise_source.derive_key(key, f"evaluation {number} of {fingerprint}: {asked}")
   context.set_simulation_context()
   build_evaluators = evaluation.build_evaluators
   metrics = build_evaluators(model, {request.split: files})[request.split](weights)
+  values = getattr(metrics, request.metric)
+  if key is not None:
+    # Another query, model, number or client's value has other noise: two releases never share it,
+    # also where the earlier one is no longer in the ledger of evaluations.
+    asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
+    asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
+    digest = _keyed_digest(key, metrics.client_ids, values)
+    purpose = f"evaluation {number} of {fingerprint}: {asked} of values {digest}"
+    key = noise_source.derive_key(key, purpose)
   found = analytics.private_distribution(
-    getattr(metrics, request.metric),
+    values,
     epsilon=request.epsilon,
     delta=request.delta,
     lower=0.0,

@@ -1,12 +1,15 @@
 """The manifest of a run: versions, machine, revision and times."""
 
+from collections.abc import Mapping
 import datetime
+import hashlib
 import importlib.metadata
 import pathlib
 import platform
 import subprocess
 from typing import Any
 
+from privacy.evaluate import entries
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.simulation import context
@@ -75,3 +78,15 @@ def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[st
     "git_revision": _git_revision(),
     "started": now(),
   }
+
+
+def of_flags(flags: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the entry by which an audit sees changes of flags.txt, and those entries that stay.
+
+  Args:
+    flags: The content of flags.txt.
+    earlier: The manifest of a run that goes on, else empty: its start and the head of its
+      evaluations stay.
+  """
+  kept = {name: earlier[name] for name in ("started", entries.HEAD) if name in earlier}
+  return {"flags": hashlib.sha256(flags.encode()).hexdigest(), **kept}

@@ -169,14 +169,15 @@ def _train(
   described = manifest.build(config, task.error, task.data_digest)
   described.update(initial_weights.for_manifest(starts))
   described["num_clients"] = {split: len(files.client_ids) for split, files in splits.items()}
-  described["started"] = earlier.manifest.get("started", described["started"])
+  flags = "\n".join(config.to_arguments()) + "\n"
+  described.update(manifest.of_flags(flags, earlier.manifest))
   if account is not None:
     described[noise_key.COMMITMENTS] = commitments
   atomic_files.write_json(folder / "manifest.json", described)
   if task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, task.columns)
   # With its flags the run has begun: what binds it is there before.
-  atomic_files.write(folder / "flags.txt", "\n".join(config.to_arguments()) + "\n")
+  atomic_files.write(folder / "flags.txt", flags)
   if account is not None:
     account.write(0)  # The ledger may have been lost, or be an old one.
   (folder / "metrics.json").unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class _RemoteBlocks:
     workers: pool.Pool,
     computation: tuple[bytes, ray.ObjectRef],
     cut: stages.Stages,
-    blocks: Sequence[list[np.ndarray]],
+    blocks: Sequence[list[Optional[np.ndarray]]],
   ):
     self._workers = workers
     self._computation = computation

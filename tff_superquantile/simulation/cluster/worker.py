@@ -59,7 +59,7 @@ def digest(path: str) -> Optional[str]:
 
 def as_arrays(values: stages.Named) -> Arrays:
   """Returns the tensors of some values as arrays."""
-  return {name: [tensor.numpy() for tensor in tensors] for name, tensors in values.items()}
+  return {name: list(map(np.asarray, tensors)) for name, tensors in values.items()}
 
 
 class Worker:
@@ -90,7 +90,7 @@ class Worker:
     key: bytes,
     serialized: bytes,
     index: int,
-    arrays: list[np.ndarray],
+    arrays: list[Optional[np.ndarray]],
     received: Arrays,
     carried: Arrays,
   ) -> tuple[list[np.ndarray], Arrays]:
@@ -100,8 +100,8 @@ class Worker:
       key: A digest of the computation.
       serialized: The computation.
       index: The stage.
-      arrays: The block's part of the computation's argument.
-      received: The values of the server that the stage needs.
+      arrays: The block's part of the computation's argument; None for what is at the server.
+      received: What the stage reads of the server's values.
       carried: What earlier stages of the block kept.
 
     Returns:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 import functools
 import itertools
 import math
-from typing import TypeVar
+from typing import Optional, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def groups(num_blocks: int) -> list[range]:
 
 def split(
   arrays: Sequence[np.ndarray], parameters: Sequence[values.LeafType], num_blocks: int
-) -> list[list[np.ndarray]]:
+) -> list[list[Optional[np.ndarray]]]:
   """Cuts an argument into blocks of consecutive clients, whose sizes differ by one at most.
 
   Args:
@@ -34,10 +34,13 @@ def split(
     num_blocks: The number of blocks; without clients there is one.
 
   Returns:
-    The arguments of the blocks. Values of the server are in all of them.
+    The arguments of the blocks, with None for the tensors of the server: the stages that read them
+    receive them.
   """
   columns = [
-    np.array_split(array, num_blocks) if leaf.stacked else [array] * num_blocks
+    np.array_split(array, num_blocks)
+    if leaf.stacked
+    else [array if leaf.is_data_set else None] * num_blocks
     for array, leaf in zip(arrays, parameters)
   ]
   return [list(block) for block in zip(*columns)]

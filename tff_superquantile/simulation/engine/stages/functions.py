@@ -1,6 +1,7 @@
 """A stage of a block and a step of the server, as TensorFlow functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
 import typing
 from typing import Any
 
@@ -22,7 +23,8 @@ Template = Any
 
 
 def _specs(templates: Iterable[Template]) -> list[tf.TensorSpec]:
-  return [leaf.tensor for template in templates for leaf in values.flatten(template)]
+  leaves = (leaf for template in templates for leaf in values.flatten(template))
+  return [leaf.tensor for leaf in leaves if leaf.tensor is not None]
 
 
 def _template(value: Any) -> Template:
@@ -38,12 +40,45 @@ def _server_template(type_spec: tff.Type) -> Template:
 
 
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
-  """Puts tensors in the place of specs."""
-  return aggregations.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
+  """Puts tensors in the place of specs; leaves without a spec have no tensor either."""
+  return aggregations.map_leaves(
+    lambda leaf: leaf if leaf.tensor is None else leaf._replace(tensor=next(tensors)), template
+  )
+
+
+def _only(template: Template, indices: Iterable[int]) -> Template:
+  """Takes the specs away from all but the leaves of these indices."""
+  kept, index = set(indices), itertools.count()
+  return aggregations.map_leaves(
+    lambda leaf: leaf if next(index) in kept else leaf._replace(tensor=None), template
+  )
 
 
 def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
   return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+  return tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
+
+
+def _read(
+  program: "program_lib.Program", plan: plan_lib.Plan, stage: plan_lib.Stage
+) -> dict[str, list[int]]:
+  """Returns the leaves at the server that a stage reads, by the names of the values."""
+  scope: dict[str, Any] = {}
+  types = {name: plan.type_of(name) for name in stage.received}
+  for name, type_spec in types.items():
+    leaves = enumerate(values.leaf_types(type_spec))
+    scope[name] = values.pack(type_spec, iter([Leaf(name, False, i) for i, _ in leaves]))
+  argument = program.scope([plan.parameter] * len(program.parameters))
+  found: dict[str, set[int]] = {name: set() for name in stage.received}
+  evaluator = interpreter.Interpreter(program.server())
+  for block in plan.selections(stage):
+    for leaf in values.flatten(evaluator.evaluate(block, {**scope, **argument})):
+      if not leaf.stacked:
+        found.setdefault(leaf.tensor, set()).add(leaf.origin)
+  return {name: sorted(indices) for name, indices in found.items()}
 
 
 # The tensors of some values, by their names.
@@ -59,8 +94,12 @@ def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) ->
 class Stage:
   """Computes one stage of a block, and merges what blocks give.
 
+  It is given what its calls take of the server's values, and nothing else: not the state of the
+  server's noise, which would tell the noise of this round and of all later ones.
+
   Attributes:
-    received: The names of the values that it needs of the server.
+    received: Which leaves it needs of the values of the server, by their names. Of the
+      computation's argument (by the name of the parameter) they are its leaves at the server.
     kept: Templates of what later stages of the same block use, by name.
     partials: Templates of the partial aggregates, by the aggregations' names.
     merge: Returns the partial aggregates of two consecutive parts of the cohort.
@@ -76,9 +115,13 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self.received = stage.received
-    self._given = {name: _server_template(plan.type_of(name)) for name in stage.received}
+    self.received = _read(program, plan, stage)
+    self._given = {
+      name: _only(_server_template(plan.type_of(name)), self.received[name])
+      for name in stage.received
+    }
     self._given.update((name, kept[name]) for name in stage.carried)
+    self._of_argument = self.received.get(plan.parameter, [])
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
@@ -93,15 +136,23 @@ class Stage:
     """Computes a block.
 
     Args:
-      arrays: The block's part of the argument.
-      received: The values of the server that it needs.
+      arrays: The block's part of the argument; None for what is at the server.
+      received: The leaves of `received`.
       carried: What the earlier stages of the block kept.
 
     Returns:
       The partial aggregates, and what this stage keeps.
     """
     given = {**received, **carried}
-    results = iter(self._function([*arrays, *(t for name in self._given for t in given[name])]))
+    # What is not read is not in the graph either; its signature has it.
+    of_argument = [
+      _zeros(leaf.spec) if array is None else array
+      for array, leaf in zip(arrays, self._program.parameters)
+    ]
+    for i, tensor in zip(self._of_argument, given.get(self._plan.parameter, [])):
+      of_argument[i] = tensor
+    more = [tensor for name in self._given for tensor in given[name]]
+    results = iter(self._function([*of_argument, *more]))
     partials = [next(results) for _ in _specs(self.partials.values())]
     return partials, _by_name(self.kept, results)
 
@@ -109,7 +160,12 @@ class Stage:
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
   ) -> list[tf.Tensor]:
     given = iter(tensors[len(self._program.parameters) :])
-    scope = self._program.scope(tensors[: len(self._program.parameters)])
+    scope = self._program.scope(
+      [
+        tensor if leaf.stacked or i in self._of_argument else None
+        for i, (tensor, leaf) in enumerate(zip(tensors, self._program.parameters))
+      ]
+    )
     scope.update((name, _filled(template, given)) for name, template in self._given.items())
     evaluator = interpreter.Interpreter(clients)
     for name in self._stage.calls:

@@ -6,7 +6,7 @@ is added up, and in which order, depends on the number of blocks alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 import typing
-from typing import Protocol
+from typing import Optional, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,7 @@ class Blocks(Protocol):
 
     Args:
       index: The stage; they come in their order.
-      received: The values of the server that it needs.
+      received: The values of the server that it needs, and nothing else of them.
     """
 
 
@@ -44,6 +44,7 @@ class Stages:
       UnsupportedError: If it cannot be cut.
     """
     plan = plan_lib.Plan(program.block)
+    self._parameter = plan.parameter
     self._stages: list[functions.Stage] = []
     kept: dict[str, functions.Template] = {}
     for stage in plan.stages:
@@ -76,7 +77,12 @@ class Stages:
     """
     known, result = self._steps[0](arrays, {}, [])
     for index, stage in enumerate(self._stages):
-      total = blocks.total(index, {name: known[name] for name in stage.received})
+      at_server = {**known, self._parameter: arrays}
+      received = {
+        name: [at_server[name][i] for i in indices]
+        for name, indices in stage.received.items()
+      }
+      total = blocks.total(index, received)
       kept, result = self._steps[index + 1](arrays, known, total)
       known.update(kept)
     return result
@@ -85,7 +91,7 @@ class Stages:
 class LocalBlocks:
   """Computes blocks one after the other in this process, so that few are in memory at once."""
 
-  def __init__(self, stages: Stages, blocks: Sequence[list[np.ndarray]]):
+  def __init__(self, stages: Stages, blocks: Sequence[list[Optional[np.ndarray]]]):
     """Initializes the blocks of a round.
 
     Args:

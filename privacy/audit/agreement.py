@@ -1,0 +1,151 @@
+"""Compares what a private run has left with its ledger and its flags."""
+
+from collections.abc import Mapping
+import dataclasses
+import re
+
+from privacy import ledger as ledger_lib
+from privacy import releases
+from privacy.audit import results as results_lib
+
+# Columns of rounds.csv on the clients of other splits, who are outside of the guarantee.
+_OF_OTHER_CLIENTS = re.compile(r"(test|validation)_(error|loss)_\w+")
+
+
+def contradictions(
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+) -> list[str]:
+  """Returns the contradictions between a run's ledger, its flags and its results, in sentences."""
+  found = [
+    f"{name} is in the folder, which holds exact numbers of training clients or times of rounds: no"
+    " private run writes it."
+    for name in results.spare
+  ]
+  if "train" in (results.metrics or {}):
+    found.append("metrics.json has the training clients, of whom a private run releases nothing.")
+  return [
+    *found,
+    *_of_manifest(ledger, flags, results),
+    *_of_rounds(ledger, flags, results),
+    *_of_columns(ledger.release, results.rounds),
+    *_of_model(ledger.release, results.num_parameters),
+  ]
+
+
+def _of_manifest(
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+) -> list[str]:
+  manifest = results.manifest
+  if manifest is None:
+    return ["There is no manifest.json, which a run writes before its ledger."]
+  found = []
+  clients = manifest.get("num_clients")
+  clients = clients.get("train") if isinstance(clients, dict) else None
+  if clients is None:
+    found.append("manifest.json does not say how many training clients there are.")
+  elif clients != ledger.release.population:
+    found.append(
+      f"manifest.json has {clients} training clients and the ledger a population of"
+      f" {ledger.release.population}."
+    )
+  if str(manifest.get("seed")) != flags.get("seed"):
+    found.append("manifest.json and flags.txt do not have the same seed.")
+  if manifest.get("starts", []) != [dataclasses.asdict(start) for start in ledger.starts]:
+    found.append("manifest.json and the ledger do not have the same starts.")
+  if manifest.get("flags", results.flags_digest) != results.flags_digest:
+    found.append("flags.txt is not the file whose SHA-256 is in manifest.json.")
+  for name in ("data", "seconds_per_round"):
+    if manifest.get(name) is not None:
+      found.append(f"manifest.json has {name}, which would tell something of training clients.")
+  return found
+
+
+def _of_rounds(
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+) -> list[str]:
+  manifest = results.manifest or {}
+  numbers = {
+    "rounds.csv": results.rounds.done,
+    "manifest.json": results.manifest_rounds or 0,
+    "clients/": results.last_evaluated,
+  }
+  found = [
+    f"{name} has {number} rounds and the ledger {ledger.rounds_done}: something was released that"
+    " was not accounted for."
+    for name, number in numbers.items()
+    if number > ledger.rounds_done
+  ]
+  if "finished" not in manifest and results.metrics is None:
+    if "rounds_done" in manifest or "kept_round" in manifest:
+      found.append("manifest.json has the end of a run that has not finished.")
+    return found
+  left = {
+    "the time of its end in manifest.json": "finished" in manifest,
+    "metrics.json": bool(results.metrics),
+    "weights.npz": results.num_parameters is not None,
+  }
+  found += [
+    f"The run has finished and left no {name}; if it was killed at its very end, run it again."
+    for name, is_there in left.items()
+    if not is_there
+  ]
+  if "flags" not in manifest and "rounds_done" not in manifest:
+    ends = {"rounds.csv": results.rounds.done}  # Of version 0.2.0.
+  else:
+    ends = {"rounds.csv": results.rounds.done, "manifest.json": manifest.get("rounds_done")}
+    kept = manifest.get("kept_round")
+    is_last = kept == results.manifest_rounds
+    is_earlier = isinstance(kept, int) and 0 <= kept < (results.manifest_rounds or 0)
+    if not (is_last or flags.get("keep") == "best" and is_earlier):
+      found.append(f"manifest.json has the model of round {kept}, which is not that of the run.")
+  if "patience" not in flags:
+    ends["flags.txt"] = int(float(flags.get("num_rounds", -1)))
+  found += [
+    f"The run has finished after {number} rounds by {name} and {ledger.rounds_done} by its ledger."
+    for name, number in ends.items()
+    if number != ledger.rounds_done
+  ]
+  return found
+
+
+def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[str]:
+  """Compares the columns of rounds.csv with those that follow from a round's releases."""
+  if not rounds.done:
+    return []
+  z_q, _, z_b = release.noise_multipliers
+  expected, optional = {"epsilon"}, set()
+  is_tree = z_q is not None and release.threshold_kind == releases.TREE
+  if is_tree:
+    expected |= {"estimated_cohort_size", "aborted"}
+  if release.weighted_updates or is_tree and "estimated_share_sum" in rounds.columns:
+    expected.add("estimated_share_sum")  # Of shares relative to the histogram.
+  elif z_q is not None:
+    expected |= {"threshold", "estimated_tail_size"}
+    optional = {"theta"} if is_tree else set()  # It may adapt to the histogram.
+  if z_b is not None:
+    expected.add("clip_norm")
+  found = {name for name in rounds.columns if not _OF_OTHER_CLIENTS.fullmatch(name)}
+  return [
+    *(
+      f"rounds.csv has the column {name}, which does not follow from the ledger's releases."
+      for name in sorted(found - expected - optional)
+    ),
+    *(
+      f"rounds.csv has no column {name}, which follows from the ledger's releases."
+      for name in sorted(expected - found)
+    ),
+  ]
+
+
+def _of_model(release: releases.Release, num_parameters: "int | None") -> list[str]:
+  summed = release.update_sum
+  # Beside the numbers of an update there is that of its weight.
+  if num_parameters is None or summed is None:
+    return []
+  if summed.num_entries == num_parameters + release.weighted_updates:
+    return []
+  besides = " and a weight" if release.weighted_updates else ""
+  return [
+    f"weights.npz has {num_parameters} numbers{besides} and the ledger noise on"
+    f" {summed.num_entries}."
+  ]

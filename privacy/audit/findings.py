@@ -1,0 +1,162 @@
+"""The findings of an audit: the budget that was spent, and what contradicts the claim."""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+import pathlib
+from typing import Optional, Union
+
+from privacy import accounting
+from privacy import ledger as ledger_lib
+from privacy import server as server_lib
+from privacy import statements
+from privacy.audit import agreement
+from privacy.audit import flags as flags_lib
+from privacy.audit import results as results_lib
+from privacy.evaluate import entries
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+  """The findings of an audit.
+
+  Attributes:
+    ledger: The folder's ledger.
+    rounds: The content of `rounds.csv`.
+    num_rounds: The number of rounds that is accounted for.
+    spent: The cost of these rounds.
+    epsilon_rdp: Their cost by RDP; None where that does not apply.
+    server: Their cost for a client against the server.
+    epsilon_planned: The cost of all planned rounds.
+    failures: Sentences that contradict the claim; empty if it holds.
+    notes: Further remarks, in sentences.
+  """
+
+  ledger: ledger_lib.Ledger
+  rounds: results_lib.Rounds
+  num_rounds: int
+  spent: accounting.Spent
+  epsilon_rdp: Optional[float]
+  server: server_lib.ServerSpent
+  epsilon_planned: float
+  failures: tuple[str, ...]
+  notes: tuple[str, ...]
+
+  @property
+  def holds(self) -> bool:
+    """Whether the claim holds."""
+    return not self.failures
+
+
+def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
+  """Recomputes the budget of a run from its folder.
+
+  Args:
+    folder: The folder of the run, finished or not.
+
+  Returns:
+    The findings.
+
+  Raises:
+    ValueError: If it isn't the folder of a private run, or a file cannot be read.
+  """
+  folder = pathlib.Path(folder)
+  if not folder.is_dir():
+    raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")
+  ledger = ledger_lib.Ledger.from_json(results_lib.read_text(folder, ledger_lib.FILE_NAME))
+  flags = flags_lib.read(results_lib.read_text(folder, "flags.txt"))
+  results = results_lib.read(folder, has_begun=ledger.rounds_done > 0)
+  wrong_evaluations, costs = entries.audit(folder, ledger, results.manifest or {})
+  wrong = [
+    *flags_lib.contradictions(flags, ledger),
+    *flags_lib.wrong_mechanisms(ledger),
+    *agreement.contradictions(ledger, flags, results),
+    *wrong_evaluations,
+  ]
+  audited = _audit(ledger, results, wrong)
+  return dataclasses.replace(audited, notes=(*audited.notes, *costs))
+
+
+def _audit(
+  ledger: ledger_lib.Ledger, results: results_lib.Results, contradictions: Sequence[str]
+) -> Audit:
+  release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
+  rounds, num_rounds = results.rounds, max(results.num_rounds, ledger.rounds_done)
+  # The paper's accounting is no guarantee; its claim is compared with the cost of its noise.
+  accountant = ledger.accounting
+  if accountant == ledger_lib.PAPER:
+    accountant = accounting.TIGHTEST
+  meter = accounting.Meter(release, delta, accountant)
+  spent = meter.spent(num_rounds)
+  planned = max(num_rounds, ledger.num_rounds_planned)
+  epsilon_planned = meter.epsilon(planned)
+
+  failures = []
+  if claim is not None and spent.epsilon > claim * (1.0 + flags_lib.TOLERANCE):
+    failures.append(
+      f"{num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed {claim:.6g}."
+    )
+  recorded = ledger_lib.spent(release, ledger.rounds_done, delta, ledger.accounting)
+  if ledger.epsilon_spent < recorded * (1.0 - flags_lib.TOLERANCE):
+    failures.append(
+      f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
+      f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
+    )
+  server = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta).epsilon
+  of_server = ledger.epsilon_server
+  if of_server is None or server is None:
+    is_wrong = of_server is not server
+  else:
+    is_wrong = of_server < server * (1.0 - flags_lib.TOLERANCE)
+  if is_wrong:
+    texts = ["without any" if one is None else f"{one:.6g}" for one in (of_server, server)]
+    failures.append(
+      f"The ledger says that the run costs epsilon = {texts[0]} against the server; it is"
+      f" {texts[1]}."
+    )
+  said = ledger_lib.sentences(release, ledger.num_rounds_planned, delta, ledger.accounting)
+  if (ledger.guarantee, ledger.not_covered) != (said, statements.not_covered(ledger.starts, ledger.version)):
+    failures.append("The ledger's sentences are not those that follow from its numbers.")
+  failures.extend(contradictions)
+
+  notes = []
+  if ledger.accounting == ledger_lib.PAPER:
+    notes.extend(statements.paper_caveat(release, max(1, num_rounds), delta))
+  if claim is None:
+    notes.append("The run claims no limit on epsilon.")
+  elif spent.epsilon <= claim * (1.0 + flags_lib.TOLERANCE) < epsilon_planned:
+    notes.append(
+      f"All {planned} planned rounds would cost epsilon = {epsilon_planned:.6g}, more than the"
+      f" claimed {claim:.6g}."
+    )
+  if rounds.repeated:
+    notes.append(
+      f"{rounds.repeated} rows of rounds.csv repeat a round after a resumption. They count once,"
+      " since the same noise key draws the same cohort and noise."
+    )
+  if rounds.missing:
+    notes.append(
+      f"{rounds.missing} of the {rounds.done} rounds have no row in rounds.csv, as where an earlier"
+      " copy was brought back. They count as the others do."
+    )
+  if rounds.aborted:
+    notes.append(f"{rounds.aborted} rounds were aborted. They count as the others do.")
+  if results.manifest is not None and "flags" not in results.manifest:
+    notes.append(
+      "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the ledger"
+      " does not have, too, are not compared."
+    )
+  warning = accounting.delta_warning(delta, release.population)
+  if warning is not None:
+    notes.append(warning)
+  return Audit(
+    ledger=ledger,
+    rounds=rounds,
+    num_rounds=num_rounds,
+    spent=spent,
+    epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
+    server=server_lib.server_epsilon(release, num_rounds, delta),
+    epsilon_planned=epsilon_planned,
+    failures=tuple(failures),
+    notes=tuple(notes),
+  )

@@ -1,0 +1,175 @@
+"""Reads what a private run leaves beside its ledger and its flags."""
+
+from collections.abc import Mapping
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+import pathlib
+import re
+from typing import Any, Optional
+import zipfile
+import zlib
+
+import numpy as np
+
+_FALSE = ("", "None", "0", "0.0", "False", "false")
+_EVALUATED = re.compile(r"round_(\d+)\.parquet")
+# A private run never writes these: they hold exact numbers of its training clients, or times.
+_NEVER = ("train_clients.csv", "tensorboard")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+  """The content of `rounds.csv`.
+
+  Attributes:
+    done: The number of rounds, the largest of all rows.
+    missing: The number of these rounds that have no row.
+    repeated: The number of rows of rounds that have another row.
+    aborted: The number of rounds without a result; None without such a column.
+    columns: The names of the columns but for `round`.
+  """
+
+  done: int = 0
+  missing: int = 0
+  repeated: int = 0
+  aborted: Optional[int] = None
+  columns: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+  """What a run has left.
+
+  Attributes:
+    rounds: The content of `rounds.csv`.
+    manifest: The content of `manifest.json`; None where there is none.
+    metrics: The content of `metrics.json`; None where there is none.
+    flags_digest: The SHA-256 of `flags.txt`.
+    num_parameters: The number of trained weights in `weights.npz`; None where there is none.
+    last_evaluated: The largest round of the files in `clients/`.
+    spare: Names in the folder that no private run writes.
+  """
+
+  rounds: Rounds
+  manifest: Optional[Mapping[str, Any]]
+  metrics: Optional[Mapping[str, Any]]
+  flags_digest: str
+  num_parameters: Optional[int]
+  last_evaluated: int
+  spare: tuple[str, ...]
+
+  @property
+  def manifest_rounds(self) -> Optional[int]:
+    """The number of rounds of a finished run by its manifest; None where it says none."""
+    found = (self.manifest or {}).get("rounds_done")
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+  @property
+  def num_rounds(self) -> int:
+    """The largest number of rounds in any file."""
+    return max(self.rounds.done, self.manifest_rounds or 0, self.last_evaluated)
+
+
+def read(folder: pathlib.Path, has_begun: bool) -> Results:
+  """Reads the files of a run.
+
+  Args:
+    folder: Its folder.
+    has_begun: Whether a round was entered into its ledger, so that there must be a rounds.csv.
+
+  Raises:
+    ValueError: If a file is missing without which there is nothing to audit, or cannot be read.
+  """
+  rounds = Rounds()
+  if has_begun or (folder / "rounds.csv").exists():
+    rounds = read_rounds(read_text(folder, "rounds.csv"))
+  names = os.listdir(folder / "clients") if (folder / "clients").is_dir() else []
+  return Results(
+    rounds=rounds,
+    manifest=_read_object(folder / "manifest.json"),
+    metrics=_read_object(folder / "metrics.json"),
+    flags_digest=hashlib.sha256((folder / "flags.txt").read_bytes()).hexdigest(),
+    num_parameters=_num_parameters(folder / "weights.npz"),
+    last_evaluated=max((int(m[1]) for m in map(_EVALUATED.fullmatch, names) if m), default=0),
+    spare=tuple(name for name in _NEVER if (folder / name).exists()),
+  )
+
+
+def read_text(folder: pathlib.Path, name: str) -> str:
+  """Returns the content of a file without which a folder is not that of a private run."""
+  try:
+    with open(folder / name, encoding="utf-8", errors="replace", newline="") as stream:
+      return stream.read()
+  except FileNotFoundError:
+    raise ValueError(
+      f"Found no {name} in {os.fspath(folder)!r}; expected the folder of a private run."
+    ) from None
+
+
+def read_rounds(text: str) -> Rounds:
+  """Reads `rounds.csv`.
+
+  Args:
+    text: Its content. A last line without an end is one that its writer has not finished.
+
+  Returns:
+    The content.
+
+  Raises:
+    ValueError: If its first column isn't `round`, or a round has no number.
+  """
+  rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+  rows = [row for row in rows if row]
+  if not rows or rows[0][0] != "round":
+    raise ValueError("Found a rounds.csv without the column round; expected it to be the first.")
+  header, rows = rows[0], rows[1:]
+  numbers = []
+  for row in rows:
+    try:
+      number = float(row[0])
+    except ValueError:
+      number = math.nan
+    if not (number >= 0 and number.is_integer()):
+      raise ValueError(f"Found round {row[0]!r} in rounds.csv; expected a whole number.")
+    numbers.append(int(number))
+  done = {number for number in numbers if number > 0}  # Round 0 evaluates the initial model.
+  aborted = None
+  if "aborted" in header:
+    column = header.index("aborted")
+    aborted = len(
+      {
+        number
+        for number, row in zip(numbers, rows)
+        if number > 0 and len(row) > column and row[column].strip() not in _FALSE
+      }
+    )
+  repeated = sum(number > 0 for number in numbers) - len(done)
+  last = max(done, default=0)
+  return Rounds(last, last - len(done), repeated, aborted, frozenset(header[1:]))
+
+
+def _read_object(path: pathlib.Path) -> Optional[Mapping[str, Any]]:
+  try:
+    found = json.loads(path.read_text(encoding="utf-8"))
+  except FileNotFoundError:
+    return None
+  except ValueError as error:
+    raise ValueError(f"Found that {path} is not JSON ({error}); bring it back.") from None
+  if not isinstance(found, dict):
+    raise ValueError(f"Found that {path} is no JSON object; bring it back.")
+  return found
+
+
+def _num_parameters(path: pathlib.Path) -> Optional[int]:
+  try:
+    with np.load(path) as arrays:
+      return sum(arrays[name].size for name in arrays if name.startswith("trainable"))
+  except FileNotFoundError:
+    return None
+  except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    raise ValueError(f"Found that {path} is damaged ({error}); bring it back.") from None

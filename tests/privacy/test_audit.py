@@ -1,0 +1,367 @@
+"""Audits of folders in which somebody has changed one file, or cut one off."""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import run_folders
+
+from privacy import audit
+from privacy import ledger
+from privacy import releases
+from privacy import statements
+from privacy.evaluate import entries
+from privacy.evaluate import query as query_lib
+
+_ROUNDS = 6
+_START = statements.Start("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)
+_GEOMETRIC = releases.Release(40, 8, 8.0, 2.0, threshold_kind="geometric")
+_RELEASES = {
+  "geometric": _GEOMETRIC,
+  "primal_dual": dataclasses.replace(_GEOMETRIC, threshold_kind="primal_dual"),
+  "tree": dataclasses.replace(_GEOMETRIC, threshold_kind="tree"),
+  "none": dataclasses.replace(_GEOMETRIC, threshold_noise_multiplier=None),
+  "adaptive": dataclasses.replace(_GEOMETRIC, clip_count_noise_multiplier=20.0),
+  "weighted": dataclasses.replace(
+    _GEOMETRIC, threshold_noise_multiplier=None, weighted_updates=True
+  ),
+}
+
+
+@functools.cache
+def _ledger(name="geometric", claim=9.0, starts=(_START,)):
+  return ledger.build_ledger(
+    _RELEASES[name],
+    claim_epsilon=claim,
+    delta=1e-3,
+    clip_norm=None if name == "adaptive" else 0.5,
+    num_rounds_planned=_ROUNDS,
+    rounds_done=_ROUNDS,
+    starts=starts,
+  )
+
+
+def _evaluation(split="test", num_clients=9):
+  query = query_lib.Query(num_clients, 4.0, 1e-2, num_bins=4)
+  z = query.release.threshold_noise_multiplier
+  estimates = {"p90": (0.5, 0.1), "mean": (None, None)}
+  return entries.Evaluation("now", "m", split, "error", query, z, (1.0, 0.0, 2.5, 3.0), estimates)
+
+
+def _write_evaluations(folder, content):
+  (folder / entries.FILE_NAME).write_text(entries.to_json(content))
+  _change(folder / "manifest.json", lambda found: found.update(evaluations=entries.head(content)))
+
+
+def _change(path, change):
+  found = json.loads(path.read_text())
+  change(found)
+  path.write_text(json.dumps(found))
+
+
+def _folder(path, entry, columns=None):
+  return run_folders.write(
+    path,
+    entry,
+    run_folders.flags_of(entry, initial_weights_fingerprint="0123" if entry.starts else None),
+    columns=columns or run_folders.columns_of(entry.release),
+    rounds=_ROUNDS,
+    num_clients=40,
+  )
+
+
+@pytest.fixture
+def run(tmp_path):
+  """A finished run that starts from another one, with three evaluations."""
+  folder = _folder(tmp_path / "run", _ledger())
+  starts = [dataclasses.asdict(_START)]
+  _change(folder / "manifest.json", lambda found: found.update(starts=starts))
+  content = []
+  for split, number in (("test", 9), ("train", 40), ("test", 9)):
+    content = entries.append(content, _evaluation(split, number))
+  _write_evaluations(folder, content)
+  return folder
+
+
+def _failures(folder):
+  """What an audit says against a folder; one that cannot be read says it by a sentence."""
+  try:
+    return audit.audit_folder(folder).failures
+  except ValueError as error:
+    assert str(error).startswith("Found ")
+    return (str(error),)
+
+
+def test_an_honest_run_holds(run):
+  found = audit.audit_folder(run)
+  assert found.failures == () and found.num_rounds == _ROUNDS
+  # The costs are the only remarks.
+  assert found.notes[0].startswith("2 releases, each of which counts, over the 9 test clients")
+
+
+def _lines_of(found):
+  return (found / "flags.txt").read_text().splitlines()
+
+
+_NUM_LINES = len(run_folders.flags_of(_ledger(), initial_weights_fingerprint="0123"))
+
+
+@pytest.mark.parametrize("index", range(_NUM_LINES))
+def test_no_line_of_the_flags_can_be_dropped_or_changed(run, index):
+  lines = _lines_of(run)
+  assert len(lines) == _NUM_LINES
+  for changed in ([], [lines[index] + "0"]):
+    run_folders.write_flags(run, [*lines[:index], *changed, *lines[index + 1 :]])
+    assert any("SHA-256" in failure for failure in _failures(run))
+
+
+def test_flags_of_version_0_2_are_all_required(run):
+  """Without the digest those count that the ledger has, too."""
+  _change(run / "manifest.json", lambda found: found.pop("flags"))
+  found = audit.audit_folder(run)
+  assert found.holds and any("as in runs of version 0.2.0" in note for note in found.notes)
+  lines = _lines_of(run)
+  not_required = set()
+  for index, line in enumerate(lines):
+    run_folders.write_flags(run, [*lines[:index], *lines[index + 1 :]])
+    if not _failures(run):
+      not_required.add(line[2:].partition("=")[0])
+  assert not_required == {"num_train_clients", "output_dir"}
+  run_folders.write_flags(run, [])
+  assert len(_failures(run)) > 15
+
+
+def test_an_empty_flags_file_hides_nothing(run):
+  # Half the noise for twice the clients, and no threshold.
+  release = releases.Release(40, 4, None, 4.0)
+  entry = dataclasses.replace(
+    ledger.build_ledger(
+      release,
+      claim_epsilon=9.0,
+      delta=1e-3,
+      clip_norm=0.5,
+      num_rounds_planned=_ROUNDS,
+      rounds_done=_ROUNDS,
+    )
+  )
+  _change(run / "manifest.json", lambda found: found.pop("flags"))
+  _change(run / "manifest.json", lambda found: found.pop("starts"))
+  (run / "privacy.json").write_text(entry.to_json())
+  (run / "flags.txt").write_text("")
+  found = _failures(run)
+  assert "flags.txt has no --update_noise_multiplier." in found
+  assert "flags.txt has no --clients_per_round." in found
+  assert any("column threshold, which does not follow" in failure for failure in found)
+
+
+@pytest.mark.parametrize(
+  "change, said",
+  [
+    (lambda found: found.pop("num_clients"), "does not say how many training clients"),
+    (lambda found: found.update(num_clients=40), "does not say how many training clients"),
+    (lambda found: found["num_clients"].pop("train"), "does not say how many training clients"),
+    (lambda found: found["num_clients"].update(train=80), "has 80 training clients"),
+    (lambda found: found["num_clients"].pop("test"), "9 test clients and manifest.json has no"),
+    (lambda found: found["num_clients"].update(test=10), "9 test clients and manifest.json has 10"),
+    (lambda found: found.update(seed=1), "the same seed"),
+    (lambda found: found.pop("seed"), "the same seed"),
+    (lambda found: found.update(flags="0" * 64), "SHA-256"),
+    (lambda found: found.update(flags=None), "SHA-256"),
+    (lambda found: found.pop("starts"), "the same starts"),
+    (lambda found: found["starts"][0].update(epsilon=0.1), "the same starts"),
+    (lambda found: found.pop("rounds_done"), "None rounds by manifest.json"),
+    (lambda found: found.update(rounds_done=5), "5 rounds by manifest.json"),
+    (lambda found: found.update(rounds_done=7), "manifest.json has 7 rounds and the ledger 6"),
+    (lambda found: found.pop("kept_round"), "the model of round None"),
+    (lambda found: found.update(kept_round=5), "the model of round 5"),
+    (lambda found: found.pop("finished"), "left no the time of its end"),
+    (lambda found: found.pop("evaluations"), "not the one that manifest.json has"),
+    (lambda found: found.update(evaluations="0" * 64), "not the one that manifest.json has"),
+    (lambda found: found.update(data="digest"), "manifest.json has data"),
+    (lambda found: found.update(seconds_per_round=0.1), "manifest.json has seconds_per_round"),
+  ],
+)
+def test_every_entry_of_the_manifest_is_compared(run, change, said):
+  _change(run / "manifest.json", change)
+  failures = _failures(run)
+  assert any(said in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    lambda found: found["starts"][0].update(epsilon=0.1),
+    lambda found: found["starts"][0].update(delta=1e-9),
+    lambda found: found["starts"][0].update(same_population=False),
+    lambda found: found["starts"][0].update(run="another"),
+    lambda found: found["starts"].clear(),
+    lambda found: found["starts"].append(found["starts"][0]),
+  ],
+)
+def test_the_starts_of_a_ledger_are_compared(run, change):
+  _change(run / "privacy.json", change)
+  # With the sentences that follow.
+  entry = ledger.Ledger.from_json((run / "privacy.json").read_text())
+  entry = dataclasses.replace(entry, not_covered=statements.not_covered(entry.starts))
+  (run / "privacy.json").write_text(entry.to_json())
+  assert "manifest.json and the ledger do not have the same starts." in _failures(run)
+
+
+def test_an_epsilon_against_the_server_is_there_where_it_should_be(run):
+  _change(run / "privacy.json", lambda found: found.update(epsilon_server=3.0))
+  (failure,) = _failures(run)
+  assert "epsilon = 3 against the server; it is without any" in failure
+
+
+_FILES = ("privacy.json", "flags.txt", "manifest.json", "rounds.csv", "metrics.json", "weights.npz")
+
+
+@pytest.mark.parametrize("name", [*_FILES, entries.FILE_NAME])
+def test_no_file_can_be_cut_or_removed(run, name):
+  content = (run / name).read_bytes()
+  for length in (0, len(content) // 3, len(content) - 2):
+    (run / name).write_bytes(content[:length])
+    assert _failures(run), length
+  (run / name).unlink()
+  assert _failures(run)
+
+
+def test_rounds_that_ledger_and_rows_forget(run, tmp_path):
+  entry = dataclasses.replace(_ledger(), rounds_done=2, epsilon_spent=_ledger().epsilon_spent)
+  forged = _folder(tmp_path / "forged", entry)
+  for name in ("privacy.json", "rounds.csv"):
+    text = (forged / name).read_text()
+    (run / name).write_text("".join(text.splitlines(True)[:4]) if name == "rounds.csv" else text)
+  found = audit.audit_folder(run)
+  assert found.num_rounds == _ROUNDS and found.rounds.done == 2
+  for name in ("manifest.json", "clients/"):
+    assert any(text.startswith(f"{name} has 6 rounds and the ledger 2") for text in found.failures)
+  # Also of a run that has not finished.
+  for name in ("metrics.json", "weights.npz", entries.FILE_NAME):
+    (run / name).unlink()
+  for name in ("finished", "rounds_done", "kept_round", "evaluations"):
+    _change(run / "manifest.json", lambda found, name=name: found.pop(name))
+  (failure,) = _failures(run)
+  assert failure.startswith("clients/ has 6 rounds and the ledger 2")
+
+
+def test_rows_that_are_missing_are_mentioned(run):
+  lines = (run / "rounds.csv").read_text().splitlines(True)
+  (run / "rounds.csv").write_text("".join([*lines[:3], *lines[5:]]))
+  found = audit.audit_folder(run)
+  assert found.holds
+  assert found.notes[0].startswith("2 of the 6 rounds have no row in rounds.csv")
+
+
+@pytest.mark.parametrize("name", _RELEASES)
+def test_columns_follow_from_the_releases(tmp_path, name):
+  entry = _ledger(name, None, ())
+  columns = run_folders.columns_of(entry.release)
+  assert _failures(_folder(tmp_path / "run", entry)) == ()
+  exact = ("cohort_size", "tail_size", "num_excluded", "seconds", "train_loss", "train_error_p90")
+  others = {c for one in _RELEASES.values() for c in run_folders.columns_of(one)} - set(columns)
+  if name == "tree":
+    others -= {"estimated_share_sum"}  # Which then stands in the threshold's place.
+  for added in (*exact, *sorted(others)):
+    folder = _folder(tmp_path / "run", entry, [*columns, added])
+    assert any(f"the column {added}," in failure for failure in _failures(folder)), added
+  for dropped in columns[2:]:
+    folder = _folder(tmp_path / "run", entry, [one for one in columns if one != dropped])
+    assert any(f"no column {dropped}," in failure for failure in _failures(folder)), dropped
+
+
+def test_columns_of_an_average_by_a_histogram(tmp_path):
+  entry = _ledger("tree", None, ())
+  columns = ["round", "epsilon", "estimated_cohort_size", "estimated_share_sum", "aborted"]
+  assert _failures(_folder(tmp_path / "run", entry, columns)) == ()
+  assert _failures(_folder(tmp_path / "run", entry, [*columns, "threshold"]))
+
+
+@pytest.mark.parametrize("name", ["train_clients.csv", "tensorboard"])
+def test_what_no_private_run_writes(run, name):
+  (run / name).mkdir()
+  (failure,) = _failures(run)
+  assert failure.startswith(f"{name} is in the folder")
+  shutil.rmtree(run / name)
+  (run / "metrics.json").write_text('{"train": {"error": {"mean": 0.1}}}')
+  (failure,) = _failures(run)
+  assert failure.startswith("metrics.json has the training clients")
+
+
+# Evaluations.
+
+_FIELDS = [*(field.name for field in dataclasses.fields(entries.Evaluation)), "guarantee"]
+_FIELDS += ["previous"]
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("name", _FIELDS)
+def test_no_field_of_an_evaluation_can_be_changed(run, index, name):
+  path = run / entries.FILE_NAME
+  whole = path.read_text()
+  old = json.loads(whole)[index][name]
+  for new in ("x", "train", "test", [], {}, None, 3.5, True):
+    if new != old:
+      _change(path, lambda found, new=new: found[index].update({name: new}))
+      assert _failures(run), new
+    path.write_text(whole)
+  _change(path, lambda found: found[index].pop(name))
+  assert _failures(run)
+
+
+@pytest.mark.parametrize("name", [field for field in entries._QUERY_FIELDS])
+def test_no_field_of_a_query_can_be_changed(run, name):
+  def change(found):
+    query = found[2]["query"]
+    query[name] = 2 * query[name] + 1 if isinstance(query[name], (int, float)) else 0.5
+
+  _change(run / entries.FILE_NAME, change)
+  assert _failures(run)
+
+
+@pytest.mark.parametrize("kept", [[], [0], [0, 1], [1, 2], [2], [0, 2], [1, 0, 2], [0, 1, 2, 2]])
+def test_no_evaluation_can_be_removed_or_moved(run, kept):
+  content = json.loads((run / entries.FILE_NAME).read_text())
+  (run / entries.FILE_NAME).write_text(entries.to_json([content[index] for index in kept]))
+  assert any("valuation" in failure for failure in _failures(run))
+
+
+def test_a_crash_between_the_two_files_is_no_contradiction(run):
+  content = entries.load(run)
+  for length in range(1, len(content) + 1):
+    _write_evaluations(run, content[: length - 1])
+    (run / entries.FILE_NAME).write_text(entries.to_json(content[:length]))
+    assert _failures(run) == ()
+  # But the head is never two entries behind.
+  _write_evaluations(run, content[:1])
+  (run / entries.FILE_NAME).write_text(entries.to_json(content))
+  assert _failures(run)
+
+
+def test_evaluations_of_version_0_2_come_first(run):
+  old = [_evaluation().to_dict(), _evaluation().to_dict()]
+  (run / entries.FILE_NAME).write_text(entries.to_json(old))
+  _change(run / "manifest.json", lambda found: found.pop("evaluations"))
+  assert _failures(run) == ()
+  new = entries.append(old, _evaluation())
+  _write_evaluations(run, new)
+  assert _failures(run) == ()
+  del new[2]["previous"]  # It is of this version.
+  (run / entries.FILE_NAME).write_text(entries.to_json(new))
+  assert _failures(run)
+  (run / entries.FILE_NAME).write_text(entries.to_json(new[:2]))
+  assert _failures(run)
+
+
+def test_imports_nothing_of_the_library():
+  code = (
+    "import sys, privacy.account\n"
+    "names = {name.partition('.')[0] for name in sys.modules}\n"
+    "assert not names & {'tff_superquantile', 'tasks', 'tensorflow', 'pyarrow', 'pandas'}, names"
+  )
+  assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
