@@ -36,8 +36,9 @@ _ROUNDING_OF_EPSILON = 0.004
 _COARSEST_INTERVAL = 1e-3
 # A round's losses are computed at no more points than these, and at first at no fewer.
 _MOST_POINTS, _FEWEST_POINTS = 1e6, 1e3
-# The share of delta for the largest losses, which count as infinite.
-_BEYOND_OF_DELTA = 1e-6
+# The share of delta for the largest losses, which count as infinite. The rest is tilted more.
+_BEYOND_OF_DELTA = 1e-4
+_LEAST_PROBABILITY = 1e-300
 # Beyond this, e^epsilon overflows double precision.
 _LARGEST_PLD_EPSILON = 700.0
 # `Meter` computes the PLD of a long run at this many fractions of it.
@@ -208,8 +209,8 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
   rounding = _ROUNDING_OF_EPSILON * epsilon
   coarsest = _COARSEST_INTERVAL * min(max(1.0, epsilon / 10.0), 100.0)
-  often = 2.0 * rounding / math.sqrt(num_rounds)
-  return min(coarsest, max(often, rounding**2 / (2.0 * num_rounds * total_variation)))
+  of_rare = rounding**2 / (2.0 * num_rounds * total_variation)
+  return min(coarsest, max(2.0 * rounding / math.sqrt(num_rounds), of_rare))
 
 
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
@@ -241,32 +242,34 @@ def pld_epsilon(
   # on the way there and back.
   rest = delta * math.exp(-slack)
   beyond = _BEYOND_OF_DELTA * rest / num_rounds
-  largest = dominating_pairs.largest_loss(mixture, beyond)
-  interval = largest / _FEWEST_POINTS
-  # Chernoff's bound is a guess: on a coarse grid, on a finer one, and then the grid is fine enough.
-  for coarseness in (4.0, 1.0):
-    losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
-    total_variation = max(found.total_variation for found in losses)
-    if num_rounds * total_variation <= rest:
-      return 2.0 * slack
-    guess = max(found.chernoff(num_rounds, rest)[1] for found in losses)
-    if guess <= 0.0:
-      return 2.0 * slack
-    wanted = coarseness * _interval(guess, num_rounds, total_variation)
-    interval = max(wanted, largest / _MOST_POINTS)
-  losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
-  found = max(direction.epsilon(num_rounds, rest) for direction in losses)
-  if _LARGEST_PLD_EPSILON < found < math.inf:
-    raise ValueError(
-      f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
-      " noise, or 'rdp'."
-    )
-  if not math.isfinite(found):
+  if beyond < _LEAST_PROBABILITY:
     raise ValueError(
       f"Found delta = {delta:g}, too small for accounting by 'pld' in double precision; expected"
       " 'rdp'."
     )
-  return found + 2.0 * slack
+  largest = dominating_pairs.largest_loss(mixture, beyond)
+  interval = largest / _FEWEST_POINTS
+  losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
+  total_variation = max(direction.total_variation for direction in losses)
+  if num_rounds * total_variation <= rest:
+    return 2.0 * slack
+  # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
+  found, coarseness = max(direction.chernoff(num_rounds, rest)[1] for direction in losses), 4.0
+  while found > 0.0:
+    wanted = coarseness * _interval(found, num_rounds, total_variation)
+    interval, coarseness = max(wanted, largest / _MOST_POINTS), 1.0
+    losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
+    guess, found = found, max(direction.epsilon(num_rounds, rest) for direction in losses)
+    finer = max(_interval(found, num_rounds, total_variation), largest / _MOST_POINTS)
+    if interval < 1.5 * finer or found > guess:
+      found = min(found, guess)
+      break
+  if found > _LARGEST_PLD_EPSILON:
+    raise ValueError(
+      f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
+      " noise, or 'rdp'."
+    )
+  return max(0.0, found) + 2.0 * slack
 
 
 def epsilon(

@@ -34,8 +34,9 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
 
   everywhere. It is added to each q_T(l). As S / N is about the largest q_T(l), it matters little.
 - Rounding of probabilities. If q(l) errs by a factor of 1 + rho at most, q_T(l) errs by e^(T rho):
-  rho = u (64 + max |log p| + theta max |l| + |K|), for p, its exponents and their sum. Sums of N
-  positive numbers err by a factor of 1 + 4 N u. Both factors are taken from delta.
+  rho = u (64 + max |log p| + theta max |l| + |K|), for exponents and sums. p follows from a round's
+  divergences, which err by less than 1e-10 of themselves, and so does the sum that K + 1 is to first
+  order: 1e-10 T K. Sums of N positive numbers err by a factor of 1 + 4 N u. All is taken from delta.
 """
 
 import math
@@ -210,6 +211,7 @@ class Losses:
     Raises:
       ValueError: If that would take too many points.
     """
+    bound = math.inf
     if theta is None:
       theta, bound = self.chernoff(num_rounds, delta)
       if not 0.0 < bound < math.inf:
@@ -219,8 +221,9 @@ class Losses:
     epsilons = self.interval * (first + np.arange(len(masses)))
     centre = epsilons[len(epsilons) // 2]
     # All that follows is over this factor.
-    factor = num_rounds * self._tilted(theta)[0] - theta * centre
-    rounding = num_rounds * self._rounding(theta) + 4.0 * _UNIT * len(masses)
+    moment = num_rounds * self._tilted(theta)[0]
+    factor = moment - theta * centre
+    rounding = num_rounds * self._rounding(theta) + 4.0 * _UNIT * len(masses) + 1e-10 * abs(moment)
     with np.errstate(over="ignore", under="ignore"):
       weights = np.exp(-theta * (epsilons - centre))
       target = math.exp(min(700.0, math.log(rest) - factor - rounding)) - _OUTSIDE * weights
@@ -230,7 +233,7 @@ class Losses:
       deltas = signal.lfilter([0.0, -math.expm1(-self.interval)], [1.0, -decay], above)[::-1]
     fits = deltas <= target
     if not fits.any():
-      return math.inf
+      return bound
     i = int(fits.argmax())
     if i == 0 or epsilons[i] <= 0.0:
       return max(0.0, float(epsilons[i]))

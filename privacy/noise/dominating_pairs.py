@@ -169,7 +169,7 @@ def largest_loss(mixture: Mixture, beyond: float) -> float:
 def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
   mu = pair.replaced if pair.is_replaced or pair.replace_one else pair.removed
   # The loss of the Gaussian, where the client's data count, is normal with mean mu^2 / 2.
-  share = min(max(beyond / pair.probability, 1e-300), 0.1)
+  share = min(beyond / pair.probability, 0.1)
   largest = mu * mu / 2.0 - float(special.ndtri(share)) * mu
   if largest > 600.0:
     return largest

@@ -97,3 +97,69 @@ def _gaussian_delta(epsilon, mu):
   return special.ndtr(mu / 2 - epsilon / mu) - math.exp(
     epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
   )
+
+
+def _epsilon(q, z, num_rounds, delta):
+  return accounting.pld_epsilon(((1.0, _Pair(q, 1 / z, 2 / z)),), num_rounds, delta)
+
+
+def _assert_tight(q, z, num_rounds, delta, parts):
+  """An epsilon is an upper bound, and 99 % of it is none."""
+  epsilon = _epsilon(q, z, num_rounds, delta)
+  if epsilon == 0.0:
+    assert num_rounds * q * _gaussian_delta(0.0, 1 / z) <= delta * (1 + 1e-9)
+    return
+  found = _oracle(q, 1 / z, num_rounds, epsilon, parts)
+  assert found[0] <= delta * (1 + 1e-5)
+  assert found[1] > delta
+
+
+@pytest.mark.parametrize(
+  "mu,num_rounds,parts", [(1.0, 1, 1), (0.1, 100, 20), (0.003, 10**5, 50), (0.001, 10**6, 100)]
+)
+def test_the_oracle_knows_gaussians(mu, num_rounds, parts):
+  for delta in (1e-5, 1e-14):
+    total = mu * math.sqrt(num_rounds)
+    epsilon = optimize.brentq(lambda e: _gaussian_delta(e, total) - delta, 0.0, 60.0, xtol=1e-10)
+    found = _oracle(1.0, mu, num_rounds, epsilon, parts)
+    expected = [_gaussian_delta(e, total) for e in (epsilon, 0.99 * epsilon)]
+    np.testing.assert_allclose(found, expected, rtol=3e-5)
+
+
+def test_the_oracle_knows_two_rounds():
+  first, second = _outputs(0.2, 1.5, 3000)
+  epsilon = 1.0
+  both = np.outer(first, first) - math.exp(epsilon) * np.outer(second, second)
+  found = _oracle_deltas(first, second, 2, epsilon, 20)[0]
+  assert found == pytest.approx(both[both > 0].sum(), rel=1e-4)
+
+
+# Settings in which dp_accounting's transforms are noise: it says 0.155, and 22 for 2.44.
+@pytest.mark.parametrize("z,num_rounds,delta", [(0.55, 10**5, 1e-10), (0.52, 10**6, 1e-14)])
+def test_tiny_deltas_of_rare_clients(z, num_rounds, delta):
+  release = releases.Release(10**6, 1, None, z)
+  epsilon = accounting.epsilon(release, num_rounds, delta, "pld").epsilon
+  found = _oracle(1e-6, 1 / z, num_rounds, epsilon, 4)
+  assert found[0] <= delta < found[1]
+
+
+@pytest.mark.parametrize(
+  "q,z,num_rounds,delta,parts",
+  [
+    (1.0, 30.0, 100, 1e-5, 5),
+    (1.0, 1000.0, 10**6, 1e-14, 100),
+    (0.5, 3.0, 1, 1e-8, 1),
+    (0.5, 100.0, 10**5, 1e-12, 50),
+    (0.04, 1.731, 1000, 4e-4, 5),
+    (0.04, 0.6, 100, 1e-14, 20),
+    (0.04, 3.0, 10**5, 1e-5, 30),
+    (0.01, 10.0, 10**6, 1e-10, 100),
+    (1e-4, 0.6, 10**4, 1e-8, 3),
+    (1e-4, 1.0, 10**6, 1e-14, 20),
+    (1e-6, 0.5, 1, 1e-8, 1),
+    (1e-6, 0.5, 10**5, 1e-10, 4),
+    (1e-6, 1.0, 10**6, 1e-5, 20),
+  ],
+)
+def test_epsilons_are_tight_upper_bounds(q, z, num_rounds, delta, parts):
+  _assert_tight(q, z, num_rounds, delta, parts)
