@@ -30,11 +30,15 @@ PLD = "pld"
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
 
-# Rounding each loss upwards to a grid of width h costs a run about h sqrt(T) / 2.
-_COARSEST_INTERVAL, _FINEST_INTERVAL = 1e-3, 1e-5
-_INTERVAL_OF_EPSILON = 0.02
-# The losses of a run are computed at no more points than these.
-_MOST_POINTS = 5e6
+# Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance of a
+# run's losses, H a round's total variation. Its root is at most this share of epsilon.
+_ROUNDING_OF_EPSILON = 0.004
+_COARSEST_INTERVAL = 1e-3
+# A round's losses are computed at no more points than these, and at first at no fewer.
+_MOST_POINTS, _FEWEST_POINTS = 1e6, 1e3
+# The share of delta for the largest losses, which count as infinite. The rest is tilted more.
+_BEYOND_OF_DELTA = 1e-4
+_LEAST_PROBABILITY = 1e-300
 # Beyond this, e^epsilon overflows double precision.
 _LARGEST_PLD_EPSILON = 700.0
 # `Meter` computes the PLD of a long run at this many fractions of it.
@@ -170,8 +174,7 @@ def _spent(release: releases.Release, num_rounds: int, delta: float, accountant:
   with contextlib.suppress(ValueError):
     by_rdp = _spent(release, num_rounds, delta, RDP)
   try:
-    guess = None if by_rdp is None else by_rdp.epsilon
-    by_pld = spent_by_pld(release, num_rounds, delta, guess)
+    by_pld = spent_by_pld(release, num_rounds, delta)
   except ValueError:
     if accountant == PLD or by_rdp is None:
       raise
@@ -203,28 +206,23 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   return Spent(float(found), delta, num_rounds, RDP, float(order), tail)
 
 
-def _interval(epsilon: float, num_rounds: int) -> float:
-  wanted = _INTERVAL_OF_EPSILON * epsilon / math.sqrt(num_rounds)
+def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
+  rounding = _ROUNDING_OF_EPSILON * epsilon
   coarsest = _COARSEST_INTERVAL * min(max(1.0, epsilon / 10.0), 100.0)
-  return min(coarsest, max(_FINEST_INTERVAL, wanted))
+  of_rare = rounding**2 / (2.0 * num_rounds * total_variation)
+  return min(coarsest, max(2.0 * rounding / math.sqrt(num_rounds), of_rare))
 
 
-def spent_by_pld(
-  release: releases.Release, num_rounds: int, delta: float, guess: Optional[float] = None
-) -> Spent:
-  """Returns the cost by PLD from a rough guess of it; see `Meter.spent` and `pld_epsilon`."""
+def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
+  """Returns the cost by PLD; see `Meter.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  found = pld_epsilon(cohorts.mixture(release), num_rounds, rest, slack, guess)
+  found = pld_epsilon(cohorts.mixture(release), num_rounds, rest, slack)
   return Spent(found, delta, num_rounds, PLD, None, tail)
 
 
 def pld_epsilon(
-  mixture: dominating_pairs.Mixture,
-  num_rounds: int,
-  delta: float,
-  slack: float = 0.0,
-  guess: Optional[float] = None,
+  mixture: dominating_pairs.Mixture, num_rounds: int, delta: float, slack: float = 0.0
 ) -> float:
   """Returns the cost of sampled Gaussian mechanisms, on a grid that is fine enough for epsilon.
 
@@ -233,7 +231,6 @@ def pld_epsilon(
     num_rounds: T, at least 1.
     delta: The delta of (epsilon, delta)-differential privacy.
     slack: The log of the ratio between the densities of all rounds and those accounted for.
-    guess: An epsilon that is not much smaller; None if there is none.
 
   Returns:
     The epsilon.
@@ -241,33 +238,38 @@ def pld_epsilon(
   Raises:
     ValueError: If that would take too long, or delta is too small for double precision.
   """
-  interval = _interval(1.0 if guess is None else guess, num_rounds)
-  while True:
-    if guess is not None and guess / interval > _MOST_POINTS:
-      raise ValueError(
-        f"Found an epsilon of about {guess:.3g}, too large for accounting by 'pld'; expected more"
-        " noise, or 'rdp'."
-      )
-    losses = dominating_pairs.losses_of_round(mixture, interval).self_compose(num_rounds)
-    # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
-    # on the way there and back.
-    with np.errstate(over="ignore"):
-      found = float(losses.get_epsilon_for_delta(delta * math.exp(-slack)))
-    if _LARGEST_PLD_EPSILON < found < math.inf:
-      raise ValueError(
-        f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
-        " noise, or 'rdp'."
-      )
-    if not math.isfinite(found):
-      raise ValueError(
-        f"Found delta = {delta:g}, too small for accounting by 'pld' in double precision; expected"
-        " 'rdp'."
-      )
-    # A coarse grid overestimates epsilon, and from that follows too coarse a grid: so once more.
-    finer = _interval(found, num_rounds)
-    if finer > 0.5 * interval:
-      return found + 2.0 * slack
-    interval, guess = finer, found
+  # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
+  # on the way there and back.
+  rest = delta * math.exp(-slack)
+  beyond = _BEYOND_OF_DELTA * rest / num_rounds
+  if beyond < _LEAST_PROBABILITY:
+    raise ValueError(
+      f"Found delta = {delta:g}, too small for accounting by 'pld' in double precision; expected"
+      " 'rdp'."
+    )
+  largest = dominating_pairs.largest_loss(mixture, beyond)
+  interval = largest / _FEWEST_POINTS
+  losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
+  total_variation = max(direction.total_variation for direction in losses)
+  if num_rounds * total_variation <= rest:
+    return 2.0 * slack
+  # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
+  found, coarseness = max(direction.chernoff(num_rounds, rest)[1] for direction in losses), 4.0
+  while found > 0.0:
+    wanted = coarseness * _interval(found, num_rounds, total_variation)
+    interval, coarseness = max(wanted, largest / _MOST_POINTS), 1.0
+    losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
+    guess, found = found, max(direction.epsilon(num_rounds, rest) for direction in losses)
+    finer = max(_interval(found, num_rounds, total_variation), largest / _MOST_POINTS)
+    if interval < 1.5 * finer or found > guess:
+      found = min(found, guess)
+      break
+  if found > _LARGEST_PLD_EPSILON:
+    raise ValueError(
+      f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
+      " noise, or 'rdp'."
+    )
+  return max(0.0, found) + 2.0 * slack
 
 
 def epsilon(

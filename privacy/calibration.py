@@ -250,7 +250,7 @@ def calibrate(
       # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):
         release = completed(log_z)
-        found = accounting.spent_by_pld(release, num_rounds, delta, epsilon).epsilon
+        found = accounting.spent_by_pld(release, num_rounds, delta).epsilon
     if found is None:  # The cost is too far from epsilon, or only RDP has an answer.
       try:
         found = cost(log_z)

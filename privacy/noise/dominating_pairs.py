@@ -36,13 +36,11 @@ Discretized by "connect the dots" (Doroshenko et al. 2022), upwards only.
 import dataclasses
 import math
 
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution
 import numpy as np
 from scipy import special
 
-# A pair's losses are kept up to this many standard deviations of a Gaussian.
-_TAIL = 9.5
+from privacy.noise import composition
+
 # The losses of a round have at most so many points, of all mechanisms together.
 _MOST_POINTS = 20_000_000
 
@@ -155,31 +153,46 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
   return np.interp(x, x[kept], curve[kept])
 
 
-def _largest_loss(pair: SampledGaussian) -> float:
-  """Returns the largest loss of a round that is kept."""
+def largest_loss(mixture: Mixture, beyond: float) -> float:
+  """Returns a loss that a round exceeds with a small probability.
+
+  Args:
+    mixture: The mechanisms of which a round is one, with probabilities.
+    beyond: The largest probability of a larger loss.
+
+  Returns:
+    The loss.
+  """
+  return max(_largest_loss(pair, beyond) for _, pair in mixture)
+
+
+def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
   mu = pair.replaced if pair.is_replaced or pair.replace_one else pair.removed
-  largest = mu * mu / 2.0 + _TAIL * mu
+  # The loss of the Gaussian, where the client's data count, is normal with mean mu^2 / 2.
+  share = min(beyond / pair.probability, 0.1)
+  largest = mu * mu / 2.0 - float(special.ndtri(share)) * mu
   if largest > 600.0:
     return largest
   return math.log1p(pair.probability * math.expm1(largest))
 
 
 def losses_of_round(
-  mixture: Mixture, interval: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
+  mixture: Mixture, interval: float, beyond: float = 1e-21
+) -> tuple[composition.Losses, ...]:
   """Returns the privacy losses of one round, rounded upwards.
 
   Args:
     mixture: The mechanisms of which a round is one, with probabilities that sum to 1.
     interval: The distance between losses.
+    beyond: The largest probability of losses that count as infinite.
 
   Returns:
-    The distribution, which dp_accounting composes and converts.
+    The losses if the data are P's, and if they are Q's; once if they are equal.
 
   Raises:
     ValueError: If that would take more than a few million points.
   """
-  num_points = max(2, math.ceil(max(_largest_loss(pair) for _, pair in mixture) / interval))
+  num_points = max(2, math.ceil(largest_loss(mixture, beyond) / interval))
   if num_points * len(mixture) > _MOST_POINTS:
     raise ValueError(
       f"Found {num_points} privacy losses at intervals of {interval:.3g}; expected more noise, or"
@@ -193,13 +206,15 @@ def losses_of_round(
   curves[:, 0] = curves[:, 0].max()
   curves = np.stack([_convex_minorant(curve, interval) for curve in curves])
 
-  def pmf(curve: np.ndarray, other: np.ndarray) -> pld_pmf.PLDPmf:
+  def losses(curve: np.ndarray, other: np.ndarray) -> composition.Losses:
     positive = _masses(curve, interval)
     # P has the mass e^l Q at a loss of l; Q's at -l are those of the other direction.
     negative = (_masses(other, interval) * np.exp(-epsilon[1:]))[::-1]
     infinity = float(curve[-1])
     at_zero = max(0.0, 1.0 - infinity - positive.sum() - negative.sum())
     masses = np.concatenate([negative, [at_zero], positive])
-    return pld_pmf.DensePLDPmf(interval, -num_points, masses, infinity, True)
+    return composition.Losses(interval, masses, infinity)
 
-  return privacy_loss_distribution.PrivacyLossDistribution(pmf(*curves), pmf(*curves[::-1]))
+  if np.array_equal(*curves):
+    return (losses(*curves),)
+  return losses(*curves), losses(*curves[::-1])

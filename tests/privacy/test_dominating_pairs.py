@@ -5,6 +5,7 @@ import itertools
 import math
 
 from dp_accounting.pld import common
+from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution
 import hypothesis
 from hypothesis import strategies as st
@@ -22,6 +23,17 @@ from privacy.noise import sum_mechanism
 
 _EPSILONS = np.linspace(0.0, 6.0, 25)
 _Pair = dominating_pairs.SampledGaussian
+
+
+def _losses_of_round(mixture, interval):
+  """Our losses, for dp_accounting to compose and to convert."""
+  found = [
+    pld_pmf.DensePLDPmf(
+      losses.interval, -(len(losses.masses) // 2), losses.masses, losses.infinity, True
+    )
+    for losses in dominating_pairs.losses_of_round(mixture, interval)
+  ]
+  return privacy_loss_distribution.PrivacyLossDistribution(found[0], found[-1])
 
 
 def _fixed_cohorts(data, size):
@@ -130,7 +142,7 @@ def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
     z, sampling_prob=q, value_discretization_interval=interval
   ).self_compose(rounds)
   pair = _Pair(q, 1 / z, 2 / z)
-  found = dominating_pairs.losses_of_round(((1.0, pair),), interval).self_compose(rounds)
+  found = _losses_of_round(((1.0, pair),), interval).self_compose(rounds)
   epsilon = expected.get_epsilon_for_delta(delta)
   assert found.get_epsilon_for_delta(delta) == pytest.approx(epsilon, rel=1e-4)
   # And the grid that is chosen for an answer is fine enough.
@@ -144,7 +156,7 @@ def test_the_losses_of_a_small_sample_are_kept():
     2.0, sampling_prob=1e-3, value_discretization_interval=5e-4
   ).self_compose(1000)
   pair = _Pair(1e-3, 1 / 2.0, 2 / 2.0)
-  found = dominating_pairs.losses_of_round(((1.0, pair),), 5e-4).self_compose(1000)
+  found = _losses_of_round(((1.0, pair),), 5e-4).self_compose(1000)
   assert found.get_epsilon_for_delta(1e-6) == pytest.approx(
     expected.get_epsilon_for_delta(1e-6), rel=1e-4
   )
@@ -289,7 +301,7 @@ def test_two_rounds_of_fixed_cohorts_against_the_product():
   alike = _cells({0.0: 1.0}, z, edges)
   mixed = _cells({0.0: 1 - q, 2.0: q}, z, edges)
   pair = _Pair(q, 1 / z, 2 / z, is_replaced=True, replace_one=True)
-  losses = dominating_pairs.losses_of_round(((1.0, pair),), interval).self_compose(2)
+  losses = _losses_of_round(((1.0, pair),), interval).self_compose(2)
   laws = np.outer(mixed, mixed), np.outer(alike, alike)
   for epsilon in (0.0, 0.5, 1.5, 3.0, 5.0):
     found = max(
@@ -317,7 +329,7 @@ def test_two_rounds_of_fixed_cohorts_against_the_product():
 )
 def test_losses_of_one_round_are_the_divergences(pair):
   interval = 0.01
-  losses = dominating_pairs.losses_of_round(((1.0, pair),), interval)
+  losses = _losses_of_round(((1.0, pair),), interval)
   epsilons = interval * np.arange(0, 400, 25)
   curve = np.max(dominating_pairs.divergences(pair, epsilons), axis=0)
   found = np.array([losses.get_delta_for_epsilon(e) for e in epsilons])
@@ -351,7 +363,7 @@ def test_a_mixture_is_the_mean_of_its_divergences():
   pairs = _Pair(0.04, 0.6, 1.2), _Pair(0.3, 1.0, 2.0, True, True), _Pair(1.0, 0.2, 0.4)
   weights = 0.7, 0.2, 0.1
   interval = 0.01
-  losses = dominating_pairs.losses_of_round(tuple(zip(weights, pairs)), interval)
+  losses = _losses_of_round(tuple(zip(weights, pairs)), interval)
   epsilons = interval * np.arange(0, 300, 20)
   curves = sum(
     w * np.stack(dominating_pairs.divergences(p, epsilons)) for w, p in zip(weights, pairs)
@@ -360,20 +372,20 @@ def test_a_mixture_is_the_mean_of_its_divergences():
   np.testing.assert_allclose(found, curves.max(0), rtol=1e-6, atol=1e-13)
   # It costs more than the least and less than the worst of them.
   single = [
-    dominating_pairs.losses_of_round(((1.0, pair),), interval).get_epsilon_for_delta(1e-3)
+    _losses_of_round(((1.0, pair),), interval).get_epsilon_for_delta(1e-3)
     for pair in pairs
   ]
   assert min(single) < losses.get_epsilon_for_delta(1e-3) < max(single)
   # What is missing from its probabilities counts as a round that tells nothing.
-  half = dominating_pairs.losses_of_round(((0.5, pairs[1]),), interval)
-  whole = dominating_pairs.losses_of_round(((1.0, pairs[1]),), interval)
+  half = _losses_of_round(((0.5, pairs[1]),), interval)
+  whole = _losses_of_round(((1.0, pairs[1]),), interval)
   assert half.get_delta_for_epsilon(0.5) == pytest.approx(0.5 * whole.get_delta_for_epsilon(0.5))
 
 
 def test_a_mixture_of_equal_mechanisms_is_one():
   pair = _Pair(0.04, 0.6, 1.2, is_replaced=True)
-  one = dominating_pairs.losses_of_round(((1.0, pair),), 1e-3).self_compose(50)
-  two = dominating_pairs.losses_of_round(((0.3, pair), (0.7, pair)), 1e-3).self_compose(50)
+  one = _losses_of_round(((1.0, pair),), 1e-3).self_compose(50)
+  two = _losses_of_round(((0.3, pair), (0.7, pair)), 1e-3).self_compose(50)
   assert two.get_epsilon_for_delta(1e-5) == pytest.approx(one.get_epsilon_for_delta(1e-5), rel=1e-9)
 
 
@@ -437,7 +449,7 @@ def test_poisson_divergences_are_convex_in_the_exponent(q, mu):
 def test_a_finer_grid_says_less_and_the_truth_is_below(is_replaced, replace_one):
   pair = _Pair(0.1, 0.7, 1.4, is_replaced, replace_one)
   found = [
-    dominating_pairs.losses_of_round(((1.0, pair),), interval)
+    _losses_of_round(((1.0, pair),), interval)
     .self_compose(30)
     .get_epsilon_for_delta(1e-5)
     for interval in (5e-2, 1e-2, 2e-3, 4e-4)
@@ -469,7 +481,7 @@ def test_golden_noise_of_fixed_cohorts(z, replace_one, rdp):
 def test_next_to_no_noise_is_not_too_much_for_numbers(noise, is_replaced, replace_one):
   pair = _Pair(0.1, 1 / noise, 2 / noise, is_replaced, replace_one)
   with np.errstate(all="raise", under="ignore"):
-    losses = dominating_pairs.losses_of_round(((1.0, pair),), 0.1)
+    losses = _losses_of_round(((1.0, pair),), 0.1)
   epsilon = losses.get_epsilon_for_delta(1e-5)
   distance = (2 if is_replaced else 1) / noise
   # What is left of sampling is the logarithm of its probability and next to nothing of delta.
@@ -494,10 +506,10 @@ def test_a_delta_that_is_almost_too_small_for_double_precision(is_replaced, repl
 def test_too_many_losses_are_refused():
   pair = _Pair(1.0, 100.0, 200.0)
   with pytest.raises(ValueError, match="^Found [0-9]+ privacy losses .* expected more noise"):
-    dominating_pairs.losses_of_round(((1.0, pair),), 1e-4)
+    _losses_of_round(((1.0, pair),), 1e-4)
   many = tuple((1e-3, _Pair(1.0, 5.0, 10.0)) for _ in range(1000))
   with pytest.raises(ValueError, match="privacy losses"):
-    dominating_pairs.losses_of_round(many, 1e-3)
+    _losses_of_round(many, 1e-3)
 
 
 def test_dp_accounting_knows_the_same_gaussian():

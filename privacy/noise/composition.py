@@ -1,0 +1,244 @@
+"""Composes privacy losses: the least epsilon of T rounds for a delta, as an upper bound.
+
+A round's losses l are multiples of h, with probabilities p(l) and the rest at infinity. With p_T
+the law of the sum of T of them,
+
+    delta(epsilon) = Pr[infinity in T rounds] + sum_{l > epsilon} (1 - e^(epsilon - l)) p_T(l).
+
+A Fourier transform errs by about T u everywhere, u = 2^-53, which is more than a small delta. So the
+losses are tilted by theta > 0, until epsilon is a likely sum of T of them:
+
+    q(l) = p(l) e^(theta l - K),    K(theta) = log sum_l p(l) e^(theta l),
+    p_T(l) = q_T(l) e^(T K - theta l).
+
+Every theta gives a bound. The one chosen minimizes that of Chernoff,
+
+    delta(epsilon) <= e^(T K - theta epsilon) max_x (1 - e^-x) e^(-theta x),
+
+whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for what is left out:
+
+- Sums outside of the window. Sums are computed modulo N steps. By Chernoff's bound q_T has at most
+  `_OUTSIDE` outside of a window of N sums. The transform folds that into the window, which only
+  adds there. Where it belongs, it adds at most e^(T K - theta epsilon) `_OUTSIDE` to delta.
+- Rounding in transforms. N is a power of two. Every output of a transform is a sum of the inputs, of
+  which each passes log2 N additions, which err by u, and at most as many products with roots of
+  unity, which err by (sqrt(5) + 2) u. So it errs by at most 8 u log2 N times the sum of the inputs'
+  magnitudes. The loss 0 is left out, so that this sum is s = 1 - q(0): of rounds that tell next to
+  nothing the transform is f = 1 + w with |w| <= 2 s, and w is known to within s 8 u log2 N. f^T is
+  exp(T log f), with |f|^2 = 1 + x, x = Re w (2 + Re w) + (Im w)^2. Where s <= 1/4, x and log f are
+  known to within s 128 u; elsewhere s is replaced by 1, and x is, too. By the mean value theorem
+  f^T errs by at most T e (|f|^2 + 4 e)^((T - 2) / 2), e = s u (128 + 8 log2 N), and the transform
+  back, which divides by N, by at most
+
+      eta = (T e + e / s) S / N,    S = sum_k (|f_k|^2 + 4 e)^((T - 2) / 2),
+
+  everywhere. It is added to each q_T(l). As S / N is about the largest q_T(l), it matters little.
+- Rounding of probabilities. If q(l) errs by a factor of 1 + rho at most, q_T(l) errs by e^(T rho):
+  rho = u (64 + max |log p| + theta max |l| + |K|), for exponents and sums. p follows from a round's
+  divergences, which err by less than 1e-10 of themselves, and so does the sum that K + 1 is to first
+  order: 1e-10 T K. Sums of N positive numbers err by a factor of 1 + 4 N u. All is taken from delta.
+"""
+
+import math
+from typing import NamedTuple, Optional
+
+import numpy as np
+from scipy import fft
+from scipy import signal
+
+# The tilted probability of the sums outside of the window.
+_OUTSIDE = 1e-15
+# The sums of a run are computed at no more points than these.
+_MOST_POINTS = 2**24
+# Beyond this tilt a step, the largest losses alone are left.
+_LARGEST_TILT = 30.0
+_UNIT = 2.0**-53
+
+
+class Sums(NamedTuple):
+  """The tilted law of the sum of T losses.
+
+  Attributes:
+    first: The least sum of the window, in steps of the grid.
+    masses: q_T as computed, of the sums first, first + 1, ... in steps, float [N].
+    error: eta, by which each of them may err.
+  """
+
+  first: int
+  masses: np.ndarray
+  error: float
+
+
+class Losses:
+  """The privacy losses of one round, in one direction.
+
+  Attributes:
+    interval: h, the distance between losses.
+    masses: The probabilities of the losses -n h, ..., n h, float [2 n + 1].
+    infinity: The probability of an infinite loss.
+  """
+
+  def __init__(self, interval: float, masses: np.ndarray, infinity: float):
+    self.interval, self.masses, self.infinity = interval, masses, infinity
+    (found,) = np.nonzero(masses)
+    self._steps = found - len(masses) // 2
+    self._losses = interval * self._steps
+    self._log_masses = np.log(masses[found])
+
+  @property
+  def total_variation(self) -> float:
+    """The delta of one round for epsilon = 0."""
+    return self.infinity + float(np.exp(self._log_masses) @ np.maximum(-np.expm1(-self._losses), 0.0))
+
+  def _tilted(self, theta: float) -> tuple[float, np.ndarray]:
+    """Returns K(theta) and q, of the losses of positive probability."""
+    exponents = self._log_masses + theta * self._losses
+    largest = float(exponents.max())
+    masses = np.exp(exponents - largest)
+    total = float(masses.sum())
+    return largest + math.log(total), masses / total
+
+  def _moments(self, masses: np.ndarray) -> tuple[float, float]:
+    """Returns mean and variance of a loss."""
+    mean = float(masses @ self._losses)
+    return mean, float(masses @ (self._losses - mean) ** 2)
+
+  def _rounding(self, theta: float) -> float:
+    """Returns rho."""
+    exponents = np.abs(self._log_masses).max() + theta * np.abs(self._losses).max()
+    return _UNIT * (64.0 + float(exponents) + abs(self._tilted(theta)[0]))
+
+  def _rest(self, num_rounds: int, delta: float) -> float:
+    """Returns delta without the probability of an infinite loss."""
+    return delta + math.expm1(num_rounds * math.log1p(-self.infinity))
+
+  def chernoff(self, num_rounds: int, delta: float) -> tuple[float, float]:
+    """Finds the best tilt and Chernoff's bound.
+
+    Args:
+      num_rounds: T.
+      delta: The delta of (epsilon, delta)-differential privacy.
+
+    Returns:
+      theta, and an upper bound on epsilon, infinite if delta is not above the probability of an
+      infinite loss.
+    """
+    rest = self._rest(num_rounds, delta)
+    if rest <= 0.0:
+      return 1.0, math.inf
+    # The bound is least where T (theta K' - K) + log(1 + theta) = log(1 / delta). The left side
+    # grows with theta. Newton's method is quick between the logarithms of both sides.
+    wanted = -math.log(rest)
+    low, high = 1e-9, _LARGEST_TILT / self.interval
+    variance = self._moments(self._tilted(0.0)[1])[1]
+    theta = math.sqrt(2.0 * wanted / max(num_rounds * variance, 1e-300))
+    while True:
+      theta = min(max(theta, low), high)
+      log_moment, masses = self._tilted(theta)
+      mean, variance = self._moments(masses)
+      found = max(num_rounds * (theta * mean - log_moment) + math.log1p(theta), 1e-300)
+      low, high = (low, theta) if found > wanted else (theta, high)
+      slope = theta * (num_rounds * theta * variance + 1.0 / (1.0 + theta)) / found
+      step = math.log(wanted / found) / slope
+      if abs(step) < 1e-3 or high < 1.001 * low:
+        break
+      following = theta * math.exp(min(max(step, -3.0), 3.0))
+      theta = following if low < following < high else math.sqrt(low * high)
+    wanted += num_rounds * self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
+    return theta, (num_rounds * log_moment + wanted) / theta
+
+  def compose(self, num_rounds: int, theta: float) -> Sums:
+    """Computes the tilted law of the sum of several losses.
+
+    Args:
+      num_rounds: T.
+      theta: The tilt.
+
+    Returns:
+      The law, but for `_OUTSIDE`.
+
+    Raises:
+      ValueError: If that would take too many points.
+    """
+    log_moment, masses = self._tilted(theta)
+    variance = max(num_rounds * self._moments(masses)[1], self.interval**2)
+    room = math.log(2.0 / _OUTSIDE) + num_rounds * self._rounding(theta)
+    order = math.sqrt(2.0 * room / variance)  # The best one for a normal variable.
+    first, last = num_rounds * int(self._steps[0]), num_rounds * int(self._steps[-1])
+    for s in (order, order / 3.0, order / 9.0):
+      above, below = (
+        math.ceil((num_rounds * (self._tilted(theta + t)[0] - log_moment) + room) / s / self.interval)
+        for t in (s, -s)
+      )
+      first, last = max(first, -below), min(last, above)
+    num_points = 1 << max(1, (last - first).bit_length())
+    if num_points > _MOST_POINTS:
+      raise ValueError(
+        f"Found sums of {num_rounds} privacy losses at {num_points} points; expected fewer rounds,"
+        " or accounting by 'rdp'."
+      )
+    places = self._steps % num_points
+    if num_rounds == 1:
+      folded = np.bincount(places, masses, num_points)
+      return Sums(first, np.roll(folded, -(first % num_points)), 0.0)
+    masses = np.where(self._steps == 0, 0.0, masses)
+    share = float(masses.sum())
+    frequencies = fft.rfft(np.bincount(places, masses, num_points))
+    real, imaginary = frequencies.real - share, frequencies.imag
+    squares = np.maximum(real * (2.0 + real) + imaginary * imaginary, -1.0)  # |f|^2 - 1.
+    relative = _UNIT * (128.0 + 8.0 * math.log2(num_points))
+    error = relative * (share if share <= 0.25 else 1.0)
+    with np.errstate(divide="ignore", under="ignore"):
+      sizes = np.exp(0.5 * (num_rounds - 2) * np.log1p(squares + 4.0 * error))
+      powers = np.exp(0.5 * num_rounds * np.log1p(squares))
+      angles = num_rounds * np.arctan2(imaginary, 1.0 + real)
+      sums = fft.irfft(powers * (np.cos(angles) + 1j * np.sin(angles)), num_points)
+    # Nearly every frequency stands for two.
+    error = (num_rounds * error + relative) * 2.0 * float(sizes.sum()) / num_points
+    return Sums(first, np.roll(sums, -(first % num_points)), error)
+
+  def epsilon(self, num_rounds: int, delta: float, theta: Optional[float] = None) -> float:
+    """Returns an upper bound on epsilon.
+
+    Args:
+      num_rounds: T, at least 1.
+      delta: The delta of (epsilon, delta)-differential privacy.
+      theta: The tilt; None for the best.
+
+    Returns:
+      The bound, infinite if delta is not above the probability of an infinite loss.
+
+    Raises:
+      ValueError: If that would take too many points.
+    """
+    bound = math.inf
+    if theta is None:
+      theta, bound = self.chernoff(num_rounds, delta)
+      if not 0.0 < bound < math.inf:
+        return max(0.0, bound)
+    rest = self._rest(num_rounds, delta)
+    first, masses, error = self.compose(num_rounds, theta)
+    epsilons = self.interval * (first + np.arange(len(masses)))
+    centre = epsilons[len(epsilons) // 2]
+    # All that follows is over this factor.
+    moment = num_rounds * self._tilted(theta)[0]
+    factor = moment - theta * centre
+    rounding = num_rounds * self._rounding(theta) + 4.0 * _UNIT * len(masses) + 1e-10 * abs(moment)
+    with np.errstate(over="ignore", under="ignore"):
+      weights = np.exp(-theta * (epsilons - centre))
+      target = math.exp(min(700.0, math.log(rest) - factor - rounding)) - _OUTSIDE * weights
+      above = np.cumsum((weights * (np.maximum(masses, 0.0) + error))[::-1])
+      # delta(eps) = e^-h delta(eps + h) + (1 - e^-h) Pr[l > eps], without differences.
+      decay = math.exp(-self.interval)
+      deltas = signal.lfilter([0.0, -math.expm1(-self.interval)], [1.0, -decay], above)[::-1]
+    fits = deltas <= target
+    if not fits.any():
+      return bound
+    i = int(fits.argmax())
+    if i == 0 or epsilons[i] <= 0.0:
+      return max(0.0, float(epsilons[i]))
+    # Between two points of the grid delta is linear in e^eps.
+    share = 1.0
+    if deltas[i - 1] < math.inf:
+      share = min(1.0, (deltas[i - 1] - target[i - 1]) / (deltas[i - 1] - deltas[i]))
+    return max(0.0, float(epsilons[i - 1] + math.log1p(share * math.expm1(self.interval))))
