@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
+from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
@@ -171,7 +172,8 @@ def test_the_noise_has_a_seed_of_its_own():
   same = measure(seeds)
   assert same["estimated_cohort_size"] != metrics["threshold"]["estimated_cohort_size"]
   # Of 128 bits, like the seed that it comes from.
-  split = [tf.random.split(seed, 2)[0].numpy() for seed in seeds]
+  of_noise = [noise_source.for_purpose(seed, "noise") for seed in seeds]
+  split = [tf.random.split(seed, 2)[0].numpy() for seed in of_noise]
   assert {seed.dtype for seed in split} == {np.dtype(np.int64)}
   own = measure(split)
   assert own["estimated_cohort_size"] == metrics["threshold"]["estimated_cohort_size"]
