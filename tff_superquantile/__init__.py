@@ -14,7 +14,7 @@ name here, too.
 
 from tff_superquantile import lazy
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
