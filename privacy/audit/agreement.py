@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 import dataclasses
 import re
+from typing import Any, Optional
 
 from privacy import ledger as ledger_lib
 from privacy import releases
+from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
 
 # Columns of rounds.csv on the clients of other splits, who are outside of the guarantee.
@@ -89,17 +91,16 @@ def _of_rounds(
     for name, is_there in left.items()
     if not is_there
   ]
-  if "flags" not in manifest and "rounds_done" not in manifest:
-    ends = {"rounds.csv": results.rounds.done}  # Of version 0.2.0.
-  else:
-    ends = {"rounds.csv": results.rounds.done, "manifest.json": manifest.get("rounds_done")}
+  ends: dict[str, Any] = {"rounds.csv": results.rounds.done}
+  if "flags" in manifest or "rounds_done" in manifest:  # Version 0.2.0 had neither.
+    ends["manifest.json"] = manifest.get("rounds_done")
     kept = manifest.get("kept_round")
     is_last = kept == results.manifest_rounds
     is_earlier = isinstance(kept, int) and 0 <= kept < (results.manifest_rounds or 0)
     if not (is_last or flags.get("keep") == "best" and is_earlier):
       found.append(f"manifest.json has the model of round {kept}, which is not that of the run.")
   if "patience" not in flags:
-    ends["flags.txt"] = int(float(flags.get("num_rounds", -1)))
+    ends["flags.txt"] = flags_lib.to_number(flags.get("num_rounds", ""))
   found += [
     f"The run has finished after {number} rounds by {name} and {ledger.rounds_done} by its ledger."
     for name, number in ends.items()
@@ -137,7 +138,7 @@ def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[s
   ]
 
 
-def _of_model(release: releases.Release, num_parameters: "int | None") -> list[str]:
+def _of_model(release: releases.Release, num_parameters: Optional[int]) -> list[str]:
   summed = release.update_sum
   # Beside the numbers of an update there is that of its weight.
   if num_parameters is None or summed is None:

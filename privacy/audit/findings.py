@@ -143,8 +143,8 @@ def _audit(
     notes.append(f"{rounds.aborted} rounds were aborted. They count as the others do.")
   if results.manifest is not None and "flags" not in results.manifest:
     notes.append(
-      "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the ledger"
-      " does not have, too, are not compared."
+      "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the"
+      " ledger does not have, too, are not compared."
     )
   warning = accounting.delta_warning(delta, release.population)
   if warning is not None:

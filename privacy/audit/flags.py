@@ -42,7 +42,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   flags, required = dict(flags), set(_REQUIRED)
   if flags.get("clip_unit") == "gradient" and flags.get("clip_norm", "adaptive") != "adaptive":
     # The ledger has the norm of updates, the learning rate times that of gradients.
-    rate, norm = (_to_number(flags.get(name, "")) for name in ("client_learning_rate", "clip_norm"))
+    rate, norm = (to_number(flags.get(name, "")) for name in ("client_learning_rate", "clip_norm"))
     required.add("client_learning_rate")
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
@@ -76,7 +76,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   for name, entry in entries.items():
     if name not in flags or flags[name] == entry:
       continue
-    number = _to_number(flags[name])
+    number = to_number(flags[name])
     if isinstance(entry, (int, float)) and number is not None:
       if math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
         continue
@@ -85,14 +85,14 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   start = flags.get("initial_weights_fingerprint")
   if start != (ledger.starts[0].fingerprint if ledger.starts else None):
     found.append("flags.txt and the ledger do not name the same initial weights.")
-  rounds = _to_number(flags.get("num_rounds", ""))
+  rounds = to_number(flags.get("num_rounds", ""))
   if rounds is not None and rounds > ledger.num_rounds_planned:
     found.append(
       f"flags.txt has --num_rounds={rounds:g} and the ledger {ledger.num_rounds_planned} planned"
       " rounds."
     )
   # A larger population than the real one would mean a smaller sampling probability.
-  clients = _to_number(flags.get("num_train_clients", ""))
+  clients = to_number(flags.get("num_train_clients", ""))
   if clients and release.population > clients:
     found.append(
       f"flags.txt has --num_train_clients={clients:g} and the ledger a population of"
@@ -132,7 +132,8 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
   return found
 
 
-def _to_number(text: str) -> Optional[float]:
+def to_number(text: str) -> Optional[float]:
+  """Returns the number that a text is; None if it is none."""
   try:
     return float(text)
   except ValueError:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 
 import pytest
+import run_folders
 
 from privacy import account
 from privacy import accounting
@@ -287,11 +288,14 @@ def _write_private_run(folder):
     rounds_done=num_rounds,
     meter=accounting.Meter(release, delta),
   )
-  folder.mkdir(parents=True)
-  (folder / "privacy.json").write_text(entry.to_json())
-  (folder / "flags.txt").write_text("".join(f"--{name}={flags[name]}\n" for name in flags))
-  rounds = "".join(f"{number}\n" for number in range(num_rounds + 1))
-  (folder / "rounds.csv").write_text(f"round\n{rounds}")
+  run_folders.write(
+    folder,
+    entry,
+    {**run_folders.flags_of(entry), **flags},
+    columns=run_folders.columns_of(release),
+    rounds=num_rounds,
+    num_clients=2500,
+  )
   return release
 
 

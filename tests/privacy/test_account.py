@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import run_folders
 
 from privacy import account
 from privacy import calibration
@@ -262,9 +263,8 @@ def _run_folder(path, rounds=10, claim=3.0):
     num_rounds_planned=10,
     rounds_done=rounds,
   )
-  (path / "privacy.json").write_text(entry.to_json())
-  (path / "rounds.csv").write_text("round\n" + "".join(f"{i}\n" for i in range(rounds + 1)))
-  (path / "flags.txt").write_text(f"--epsilon={claim}\n--delta=1e-05\n")
+  flags, columns = run_folders.flags_of(entry), run_folders.columns_of(release)
+  run_folders.write(path, entry, flags, columns=columns, rounds=rounds, num_clients=600)
   return str(path)
 
 

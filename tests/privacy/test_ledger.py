@@ -8,7 +8,6 @@ import json
 import math
 import time
 
-import numpy as np
 import pytest
 import run_folders
 

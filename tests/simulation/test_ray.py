@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import pickle
 import signal
 import socket
 import subprocess
@@ -16,8 +17,10 @@ import pytest
 import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tff_superquantile import evaluation
+from tff_superquantile import noise_source
 from tff_superquantile.doctor import command
 from tff_superquantile.doctor import report
 from tff_superquantile.doctor import runtime
@@ -155,6 +158,39 @@ def test_rounds_have_the_bits_of_the_same_blocks_in_one_process(
   on_ray.num_blocks = num_blocks
   found = rounds.run(on_ray, exact, cohorts)
   rounds.assert_same(found, rounds.run(in_process(block_size), exact, cohorts), rtol=0)
+
+
+@pytest.mark.parametrize("name", ["private geometric", "private weighted"])
+def test_no_worker_is_sent_the_server_s_noise(name, on_ray, files, monkeypatch):
+  """Neither by a call, nor by Ray's store, nor within the computation."""
+  sent = []
+  put, run = ray.put, pool.Pool.run
+
+  def recording_put(value):
+    sent.append(pickle.dumps(value))
+    return put(value)
+
+  def recording_run(self, calls):
+    for call in calls:
+      held = [arg for arg in call.args if not isinstance(arg, ray.ObjectRef)]
+      sent.append(ray.cloudpickle.dumps(held))
+    return run(self, calls)
+
+  monkeypatch.setattr(ray, "put", recording_put)
+  monkeypatch.setattr(pool.Pool, "run", recording_run)
+  process = rounds.build(name, files, 4)
+  tff.framework.set_default_context(on_ray)
+  state = process.initialize()
+  secrets = {rounds.KEY}
+  for round_num in range(2):
+    noise = [leaf for leaf in map(np.asarray, tree.flatten(state)) if leaf.shape == (2,)]
+    assert noise and all(leaf.dtype == np.int64 for leaf in noise)
+    secrets |= {leaf.tobytes() for leaf in noise}
+    source = noise_source.NoiseSource(rounds.KEY, "any")
+    secrets |= {source.draw(tf.constant(leaf))[0].numpy().tobytes() for leaf in noise}
+    state = process.next(state, rounds.cohort(files, range(20), round_num)).state
+  assert len(sent) >= 1 + 2 * (1 + 3)  # The computation, and a common part and three blocks.
+  assert not [secret for secret in secrets for content in sent if secret in content]
 
 
 def test_fewer_clients_than_blocks_and_none(on_ray, exact, files):

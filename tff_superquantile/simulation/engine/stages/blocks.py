@@ -37,12 +37,12 @@ def split(
     The arguments of the blocks, with None for the tensors of the server: the stages that read them
     receive them.
   """
-  columns = [
-    np.array_split(array, num_blocks)
-    if leaf.stacked
-    else [array if leaf.is_data_set else None] * num_blocks
-    for array, leaf in zip(arrays, parameters)
-  ]
+  columns: list[Sequence[Optional[np.ndarray]]] = []
+  for array, leaf in zip(arrays, parameters):
+    if leaf.stacked:
+      columns.append(np.array_split(array, num_blocks))
+    else:
+      columns.append([array if leaf.is_data_set else None] * num_blocks)
   return [list(block) for block in zip(*columns)]
 
 

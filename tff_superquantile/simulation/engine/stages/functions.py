@@ -13,6 +13,7 @@ from tff_superquantile.simulation.engine import aggregations
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
+from tff_superquantile.simulation.engine.stages import received as received_lib
 
 if typing.TYPE_CHECKING:
   from tff_superquantile.simulation.engine import program as program_lib
@@ -62,25 +63,6 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
   return tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
 
 
-def _read(
-  program: "program_lib.Program", plan: plan_lib.Plan, stage: plan_lib.Stage
-) -> dict[str, list[int]]:
-  """Returns the leaves at the server that a stage reads, by the names of the values."""
-  scope: dict[str, Any] = {}
-  types = {name: plan.type_of(name) for name in stage.received}
-  for name, type_spec in types.items():
-    leaves = enumerate(values.leaf_types(type_spec))
-    scope[name] = values.pack(type_spec, iter([Leaf(name, False, i) for i, _ in leaves]))
-  argument = program.scope([plan.parameter] * len(program.parameters))
-  found: dict[str, set[int]] = {name: set() for name in stage.received}
-  evaluator = interpreter.Interpreter(program.server())
-  for block in plan.selections(stage):
-    for leaf in values.flatten(evaluator.evaluate(block, {**scope, **argument})):
-      if not leaf.stacked:
-        found.setdefault(leaf.tensor, set()).add(leaf.origin)
-  return {name: sorted(indices) for name, indices in found.items()}
-
-
 # The tensors of some values, by their names.
 Named = dict[str, list[tf.Tensor]]
 
@@ -115,7 +97,7 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self.received = _read(program, plan, stage)
+    self.received = received_lib.leaves(program, plan, stage)
     self._given = {
       name: _only(_server_template(plan.type_of(name)), self.received[name])
       for name in stage.received

@@ -79,8 +79,7 @@ class Stages:
     for index, stage in enumerate(self._stages):
       at_server = {**known, self._parameter: arrays}
       received = {
-        name: [at_server[name][i] for i in indices]
-        for name, indices in stage.received.items()
+        name: [at_server[name][i] for i in indices] for name, indices in stage.received.items()
       }
       total = blocks.total(index, received)
       kept, result = self._steps[index + 1](arrays, known, total)
