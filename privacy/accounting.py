@@ -17,7 +17,6 @@ import math
 from typing import Optional
 
 from dp_accounting import rdp
-import numpy as np
 
 from privacy import checks
 from privacy import cohorts

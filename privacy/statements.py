@@ -8,8 +8,8 @@ from privacy import releases
 from privacy.noise import shares
 
 NOT_COVERED = (
-  "What is public: the number of training clients, the names of a table's columns, and all about the"
-  " clients that are not trained on.",
+  "What is public: the number of training clients, the names of a table's columns, and all about"
+  " the clients that are not trained on.",
   "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"
   " is looked at spends its own budget.",
   "Evaluation on held-out clients: their losses and errors are published without noise.",

@@ -115,7 +115,8 @@ def _audit(
       f" {texts[1]}."
     )
   said = ledger_lib.sentences(release, ledger.num_rounds_planned, delta, ledger.accounting)
-  if (ledger.guarantee, ledger.not_covered) != (said, statements.not_covered(ledger.starts, ledger.version)):
+  not_covered = statements.not_covered(ledger.starts, ledger.version)
+  if (ledger.guarantee, ledger.not_covered) != (said, not_covered):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
   failures.extend(contradictions)
 

@@ -5,7 +5,6 @@ divergences, replaces each output's loss by three on a grid that have its first 
 composes these by a tilt in extended precision. It errs by the fourth power of the grid's width.
 """
 
-import fractions
 import functools
 import math
 
@@ -17,7 +16,6 @@ from scipy import special
 
 from privacy import accounting
 from privacy import releases
-from privacy.noise import composition
 from privacy.noise import dominating_pairs
 
 _Pair = dominating_pairs.SampledGaussian
