@@ -253,16 +253,21 @@ def pld_epsilon(
   if num_rounds * total_variation <= rest:
     return 2.0 * slack
   # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
-  found, coarseness = max(direction.chernoff(num_rounds, rest)[1] for direction in losses), 4.0
+  found = max(direction.chernoff(num_rounds, rest)[1] for direction in losses)
+  finest = largest * max(1.0, len(mixture) / 10.0) / _MOST_POINTS
+  interval = max(4.0 * _interval(found, num_rounds, total_variation), finest)
   while found > 0.0:
-    wanted = coarseness * _interval(found, num_rounds, total_variation)
-    interval, coarseness = max(wanted, largest / _MOST_POINTS), 1.0
     losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
-    guess, found = found, max(direction.epsilon(num_rounds, rest) for direction in losses)
-    finer = max(_interval(found, num_rounds, total_variation), largest / _MOST_POINTS)
-    if interval < 1.5 * finer or found > guess:
+    try:
+      guess, found = found, max(direction.epsilon(num_rounds, rest) for direction in losses)
+    except ValueError:  # On so fine a grid there are too many sums.
+      finest = interval = 2.0 * interval
+      continue
+    wanted = max(_interval(found, num_rounds, total_variation), finest)
+    if interval < 1.5 * wanted or found > guess:
       found = min(found, guess)
       break
+    interval = wanted
   if found > _LARGEST_PLD_EPSILON:
     raise ValueError(
       f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"

@@ -49,9 +49,9 @@ from scipy import signal
 # The tilted probability of the sums outside of the window.
 _OUTSIDE = 1e-15
 # The sums of a run are computed at no more points than these.
-_MOST_POINTS = 2**24
-# Beyond this tilt a step, the largest losses alone are left.
-_LARGEST_TILT = 30.0
+_MOST_POINTS = 2**21
+# A tilt that changes more in one step only magnifies the terms for what is left out.
+_LARGEST_TILT = 1.0
 _UNIT = 2.0**-53
 
 
@@ -174,8 +174,8 @@ class Losses:
     num_points = 1 << max(1, (last - first).bit_length())
     if num_points > _MOST_POINTS:
       raise ValueError(
-        f"Found sums of {num_rounds} privacy losses at {num_points} points; expected fewer rounds,"
-        " or accounting by 'rdp'."
+        f"Found sums of {num_rounds} privacy losses at {num_points} points; expected at most"
+        f" {_MOST_POINTS}: a coarser grid has fewer."
       )
     places = self._steps % num_points
     if num_rounds == 1:

@@ -161,3 +161,186 @@ def test_tiny_deltas_of_rare_clients(z, num_rounds, delta):
 )
 def test_epsilons_are_tight_upper_bounds(q, z, num_rounds, delta, parts):
   _assert_tight(q, z, num_rounds, delta, parts)
+
+
+@pytest.mark.parametrize("q,z,delta", [(0.04, 1.731, 4e-4), (1e-6, 0.8, 1e-10), (1.0, 40.0, 1e-14)])
+def test_epsilon_grows_with_rounds(q, z, delta):
+  found = [_epsilon(q, z, round(t), delta) for t in np.geomspace(1, 10**6, 16)]
+  assert (np.diff(found) >= 0).all()
+  close = [_epsilon(q, z, t, delta) for t in range(1000, 1008)]
+  assert (np.diff(close) > 0).all()
+
+
+@pytest.mark.parametrize(
+  "q,z,num_rounds,deltas",
+  [
+    (0.04, 1.731, 1000, np.geomspace(1e-16, 0.1, 100)),
+    (0.04, 1.731, 1000, np.geomspace(1e-9, 1.01e-9, 30)),
+    (1.0, 2.0, 1, np.geomspace(1e-50, 0.1, 100)),
+    (1e-6, 0.55, 10**5, np.geomspace(1e-14, 1e-9, 6)),
+    (1e-6, 0.52, 10**6, np.geomspace(1e-14, 1e-13, 3)),
+  ],
+)
+def test_epsilon_falls_with_delta(q, z, num_rounds, deltas):
+  found = [_epsilon(q, z, num_rounds, delta) for delta in deltas]
+  assert (np.diff(found) < 0).all()
+
+
+def test_as_many_rounds_as_delta_has_room_for_cost_nothing():
+  q, z = 1e-6, 1.0
+  round_delta = q * _gaussian_delta(0.0, 1 / z)
+  assert _epsilon(q, z, 100, 101 * round_delta) == 0.0
+  assert _epsilon(q, z, 1, 0.99 * round_delta) > 0.0
+
+
+def _two_losses(loss, probability, num_rounds, epsilon):
+  """Delta of randomized response with one bit, exactly; e^loss = p / (1 - p)."""
+  p, q, factor = (fractions.Fraction(x) for x in (probability, 1 - probability, math.exp(epsilon)))
+  total = fractions.Fraction(0)
+  for k in range(num_rounds + 1):
+    ways = math.comb(num_rounds, k)
+    first, second = p**k * q ** (num_rounds - k), q**k * p ** (num_rounds - k)
+    total += ways * max(first - factor * second, 0)
+  return total
+
+
+def _two(probability, spacing=1):
+  """Losses of a bit; multiples of a grid that is finer than they need."""
+  masses = np.zeros(2 * spacing + 1)
+  masses[0], masses[-1] = 1 - probability, probability
+  loss = math.log(probability / (1 - probability))
+  return composition.Losses(loss / spacing, masses, 0.0)
+
+
+@pytest.mark.parametrize("num_rounds", [1, 2, 3, 20, 400])
+@pytest.mark.parametrize("delta", [0.01, 1e-6, 1e-14])
+@pytest.mark.parametrize("spacing", [1, 3, 50])
+def test_bits_are_composed_exactly(num_rounds, delta, spacing):
+  probability = 0.53125  # A fraction that doubles have.
+  epsilon = _two(probability, spacing).epsilon(num_rounds, delta)
+  loss = math.log(probability / (1 - probability))
+  assert _two_losses(loss, probability, num_rounds, epsilon) <= delta
+  assert epsilon == 0.0 or _two_losses(loss, probability, num_rounds, 0.999 * epsilon) > delta
+
+
+@pytest.mark.parametrize("theta", [1e-3, 0.5, 2.0, 20.0, 60.0])
+@pytest.mark.parametrize("delta", [1e-6, 1e-14])
+def test_any_tilt_is_a_bound(theta, delta):
+  losses, num_rounds = _two(0.53125, 50), 400
+  best = losses.epsilon(num_rounds, delta)
+  found = losses.epsilon(num_rounds, delta, theta)
+  assert best * (1 - 1e-9) <= found
+  assert theta != 2.0 or found < best * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("outside", [1e-15, 1e-3, 0.3])
+def test_sums_outside_of_the_window_count(monkeypatch, outside):
+  losses, num_rounds, delta = _two(0.53125, 50), 400, 1e-3
+  best, _ = losses.chernoff(num_rounds, delta)
+  exact = losses.epsilon(num_rounds, delta)
+  monkeypatch.setattr(composition, "_OUTSIDE", outside)
+  for theta in (0.3 * best, best, 3.0 * best):
+    assert losses.epsilon(num_rounds, delta, theta) >= exact * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("num_rounds", [2, 50, 10**4])
+@pytest.mark.parametrize("theta", [0.0, 3.0])
+@pytest.mark.parametrize("rare", [False, True])
+def test_the_error_of_transforms(num_rounds, theta, rare):
+  rng = np.random.default_rng(num_rounds)
+  masses = rng.exponential(size=401) ** 4
+  if rare:
+    masses *= 1e-4 / masses.sum()
+    masses[200] = 1 - masses.sum() + masses[200]
+  masses /= masses.sum()
+  losses = composition.Losses(1e-3, masses, 0.0)
+  found = losses.compose(num_rounds, theta)
+  # In extended precision, by a transform of whatever length.
+  steps = np.arange(-200, 201)
+  tilted = (masses * np.exp(theta * 1e-3 * steps)).astype(np.longdouble)
+  tilted /= tilted.sum()
+  size = len(found.masses)
+  exact = np.zeros(size, np.longdouble)
+  np.add.at(exact, steps % size, tilted)
+  exact = np.roll(fft.irfft(fft.rfft(exact) ** num_rounds, size), -(found.first % size))
+  # The rounding of probabilities is accounted for apart.
+  off = np.abs(found.masses - exact) - num_rounds * 1e-15 * exact
+  assert off.max() <= found.error
+  assert found.error < 1e-8 * found.masses.max()
+  assert found.masses.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_what_transforms_may_err_by_is_added(monkeypatch):
+  losses, num_rounds, delta = _two(0.53125, 50), 400, 1e-6
+  exact = losses.epsilon(num_rounds, delta)
+  compose = composition.Losses.compose
+
+  def worst(self, *arguments):
+    found = compose(self, *arguments)
+    error = 1e-3 * found.masses.max()
+    return found._replace(masses=found.masses - error, error=error)
+
+  monkeypatch.setattr(composition.Losses, "compose", worst)
+  assert losses.epsilon(num_rounds, delta) >= exact * (1 - 1e-9)
+
+
+def test_an_infinite_loss_costs_its_probability():
+  masses = np.array([0.5, 0.0, 0.4])
+  losses = composition.Losses(0.1, masses, 0.1)
+  assert losses.epsilon(2, 0.18) == math.inf
+  assert losses.epsilon(2, 0.2) < math.inf
+  rare = composition.Losses(0.1, masses * 1e-9 + np.array([0, 1 - 1e-9, 0]), 1e-10)
+  with_it, without = (rare.epsilon(1000, 1.05e-7), rare.epsilon(1000, 0.05e-7))
+  assert 0.0 < with_it < without == math.inf
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_worse_direction_counts(monkeypatch, is_reversed):
+  mixture = ((1.0, _Pair(0.04, 0.6, 1.2)),)
+  expected = accounting.pld_epsilon(mixture, 100, 1e-6)
+  losses_of_round = dominating_pairs.losses_of_round
+
+  def in_order(*arguments):
+    found = losses_of_round(*arguments)
+    assert len(found) == 2
+    return found[::-1] if is_reversed else found
+
+  monkeypatch.setattr(dominating_pairs, "losses_of_round", in_order)
+  assert accounting.pld_epsilon(mixture, 100, 1e-6) == expected
+
+
+def test_grids_with_too_many_sums_are_refused_and_coarser_ones_taken(monkeypatch):
+  q, z, num_rounds, delta = 0.04, 1.731, 1000, 4e-4
+  expected = _epsilon(q, z, num_rounds, delta)
+  losses = dominating_pairs.losses_of_round(((1.0, _Pair(q, 1 / z, 2 / z)),), 1e-3)
+  monkeypatch.setattr(composition, "_MOST_POINTS", 2048)
+  with pytest.raises(ValueError, match="^Found sums of 1000 .* points; expected at most 2048"):
+    losses[0].epsilon(num_rounds, delta)
+  assert expected < _epsilon(q, z, num_rounds, delta) < 1.1 * expected
+
+
+def test_divergences_that_round_to_nothing_prove_nothing_by_rdp():
+  # dp_accounting's are 0 here, from which it follows that epsilon is 0.
+  release = releases.Release(10**8, 1, None, 1.0)
+  epsilon = accounting.epsilon(release, 1, 1e-10, "rdp").epsilon
+  assert dominating_pairs.divergences(_Pair(1e-8, 1.0, 2.0), np.array([epsilon]))[0][0] <= 1e-10
+  assert accounting.epsilon(release, 1, 1e-10).epsilon > 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rounds", [1, 100, 10**4, 10**5, 10**6])
+@pytest.mark.parametrize("q", [1e-6, 1e-4, 1e-2, 0.04, 0.5, 1.0])
+def test_the_whole_grid(q, num_rounds):
+  for z in (max(0.5, q * math.sqrt(num_rounds)), max(1.5, 3 * q * math.sqrt(num_rounds))):
+    for delta in (1e-5, 1e-8, 1e-10, 1e-12, 1e-14):
+      # Finer and finer, until the oracle agrees with itself.
+      epsilon, found = _epsilon(q, z, num_rounds, delta), np.zeros(2)
+      for parts in (4, 20, 100, 400):
+        if epsilon == 0.0:
+          assert num_rounds * q * _gaussian_delta(0.0, 1 / z) <= delta * (1 + 1e-9)
+          break
+        last, found = found, _oracle(q, 1 / z, num_rounds, epsilon, parts)
+        if num_rounds == 1 or abs(found[0] - last[0]) < 2e-5 * found[0]:
+          assert found[0] <= delta * (1 + 2e-5)
+          assert found[1] > delta
+          break
