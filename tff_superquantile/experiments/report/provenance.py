@@ -140,7 +140,7 @@ def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
   """Joins the entries of manifests by name, times as spans."""
   about = {}
   for name in dict.fromkeys(name for manifest in manifests for name in manifest):
-    if name in ("seed", "seconds_per_round", "task", "method", "flags", "evaluations"):
+    if name in ("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments"):
       continue
     found = [str(manifest[name]) for manifest in manifests if name in manifest]
     is_span = name.startswith(("start", "finish")) and min(found) != max(found)
