@@ -302,7 +302,8 @@ class History:
       after = self.public()
       changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
       # Of rounds that do not repeat themselves, only the number is entered.
-      assert changed <= ({"privacy.json"} if "repeat" in errors[0] else set()), (damage, changed, errors)
+      expected = {"privacy.json"} if "repeat" in errors[0] else set()
+      assert changed <= expected, (damage, changed, errors)
     if outcome == "went on to the end":
       self.assert_covered()
 

@@ -1,4 +1,4 @@
-"""The attacks of the second audit on what happens around a round; each one worked on version 0.2."""
+"""The second audit's attacks on what happens around a round; each one worked on version 0.2."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Whatever happens to a private run's folder, nothing is released that its ledger does not cover."""
+"""Whatever happens to a private run's folder, its ledger covers all that was released."""
 
 import collections
 

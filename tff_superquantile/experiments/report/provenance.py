@@ -18,6 +18,8 @@ from tff_superquantile.experiments.run import run_folder
 
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
+# Entries of manifests that say nothing of how a run was made, or are said elsewhere.
+_NOT_SHOWN = ("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments")
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
 _CRITERIA = {
@@ -140,7 +142,7 @@ def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
   """Joins the entries of manifests by name, times as spans."""
   about = {}
   for name in dict.fromkeys(name for manifest in manifests for name in manifest):
-    if name in ("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments"):
+    if name in _NOT_SHOWN:
       continue
     found = [str(manifest[name]) for manifest in manifests if name in manifest]
     is_span = name.startswith(("start", "finish")) and min(found) != max(found)

@@ -114,8 +114,8 @@ class Account:
     if server.epsilon is not None:
       lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
     lines.append(
-      f"Public: the number of training clients, {release.population}, and all about the clients that"
-      " are not trained on."
+      f"Public: the number of training clients, {release.population}, and all about the clients"
+      " that are not trained on."
     )
     lines.append(
       "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
