@@ -477,8 +477,8 @@ def test_ledgers_of_version_0_1_have_no_guarantee(tmp_path):
   del found["version"]
   with pytest.raises(ValueError, match="version 0.1.0.*no guarantee"):
     audit.audit_folder(_folder(tmp_path / "run", json.dumps(found)))
-  found["version"] = 3
-  with pytest.raises(ValueError, match="version = 3"):
+  found["version"] = 4
+  with pytest.raises(ValueError, match="version = 4"):
     audit.audit_folder(_folder(tmp_path / "run", json.dumps(found)))
 
 
