@@ -5,8 +5,8 @@ the law of the sum of T of them,
 
     delta(epsilon) = Pr[infinity in T rounds] + sum_{l > epsilon} (1 - e^(epsilon - l)) p_T(l).
 
-A Fourier transform errs by about T u everywhere, u = 2^-53, which is more than a small delta. So the
-losses are tilted by theta > 0, until epsilon is a likely sum of T of them:
+A Fourier transform errs by about T u everywhere, u = 2^-53, which is more than a small delta. So
+the losses are tilted by theta > 0, until epsilon is a likely sum of T of them:
 
     q(l) = p(l) e^(theta l - K),    K(theta) = log sum_l p(l) e^(theta l),
     p_T(l) = q_T(l) e^(T K - theta l).
@@ -20,8 +20,8 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
 - Sums outside of the window. Sums are computed modulo N steps. By Chernoff's bound q_T has at most
   `_OUTSIDE` outside of a window of N sums. The transform folds that into the window, which only
   adds there. Where it belongs, it adds at most e^(T K - theta epsilon) `_OUTSIDE` to delta.
-- Rounding in transforms. N is a power of two. Every output of a transform is a sum of the inputs, of
-  which each passes log2 N additions, which err by u, and at most as many products with roots of
+- Rounding in transforms. N is a power of two. Every output of a transform is a sum of the inputs,
+  of which each passes log2 N additions, which err by u, and at most as many products with roots of
   unity, which err by (sqrt(5) + 2) u. So it errs by at most 8 u log2 N times the sum of the inputs'
   magnitudes. The loss 0 is left out, so that this sum is s = 1 - q(0): of rounds that tell next to
   nothing the transform is f = 1 + w with |w| <= 2 s, and w is known to within s 8 u log2 N. f^T is
@@ -35,8 +35,8 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
   everywhere. It is added to each q_T(l). As S / N is about the largest q_T(l), it matters little.
 - Rounding of probabilities. If q(l) errs by a factor of 1 + rho at most, q_T(l) errs by e^(T rho):
   rho = u (64 + max |log p| + theta max |l| + |K|), for exponents and sums. p follows from a round's
-  divergences, which err by less than 1e-10 of themselves, and so does the sum that K + 1 is to first
-  order: 1e-10 T K. Sums of N positive numbers err by a factor of 1 + 4 N u. All is taken from delta.
+  divergences, which err by less than 1e-10 of themselves, as does e^K - 1, their weighted sum, and
+  so T K. Sums of N positive numbers err by a factor of 1 + 4 N u. All is taken from delta.
 """
 
 import math
@@ -88,7 +88,9 @@ class Losses:
   @property
   def total_variation(self) -> float:
     """The delta of one round for epsilon = 0."""
-    return self.infinity + float(np.exp(self._log_masses) @ np.maximum(-np.expm1(-self._losses), 0.0))
+    return self.infinity + float(
+      np.exp(self._log_masses) @ np.maximum(-np.expm1(-self._losses), 0.0)
+    )
 
   def _tilted(self, theta: float) -> tuple[float, np.ndarray]:
     """Returns K(theta) and q, of the losses of positive probability."""
@@ -144,7 +146,9 @@ class Losses:
         break
       following = theta * math.exp(min(max(step, -3.0), 3.0))
       theta = following if low < following < high else math.sqrt(low * high)
-    wanted += num_rounds * self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
+    wanted += (
+      num_rounds * self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
+    )
     return theta, (num_rounds * log_moment + wanted) / theta
 
   def compose(self, num_rounds: int, theta: float) -> Sums:
@@ -167,7 +171,9 @@ class Losses:
     first, last = num_rounds * int(self._steps[0]), num_rounds * int(self._steps[-1])
     for s in (order, order / 3.0, order / 9.0):
       above, below = (
-        math.ceil((num_rounds * (self._tilted(theta + t)[0] - log_moment) + room) / s / self.interval)
+        math.ceil(
+          (num_rounds * (self._tilted(theta + t)[0] - log_moment) + room) / s / self.interval
+        )
         for t in (s, -s)
       )
       first, last = max(first, -below), min(last, above)

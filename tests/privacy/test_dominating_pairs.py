@@ -372,8 +372,7 @@ def test_a_mixture_is_the_mean_of_its_divergences():
   np.testing.assert_allclose(found, curves.max(0), rtol=1e-6, atol=1e-13)
   # It costs more than the least and less than the worst of them.
   single = [
-    _losses_of_round(((1.0, pair),), interval).get_epsilon_for_delta(1e-3)
-    for pair in pairs
+    _losses_of_round(((1.0, pair),), interval).get_epsilon_for_delta(1e-3) for pair in pairs
   ]
   assert min(single) < losses.get_epsilon_for_delta(1e-3) < max(single)
   # What is missing from its probabilities counts as a round that tells nothing.
@@ -449,9 +448,7 @@ def test_poisson_divergences_are_convex_in_the_exponent(q, mu):
 def test_a_finer_grid_says_less_and_the_truth_is_below(is_replaced, replace_one):
   pair = _Pair(0.1, 0.7, 1.4, is_replaced, replace_one)
   found = [
-    _losses_of_round(((1.0, pair),), interval)
-    .self_compose(30)
-    .get_epsilon_for_delta(1e-5)
+    _losses_of_round(((1.0, pair),), interval).self_compose(30).get_epsilon_for_delta(1e-5)
     for interval in (5e-2, 1e-2, 2e-3, 4e-4)
   ]
   assert found == sorted(found, reverse=True)
