@@ -29,8 +29,8 @@ PLD = "pld"
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
 
-# Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance of
-# a run's losses, H a round's total variation. Its root is at most this share of epsilon.
+# Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance
+# of a run's losses, H a round's total variation. Its root is at most this share of epsilon.
 _ROUNDING_OF_EPSILON = 0.004
 _COARSEST_INTERVAL = 1e-3
 # A round's losses are computed at no more points than these, and at first at no fewer.
