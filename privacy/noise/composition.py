@@ -35,9 +35,8 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
   everywhere. It is added to each q_T(l). As S / N is about the largest q_T(l), it matters little.
 - Rounding of probabilities. If q(l) errs by a factor of 1 + rho at most, q_T(l) errs by e^(T rho):
   rho = u (64 + max |log p| + theta max |l| + |K|), for exponents and sums. p follows from a round's
-  divergences, which err by less than 1e-10 of themselves; so does e^K - 1, a sum of divergences
-  with positive weights, and T K by less than 1e-10 T K. Sums of N positive numbers err by a factor
-  of 1 + 4 N u. All is taken from delta.
+  divergences, which err by less than 1e-10 of themselves, as does e^K - 1, their weighted sum, and
+  so T K. Sums of N positive numbers err by a factor of 1 + 4 N u. All is taken from delta.
 """
 
 import math

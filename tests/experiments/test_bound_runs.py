@@ -17,15 +17,17 @@ def killed(tmp_path_factory):
   history = histories.History(folder, folder.with_name("cache"), "geometric")
   history.command("--noise_key_file=key", kind="kill", count=72).wait()
   assert 3 <= _last_round(history.run) < histories.NUM_ROUNDS
+  shutil.copytree(history.run, folder.with_name("copy"))
   return history
 
 
 @pytest.fixture
-def copy(killed, tmp_path):
-  """The killed run in a folder of its own."""
-  history = histories.History(tmp_path / "run", tmp_path / "cache", "geometric")
-  shutil.copytree(killed.run, history.run)
-  return history
+def copy(killed):
+  """The killed run, as it was."""
+  shutil.rmtree(killed.run)
+  shutil.copytree(killed.folder.with_name("copy"), killed.run)
+  killed.write_table()
+  return killed
 
 
 def _last_round(run):

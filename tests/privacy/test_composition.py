@@ -305,6 +305,17 @@ def test_an_infinite_loss_costs_its_probability():
   assert 0.0 < with_it < without == math.inf
 
 
+def test_the_largest_losses_count_as_infinite():
+  mixture, delta = ((1.0, _Pair(1.0, 1.0, 2.0)),), 1e-3
+  epsilons = []
+  for beyond in (1e-9, 0.3 * delta):
+    losses, _ = dominating_pairs.losses_of_round(mixture, 1e-3, beyond)
+    epsilons.append(losses.epsilon(1, delta))
+    assert 0.0 < losses.infinity <= beyond
+  assert _gaussian_delta(epsilons[1], 1.0) <= delta
+  assert epsilons[1] >= epsilons[0]
+
+
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_the_worse_direction_counts(monkeypatch, is_reversed):
   mixture = ((1.0, _Pair(0.04, 0.6, 1.2)),)
@@ -351,6 +362,8 @@ def test_the_whole_grid(q, num_rounds):
           assert num_rounds * q * _gaussian_delta(0.0, 1 / z) <= delta * (1 + 1e-9)
           break
         last, found = found, _oracle(q, 1 / z, num_rounds, epsilon, parts, delta)
+        if np.isnan(found[0]):
+          break
         if num_rounds == 1 or abs(found[0] - last[0]) < 2e-5 * found[0]:
           assert found[0] <= delta * (1 + 2e-5)
           assert found[1] > delta

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import seeded_gaussian_query
+from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine.stages import functions
 
@@ -102,7 +102,7 @@ def _stripped(moved, noise):
   seeds = noise_source.split(seed, len(moved))
   # The standard deviation 0.5 of the sum, of ten clients in the tail; the step goes against it.
   return [
-    one + 0.5 / 10 * seeded_gaussian_query.standard_normal(tf.constant(one.shape), own).numpy()
+    one + 0.5 / 10 * gaussian_sum.standard_normal(tf.constant(one.shape), own).numpy()
     for one, own in zip(moved, seeds)
   ]
 

@@ -18,12 +18,24 @@ from tff_superquantile.algorithms.private import private_weighted_fed_avg
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.threshold import adaptive_theta
 
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
 # 9, and the least one with which it was not 18.
 _MOST_NOISE = 12.0
+
+
+def rounds_released(run: run_folder.Run) -> int:
+  """Returns the last round of which a run's folder has a row, results, a checkpoint or an entry."""
+  entered = run_files.read_json(run.path / ledger.FILE_NAME).get("rounds_done")
+  checkpoints = (run.path / run_folder.CHECKPOINTS).glob("program_state_*")
+  numbers = [path.name.rpartition("_")[2] for path in checkpoints]
+  evaluated = map(evaluation_files.round_of, evaluation_files.find(run.path / run_files.CLIENTS))
+  found = [run.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
+  return max([*found, entered] if isinstance(entered, int) else found)
 
 
 class Account:
@@ -66,7 +78,7 @@ class Account:
       )
     if self._path.exists():
       ledger.Ledger.from_json(self._path.read_text(encoding="utf-8"))  # Or nothing is added to it.
-    self.released = run_folder.Run(folder, config.seed).rounds_released
+    self.released = rounds_released(run_folder.Run(folder, config.seed))
 
   def describe(self, num_parameters: int) -> str:
     """Describes the cost and the noise of the run, for the user, before it starts.

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 
-from privacy import ledger
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -173,16 +172,6 @@ class Run:
     """The last round in `rounds.csv`, or None before the first row."""
     numbers = self.rounds.get("round")
     return None if numbers is None or not len(numbers) else int(numbers[-1])
-
-  @property
-  def rounds_released(self) -> int:
-    """The last round of which the folder has a row, results, a checkpoint or an entry."""
-    entered = run_files.read_json(self.path / ledger.FILE_NAME).get("rounds_done")
-    checkpoints = (self.path / CHECKPOINTS).glob("program_state_*")
-    numbers = [path.name.rpartition("_")[2] for path in checkpoints]
-    evaluated = map(evaluation_files.round_of, evaluation_files.find(self.path / run_files.CLIENTS))
-    found = [self.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
-    return max([*found, entered] if isinstance(entered, int) else found)
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
     """Reads the per-client file of a split, once.

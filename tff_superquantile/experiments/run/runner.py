@@ -25,8 +25,8 @@ from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import noise_key
+from tff_superquantile.experiments.run.training import runtime
 from tff_superquantile.experiments.run.training import selection
-from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
@@ -55,22 +55,6 @@ def _check_same_flags(
       f"Found a run with other flags in {folder} ({'; '.join(different)}); choose another"
       " --output_dir or --run_name, or remove that folder."
     )
-
-
-def _set_context(
-  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
-) -> run_config.RunConfig:
-  """Sets the context of a run; its config then has the number of blocks, if on a cluster."""
-  if config.engine != "ray":
-    context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
-    return config
-  cluster = context.Cluster(
-    config.ray_address, config.num_blocks, config.threads_per_worker, config.worker_timeout
-  )
-  context.set_simulation_context(engine="ray", cluster=cluster)
-  on_cluster = tff.framework.get_context_stack().current
-  on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
-  return dataclasses.replace(config, num_blocks=on_cluster.num_blocks)
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
@@ -112,7 +96,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
           f" --num_rounds={config.num_rounds}; ask for at least as many, choose another"
           " --output_dir, or remove that folder."
         )
-    elif earlier.rounds_released:
+    elif accounts.rounds_released(earlier):
       raise ValueError(
         f"Found rounds, but no flags.txt, in {folder}; bring the file back, without which nobody"
         " knows how the run goes on, choose another --output_dir, or remove that folder."
@@ -155,7 +139,7 @@ def _train(
     account = accounts.Account(config, release, folder, starts)
     key, commitments = noise_key.load(earlier, config.noise_key_file, splits)
   select_clients = selection.build_selection(splits["train"], config, release, key)
-  config = _set_context(config, splits)
+  config = runtime.set_context(config, splits)
   process = build.build_process(config, model, splits["train"], release, key)
   if account is not None:
     print(account.describe(num_parameters), flush=True)

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
+from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import client_files
 
@@ -62,7 +63,7 @@ def load(
   Raises:
     ValueError: If a file cannot be read, is no key, or key or clients are not the run's.
   """
-  if run.flags and run.rounds_released and not run.manifest:
+  if run.flags and accounts.rounds_released(run) and not run.manifest:
     raise ValueError(
       f"Found no manifest.json in {run.path}, a private run that has begun; expected the key and"
       " the clients to which it is bound: bring the file back, or choose another --output_dir."
@@ -131,7 +132,7 @@ def _check(found: Mapping[str, str], run: run_folder.Run) -> None:
   """Raises a `ValueError` for commitments of another key or other clients than a run's."""
   expected = run.manifest.get(COMMITMENTS)
   if expected is None:
-    if not run.rounds_released:
+    if not accounts.rounds_released(run):
       return
     raise ValueError(
       f"Found no commitments to key and clients in the manifest.json of {run.path}, as in runs of"

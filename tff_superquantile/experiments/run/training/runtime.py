@@ -1,0 +1,26 @@
+"""The runtime of a run's rounds."""
+
+from collections.abc import Mapping
+import dataclasses
+
+import tensorflow_federated as tff
+
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation import context
+
+
+def set_context(
+  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
+) -> run_config.RunConfig:
+  """Sets the context of a run; its config then has the number of blocks, if on a cluster."""
+  if config.engine != "ray":
+    context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
+    return config
+  cluster = context.Cluster(
+    config.ray_address, config.num_blocks, config.threads_per_worker, config.worker_timeout
+  )
+  context.set_simulation_context(engine="ray", cluster=cluster)
+  on_cluster = tff.framework.get_context_stack().current
+  on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
+  return dataclasses.replace(config, num_blocks=on_cluster.num_blocks)
