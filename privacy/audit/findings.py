@@ -91,13 +91,15 @@ def _audit(
   planned = max(num_rounds, ledger.num_rounds_planned)
   epsilon_planned = meter.epsilon(planned)
 
+  # The grid of another version's losses moved its epsilons by half a thousandth.
+  tolerance = flags_lib.TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
   failures = []
-  if claim is not None and spent.epsilon > claim * (1.0 + flags_lib.TOLERANCE):
+  if claim is not None and spent.epsilon > claim * (1.0 + tolerance):
     failures.append(
       f"{num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed {claim:.6g}."
     )
   recorded = ledger_lib.spent(release, ledger.rounds_done, delta, ledger.accounting)
-  if ledger.epsilon_spent < recorded * (1.0 - flags_lib.TOLERANCE):
+  if ledger.epsilon_spent < recorded * (1.0 - tolerance):
     failures.append(
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
       f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
@@ -107,7 +109,7 @@ def _audit(
   if of_server is None or server is None:
     is_wrong = of_server is not server
   else:
-    is_wrong = of_server < server * (1.0 - flags_lib.TOLERANCE)
+    is_wrong = of_server < server * (1.0 - tolerance)
   if is_wrong:
     texts = ["without any" if one is None else f"{one:.6g}" for one in (of_server, server)]
     failures.append(
@@ -125,7 +127,7 @@ def _audit(
     notes.extend(statements.paper_caveat(release, max(1, num_rounds), delta))
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
-  elif spent.epsilon <= claim * (1.0 + flags_lib.TOLERANCE) < epsilon_planned:
+  elif spent.epsilon <= claim * (1.0 + tolerance) < epsilon_planned:
     notes.append(
       f"All {planned} planned rounds would cost epsilon = {epsilon_planned:.6g}, more than the"
       f" claimed {claim:.6g}."

@@ -101,7 +101,7 @@ def test_a_private_process_constructs_few_models(distributed):
     expected_clients=6,
     update_sum=update_sum,
   )
-  assert model_fn.call_count == (5 if distributed else 4)
+  assert model_fn.call_count == 5
   if distributed:
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 

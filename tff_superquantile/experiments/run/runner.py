@@ -133,11 +133,11 @@ def _train(
   account = release = key = commitments = None
   num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
   if config.is_private:
+    key, commitments = noise_key.load(earlier, config.noise_key_file, splits)
     population = len(splits["train"].client_ids)
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
     account = accounts.Account(config, release, folder, starts)
-    key, commitments = noise_key.load(earlier, config.noise_key_file, splits)
   select_clients = selection.build_selection(splits["train"], config, release, key)
   config = runtime.set_context(config, splits)
   process = build.build_process(config, model, splits["train"], release, key)
