@@ -256,7 +256,8 @@ class History:
     return {
       name: content
       for name, content in (commands.contents(self.run) if self.run.exists() else {}).items()
-      if not name.startswith(("checkpoints/", ".")) and name != "lock"
+      # What a killed writer left unfinished is removed even if the run is refused then.
+      if not name.startswith("checkpoints/") and "/." not in f"/{name}" and name != "lock"
     }
 
   def live(self, num_steps):

@@ -100,6 +100,11 @@ def test_a_row_that_was_released_is_needed_to_repeat_its_round(copy):
   path = copy.run / "rounds.csv"
   lines = path.read_text().splitlines()
   path.write_text("\n".join(lines[:3]) + "\n")
+  before = copy.public()
+  # The checkpoint is further on, but the row would be missing for ever.
+  result = copy.command("--noise_key_file=key").wait()
+  result.assert_fails_with_a_sentence(2, "Found no row of round 2")
   shutil.rmtree(copy.run / "checkpoints")
   result = copy.command("--noise_key_file=key").wait()
   result.assert_fails_with_a_sentence(2, "Found no row of round 2")
+  assert copy.public() == before

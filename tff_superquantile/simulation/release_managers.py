@@ -43,7 +43,7 @@ class RowReleaseManager(tff.program.ReleaseManager):
     final_until: int | None = None,
     may_differ: Collection[str] = (),
   ):
-    """Opens the file, and cuts off a last line that a killed writer left unfinished.
+    """Reads the file; nothing is written before the first release.
 
     Args:
       path: The file; it need not exist, its folder must.
@@ -54,8 +54,8 @@ class RowReleaseManager(tff.program.ReleaseManager):
       may_differ: Columns of final rows whose numbers need not be the same again.
 
     Raises:
-      OSError: If the file cannot be written.
-      ValueError: If the file is not of such rows.
+      OSError: If the file cannot be read.
+      ValueError: If the file is not of such rows, or one that is final is missing.
     """
     self._path = pathlib.Path(path)
     self._key = key
@@ -64,31 +64,40 @@ class RowReleaseManager(tff.program.ReleaseManager):
     self._final_until = final_until
     self._may_differ = frozenset(may_differ)
     self._final: dict[int, dict[str, str]] = {}
-    if self._path.exists():
-      _drop_torn_line(self._path)
-      rows = self._read()
-      if rows:
-        self._latest = int(rows[-1][key])
-      if final_until is not None:
-        self._final = {int(row[key]): row for row in rows}
-    else:
-      self._write_anew([])
+    rows = self._read()
+    if rows:
+      self._latest = int(rows[-1][key])
+    if final_until is not None:
+      self._final = {int(row[key]): row for row in rows}
+      missing = [number for number in range(final_until) if number not in self._final]
+      if missing:
+        raise ValueError(
+          f"Found no row of round {missing[0]}, which was released, in {path}; expected it, as the"
+          " round may be repeated and must give the same again: bring the file back, or choose"
+          " another --output_dir."
+        )
 
   def _read(self) -> list[dict[str, str]]:
-    with open(self._path, newline="", encoding="utf-8") as stream:
-      reader = csv.DictReader(stream)
-      columns = list(reader.fieldnames or [self._key])
-      if columns[0] != self._key:
-        raise ValueError(
-          f"Found a file {self._path} whose first column is {columns[0]!r}; expected {self._key}."
-        )
-      rows = list(reader)
-      self._columns = columns
-      if any(not (row[self._key] or "").isdecimal() or None in row for row in rows):
-        raise ValueError(
-          f"Found a row of {self._path} without a round's number or with too many cells; mend the"
-          " file, or remove the run's folder."
-        )
+    """Reads the rows, but for a last line that a killed writer left unfinished."""
+    text = ""
+    if self._path.exists():
+      with open(self._path, newline="", encoding="utf-8") as stream:
+        text = stream.read()
+    whole = text[: text.rfind("\n") + 1]
+    self._is_torn = whole != text
+    reader = csv.DictReader(io.StringIO(whole, newline=""))
+    columns = list(reader.fieldnames or [self._key])
+    if columns[0] != self._key:
+      raise ValueError(
+        f"Found a file {self._path} whose first column is {columns[0]!r}; expected {self._key}."
+      )
+    rows = list(reader)
+    self._columns = columns
+    if any(not (row[self._key] or "").isdecimal() or None in row for row in rows):
+      raise ValueError(
+        f"Found a row of {self._path} without a round's number or with too many cells; mend the"
+        " file, or remove the run's folder."
+      )
     return rows
 
   def _as_text(self, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -99,6 +108,7 @@ class RowReleaseManager(tff.program.ReleaseManager):
   def _write_anew(self, rows: Iterable[Mapping[str, Any]]) -> None:
     header = self._as_text([dict(zip(self._columns, self._columns))])
     atomic_files.write(self._path, header + self._as_text(rows))
+    self._is_torn = False
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """Writes the row of a round, the last one from now on.
@@ -108,13 +118,13 @@ class RowReleaseManager(tff.program.ReleaseManager):
       key: The round's number, from 0.
 
     Raises:
-      ValueError: If the row is final, and is missing or has other numbers.
+      ValueError: If the row is final, and has other numbers.
     """
     row = {self._key: key, **{name: value[name] for name in sorted(value)}}
     if self._final_until is not None and key <= self._final_until:
       if self._repeats(row, key):
         return
-    if key <= self._latest or not row.keys() <= set(self._columns):
+    if self._is_torn or key <= self._latest or not row.keys() <= set(self._columns):
       kept = [earlier for earlier in self._read() if int(earlier[self._key]) < key]
       columns = self._columns if kept else [self._key]
       self._columns = [*columns, *(name for name in row if name not in columns)]
@@ -129,12 +139,7 @@ class RowReleaseManager(tff.program.ReleaseManager):
     """Compares a round that was released before with its row; False if that was not written."""
     earlier = self._final.get(key)
     if earlier is None:
-      if key == self._final_until and (key == 0 or key - 1 in self._final):
-        return False
-      raise ValueError(
-        f"Found no row of round {key}, which was released, in {self._path}; expected it, to see"
-        " that the round repeats itself: bring the file back, or choose another --output_dir."
-      )
+      return False
     for name in row.keys() - self._may_differ:
       before = earlier.get(name) or ""
       if before not in ("", str(row[name])):
@@ -150,11 +155,6 @@ class RowReleaseManager(tff.program.ReleaseManager):
       earlier.update(blank)
       self._write_anew(self._final[number] for number in sorted(self._final))
     return True
-
-
-def _drop_torn_line(path: pathlib.Path) -> None:
-  with open(path, "rb+") as stream:
-    stream.truncate(stream.read().rfind(b"\n") + 1)
 
 
 class ScalarReleaseManager(tff.program.ReleaseManager):

@@ -148,6 +148,10 @@ def _train(
   on_ray = config.engine == "ray"
   evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
 
+  released = None if account is None else account.released
+  rows = release_managers.RowReleaseManager(
+    folder / "rounds.csv", final_until=released, may_differ=("epsilon",)
+  )
   best = best_model.BestModel(config, folder) if config.keep == best_model.BEST else None
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config, task.error, task.data_digest)
@@ -203,11 +207,7 @@ def _train(
     rounds_per_evaluation=config.rounds_per_evaluation,
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
-      release_managers.RowReleaseManager(
-        folder / "rounds.csv",
-        final_until=None if account is None else account.released,
-        may_differ=("epsilon",),
-      ),
+      rows,
       clients,
       *events,
       *([tracked] if account is None else []),
