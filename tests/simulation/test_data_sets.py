@@ -279,9 +279,204 @@ def test_a_shuffled_data_set_with_a_seed_begins_anew(native):
   for _ in range(3):
     np.testing.assert_array_equal(invoke(of_context, at_clients(_order), held), expected)
   assert of_context._store._bytes == 2 * 20 * 4
-  # The second time the order is another one, which only TFF's runtime knows.
-  with pytest.raises(values.UnsupportedError, match="read several times"):
-    invoke(of_context, at_clients(_orders), held)
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _reductions(data_set):
+  """One after the other, as TFF leaves open which of two comes first that need no other."""
+
+  def weigh(total, value):
+    return 1.1 * total + value
+
+  first = data_set.reduce(np.float32(0), weigh)
+  return first, data_set.reduce(0 * first, weigh)
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _by_two_ways(data_set):
+  """A reduction, and a loop over what a variable follows."""
+  last = tf.Variable(0.0)
+
+  @tf.function
+  def run():
+    first = data_set.take(3).reduce(np.float32(0), lambda total, value: 10 * total + value)
+    last.assign(first)
+    for value in data_set:
+      last.assign(1.1 * last + value)
+    return first, last.read_value()
+
+  return run()
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _by_an_iterator(data_set):
+  """A loop over an iterator, beside a variable."""
+  total = tf.Variable(0.0)
+
+  @tf.function
+  def run():
+    for value in iter(data_set):
+      total.assign(1.1 * total + value)
+    return total.read_value()
+
+  return run()
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _first_twenty(data_set):
+  """The elements of `_order` by other ops."""
+  looked = data_set.map(lambda value: value + 1).batch(20).take(1).get_single_element()
+  return tf.ensure_shape(looked, [20])
+
+
+@tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+def _by_several_components(held):
+  parts = [_order, _first_twenty, _reductions, _order]
+  return tuple(tff.federated_map(part, held) for part in parts)
+
+
+READERS = {
+  "reductions": at_clients(_reductions),
+  "a reduction and a loop": at_clients(_by_two_ways),
+  "an iterator": at_clients(_by_an_iterator),
+  "several components": _by_several_components,
+}
+SHUFFLED = {
+  "as it is": lambda one: one,
+  "shuffled": lambda one: one.shuffle(20, seed=4),
+  "in one order": lambda one: one.shuffle(20, seed=4, reshuffle_each_iteration=False),
+  "shuffled, twice": lambda one: one.shuffle(9, seed=4).shuffle(5, seed=2),
+  "shuffled, kept": lambda one: one.shuffle(20, seed=4).cache(),
+  "shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2).take(20),
+}
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLED)
+def test_each_read_gets_what_tffs_runtime_gives(native, shuffle):
+  """Whatever has read a data set before, and however often."""
+  held = [SHUFFLED[shuffle](one) for one in numbers(np.arange(20), -np.arange(20) * 0.5)]
+  expected = {name: invoke(native, reader, held) for name, reader in READERS.items()}
+  list(held[0])  # The user looks, too.
+  of_context = engine.CohortContext()
+  for order in (list(READERS), list(READERS)[::-1]):
+    for name in order:
+      found = invoke(of_context, READERS[name], held)
+      for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected[name])):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=name)
+
+
+def test_a_read_of_many_beside_those_without_a_seed(native):
+  """One client that is read anew each time takes nothing from the others."""
+  plain = numbers(np.arange(20), np.arange(20) + 0.5)
+  held = [plain[0].shuffle(20, seed=4), plain[1].shuffle(20)]
+  of_context = engine.CohortContext()
+  expected = invoke(native, _by_several_components, held)
+  for _ in range(2):
+    found = invoke(of_context, _by_several_components, held)
+    for ours, theirs in zip(found, expected):
+      for one, other in zip(tf.nest.flatten(ours[0]), tf.nest.flatten(theirs[0])):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _taken(data_set):
+  """The elements in the order in which two loops take them, in two epochs."""
+  taken, at = tf.Variable(tf.zeros([80])), tf.Variable(0)
+
+  @tf.function
+  def run():
+    for _ in tf.range(2):
+      for value in data_set:
+        taken.assign(tf.tensor_scatter_nd_update(taken, [[at]], [value]))
+        at.assign_add(1)
+      if at > 0:
+        for value in data_set.batch(7):
+          for one in value:
+            taken.assign(tf.tensor_scatter_nd_update(taken, [[at]], [one]))
+            at.assign_add(1)
+    return taken.read_value()
+
+  return run()
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+def test_each_epoch_takes_every_example_once(seed):
+  """Also where the order is drawn, and nothing can be read beforehand."""
+  held = [own.shuffle(20, seed=seed) for own in numbers(np.arange(20), np.arange(20) + 50)]
+  found = invoke(engine.CohortContext(), at_clients(_taken), held)
+  for own, first in zip(found, (0, 50)):
+    epochs = own.reshape([4, 20])
+    for epoch in epochs:
+      assert sorted(epoch) == list(range(first, first + 20))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+@tff.tensorflow.computation(np.int32)
+def _draw_and_use(steps):
+  """A draw that a branch and a loop use, and that is returned."""
+  held, total = tf.Variable(tf.random.uniform([])), tf.Variable(0.0)
+
+  @tf.function
+  def run():
+    if steps > 1:
+      total.assign_add(held)
+    for _ in tf.range(steps):
+      total.assign_add(held)
+    return held.read_value(), total.read_value()
+
+  return run()
+
+
+def test_what_is_drawn_before_a_branch_or_loop_is_drawn_once():
+  results = invoke(engine.CohortContext(), at_clients(_draw_and_use), [1, 4, 7])
+  for steps, (held, total) in zip((1, 4, 7), results):
+    assert total == pytest.approx((steps + (steps > 1)) * held, rel=1e-5)
+  assert len({held for held, _ in results}) == 3
+
+
+def test_what_is_kept_of_a_draw_is_drawn_anew_in_each_round(native):
+  (data_set,) = numbers(np.arange(20))
+  kept = data_set.shuffle(20).cache()
+  for of_context in (native, engine.CohortContext()):
+    found = [tuple(invoke(of_context, at_clients(_order), [kept])[0]) for _ in range(3)]
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("loop", tff.learning.LoopImplementation)
+@pytest.mark.parametrize("has_variables", [True, False])
+def test_every_way_of_tffs_to_train_takes_every_batch(native, loop, has_variables):
+  model = problems.keras_model_fn if has_variables else problems.linear_model()
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    model, client_optimizer_fn=sgd(), loop_implementation=loop
+  )
+  cohort = problems.datasets(problems.client_arrays())
+  first = invoke(native, process.initialize)
+  results = [
+    invoke(of_context, process.next, first, cohort)
+    for of_context in (native, engine.CohortContext())
+  ]
+  numbers_of = [(trainable(process, state), metrics["client_work"]) for state, metrics in results]
+  for theirs, ours in zip(*map(tf.nest.flatten, numbers_of)):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_mime_lite_trains_in_the_second_order(native):
+  """Its clients go over their data sets for the gradient first."""
+  process = tff.learning.algorithms.build_unweighted_mime_lite(problems.linear_model(), sgd())
+  first = invoke(native, process.initialize)
+  cohort = [
+    one.unbatch().shuffle(100, seed=1).batch(4)
+    for one in problems.datasets(problems.client_arrays())
+  ]
+  fed_avg = algorithms.build_fed_avg(problems.linear_model(), sgd())
+  of_context = engine.CohortContext()
+  invoke(of_context, lambda: fed_avg.next(fed_avg.initialize(), cohort))  # Reads them before.
+  results = [
+    trainable(process, invoke(each, process.next, first, cohort).state)
+    for each in (native, of_context)
+  ]
+  for theirs, ours in zip(*results):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

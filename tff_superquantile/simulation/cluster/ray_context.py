@@ -176,9 +176,11 @@ class RayContext(cohort_context.CohortContext):
     return [found.host for found in self._workers.all("describe", [])]
 
   def _compute(
-    self, comp: tff.framework.ConcreteComputation, program: program_lib.Program, arg: Any
+    self,
+    comp: tff.framework.ConcreteComputation,
+    program: program_lib.Program,
+    arrays: Sequence[np.ndarray],
   ) -> Any:
-    arrays = program.arrays(arg)
     num_clients = program.num_clients(arrays)
     if num_clients == 0:
       return program.to_python(program.whole(arrays))

@@ -1,11 +1,12 @@
 """A TFF context that runs computations in this process, and hands the rest to another context."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 from typing import Any, Optional
 import weakref
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -64,25 +65,29 @@ class CohortContext(tff.framework.SyncContext):
     if program is None:
       return self._fallback(comp, arg)
     try:
-      return self._compute(comp, program, arg)
-    except (tf.errors.OpError, values.UnsupportedError) as error:
+      arrays = program.arrays(arg)
+    except (TypeError, ValueError, values.UnsupportedError) as error:
+      if self._make_fallback is None:
+        raise
+      self._log(comp, error)
+      return self._fallback(comp, arg)  # Whose errors people know; the next argument may do.
+    try:
+      return self._compute(comp, program, arrays)
+    except (tf.errors.OpError, TypeError, ValueError, values.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
       self._log(comp, error)
       result = self._fallback(comp, arg)  # Raises where the computation itself is at fault.
       self._programs[id(comp)] = None
       return result
-    except (TypeError, ValueError) as error:
-      if self._make_fallback is None:
-        raise
-      self._log(comp, error)
-      return self._fallback(comp, arg)  # Whose errors people know.
 
   def _compute(
-    self, comp: tff.framework.ConcreteComputation, program: program_lib.Program, arg: Any
+    self,
+    comp: tff.framework.ConcreteComputation,
+    program: program_lib.Program,
+    arrays: Sequence[np.ndarray],
   ) -> Any:
     """Computes a program of `comp`; other contexts have other ways."""
-    arrays = program.arrays(arg)
     num_clients = program.num_clients(arrays)
     if self._block_size is None or num_clients <= self._block_size:
       return program.to_python(program.whole(arrays))

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
@@ -60,21 +61,24 @@ class Component:
       f"{node.name}:0" == self._session_token for node in self._graph_def.node
     )
     has_variables = bool(self._initialize_op) or "VarHandleOp" in ops
+    self.result_types = values.leaf_types(block.type_signature.result)
+    parameters = block.type_signature.parameter
+    self.parameter_types = [] if parameters is None else values.leaf_types(parameters)
     # Neither loops nor conditions, nor calls that may hide them.
     self.is_flat = (
       not has_variables
+      and not any(leaf.is_data_set for leaf in self.parameter_types)
       and not ops & op_types.CONTROL_FLOW
       and not self._graph_def.library.function
       and not any("Dataset" in op for op in ops)
     )
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
-    self.result_types = values.leaf_types(block.type_signature.result)
-    parameter_types = values.leaf_types(block.type_signature.parameter or tff.StructType([]))
     if has_variables:
-      self._function = self._build_without_variables(parameter_types)
+      self._function = self._build_without_variables()
       return
     with tf.init_scope():
-      self._function = tf.compat.v1.wrap_function(self._import, [t.spec for t in parameter_types])
+      specs = [leaf.spec for leaf in self.parameter_types]
+      self._function = tf.compat.v1.wrap_function(self._import, specs)
 
   def body(self, roots: Sequence[expressions.Ref], pool: expressions.Pool) -> expressions.Body:
     """The component as expressions.
@@ -94,14 +98,12 @@ class Component:
       self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
     )
 
-  def _build_without_variables(
-    self, parameter_types: Sequence[values.LeafType]
-  ) -> Callable[..., list[tf.Tensor]]:
+  def _build_without_variables(self) -> Callable[..., list[tf.Tensor]]:
     """Returns what computes the component of its arguments, with variables taken out."""
     pool = expressions.Pool()
     roots = [
       expressions.Ref(pool.root(f"argument {i}", is_pure=not leaf.is_data_set), 0)
-      for i, leaf in enumerate(parameter_types)
+      for i, leaf in enumerate(self.parameter_types)
     ]
     body = self.body(roots, pool)
 
@@ -129,7 +131,11 @@ class Component:
     Returns:
       One tensor a leaf of the result.
     """
-    results = self._function(*arguments)
+    begun = [
+      data_sets.begin(argument) if leaf.is_data_set else argument
+      for argument, leaf in zip(arguments, self.parameter_types)
+    ]
+    results = self._function(*begun)
     return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, self.result_types)]
 
 

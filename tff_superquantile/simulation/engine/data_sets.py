@@ -23,8 +23,10 @@ _CONSTANT = frozenset(
     "TextLineDataset",
   )
 )
-# `DatasetToGraphV2` fails for functions that draw numbers, or call Python.
-_FAIL_ON_STATE = 2
+# What `DatasetToGraphV2` does about functions that draw numbers, or call Python.
+_IGNORE_STATE, _FAIL_ON_STATE = 1, 2
+# A resource that nobody has. A data set that looks for its own in vain makes a new one.
+_NOBODYS = "of no data set"
 
 
 class Source:
@@ -50,11 +52,11 @@ class Source:
     assert data_set is not None
     return data_set
 
-  def _serialize(self) -> tf.Tensor:
-    return tf.raw_ops.DatasetToGraphV2(
-      input_dataset=tf.data.experimental.to_variant(self.data_set),
-      external_state_policy=_FAIL_ON_STATE,
+  def _graph_def(self, policy: int) -> tf.compat.v1.GraphDef:
+    serialized = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=tf.data.experimental.to_variant(self.data_set), external_state_policy=policy
     )
+    return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
   @property
   def is_fixed(self) -> bool:
@@ -65,30 +67,56 @@ class Source:
 
   def _examine(self) -> bool:
     try:
-      serialized = self._serialize().numpy()
+      nodes = _nodes(self._graph_def(_FAIL_ON_STATE))
     except tf.errors.OpError:
       return False
-    nodes = {node.name: node for node in tf.compat.v1.GraphDef.FromString(serialized).node}
     for node in nodes.values():
       if "Shuffle" in node.op:
         # The inputs behind the data set and the size of the buffer.
-        seeds = [nodes[name.partition(":")[0]].attr["value"] for name in node.input[2:4]]
-        if not any(tf.make_ndarray(seed.tensor) for seed in seeds):
+        seeds = [nodes[_maker(name)].attr["value"].tensor for name in node.input[2:4]]
+        if not any(map(tf.make_ndarray, seeds)):
           return False
         self.is_shuffled = True
       elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
         return False
     return True
 
-  def variant(self) -> tf.Tensor:
-    """Returns the data set as a tensor.
+  def serialized(self) -> bytes:
+    """Returns the data set as `begin` takes it.
 
-    A shuffled one is begun anew, as in TFF's runtime, where each call of a client's computation
-    gets a copy and sees its first order.
+    The orders in which it was read so far, and the elements that it keeps, are not a part of it.
     """
-    if self.is_fixed and self.is_shuffled:
-      return tf.raw_ops.DatasetFromGraph(graph_def=self._serialize())
-    return tf.data.experimental.to_variant(self.data_set)
+    graph_def = self._graph_def(_IGNORE_STATE)
+    nodes = _nodes(graph_def)
+    for node in nodes.values():
+      if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
+        for name in node.input:
+          for handle in nodes[_maker(name)].attr["value"].tensor.resource_handle_val:
+            handle.name = _NOBODYS
+    return graph_def.SerializeToString()
+
+
+def _nodes(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
+  return {node.name: node for node in graph_def.node}
+
+
+def _maker(name: str) -> str:
+  """Returns the name of the node that makes an input."""
+  return name.lstrip("^").partition(":")[0]
+
+
+def begin(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns a data set as a variant that nobody has read.
+
+  TFF's runtime hands a copy to each call of a component: it sees the first order of what is
+  shuffled with a seed, and the second one if it goes over it twice.
+
+  Args:
+    tensor: string [], of `Source.serialized`; or a variant that a component has made.
+  """
+  if tensor.dtype == tf.variant:
+    return tensor
+  return tf.raw_ops.DatasetFromGraph(graph_def=tensor)
 
 
 class Keys:
@@ -140,27 +168,19 @@ def source(value: Any, sequence: tff.SequenceType) -> Source:
   return found
 
 
-def as_tensor(array: np.ndarray, dtype: tf.DType, is_used: bool) -> tf.Tensor:
-  """Returns an array of an argument as a tensor.
+def as_tensor(array: Any, is_used: bool = True) -> tf.Tensor:
+  """Returns an array of an argument as a tensor, in which data sets are strings for `begin`.
 
   Args:
-    array: The array.
-    dtype: The type of the tensor; data sets become variants.
+    array: The array, or a tensor.
     is_used: Whether more than its shape matters.
   """
-  if dtype != tf.variant:
+  if not sources_of([array]):
     return tf.convert_to_tensor(array)
-  if not array.ndim:
-    return array.item().variant()
-  if not is_used or not array.size:
-    nothing = tf.data.experimental.to_variant(tf.data.Dataset.range(0))
-    return tf.stack([nothing] * (array.size + 1))[: array.size]
-  return stack(list(array))
-
-
-def stack(sources: Sequence[Source]) -> tf.Tensor:
-  """Returns data sets as one tensor of variants."""
-  return tf.stack([one.variant() for one in sources])
+  if not is_used:
+    return tf.fill(array.shape, "")
+  serialized = [one.serialized() for one in array.ravel()]
+  return tf.constant(serialized, tf.string, array.shape)
 
 
 def sources_of(arrays: Sequence[np.ndarray]) -> list[Source]:

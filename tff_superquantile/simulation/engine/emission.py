@@ -1,6 +1,6 @@
 """From expressions back to TensorFlow ops, with what is constant computed at once."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 from typing import Any, NamedTuple, Optional
 
@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import folding
 from tff_superquantile.simulation.engine.graphs import ops
+from tff_superquantile.simulation.engine.graphs import walks
 
 # Constants are folded up to this size: shapes, bounds and conditions, not data.
 _MAX_FOLDED_SIZE = 64
@@ -31,58 +33,6 @@ class Value(NamedTuple):
 
   def as_tensor(self) -> tf.Tensor:
     return tf.constant(self.constant) if self.tensor is None else self.tensor
-
-
-_FOLDED: dict[str, Callable[..., Any]] = {
-  "Add": np.add,
-  "AddV2": np.add,
-  "Equal": np.equal,
-  "FloorDiv": np.floor_divide,
-  "Greater": np.greater,
-  "GreaterEqual": np.greater_equal,
-  "Less": np.less,
-  "LessEqual": np.less_equal,
-  "LogicalAnd": np.logical_and,
-  "LogicalNot": np.logical_not,
-  "LogicalOr": np.logical_or,
-  "Maximum": np.maximum,
-  "Minimum": np.minimum,
-  "Mul": np.multiply,
-  "NotEqual": np.not_equal,
-  "Select": np.where,
-  "SelectV2": np.where,
-  "Sub": np.subtract,
-}
-
-
-def _slice(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.ndarray:
-  """What StridedSlice makes of constants. In numpy: a trace may be inside a graph of TFF's."""
-  value, *bounds = constants
-
-  def is_set(name: str, position: int) -> bool:
-    return bool(node.attr[name].i >> position & 1)
-
-  index: list[Any] = []
-  for position, (begin, end, stride) in enumerate(zip(*bounds)):
-    if is_set("ellipsis_mask", position):
-      index.append(Ellipsis)
-    elif is_set("new_axis_mask", position):
-      index.append(np.newaxis)
-    elif is_set("shrink_axis_mask", position):
-      index.append(int(begin))
-    else:
-      first = None if is_set("begin_mask", position) else int(begin)
-      last = None if is_set("end_mask", position) else int(end)
-      index.append(slice(first, last, int(stride)))
-  return np.asarray(value)[tuple(index)]
-
-
-def _constant(tensor: Any) -> np.ndarray:
-  """Returns a TensorProto as an array; `tf.make_ndarray` fails for some without elements."""
-  shape = [dim.size for dim in tensor.tensor_shape.dim]
-  if 0 in shape:
-    return np.zeros(shape, tf.as_dtype(tensor.dtype).as_numpy_dtype)
-  return tf.make_ndarray(tensor)
 
 
 def _call(
@@ -115,6 +65,14 @@ def _call_with_functions(
     graph_def, input_map=dict(zip(names, inputs)), return_elements=[op], name=op
   )
   return operation.outputs
+
+
+def _has_traces(body: expressions.Body) -> bool:
+  """Tells whether to compute a body once more changes what is computed afterwards."""
+  return bool(body.effects) or any(
+    ops.is_stateful(expression.op) or expression.op in ops.READS
+    for expression in walks.walk(body.outputs)
+  )
 
 
 class Emitter:
@@ -185,21 +143,20 @@ class Emitter:
   def _op(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
     node = expression.node
     if node.op == "Const":
-      constant = _constant(node.attr["value"].tensor)
+      constant = folding.constant(node.attr["value"].tensor)
       if constant.size <= _MAX_FOLDED_SIZE and constant.dtype != np.object_:
         return [Value(None, constant)]
       return [Value(tf.constant(constant), None)]
     constants = [i.constant for i in inputs if i.constant is not None]
     are_constant = bool(inputs) and len(constants) == len(inputs)
-    if are_constant and node.op in _FOLDED:
-      return [Value(None, np.asarray(_FOLDED[node.op](*constants)))]
-    if are_constant and node.op == "StridedSlice":
-      return [Value(None, np.asarray(_slice(node, constants)))]
+    folded = folding.fold(node, constants) if are_constant else None
+    if folded is not None:
+      return [Value(None, folded)]
     results = _call(node, [i.as_tensor() for i in inputs], expression.functions)
     if are_constant or node.op == "Shape":
-      folded = [tf.get_static_value(t) for t in results]
-      if all(f is not None and f.size <= _MAX_FOLDED_SIZE for f in folded):
-        return [Value(None, np.asarray(f)) for f in folded]
+      static = [tf.get_static_value(t) for t in results]
+      if all(s is not None and s.size <= _MAX_FOLDED_SIZE for s in static):
+        return [Value(None, np.asarray(s)) for s in static]
     return [Value(t, None) for t in results]
 
   def _condition(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
@@ -225,12 +182,15 @@ class Emitter:
     condition, body = expression.bodies
     variables = list(initial)
     for steps in range(_MAX_UNROLLED_STEPS + 1):
+      if _has_traces(condition):
+        break
       (goes_on,) = self._step(condition, variables)
       if goes_on.constant is None:
         break
       if not goes_on.constant:
         return variables
-      if steps == _MAX_UNROLLED_STEPS:
+      # What the loop turns out to be too long for has been emitted in vain: it must leave no trace.
+      if steps == _MAX_UNROLLED_STEPS or _has_traces(body):
         break
       variables = self._step(body, variables)
     if not self._may_loop:

@@ -3,7 +3,7 @@
 Equal expressions are one object wherever they stand, and each knows the inputs on which it depends.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 import hashlib
 from typing import Any, NamedTuple, Optional
 
@@ -86,6 +86,10 @@ class Pool:
     self._by_digest: dict[bytes, Expression] = {}
     self._count = 0
 
+  def __len__(self) -> int:
+    """Returns the order of the newest expression."""
+    return self._count
+
   def _add(
     self,
     op: str,
@@ -165,56 +169,6 @@ class Pool:
       not stateful and all(ref.expression.is_pure for ref in refs),
       tuple(functions),
     )
-
-
-def walk(
-  refs: Iterable[Ref], stop: Callable[[Expression], bool] = lambda expression: False
-) -> list[Expression]:
-  """Lists all expressions on which these depend, also within branches and loops, in their order.
-
-  Args:
-    refs: The outputs to begin with.
-    stop: Marks expressions whose inputs are left out; they are in the result themselves.
-
-  Returns:
-    Expressions by their order.
-  """
-  seen: dict[int, Expression] = {}
-  stack = [ref.expression for ref in refs]
-  while stack:
-    expression = stack.pop()
-    if expression.order in seen:
-      continue
-    seen[expression.order] = expression
-    if stop(expression):
-      continue
-    stack.extend(ref.expression for ref in expression.inputs)
-    for body in expression.bodies:
-      stack.extend(ref.expression for ref in body.outputs)
-      stack.extend(body.effects)
-  return [seen[order] for order in sorted(seen)]
-
-
-def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
-  """Lists the largest parts of some values that are `wanted`, in order.
-
-  Args:
-    refs: The values.
-    wanted: A function of an expression.
-
-  Returns:
-    The outputs of wanted expressions that another expression uses, or that are among `refs`.
-  """
-  refs = list(refs)
-  used = list(refs)
-  for expression in walk(refs, stop=wanted):
-    if not wanted(expression):
-      used.extend(expression.inputs)
-      for body in expression.bodies:
-        used.extend(body.outputs)
-  return sorted(
-    {ref for ref in used if wanted(ref.expression)}, key=lambda r: (r.expression.order, r.index)
-  )
 
 
 def _is_constant(ref: Ref, value: int) -> bool:

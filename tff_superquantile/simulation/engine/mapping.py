@@ -9,10 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import ops
+from tff_superquantile.simulation.engine.graphs import walks
 
 Leaf = values.Leaf
 
@@ -48,9 +50,9 @@ class Library:
   ) -> Optional[tuple[list[expressions.Ref], expressions.Body]]:
     """Returns the leaves' roots and the component's body, or None if it cannot be taken apart."""
     roots = []
-    for leaf in leaves:
+    for leaf, parameter in zip(leaves, component.parameter_types):
       name = None if leaf.origin is None else self._names.get(leaf.origin)
-      is_named, is_data_set = name is not None, leaf.tensor.dtype == tf.variant
+      is_named, is_data_set = name is not None, parameter.is_data_set
       if name is None:
         self._count += 1
         name = f"argument {self._count}"
@@ -150,12 +152,12 @@ class Discovery(Mapper):
   ) -> list[tf.Tensor]:
     found = self._library.body(component, leaves)
     if found is None:
-      self.looks_again |= any(leaf.tensor.dtype == tf.variant for leaf in leaves)
+      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
     else:
       _, body = found
       self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
-      for ref in expressions.frontier([*body.outputs, *effects], self._library.is_read):
+      for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
         if ref not in self.reads:
           self.reads.append(ref)
     return self._nothing(component, True)
@@ -237,7 +239,7 @@ class Sequential(Mapper):
     if found is not None:
       effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
       refs = [*found[1].outputs, *effects]
-      needed.update(expressions.walk(refs, stop=self._library.is_read))
+      needed.update(walks.walk(refs, stop=self._library.is_read))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
       def argument(leaf: Leaf) -> tf.Tensor:
@@ -248,8 +250,10 @@ class Sequential(Mapper):
         return component.call([argument(leaf) for leaf in leaves])
       roots, body = found
       known = {
-        root: emission.Value(argument(leaf), None)
-        for root, leaf in zip(roots, leaves)
+        root: emission.Value(
+          data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf), None
+        )
+        for root, leaf, parameter in zip(roots, leaves, component.parameter_types)
         if root.expression in needed
       }
       for ref, (flat, offsets, shapes) in self._reads.items():
@@ -305,12 +309,12 @@ class Compiled(Sequential):
     if found is None or not _may_compile(found[1]):
       return super()._map(component, leaves, num_clients)
     roots, body = found
-    needed = set(expressions.walk(body.outputs, stop=self._library.is_read))
+    needed = set(walks.walk(body.outputs, stop=self._library.is_read))
     used = [i for i, root in enumerate(roots) if root.expression in needed]
     if any(leaves[i].tensor.dtype in (tf.string, tf.variant) for i in used):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
-    apart = expressions.frontier(body.outputs, _is_apart)
+    apart = walks.frontier(body.outputs, _is_apart)
     # The last client is repeated up to the capacity.
     positions = tf.minimum(tf.range(self._capacity), num_clients - 1)
 
@@ -389,6 +393,6 @@ def _may_compile(body: expressions.Body) -> bool:
   """Tells whether XLA can and should compile a body, without convolutions and stateful ops."""
   return not body.effects and not any(
     expression.op.startswith(("Conv", "Depthwise")) or ops.is_stateful(expression.op)
-    for expression in expressions.walk(body.outputs)
+    for expression in walks.walk(body.outputs)
     if expression.node is not None
   )

@@ -60,8 +60,21 @@ class Program:
     self.whole = self.cohort_function(self._evaluate)
 
   def arrays(self, arg: Any) -> list[np.ndarray]:
-    """Returns an argument as one array a leaf, those at clients with the clients in rows."""
-    return [] if self._converter is None else self._converter.arrays(arg)
+    """Returns an argument as one array a leaf, those at clients with the clients in rows.
+
+    Raises:
+      TypeError: If the argument is not of the parameter's type.
+      ValueError: If its parts are of different numbers of clients.
+      UnsupportedError: If tensors of several clients do not have the same shape.
+    """
+    arrays = [] if self._converter is None else self._converter.arrays(arg)
+    lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
+    if len(lengths) > 1:
+      found = " and ".join(map(str, sorted(lengths)))
+      raise ValueError(
+        f"Found arguments of {found} clients; expected one value a client in each of them."
+      )
+    return arrays
 
   def num_clients(self, arrays: Sequence[Any]) -> int:
     """Returns the number of clients of an argument; 0 if nothing in it tells."""
@@ -99,7 +112,7 @@ class Program:
       num_clients = tf.shape(stacked[0])[0] if stacked else tf.constant(0)
       return function(tensors, aggregations.Clients(num_clients, mapper))
 
-    specs = [leaf.spec for leaf in self.parameters]
+    specs = [leaf.argument_spec for leaf in self.parameters]
     return traces.CohortFunction(
       run, [*specs, *more], self._origins, self._library, self._store, self._parallel
     )

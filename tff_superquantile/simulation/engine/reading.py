@@ -11,6 +11,7 @@ from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import walks
 
 # Compiling takes about a second, which smaller cohorts do not give back.
 _MIN_COMPILED_CLIENTS = 16
@@ -25,7 +26,7 @@ class Key(NamedTuple):
   shapes: tuple[tuple[int, ...], ...]
 
 
-# Nothing has been read before: data sets give other elements each time.
+# Nothing has been read before: data sets give other elements, or another order, each time.
 LIVE = Key(0, ())
 
 
@@ -87,15 +88,18 @@ class Reader:
     self._dtypes = [origin.dtype for origin in origins.values()]
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
+    groups = walks.by_looks(refs)
+
     def read(*names: tf.Tensor) -> list[tf.Tensor]:
-      pool_names = {origin.name: name for origin, name in zip(origins.values(), names)}
-      known = {
-        expressions.Ref(expression, 0): emission.Value(pool_names[name], None)
-        for expression in expressions.walk(refs)
-        if expression.op == "root"
-        for name in expression.roots
-      }
-      return [value.as_tensor() for value in emission.Emitter(known).emit(refs)]
+      by_name = {frozenset([o.name]): name for o, name in zip(origins.values(), names)}
+      found: dict[expressions.Ref, emission.Value] = {}
+      for group in groups:
+        # Other looks are those of other components, which get copies of their own.
+        roots = [e for e in walks.walk(group) if e.op == "root"]
+        given = [data_sets.begin(by_name[e.roots]) if e.reads else by_name[e.roots] for e in roots]
+        known = {expressions.Ref(e, 0): emission.Value(g, None) for e, g in zip(roots, given)}
+        found.update(zip(group, emission.Emitter(known).emit(group)))
+      return [found[ref].as_tensor() for ref in refs]
 
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
@@ -119,10 +123,10 @@ class Reader:
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
     one = tf.function(read, autograph=False).get_concrete_function(
-      *[tf.TensorSpec([], dtype) for dtype in self._dtypes]
+      *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
     self._specs = one.structured_outputs
-    signature = [tf.TensorSpec([None], dtype) for dtype in self._dtypes]
+    signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
 
@@ -135,7 +139,7 @@ class Reader:
     for first in range(0, len(clients), _CLIENTS_A_CALL):
       columns = zip(*clients[first : first + _CLIENTS_A_CALL])
       names = [
-        data_sets.stack(column) if dtype == tf.variant else column
+        [one.serialized() for one in column] if dtype == tf.variant else column
         for column, dtype in zip(columns, self._dtypes)
       ]
       flat, shapes = self._read_all(*names)

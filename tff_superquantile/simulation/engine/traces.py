@@ -62,7 +62,7 @@ class CohortFunction:
     if not all(source.is_fixed for source in sources):
       key = reading.LIVE
     elif self._looks_again and any(source.is_shuffled for source in sources):
-      raise values.UnsupportedError("a shuffled data set that is read several times")
+      key = reading.LIVE  # The second look sees another order.
     elif self._reader is not None:
       compiled = self._functions if self._can_compile else None
       reads, key = self._store.read(self._reader, arrays, compiled)
@@ -101,7 +101,7 @@ class CohortFunction:
       function = self._function(key, reads)
       # Data sets that have been read need not be handed over.
       tensors = [
-        data_sets.as_tensor(array, tensor.dtype, _is_used(tensor))
+        data_sets.as_tensor(array, _is_used(tensor))
         for array, tensor in zip(arrays, function.inputs)
       ]
       parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]

@@ -5,6 +5,7 @@ dimension. All other values stay as they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+import math
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -33,7 +34,10 @@ class Leaf(NamedTuple):
 
 
 class LeafType(NamedTuple):
-  """Describes one tensor of a type, as `Leaf` holds one of a value; a data set is a variant."""
+  """Describes one tensor of a type, as `Leaf` holds one of a value.
+
+  A data set is a variant, and in the argument of a computation a string (`data_sets.begin`).
+  """
 
   dtype: Any
   shape: Optional[tuple]
@@ -45,6 +49,11 @@ class LeafType(NamedTuple):
     if self.stacked:
       shape = tf.TensorShape([None]).concatenate(shape)
     return tf.TensorSpec(shape, tf.as_dtype(self.dtype))
+
+  @property
+  def argument_spec(self) -> tf.TensorSpec:
+    """Returns the spec of a computation's own argument."""
+    return tf.TensorSpec(self.spec.shape, tf.string) if self.is_data_set else self.spec
 
   @property
   def is_data_set(self) -> bool:
@@ -128,22 +137,40 @@ def pack(type_spec: tff.Type, leaves: Iterator[Any]) -> Any:
   return next(leaves)
 
 
+# What Python's values may become, by numpy's kinds of types. `bool` is an `int`, so it comes first.
+_KINDS_OF_PYTHON = {bool: "b", int: "iu", float: "fV", complex: "c", str: "O", bytes: "O"}
+_SAME_KINDS = ("b", "iu", "f", "c", "SUO", "V")
+
+
+def _holds(dtype: np.dtype, value: Any) -> bool:
+  """Tells whether a type holds a value of its kind without loss, as TFF's runtime asks for."""
+  if isinstance(value, (np.ndarray, np.generic)):
+    are_strings = dtype.kind == "O"
+    is_kind = any({value.dtype.kind, dtype.kind} <= set(kinds) for kinds in _SAME_KINDS)
+    return is_kind and (are_strings or np.can_cast(value.dtype, dtype, "safe"))
+  kinds = next((kinds for t, kinds in _KINDS_OF_PYTHON.items() if isinstance(value, t)), "")
+  if dtype.kind not in kinds:
+    return False
+  if dtype.kind in "iu":
+    return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+  if isinstance(value, float):
+    with np.errstate(over="ignore"):
+      return not math.isfinite(value) or bool(np.isfinite(np.asarray(value, dtype)))
+  return True
+
+
 def _as_array(value: Any, dtype: np.dtype, shape: Optional[tuple]) -> np.ndarray:
   """Returns one tensor as an array, checked as TFF's runtime does."""
   if isinstance(value, (tf.Tensor, tf.Variable)):
     value = value.numpy()
   if isinstance(value, np.ndarray) and value.dtype == dtype:
     array = value
-  elif isinstance(value, (np.ndarray, np.generic)):
-    array = np.asarray(value)
-    is_string = dtype == np.object_ and array.dtype.kind in "SUO"
-    if not is_string and not np.can_cast(array.dtype, dtype, "same_kind"):
-      raise TypeError(f"Found a value of type {array.dtype}; expected {dtype}.")
-    array = array.astype(dtype)
-  elif isinstance(value, (bool, int, float, complex, str, bytes, list, tuple)):
-    array = np.asarray(value, dtype)
   else:
-    raise TypeError(f"Found a {type(value).__name__}; expected a tensor of {dtype}.")
+    wrong = [one for one in tf.nest.flatten(value) if not _holds(dtype, one)]
+    if wrong:
+      kind = getattr(wrong[0], "dtype", type(wrong[0]).__name__)
+      raise TypeError(f"Found {wrong[0]!r:.60} of type {kind}; expected what {dtype} can hold.")
+    array = np.asarray(value, dtype)
   if array.shape != shape and not tf.TensorShape(shape).is_compatible_with(array.shape):
     raise TypeError(f"Found a value of shape {array.shape}; expected {shape}.")
   return array
@@ -154,8 +181,11 @@ def _as_column(of_clients: Sequence[Any], dtype: np.dtype) -> Optional[np.ndarra
   kinds = {type(value) for value in of_clients}
   if kinds <= {str, bytes} and dtype == np.object_:
     return np.array(of_clients, dtype)
-  if kinds == {dtype.type} or (kinds == {int} and dtype.kind in "iu"):
+  if kinds == {dtype.type}:
     return np.array(of_clients, dtype)
+  if kinds == {int} and dtype.kind in "iu":
+    if all(_holds(dtype, extreme) for extreme in (min(of_clients), max(of_clients))):
+      return np.array(of_clients, dtype)
   if kinds == {np.ndarray} and {(v.dtype, v.shape) for v in of_clients} == {
     (dtype, of_clients[0].shape)
   }:

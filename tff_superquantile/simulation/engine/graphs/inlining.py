@@ -14,6 +14,7 @@ from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import elements
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.engine.graphs import variables
+from tff_superquantile.simulation.engine.graphs import walks
 
 Body = expressions.Body
 Expression = expressions.Expression
@@ -82,21 +83,31 @@ class _Evaluator:
       self._results[name] = self._evaluate(self._graph.nodes[name])
 
   def _order(self, names: Sequence[str]) -> list[str]:
-    """Orders the nodes that these need by dependence, without recursion, as graphs are deep."""
-    ordered, seen = [], set(self._results)
-    stack = [(name, False) for name in reversed(names)]
-    while stack:
+    """Orders the nodes that these need by dependence, and apart from it as the program did."""
+    needed: set[str] = set()
+    unseen = list(names)
+    while unseen:
+      name = unseen.pop()
+      if name in needed or name in self._results or name in self._graph.arguments:
+        continue
+      needed.add(name)
+      unseen.extend(self._inputs(name))
+    ordered, seen = [], set()
+    stack = [(name, False) for name in reversed(self._graph.nodes) if name in needed]
+    while stack:  # Without recursion, as graphs are deep.
       name, is_ready = stack.pop()
       if is_ready:
         ordered.append(name)
-        continue
-      if name in seen or name in self._graph.arguments:
-        continue
-      seen.add(name)
-      stack.append((name, True))
-      for tensor in self._graph.nodes[name].input:
-        stack.append((self._graph.parse(tensor.lstrip("^"))[0], False))
+      elif name not in seen:
+        seen.add(name)
+        stack.append((name, True))
+        stack.extend((source, False) for source in self._inputs(name) if source in needed)
     return ordered
+
+  def _inputs(self, name: str) -> list[str]:
+    """Lists the nodes on which a node depends."""
+    inputs = self._graph.nodes[name].input
+    return [self._graph.parse(tensor.lstrip("^"))[0] for tensor in inputs]
 
   def _ref(self, name: str) -> Ref:
     node_name, argument, index = self._graph.parse(name)
@@ -136,8 +147,8 @@ class _Evaluator:
     if functions and "Dataset" not in node.op:
       raise values.UnsupportedError(f"an op {node.op}, which calls functions")
     expression = self._pool.apply(node, inputs, functions=functions)
-    if node.op in ops.LOOKS:
-      state.note_look(expression)
+    if node.op in ops.READS:
+      state.note_look()
     if ops.has_effect(node.op):
       self.effects.append(expression)
     return expression
@@ -145,6 +156,7 @@ class _Evaluator:
   def _condition(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> _Result:
     library, before = self._graph.library, self._state.copy()
     branches, after = [], []
+    since = len(self._pool)
     for name in ("then_branch", "else_branch"):
       self._state.restore(before)
       function = library[node.attr[name].func.name]
@@ -157,7 +169,8 @@ class _Evaluator:
       for branch, state in zip(branches, after)
     ]
     inputs = [ref for ref in inputs if not self._state.is_handle(ref)]
-    expression = self._pool.apply(node, [inputs[0], *_computed(inputs[1:])], branches)
+    outside = walks.used_from_outside(branches, since)
+    expression = self._pool.apply(node, [inputs[0], *_computed(inputs[1:]), *outside], branches)
     first = len(branches[0].outputs) - len(changed)
     results = {key: Ref(expression, first + i) for i, key in enumerate(changed)}
     self._state.restore({**before, **results})
@@ -235,7 +248,7 @@ class _Evaluator:
     Returns:
       The last values.
     """
-    state, before = self._state, self._state.copy()
+    state, before, since = self._state, self._state.copy(), len(self._pool)
     # What the component's own variables hold goes round with the rest.
     keys = list(before)
     initial = [*inputs, *before.values()]
@@ -263,7 +276,8 @@ class _Evaluator:
     ]
     variable = [i for i, change in zip(initial, changes) if change]
     constant = [i for i, change in zip(initial, changes) if not change and not state.is_handle(i)]
-    expression = self._pool.apply(node, [*variable, *_computed(constant)], bodies)
+    outside = walks.used_from_outside(bodies, since)
+    expression = self._pool.apply(node, [*variable, *_computed(constant), *outside], bodies)
     if effects:
       self.effects.append(expression)
     positions = iter(range(len(variable)))
@@ -317,7 +331,7 @@ def graph_body(
     # What it draws for a variable that gets another value before it is read, nobody needs.
     _Evaluator(graph, pool, state).run_for_effect([initialize_op])
   body = _run(graph, results, pool, state)
-  return body._replace(looks_again=state.looks_in_loop or len(state.looks) > 1)
+  return body._replace(looks_again=state.looks_in_loop or state.looks > 1)
 
 
 def _run(graph: _Graph, results: Sequence[str], pool: Pool, state: variables.State) -> Body:

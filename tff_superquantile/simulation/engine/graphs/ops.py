@@ -16,6 +16,8 @@ CONTROL_FLOW = CALLS | CONDITIONS | LOOPS
 SHAPES = frozenset(("Rank", "Shape", "ShapeN", "Size"))
 # Ops that look into a data set, which may be another one each time.
 LOOKS = frozenset(("DatasetCardinality", "DatasetToSingleElement"))
+# Ops that go over a data set, or begin to; each in the next order of what is shuffled.
+READS = frozenset(("DatasetToSingleElement", "MakeIterator", "OneShotIterator"))
 # TensorFlow marks these ops as stateful, though they give the same result in every run.
 _PURE = frozenset(
   (

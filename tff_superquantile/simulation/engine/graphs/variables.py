@@ -52,22 +52,22 @@ class State:
   Attributes:
     scans: From what stands for a data set that a ScanDataset makes to that op and its inputs.
     num_loops: In how many loops that point is.
-    looks: The expressions so far that look into a data set.
-    looks_in_loop: Whether one of them does so in a loop.
+    looks: How often the computation so far goes over a data set.
+    looks_in_loop: Whether it does so in a loop.
   """
 
   def __init__(self) -> None:
     self.scans: dict[Ref, Scan] = {}
     self.num_loops = 0
-    self.looks: set[expressions.Expression] = set()
+    self.looks = 0
     self.looks_in_loop = False
     # From the handle of a variable to its type.
     self._handles: dict[Ref, tf.compat.v1.AttrValue] = {}
     self._values: dict[Ref, Ref] = {}
 
-  def note_look(self, expression: expressions.Expression) -> None:
-    """Notes that an expression looks into a data set."""
-    self.looks.add(expression)
+  def note_look(self) -> None:
+    """Notes that an op goes over a data set."""
+    self.looks += 1
     self.looks_in_loop = self.looks_in_loop or self.num_loops > 0
 
   def is_handle(self, ref: Ref) -> bool:

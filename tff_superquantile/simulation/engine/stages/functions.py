@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import aggregations
+from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
@@ -128,7 +129,7 @@ class Stage:
     given = {**received, **carried}
     # What is not read is not in the graph either; its signature has it.
     of_argument = [
-      _zeros(leaf.spec) if array is None else array
+      _zeros(leaf.argument_spec) if array is None else array
       for array, leaf in zip(arrays, self._program.parameters)
     ]
     for i, tensor in zip(self._of_argument, given.get(self._plan.parameter, [])):
@@ -193,7 +194,7 @@ class Step:
     self._returns = returns
     self._known = {name: _server_template(plan.type_of(name)) for name in step.known}
     self._kept = {name: _server_template(plan.type_of(name)) for name in step.kept}
-    specs = [leaf.spec for leaf in program.parameters if not leaf.stacked]
+    specs = [leaf.argument_spec for leaf in program.parameters if not leaf.stacked]
     signature = [specs, _specs(self._known.values()), _specs(totals.values())]
     function = tf.function(self._compute, input_signature=signature, autograph=False)
     self._function = function.get_concrete_function()
@@ -214,7 +215,7 @@ class Step:
     own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
     results = iter(
       self._function(
-        list(map(tf.convert_to_tensor, own)), [t for n in self._known for t in known[n]], totals
+        list(map(data_sets.as_tensor, own)), [t for n in self._known for t in known[n]], totals
       )
     )
     return _by_name(self._kept, results), list(results)
