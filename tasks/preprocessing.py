@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -18,6 +19,8 @@ class Preprocessing:
       `layers`, so that a graph and Keras can follow it alike.
     x_spec: Type of that x.
     layers: Keras layers that `apply` calls, none of which is trainable.
+    probe: Makes (raw examples, their x as the run computes it) for a check of an exported model;
+      None if there is no other way to x than `apply`.
   """
 
   raw_spec: tf.TensorSpec
@@ -25,6 +28,7 @@ class Preprocessing:
   apply: Callable[[Any], Any]
   x_spec: tf.TensorSpec
   layers: Sequence[tf.keras.layers.Layer] = ()
+  probe: Optional[Callable[[], tuple[np.ndarray, np.ndarray]]] = None
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +12,17 @@ from tasks import preprocessing
 from tasks.own import features as features_lib
 
 
+# In standard deviations from the mean.
+_STEPS = np.array([-10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0])
+
+
 def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessing:
   """Builds the preprocessing of a table's features, as `features.encode` does it.
 
-  A raw example is a row of numbers, float32 [columns], NaN where a value is missing. Truth values
+  A raw example is a row of numbers, float64 [columns], NaN where a value is missing. Truth values
   are 0 and 1; a category is its number, from 0 in the order of its column's categories, and any
-  other number is a category that the model does not know.
+  other number is a category that the model does not know. `apply` takes float32, too, of numbers
+  that it holds.
 
   Args:
     features: The features, in the order of their columns.
@@ -27,7 +33,7 @@ def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessi
   is_category = np.array([feature.kind == features_lib.CATEGORY for feature in features])
   numeric, textual = np.flatnonzero(~is_category), np.flatnonzero(is_category)
   numbers = [features[i] for i in numeric]
-  means, stds = (np.array([getattr(f, n) for f in numbers], np.float32) for n in ("mean", "std"))
+  means, stds = (np.array([getattr(f, n) for f in numbers], np.float64) for n in ("mean", "std"))
   has_missing = np.array([feature.has_missing for feature in numbers], bool)
 
   def apply(raw: tf.Tensor) -> tf.Tensor:
@@ -36,8 +42,12 @@ def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessi
       values = tf.gather(raw, numeric, axis=1)
       missing = tf.math.is_nan(values)
       limit = features_lib.LARGEST_INPUT
-      scaled = tf.clip_by_value((values - means) / stds, -limit, limit)
-      parts.append(tf.where(missing, tf.zeros_like(values), scaled))
+      dtype = raw.dtype.as_numpy_dtype
+      # A mean that float32 does not hold is subtracted in two steps.
+      high = means.astype(dtype)
+      centred = (values - high) - (means - high).astype(dtype)
+      scaled = tf.clip_by_value(centred / stds.astype(dtype), -limit, limit)
+      parts.append(tf.cast(tf.where(missing, tf.zeros_like(values), scaled), tf.float32))
       if has_missing.any():
         flags = tf.gather(missing, np.flatnonzero(has_missing), axis=1)
         parts.append(tf.cast(flags, tf.float32))
@@ -51,11 +61,30 @@ def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessi
 
   num_inputs = sum(feature.width for feature in features)
   return preprocessing.Preprocessing(
-    tf.TensorSpec([None, len(features)], tf.float32, "features"),
+    tf.TensorSpec([None, len(features)], tf.float64, "features"),
     _describe(features),
     apply,
     tf.TensorSpec([None, num_inputs], tf.float32),
+    probe=functools.partial(_probe, features),
   )
+
+
+def _probe(features: Sequence[features_lib.Feature]) -> tuple[np.ndarray, np.ndarray]:
+  """Returns rows with every category and numbers far and near, and what the run makes of them."""
+  rows = np.arange(max(len(_STEPS), *(feature.width + 2 for feature in features)) + 1)
+  raw = np.empty([len(rows), len(features)])
+  for i, feature in enumerate(features):
+    if feature.kind == features_lib.CATEGORY:
+      raw[:, i] = rows % (len(feature.categories) + 2) - 1  # And two that are none.
+    elif feature.kind == "boolean":
+      raw[:, i] = rows % 2
+    else:
+      raw[:, i] = feature.mean + feature.std * _STEPS[(rows + i) % len(_STEPS)]
+  raw[-1] = np.nan
+  places = np.where(raw < [max(len(f.categories), 1) for f in features], raw, -1.0)
+  are_categories = [feature.kind == features_lib.CATEGORY for feature in features]
+  known = np.where(are_categories & ~np.isnan(raw), places, raw)
+  return raw, features_lib.encode(features, known)
 
 
 def _order(
@@ -82,6 +111,6 @@ def _describe(features: Sequence[features_lib.Feature]) -> str:
     listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
     said.append(f"{feature.name} ({listed})" if listed else feature.name)
   return (
-    "a row of numbers, float32, NaN where a value is missing, truth values as 0 and 1, categories"
-    f" by their numbers: {'; '.join(said)}"
+    "a row of numbers, float64 (float32 for TensorFlow Lite), NaN where a value is missing, truth"
+    f" values as 0 and 1, categories by their numbers: {'; '.join(said)}"
   )

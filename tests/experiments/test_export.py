@@ -1,6 +1,7 @@
 """Exported models give our logits where only TensorFlow is, and their cards say the truth."""
 
 import ast
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -17,7 +18,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
+from tasks import models
 from tasks import preprocessing
+from tasks.own import features as own_features
+from tasks.own import preprocessing as own_preprocessing
 from tasks.sent140 import features
 from tasks.shakespeare import characters
 from tff_superquantile.experiments import finished_run
@@ -74,7 +78,8 @@ for folder in map(pathlib.Path, sys.argv[1:]):
       float(np.abs(np.asarray(got["logits"]) - logits).max()),
       float(np.abs(np.asarray(got["probabilities"]) - probabilities).max()),
     ]
-  assert serve(**{name: tf.constant(raw[:0])})["probabilities"].shape == (0, probabilities.shape[1])
+  for outputs in (serve(**{name: tf.constant(raw[:0])}), keras(tf.constant(raw[:0]))):
+    assert outputs["probabilities"].shape == (0, probabilities.shape[1])
 for module in ("tensorflow_federated", "tff_superquantile", "tasks"):
   assert module not in sys.modules
 print(json.dumps(found))
@@ -374,6 +379,116 @@ def test_command_writes_all_or_nothing(lab, results):
   assert result.code == 0, result.err
   assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.keras"]
   assert [path.name for path in out.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+  "other", ["thesis.tex", "saved_model/variables/notes.txt", "saved_model/model.npz", "sub/a", "run"]
+)
+def test_overwrite_replaces_an_earlier_export_and_nothing_else(lab, results, other):
+  run = results / "fed_avg" / "seed_0"
+  out = lab.folder / "kept"
+  shutil.rmtree(out, ignore_errors=True)
+  assert _export(lab, run, "--format=saved_model", "--out=kept").code == 0
+  if other == "run":
+    shutil.copytree(lab.folder / run, out / "checkpoints")
+  else:
+    (out / other).parent.mkdir(exist_ok=True)
+    (out / other).write_text("years of work")
+  before = commands.contents(out)
+  result = _export(lab, run, "--format=npz", "--out=kept", "--overwrite")
+  result.assert_refused("which no export has written", "another --out")
+  assert commands.contents(out) == before
+  assert not [path for path in lab.folder.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_overwrite_takes_a_run_a_file_or_a_link_for_no_export(lab, results):
+  run = results / "fed_avg" / "seed_0"
+  before = commands.contents(lab.folder / run)
+  _export(lab, run, f"--out={run}", "--overwrite").assert_refused("which no export has written")
+  assert commands.contents(lab.folder / run) == before
+  (lab.folder / "a_file").write_text("text")
+  (lab.folder / "empty").mkdir()
+  (lab.folder / "a_link").symlink_to(lab.folder / "empty")
+  for name in ("a_file", "a_link"):
+    _export(lab, run, f"--out={name}", "--overwrite").assert_refused(name, "another --out")
+  assert (lab.folder / "a_link").is_symlink() and (lab.folder / "a_file").read_text() == "text"
+  assert _export(lab, run, "--format=npz", "--out=empty", "--overwrite").code == 0
+
+
+def _number(name, mean, std, has_missing=False):
+  return own_features.Feature(name, "number", has_missing, mean, std)
+
+
+_WARD = own_features.Feature("ward", "category", True, categories=("a", "b", "c"))
+_EVERYDAY = (_number("age", 41.3, 17.2, True), _WARD, _number("year", 2003.4, 5.2))
+_FAR = {
+  "time": _number("time", 1.7e9 + 0.25, 3000.0),
+  "tiny": _number("tiny", 1e-42, 1e-43),
+  "huge": _number("huge", 1e50, 1e49, True),
+}
+
+
+def _of_features(columns):
+  """A model of a table with these columns, and rows of it with the logits of the run."""
+  rng = np.random.default_rng(3)
+  way = own_preprocessing.build(columns)
+  model = models.build_table_model(0, way.input_spec, num_classes=2)
+  weights = [rng.normal(size=w.shape).astype(np.float32) for w in model.initial_weights[0]]
+  exported = exported_model.ExportedModel(
+    model, run_files.Weights(tuple(weights), ()), way, ("no", "yes")
+  )
+  raw = np.column_stack([rng.normal(size=50) * f.std + f.mean for f in columns])
+  for i, feature in enumerate(columns):
+    if feature.categories:
+      raw[:, i] = rng.integers(-1, len(feature.categories), 50)
+  raw[::7] = np.nan
+  return exported, raw, own_features.encode(columns, raw) @ weights[0] + weights[1]
+
+
+@pytest.mark.parametrize("far", [(), ("time",), ("tiny",), ("huge",), tuple(_FAR)], ids=str)
+@pytest.mark.parametrize("kind", ["saved_model", "keras", "tflite"])
+def test_columns_that_float32_does_not_hold(tmp_path, kind, far):
+  exported, raw, logits = _of_features((*_EVERYDAY, *(_FAR[name] for name in far)))
+  if kind == "tflite" and far:
+    with pytest.raises(ValueError, match="^Found logits of the model as tflite that differ by"):
+      formats.write(exported, kind, tmp_path)
+    return
+  formats.write(exported, kind, tmp_path)
+  if kind == "saved_model":
+    found = tf.saved_model.load(tmp_path / kind).signatures["serving_default"](features=raw)
+  elif kind == "keras":
+    found = tf.keras.models.load_model(tmp_path / "model.keras")(raw)
+  else:
+    runner = tf.lite.Interpreter(str(tmp_path / "model.tflite")).get_signature_runner()
+    # Years and ages are whole numbers.
+    raw = np.where([f.kind == "number" for f in _EVERYDAY], np.round(raw), raw)
+    logits = exported.outputs(own_features.encode(_EVERYDAY, raw))["logits"]
+    found = runner(features=raw.astype(np.float32))
+  np.testing.assert_allclose(np.reshape(found["logits"], -1), logits.reshape(-1), atol=2e-5)
+
+
+def test_an_export_that_gives_other_answers_is_not_written(tmp_path, monkeypatch):
+  exported, _, _ = _of_features(_EVERYDAY)
+  wrong = own_preprocessing.build((_number("age", 41.2, 17.2, True), *_EVERYDAY[1:]))
+  swapped = dataclasses.replace(exported.preprocessing, apply=wrong.apply)
+  for kind in ("saved_model", "keras", "tflite"):
+    with pytest.raises(ValueError, match=f"Found logits of the model as {kind} that differ"):
+      formats.write(dataclasses.replace(exported, preprocessing=swapped), kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["saved_model", "keras"])
+def test_labels_that_are_times_are_predicted_as_wide(tmp_path, kind):
+  exported, raw, scores = _of_features(_EVERYDAY)
+  exported = dataclasses.replace(exported, labels=(), label_scale=(1.7e9, 100.0))
+  formats.write(exported, kind, tmp_path)
+  if kind == "saved_model":
+    serve = tf.saved_model.load(tmp_path / kind).signatures["serving_default"]
+    found = serve(features=raw)["prediction"]
+  else:
+    found = tf.keras.models.load_model(tmp_path / "model.keras")(raw)["prediction"]
+  np.testing.assert_allclose(found, 1.7e9 + 100.0 * scores.reshape(-1), rtol=0, atol=1e-2)
+  with pytest.raises(ValueError, match="Found prediction of the model as tflite that differ"):
+    formats.write(exported, "tflite", tmp_path)
 
 
 def test_command_ends_with_one_sentence(lab, results):

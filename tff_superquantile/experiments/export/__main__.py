@@ -12,7 +12,7 @@ labels.txt, the names of the classes in the order of the probabilities, and MODE
 
 No client's data are read. (Only a run on a table of the user's own that an earlier version left
 without columns.json needs that table.)
-DIR is there whole or not at all. The exit code is 0, or 2 for a mistake in the arguments, a run
+DIR is there whole or not at all; --overwrite replaces an earlier export, and nothing else. The exit code is 0, or 2 for a mistake in the arguments, a run
 that has not finished, or a model that has no such form.
 """
 
@@ -22,7 +22,6 @@ import argparse
 from collections.abc import Sequence
 import os
 import pathlib
-import shutil
 import sys
 from typing import Optional
 
@@ -56,7 +55,9 @@ def make_parser() -> flags.Parser:
   parser.add_argument(
     "--out", type=pathlib.Path, metavar="DIR", required=True, help="the folder to write"
   )
-  parser.add_argument("--overwrite", action="store_true", help="replace DIR if it is there")
+  parser.add_argument(
+    "--overwrite", action="store_true", help="replace DIR if an earlier export is all that is in it"
+  )
   return parser
 
 
@@ -64,6 +65,7 @@ def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
   run = finished_run.find(args.folder)
   finished_run.check_new(args.out, args.overwrite)
+  earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.export import exported_model
@@ -76,11 +78,32 @@ def export(args: argparse.Namespace) -> None:
   with atomic_files.temporary_folder(args.out) as temporary:
     folder = pathlib.Path(temporary)
     formats.write(model, args.format, folder)
-    (folder / model_card.FILE_NAME).write_text(card, encoding="utf-8")
-    if args.out.exists():
-      shutil.rmtree(args.out)
+    (folder / formats.CARD).write_text(card, encoding="utf-8")
+    for path in earlier:  # And no others, even if some have come meanwhile.
+      path.rmdir() if path.is_dir() else path.unlink()
     os.rename(folder, args.out)
   print(f"Written: {args.out}")
+
+
+def _earlier_export(out: pathlib.Path) -> list[pathlib.Path]:
+  """Lists the files and folders of an earlier export, each folder after what is in it.
+
+  Args:
+    out: The folder; it need not exist.
+
+  Raises:
+    ValueError: If it is anything else, or holds anything else.
+  """
+  if not out.exists():
+    return []
+  found = sorted(out.rglob("*"), reverse=True) if out.is_dir() and not out.is_symlink() else [out]
+  others = [path for path in found if not formats.is_exported(path.relative_to(out))]
+  if others:
+    raise ValueError(
+      f"Found {others[-1]}, which no export has written; expected a folder with an earlier export"
+      " alone to --overwrite: choose another --out."
+    )
+  return [*found, out]
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -47,8 +47,20 @@ class ExportedModel:
     arrays = (*self.weights.trainable, *self.weights.non_trainable)
     return dict(zip(names, map(np.asarray, arrays)))
 
-  def to_module(self) -> tf.Module:
-    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them."""
+  def outputs(self, x: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Returns `_outputs_of` a batch of the model's own input, as the run computes them."""
+    weights = self.weights.trainable, self.weights.non_trainable
+    scores = evaluation.build_predict(self.model)(weights, tf.constant(x))
+    outputs = self._outputs_of(scores, self.preprocessing.raw_spec.dtype)
+    return {name: output.numpy() for name, output in outputs.items()}
+
+  def to_module(self, raw_spec: Optional[tf.TensorSpec] = None) -> tf.Module:
+    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
+
+    Args:
+      raw_spec: Type of a batch of raw examples; None for that of the preprocessing.
+    """
+    raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
     module = tf.Module()
     module.layers = list(self.preprocessing.layers)
@@ -58,13 +70,13 @@ class ExportedModel:
     module.weights = variables
     num_trainable = len(self.weights.trainable)
 
-    @tf.function(input_signature=[self.preprocessing.raw_spec], autograph=False)
+    @tf.function(input_signature=[raw_spec], autograph=False)
     def serve(raw: tf.Tensor) -> dict[str, tf.Tensor]:
       values = tuple(variable.value() for variable in variables)
       weights = values[:num_trainable], values[num_trainable:]
       num_examples = tf.shape(raw)[0]
       inputs = _with_an_example(self.preprocessing.apply(raw))
-      outputs = self._outputs_of(predict(weights, inputs))
+      outputs = self._outputs_of(predict(weights, inputs), raw.dtype)
       return {name: output[:num_examples] for name, output in outputs.items()}
 
     module.serve = serve
@@ -87,27 +99,30 @@ class ExportedModel:
       )
     spec = self.preprocessing.raw_spec
     raw = tf.keras.Input(spec.shape[1:], dtype=spec.dtype, name=spec.name)
-    scores = self.preprocessing.apply(raw)
+    scores = _with_an_example(self.preprocessing.apply(raw))
     for layer in self.model.keras_layers():
       scores = layer(scores)
-    model = tf.keras.Model(raw, self._outputs_of(scores))
+    outputs = self._outputs_of(scores, spec.dtype)
+    num_examples = tf.shape(raw)[0]
+    model = tf.keras.Model(raw, {name: out[:num_examples] for name, out in outputs.items()})
     for variable, value in zip(model.trainable_variables, self.weights.trainable):
       variable.assign(np.reshape(value, variable.shape))
     return model
 
-  def _outputs_of(self, scores: Any) -> dict[str, Any]:
+  def _outputs_of(self, scores: Any, raw_dtype: tf.DType) -> dict[str, Any]:
     """Returns what an exported model says of a batch.
 
     Args:
       scores: What the network says: [n, classes], or [n] or [n, 1] for two classes or numbers.
+      raw_dtype: The type of raw numbers, which labels that are numbers have, too.
 
     Returns:
       "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one;
-      for numbers "prediction", float32 [n], in the unit of the labels.
+      for numbers "prediction", [n], in the unit of the labels.
     """
     if self.label_scale is not None:
       mean, std = self.label_scale
-      return {"prediction": tf.reshape(scores, [-1]) * std + mean}
+      return {"prediction": tf.cast(tf.reshape(scores, [-1]), raw_dtype) * std + mean}
     if evaluation.is_single_score(scores):
       flat = tf.reshape(scores, [-1])
       # Not 1 - p, which is zero where p is nearly one.
@@ -125,8 +140,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
-  padded.set_shape(inputs.shape)  # Of all but the batch.
-  return padded
+  return tf.ensure_shape(padded, inputs.shape)  # Of all but the batch.
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:

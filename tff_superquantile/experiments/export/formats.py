@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import fnmatch
 import io
 import os
 import pathlib
 import re
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
+CARD = "MODEL_CARD.md"
 LABELS = "labels.txt"
+_FILES = (
+  *(CARD, LABELS, "model.keras", "model.tflite", "model.npz", "saved_model", "saved_model/assets"),
+  *("saved_model/saved_model.pb", "saved_model/fingerprint.pb", "saved_model/assets/*"),
+  *("saved_model/variables", "saved_model/variables/variables.*"),
+)
+# What a format may change of a model's outputs. TensorFlow Lite takes raw numbers as float32.
+_MOST_DIFFERENCE = {"tflite": 1e-3}
+_LEAST_DIFFERENCE = 1e-5
 # In the messages of TensorFlow Lite's converter.
 _OTHER_OPERATOR = re.compile(r"'tf\.(\w+)' op")
 
 
+# From raw examples to the outputs of a model that was written.
+_Serve = Callable[[np.ndarray], Mapping[str, Any]]
+
+
+def is_exported(path: pathlib.PurePath) -> bool:
+  """Tells whether an export, of any format, has such a file or folder, by its relative path."""
+  return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in _FILES)
+
+
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
   """Writes a model with the names of its classes, one a line, if it has classes.
+
+  What was written is read again, and compared with the model on the preprocessing's probe.
 
   Args:
     model: The model, an `exported_model.ExportedModel`.
@@ -25,31 +46,61 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
     folder: An existing folder.
 
   Raises:
-    ValueError: If the model has no such form.
+    ValueError: If the model has no such form, or gives other answers in it.
     OSError: If a file cannot be written.
   """
-  FORMATS[name](model, folder)
+  serve = FORMATS[name](model, folder)
+  if serve is not None and model.preprocessing.probe is not None:
+    _check(model, name, serve)
   if model.labels:
     text = "".join(f"{label}\n" for label in model.labels)
     (folder / LABELS).write_text(text, encoding="utf-8")
 
 
-def _write_saved_model(model: Any, folder: pathlib.Path) -> None:
+def _check(model: Any, name: str, serve: _Serve) -> None:
+  """Raises a `ValueError` if a written model gives other answers than the run's own."""
+  raw, x = model.preprocessing.probe()
+  found, most = serve(raw), _MOST_DIFFERENCE.get(name, _LEAST_DIFFERENCE)
+  for output, expected in model.outputs(x).items():
+    mean, std = model.label_scale or (0.0, 1.0)
+    scale = np.maximum(std, np.abs(expected - mean).max())
+    difference = np.abs(np.asarray(found[output], np.float64) - expected).max() / scale
+    if not difference <= most:  # NaN is not either.
+      raise ValueError(
+        f"Found {output} of the model as {name} that differ by {difference:.2g} from the run's own;"
+        f" expected at most {most:g}: it may be that its numbers, which are float32 there, cannot"
+        " hold a column's, such as times in seconds; choose --format=saved_model."
+      )
+
+
+def _write_saved_model(model: Any, folder: pathlib.Path) -> _Serve:
   import tensorflow as tf
 
   module = model.to_module()
   signatures = {"serving_default": module.serve.get_concrete_function()}
   tf.saved_model.save(module, os.fspath(folder / "saved_model"), signatures)
 
+  def serve(raw: np.ndarray) -> Mapping[str, Any]:
+    loaded = tf.saved_model.load(os.fspath(folder / "saved_model"))
+    return loaded.signatures["serving_default"](**{model.preprocessing.raw_spec.name: raw})
 
-def _write_keras(model: Any, folder: pathlib.Path) -> None:
-  model.to_keras().save(folder / "model.keras")
+  return serve
 
 
-def _write_tflite(model: Any, folder: pathlib.Path) -> None:
+def _write_keras(model: Any, folder: pathlib.Path) -> _Serve:
   import tensorflow as tf
 
-  module = model.to_module()
+  model.to_keras().save(folder / "model.keras")
+  return lambda raw: tf.keras.models.load_model(folder / "model.keras")(raw)
+
+
+def _write_tflite(model: Any, folder: pathlib.Path) -> _Serve:
+  import tensorflow as tf
+
+  spec = model.preprocessing.raw_spec
+  if spec.dtype == tf.float64:  # Its own operators have none.
+    spec = tf.TensorSpec(spec.shape, tf.float32, spec.name)
+  module = model.to_module(spec)
   function = module.serve.get_concrete_function()
   converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
   converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -63,6 +114,12 @@ def _write_tflite(model: Any, folder: pathlib.Path) -> None:
     ) from error
   (folder / "model.tflite").write_bytes(content)
 
+  def serve(raw: np.ndarray) -> Mapping[str, Any]:
+    runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    return runner(**{spec.name: raw.astype(spec.dtype.as_numpy_dtype)})
+
+  return serve
+
 
 def _write_npz(model: Any, folder: pathlib.Path) -> None:
   buffer = io.BytesIO()
@@ -70,7 +127,8 @@ def _write_npz(model: Any, folder: pathlib.Path) -> None:
   (folder / "model.npz").write_bytes(buffer.getvalue())
 
 
-FORMATS: dict[str, Callable[[Any, pathlib.Path], None]] = {
+# Each writes a model, and returns what reads it again, if anything does.
+FORMATS: dict[str, Callable[[Any, pathlib.Path], Optional[_Serve]]] = {
   "saved_model": _write_saved_model,
   "keras": _write_keras,
   "tflite": _write_tflite,

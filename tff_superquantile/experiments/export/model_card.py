@@ -16,13 +16,13 @@ import numpy as np
 from privacy import ledger as ledger_lib
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
-FILE_NAME = "MODEL_CARD.md"
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 _TAIL = 0.1
 _OF_NUMBERS = (
@@ -80,7 +80,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     blocks.append(page.Text(_who_gains(unit, errors, fed_avg)))
   blocks += _privacy(run)
   card = page.Page(
-    name=FILE_NAME,
+    name=formats.CARD,
     title="Model card",
     question=f"{run.task_title}, {run.method.label}",
     scope=f"Seed {run.seed}",
