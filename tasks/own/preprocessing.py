@@ -11,9 +11,8 @@ import tensorflow as tf
 from tasks import preprocessing
 from tasks.own import features as features_lib
 
-
 # In standard deviations from the mean.
-_STEPS = np.array([-10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0])
+_STEPS = np.array([-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0])
 
 
 def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessing:
@@ -42,17 +41,17 @@ def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessi
       values = tf.gather(raw, numeric, axis=1)
       missing = tf.math.is_nan(values)
       limit = features_lib.LARGEST_INPUT
-      dtype = raw.dtype.as_numpy_dtype
       # A mean that float32 does not hold is subtracted in two steps.
-      high = means.astype(dtype)
-      centred = (values - high) - (means - high).astype(dtype)
-      scaled = tf.clip_by_value(centred / stds.astype(dtype), -limit, limit)
+      with np.errstate(over="ignore"):
+        high = means.astype(raw.dtype.as_numpy_dtype)
+        low, scales = (a.astype(high.dtype) for a in (means - high, stds))
+      scaled = tf.clip_by_value((values - high - low) / scales, -limit, limit)
       parts.append(tf.cast(tf.where(missing, tf.zeros_like(values), scaled), tf.float32))
       if has_missing.any():
         flags = tf.gather(missing, np.flatnonzero(has_missing), axis=1)
         parts.append(tf.cast(flags, tf.float32))
     for i in textual:
-      values, categories = raw[:, i], float(len(features[i].categories))
+      values, categories = tf.cast(raw[:, i], tf.float32), float(len(features[i].categories))
       known = tf.where(tf.logical_and(values >= 0.0, values < categories), values, -1.0)
       # A missing value is the category after the others if there is one. Else it is none.
       number = tf.where(tf.math.is_nan(values), categories, known)

@@ -12,8 +12,9 @@ labels.txt, the names of the classes in the order of the probabilities, and MODE
 
 No client's data are read. (Only a run on a table of the user's own that an earlier version left
 without columns.json needs that table.)
-DIR is there whole or not at all; --overwrite replaces an earlier export, and nothing else. The exit code is 0, or 2 for a mistake in the arguments, a run
-that has not finished, or a model that has no such form.
+DIR is there whole or not at all; --overwrite replaces an earlier export, and nothing else. The exit
+code is 0, or 2 for a mistake in the arguments, a run that has not finished, or a model that has no
+such form.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
-  return tf.ensure_shape(padded, inputs.shape)  # Of all but the batch.
+  return tf.reshape(padded, [-1, *inputs.shape[1:]])  # Whose shape but for the batch is known.
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
