@@ -5,22 +5,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import values
 
-
-@pytest.fixture(scope="module")
-def native():
-  return context._native_context(context.num_cores())
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 def invoke(of_context, computation, *arguments):

@@ -14,28 +14,17 @@ from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
-from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
+from tff_superquantile.simulation.engine.graphs import folding
 
-
-@pytest.fixture(scope="module")
-def native():
-  """TFF's runtime; its worker ends with `context.close`."""
-  return context._native_context(context.num_cores())
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 @pytest.fixture(scope="module")
 def in_process():
   """The engine for all tests that do not look at what it has traced, so that it traces once."""
   return engine.CohortContext()  # No fallback: it would hide what cannot be done.
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
 
 
 @pytest.fixture(scope="module")
@@ -406,7 +395,7 @@ def test_what_xla_cannot_compile_is_computed_without(equal_files):
 def test_constants_are_computed_as_tensorflow_does():
   numbers, others = np.int32([-7, 7, 3, 0]), np.int32([2, -2, 3, 5])
   flags = numbers > others
-  for name, fold in emission._FOLDED.items():
+  for name, fold in folding._FOLDED.items():
     op = getattr(tf.raw_ops, name)
     if name.startswith("Select"):
       arguments = (flags, numbers, others)
@@ -440,7 +429,7 @@ def test_slices_of_constants_are_those_of_numpy(index):
   with tf.Graph().as_default():
     op = tf.compat.v1.placeholder(tf.int32, [3, 4])[index].op
     bounds = [tf.get_static_value(bound) for bound in op.inputs[1:]]
-  np.testing.assert_array_equal(emission._slice(op.node_def, [value, *bounds]), value[index])
+  np.testing.assert_array_equal(folding._slice(op.node_def, [value, *bounds]), value[index])
 
 
 @pytest.mark.parametrize(
@@ -484,7 +473,7 @@ def test_what_is_wrong_is_said():
   np.testing.assert_array_equal(double(np.float32([1, 2])), [2, 4])
   with pytest.raises(TypeError, match=r"Found a value of shape \(3,\)"):
     double(np.float32([1, 2, 3]))
-  with pytest.raises(TypeError, match="Found a value of type"):
+  with pytest.raises(TypeError, match="of type complex128; expected what float32 can hold"):
     double(np.array([1j, 2j]))
 
   member = collections.OrderedDict(a=np.int32, b=tff.TensorType(np.float32, [2]))

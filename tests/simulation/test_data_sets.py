@@ -11,7 +11,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
-from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import reading
@@ -20,16 +19,7 @@ from tff_superquantile.simulation.engine import values
 _NUMBERS = tff.SequenceType(np.float32)
 
 
-@pytest.fixture(scope="module")
-def native():
-  return context._native_context(context.num_cores())
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 def at_clients(component):

@@ -1,0 +1,20 @@
+"""What the tests of contexts share."""
+
+import pytest
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation import context
+
+
+@pytest.fixture(scope="module")
+def native():
+  """TFF's own runtime, in a process of its own, which ends with `context.close`."""
+  return context._native_context(context.num_cores())
+
+
+@pytest.fixture
+def restored_context():
+  """Lets a test set the default context."""
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
