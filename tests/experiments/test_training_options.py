@@ -19,7 +19,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import schedules
 from tff_superquantile.experiments.run.training import server_optimizers
@@ -307,40 +306,6 @@ def test_private_ledger_has_the_rounds_done(train):
   assert entry.rounds_done == run.manifest["rounds_done"] == run.last_round < 40
   assert entry.num_rounds_planned == 40
   assert account.main(["audit", str(run.path)]) == 0
-
-
-def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
-  config = run_config.RunConfig(
-    keep="best", best_by="validation.loss.mean", rounds_per_evaluation=3, patience=2
-  )
-
-  def kept(values):
-    model = best_model.BestModel(config, tmp_path)
-    for round_num, value in values.items():
-      weights = run_files.Weights((np.full(2, round_num, np.float32),), ())
-      model.consider(weights, {"validation_loss_mean": value}, round_num)
-    return model
-
-  values = {0: math.nan, 3: 2.0, 6: 1.0, 7: 0.5, 9: 1.0}
-  assert kept({0: math.nan}).round_num == 0
-  whole = kept(values)
-  assert (whole.round_num, whole.weights.trainable[0].tolist()) == (6, [6.0, 6.0])
-  assert [whole.is_over(r) for r in (3, 6, 9, 11, 12)] == [False, False, False, False, True]
-  again = kept({3: 2.0, 6: 1.0})  # Another process repeats rounds.
-  assert again.round_num == 6 and again.is_over(12)
-  (tmp_path / "checkpoints" / "best_model.npz").write_bytes(b"torn")
-  with pytest.raises(ValueError, match="best_model.npz is damaged"):
-    kept({})
-  (tmp_path / "checkpoints" / "best_model.npz").unlink()
-  with pytest.raises(ValueError, match="the best model of a run at round 3; bring it back"):
-    kept({}).is_over(3)
-
-
-def test_task_without_validation_clients_is_refused():
-  config = run_config.RunConfig(keep="best")
-  with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
-    best_model.check_splits(config, {"train": 0, "test": 0})
-  best_model.check_splits(config, {"train": 0, "test": 0, "validation": 0})
 
 
 # Schedules of the local learning rate.
