@@ -109,6 +109,28 @@ def test_a_resumed_run_has_the_files_of_an_uninterrupted_one(tmp_path):
   assert commands.contents(tmp_path / "killed") == commands.contents(tmp_path / "whole")
 
 
+def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path):
+  killed = client_results.ClientsReleaseManager(tmp_path)
+  for number in (2, 4, 6):
+    _release(killed, number, test=_results(number))
+  resumed = client_results.ClientsReleaseManager(tmp_path)
+  _release(resumed, 4)  # A round that is no longer evaluated.
+  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path)] == [2]
+  _release(resumed, 6, test=_results(6))
+  _release(resumed, 5, test=_results(5))  # Only the first release tells where the process began.
+  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path)] == [2, 5, 6]
+
+
+def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
+  for numbers in ((0, 2, 4), (2,)):
+    manager = client_results.ClientsReleaseManager(tmp_path, time=1.5e9)
+    for number in numbers:
+      _release(manager, number, test=_results(number))
+  files = evaluation_files.find(tmp_path)
+  assert [evaluation_files.round_of(path) for path in files] == [0, 2, 4]
+  assert {path.stat().st_mtime for path in files} == {1.5e9}
+
+
 def test_results_of_one_round_are_not_released_with_another(tmp_path):
   manager = client_results.ClientsReleaseManager(tmp_path)
   _release(manager, 0, test=_results(0))

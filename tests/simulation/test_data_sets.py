@@ -313,6 +313,21 @@ def _by_an_iterator(data_set):
 
 
 @tff.tensorflow.computation(_NUMBERS)
+def _by_epochs(data_set):
+  """Looks in a loop."""
+  total = tf.Variable(0.0)
+
+  @tf.function
+  def run():
+    for _ in tf.range(3):
+      for value in data_set:
+        total.assign(1.1 * total + value)
+    return total.read_value()
+
+  return run()
+
+
+@tff.tensorflow.computation(_NUMBERS)
 def _first_twenty(data_set):
   """The elements of `_order` by other ops."""
   looked = data_set.map(lambda value: value + 1).batch(20).take(1).get_single_element()
@@ -329,6 +344,7 @@ READERS = {
   "reductions": at_clients(_reductions),
   "a reduction and a loop": at_clients(_by_two_ways),
   "an iterator": at_clients(_by_an_iterator),
+  "several epochs": at_clients(_by_epochs),
   "several components": _by_several_components,
 }
 SHUFFLED = {
@@ -337,7 +353,7 @@ SHUFFLED = {
   "in one order": lambda one: one.shuffle(20, seed=4, reshuffle_each_iteration=False),
   "shuffled, twice": lambda one: one.shuffle(9, seed=4).shuffle(5, seed=2),
   "shuffled, kept": lambda one: one.shuffle(20, seed=4).cache(),
-  "shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2).take(20),
+  "shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2),
 }
 
 

@@ -63,7 +63,17 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
       lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
     )
     padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(_MAX_ELEMENTS)
-    return [part[1:] for part in tf.nest.flatten(padded.get_single_element())]
+    # As a loop over a data set has it rewritten: fused, shuffles and repeats draw fewer orders.
+    types, shapes = zip(
+      *((spec.dtype, spec.shape) for spec in tf.nest.flatten(padded.element_spec))
+    )
+    rewritten = tf.raw_ops.FinalizeDataset(
+      input_dataset=tf.data.experimental.to_variant(padded),
+      output_types=types,
+      output_shapes=shapes,
+    )
+    final = tf.data.experimental.from_variant(rewritten, padded.element_spec)
+    return [part[1:] for part in tf.nest.flatten(final.get_single_element())]
 
   def take(position: tf.Tensor, *read: tf.Tensor) -> list[tf.Tensor]:
     found = []
