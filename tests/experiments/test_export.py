@@ -499,6 +499,7 @@ def test_command_ends_with_one_sentence(lab, results):
   _export(lab, "nowhere", "--out=x").assert_refused("Found no finished run in nowhere")
   _export(lab, run, "--out=x", "--format=onnx").assert_refused("--format=onnx", "saved_model")
   _export(lab, run).assert_refused("Found no --out")
+  _export(lab, run, "--out=x", "--overwr").assert_refused("--overwr")
   copies = [
     lab.folder / shutil.copytree(lab.folder / run, lab.folder / f"r/synthetic/{name}/seed_0")
     for name in ("unfinished", "damaged", "other", "private")
