@@ -56,7 +56,7 @@ class Table:
     """
     self._columns, self._request = columns, request
     owners, ids = self._owners(frame)
-    enough = np.bincount(owners) >= request.min_examples_per_client
+    enough = np.bincount(owners, minlength=len(ids)) >= request.min_examples_per_client
     self.num_dropped = 0 if request.keeps_apart else int(np.sum(~enough))
     if self.num_dropped:
       frame = frame[enough[owners]].reset_index(drop=True)
@@ -100,6 +100,11 @@ class Table:
   def _owners(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Returns the client of each row, int64 [rows], and the clients' names."""
     column = frame[self._columns.client or reading.FILE_NAME]
+    if self._columns.client is None:
+      # A file without rows is a client, too.
+      names = column.cat.categories.astype(object)
+      column = column.cat.reorder_categories(sorted(names))
+      return column.cat.codes.to_numpy(np.int64), np.asarray(column.cat.categories, object)
     owners, ids = pd.factorize(column.astype(object).map(str, na_action="ignore"), sort=True)
     is_blank = np.array([not name.strip() for name in ids] + [True])  # The code of NaN is -1.
     blank = int(is_blank[owners].sum())
