@@ -14,6 +14,7 @@ from tasks import task
 from tasks.own import reading
 
 _MOST_NAMES = 20
+_MOST_CHARACTERS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,12 @@ def parse_names(flag: str, text: str) -> tuple[str, ...]:
 def listed(names: Sequence[str]) -> str:
   """Returns the first of some names, on one line."""
   more = ", ..." if len(names) > _MOST_NAMES else ""
-  return ", ".join(" ".join(name.split()) for name in names[:_MOST_NAMES]) + more
+  return ", ".join(map(_short, names[:_MOST_NAMES])) + more
+
+
+def _short(name: str) -> str:
+  line = " ".join(name.split())
+  return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
 
 
 def check_column(flag: str, name: str, names: Sequence[str]) -> None:
@@ -112,5 +118,5 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
   raise ValueError(
     f"Found no column {name!r} for --{flag}; the columns are {listed(names)}: did you"
-    f" mean {close!r}?"
+    f" mean {_short(close)!r}?"
   )

@@ -64,13 +64,15 @@ def _read(column: pa.ChunkedArray, is_text: bool) -> pd.Series:
     kind = kind.value_type
     if not _is(kind, _TEXTS):
       column = column.cast(kind)
+  if pa.types.is_string_view(kind):
+    kind, column = pa.string(), column.cast(pa.string())
   said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
   if _is(kind, _TIMES):
     return _map(_to_pandas(column), lambda value: values.Unusable(said, str(value)))
   if _is(kind, _BYTES):
     return _map(_to_pandas(column), lambda value: _decode(value, said))
   if not _is(kind, _TEXTS + _OTHERS):
-    one = values.Unusable(said, f"({said})")
+    one = values.Unusable(said)
     return pd.Series([one if is_valid else None for is_valid in _valid(column)], dtype=object)
   found = _to_pandas(column, integer_object_nulls=is_text)
   if _is(kind, _TEXTS) and _has_nul(column, kind):

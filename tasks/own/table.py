@@ -16,6 +16,7 @@ from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 from tasks.own import reading
 from tasks.own import summary as summary_lib
+from tasks.own import values
 from tff_superquantile.simulation import client_files
 
 _FEWEST_CLIENTS = 3
@@ -105,7 +106,14 @@ class Table:
       names = column.cat.categories.astype(object)
       column = column.cat.reorder_categories(sorted(names))
       return column.cat.codes.to_numpy(np.int64), np.asarray(column.cat.categories, object)
-    owners, ids = pd.factorize(column.astype(object).map(str, na_action="ignore"), sort=True)
+    names = column.astype(object).map(str, na_action="ignore")
+    if "" in names.values and values.unusable_type(column) is not None:
+      raise ValueError(
+        f"Found clients of type {values.unusable_type(column)}"
+        f" (--client_column={self._columns.client}); expected names or numbers: write them as text,"
+        " or name another column."
+      )
+    owners, ids = pd.factorize(names, sort=True)
     is_blank = np.array([not name.strip() for name in ids] + [True])  # The code of NaN is -1.
     blank = int(is_blank[owners].sum())
     if blank:

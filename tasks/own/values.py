@@ -32,11 +32,11 @@ class Unusable:
 
   Attributes:
     type: Words for its type.
-    text: What names it, where something has to.
+    text: What names it, where something has to; "" for nothing.
   """
 
   type: str
-  text: str
+  text: str = ""
 
   def __str__(self) -> str:
     return self.text
