@@ -250,6 +250,12 @@ def test_unknown_categories_of_a_later_table_are_counted(ask):
   [remark] = two.remarks
   assert remark.startswith(f"Column w: {int((w != 'a').sum())} rows of unknown categories")
   assert f"{_ROWS} examples of {_NUM_CLIENTS} clients" in remark
+  # In a private run those alone that are not trained on.
+  put = dict(w=w, u=_cycle("c", "d"))
+  three, splits = ask(name="later", put=put, columns=one.columns, is_private=True)
+  others = [i for split in ("test", "validation") for i in splits[split].client_ids]
+  counted = int((w[np.isin(_SITES, others)] != "a").sum())
+  assert three.remarks[0].startswith(f"Column w: {counted} rows") and counted < len(w) / 2
 
 
 def test_the_first_category_is_known():
