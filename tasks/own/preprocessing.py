@@ -11,6 +11,7 @@ import tensorflow as tf
 from tasks import preprocessing
 from tasks.own import features as features_lib
 
+
 # In standard deviations from the mean.
 _STEPS = np.array([-10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0])
 
