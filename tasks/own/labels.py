@@ -72,9 +72,11 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
         f"Found {infinite} of {len(texts)} labels that are infinite ({flag}); expected finite"
         " numbers, or classes with names: mend or drop them."
       )
+    is_whole = np.array_equal(numbers, np.floor(numbers))
+    if kind is None and (not is_whole or len(np.unique(numbers)) > _MOST_NUMBERS_OF_CLASSES):
+      return _fit_number(name, _numbers(texts)[reference])
     names = {values.canonical(text) or text for text in found}
-    is_quantity = len(names) > _MOST_NUMBERS_OF_CLASSES or not all(map(_is_whole, names))
-    if kind is None and is_quantity:
+    if kind is None and len(names) > _MOST_NUMBERS_OF_CLASSES:
       return _fit_number(name, _numbers(texts)[reference])
     found = sorted(names, key=decimal.Decimal)
   elif all(text.lower() in values.TRUTH for text in found):
@@ -89,11 +91,6 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
       " column, or pass --label_kind=number if they are numbers."
     )
   return Label(name, tuple(found))
-
-
-def _is_whole(name: str) -> bool:
-  """Returns whether the canonical name of a number is that of a whole one."""
-  return float(name).is_integer()
 
 
 def of_names(name: str, classes: str, kind: Optional[str]) -> Label:

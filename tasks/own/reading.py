@@ -183,6 +183,16 @@ def columns_of(paths: Sequence[str]) -> list[str]:
   return names
 
 
+def _join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+  """Puts tables below one another; a column of several types keeps each value as it is."""
+  kinds = {tuple(table.dtypes) for table in tables}
+  types = dict(zip(tables[0], map(set, zip(*kinds))))
+  differ = [name for name, found in types.items() if len(found) > 1 and object in found]
+  if differ:
+    tables = [table.astype(dict.fromkeys(differ, object)) for table in tables]
+  return pd.concat(tables, ignore_index=True)
+
+
 def read(
   paths: Sequence[str],
   client_column: Optional[str],
@@ -224,7 +234,7 @@ def read(
   sizes = [len(table) for table in tables]
   if not sum(sizes):
     raise ValueError(f"{paths[0]} has no rows; expected one an example.")
-  whole = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+  whole = tables[0] if len(tables) == 1 else _join(tables)
   if client_column is None:
     if len(set(owners)) < len(owners):
       twice = next(name for name in owners if owners.count(name) > 1)

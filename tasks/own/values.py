@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 import dataclasses
 import decimal
+import math
 import re
 from typing import Any, Optional
 
@@ -16,11 +17,8 @@ import numpy as np
 import pandas as pd
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_INFINITE = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 # Codes are written so: 01 and 1 are two postcodes, and one number.
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
-_SPACES = " \t\n\r\f\v"  # Those that pandas allows around a number.
 _LARGEST_WHOLE = 1e100
 _EXACT = 2.0**53  # Up to it float64 has each integer.
 TRUTH = {"true": 1.0, "false": 0.0}
@@ -51,15 +49,21 @@ def unusable_type(column: pd.Series) -> Optional[str]:
 
 def number(text: str) -> Optional[float]:
   """Returns the number that a text is, perhaps infinite, as pandas reads it; None for others."""
-  text = text.strip(_SPACES)
-  return float(text) if _NUMBER.fullmatch(text) or _INFINITE.fullmatch(text) else None
+  if "_" in text or not text.isascii():  # Python's own 1_000, and digits of other scripts.
+    return None
+  try:
+    value = float(text)
+  except ValueError:
+    return None
+  return None if math.isnan(value) else value
 
 
 def numbers(texts: Iterable[Any]) -> Optional[np.ndarray]:
   """Returns the numbers of texts, float64 with NaN where missing; None if one is no number."""
   found = []
   for text in texts:
-    one = np.nan if pd.isna(text) else number(str(text))
+    is_missing = not isinstance(text, str) and pd.isna(text)
+    one = np.nan if is_missing else number(str(text))
     if one is None:
       return None
     found.append(one)
@@ -106,10 +110,10 @@ def canonical(text: str) -> Optional[str]:
   A whole number is written with all of its digits, whatever their number, and without a point;
   others are the shortest text of their float64, such as 0.1, or inf.
   """
-  text = text.strip(_SPACES)
   value = number(text)
   if value is None:
     return None
+  text = text.strip()
   if _INTEGER.fullmatch(text):
     try:
       return str(int(text))
