@@ -312,6 +312,38 @@ def test_files_without_rows_are_clients(tmp_path, is_private):
   assert one.defaults["clients_per_round"] == len(before["train"].client_ids)
 
 
+_DAY = datetime.datetime(2020, 1, 1)
+
+
+@pytest.mark.parametrize("column", ["y", "v", "w"])
+@pytest.mark.parametrize("value", [_DAY, [1], b"\xff", "\0"])
+def test_in_private_runs_a_clients_types_change_its_own_rows_alone(tmp_path, column, value):
+  folder = tmp_path / "clients"
+  folder.mkdir()
+  columns = dict(y=[0, 1] * 4, v=list(range(8)), w=list("aabbaabb"))
+
+  def load():
+    asked = dict(label_column="y", seed=14, cache_dir=str(tmp_path / "cache"), is_private=True)
+    request = task.Request(data_dir=str(folder), **asked)
+    one = tasks.get_task("own").for_request(request)
+    return one, one.load_clients(request)
+
+  for i in range(_NUM_CLIENTS):
+    parquet.write_table(pa.table(columns), folder / f"s{i}.parquet")
+  one, splits = load()
+  whole, changed = _load(splits), splits["train"].client_ids[0]
+  other = {**columns, column: [value] * 8}
+  parquet.write_table(pa.table(other), folder / f"{changed}.parquet")
+  two, parts = load()
+  assert two.columns == one.columns and two.description == one.description
+  assert parts["train"].client_ids == splits["train"].client_ids
+  found = _load(parts)
+  assert len(found[changed][1]) == (0 if column == "y" else 8)
+  for client in set(whole) - {changed}:
+    np.testing.assert_array_equal(found[client][0], whole[client][0])
+    np.testing.assert_array_equal(found[client][1], whole[client][1])
+
+
 def test_columns_without_a_name_are_left_out(ask, tmp_path):
   frame = pd.DataFrame(dict(site=_SITES, y=_TURN % 2, v=_TURN % 5, w=_cycle("a", "b")))
   plain, splits = ask(raw=frame.to_csv(index=False).encode(), name="plain")
