@@ -66,7 +66,8 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
   found = sorted(texts.unique())
   numbers = None if any(map(values.has_leading_zero, found)) else values.numbers(found)
   if numbers is not None:
-    infinite = int(texts.isin([f for f, n in zip(found, numbers) if np.isinf(n)]).sum())
+    beyond = [text for text, number in zip(found, numbers) if np.isinf(number)]
+    infinite = int(texts.isin([text for text in beyond if not values.is_integer(text)]).sum())
     if infinite:
       raise ValueError(
         f"Found {infinite} of {len(texts)} labels that are infinite ({flag}); expected finite"

@@ -170,7 +170,9 @@ def columns_of(paths: Sequence[str]) -> list[str]:
   for path in paths:
     found = _columns_of(path)
     if not found:
-      raise ValueError(f"{path} is empty; expected names of columns, and a row an example.")
+      raise ValueError(
+        f"{path} is empty, or names no columns; expected names of these, and a row an example."
+      )
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
       raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one of them.")

@@ -19,7 +19,6 @@ import pandas as pd
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 # Codes are written so: 01 and 1 are two postcodes, and one number.
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
-_LARGEST_WHOLE = 1e100
 _EXACT = 2.0**53  # Up to it float64 has each integer.
 TRUTH = {"true": 1.0, "false": 0.0}
 
@@ -104,6 +103,11 @@ def has_leading_zero(text: str) -> bool:
   return _LEADING_ZERO.match(text) is not None
 
 
+def is_integer(text: str) -> bool:
+  """Returns whether a text is all digits, but for a sign and spaces around."""
+  return _INTEGER.fullmatch(text.strip()) is not None
+
+
 def canonical(text: str) -> Optional[str]:
   """Returns the one name of the number that a text is, or None if it is no number.
 
@@ -114,18 +118,17 @@ def canonical(text: str) -> Optional[str]:
   if value is None:
     return None
   text = text.strip()
-  if _INTEGER.fullmatch(text):
+  if is_integer(text):
     try:
       return str(int(text))
     except ValueError:  # Python has a limit of some thousand digits.
       return None
-  if value.is_integer() and abs(value) < _EXACT:
+  if not value.is_integer():  # Nor is inf.
+    return repr(value)
+  if abs(value) < _EXACT:
     return str(int(value))
-  if _EXACT <= abs(value) <= _LARGEST_WHOLE:
-    exact = decimal.Decimal(text)
-    if exact == exact.to_integral_value():
-      return str(int(exact))
-  return repr(value)
+  exact = decimal.Decimal(text)
+  return str(int(exact if exact == exact.to_integral_value() else value))
 
 
 def places(found: Iterable[str], names: Sequence[str]) -> np.ndarray:
