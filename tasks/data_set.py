@@ -73,6 +73,11 @@ class DataSet:
           f"{data_dir} is a single JSON file; name the directory that holds {wanted}."
         )
       return data_dir
+    if os.path.exists(data_dir) and not os.path.isdir(data_dir):
+      raise ValueError(
+        f"Found that {data_dir} is no regular file but a pipe or a device; expected {wanted}: write"
+        " its content to a file."
+      )
     if not os.path.isdir(data_dir):
       raise ValueError(
         f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."

@@ -75,6 +75,7 @@ class Task:
     adapt: Takes a request, returns the task for the clients that it asks for, where model and
       defaults follow from the user's files; None where they do not.
     description: What was found in the user's files, for people; "" where there is nothing to say.
+    remarks: Sentences of the description that belong beside any result on these files.
     data_digest: Identifies the user's data: results on others cannot be compared; "" for none.
     columns: What the columns of the user's table became, as JSON, which a run keeps and brings back
       as `Request.columns`: without a `data_dir` that is all that model and preprocessing need. ""
@@ -98,6 +99,7 @@ class Task:
   error: str = "misclassification"
   adapt: Optional[Callable[[Request], "Task"]] = None
   description: str = ""
+  remarks: Sequence[str] = ()
   data_digest: str = ""
   columns: str = ""
 

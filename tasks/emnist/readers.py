@@ -78,7 +78,7 @@ def find_downloaded(cache_dir: str) -> Optional[str]:
   """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
   for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
     path = os.path.join(folder, DATABASE_NAME)
-    if os.path.exists(path):
+    if os.path.isfile(path):
       return path
   return None
 

@@ -67,6 +67,7 @@ def _adapt(request: task.Request) -> task.Task:
     open_clients=lambda request: [files],
     defaults=defaults,
     description=found.text(),
+    remarks=found.unknown,
     data_digest=found.digest,
   )
 

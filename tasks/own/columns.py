@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import csv
 import dataclasses
+import difflib
 import os
 from typing import Optional
 
 from tasks import task
 from tasks.own import reading
+
+_MOST_NAMES = 20
+_MOST_CHARACTERS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,26 +53,26 @@ def choose(request: task.Request, paths: Sequence[str], known: Sequence[str] = (
   if request.label_column is None:
     raise ValueError(
       f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
-      f" one of {', '.join(names)}."
+      f" one of {listed(names)}."
     )
   if request.client_column is None and not os.path.isdir(request.data_dir):
     raise ValueError(
       f"Found no --client_column; name the column of {request.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  named = next(csv.reader([request.features])) if request.features else []
+  named = parse_names("features", request.features) if request.features else ()
   lacking = [name for name in known if name not in names]
   if lacking:
     raise ValueError(
       f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
-      f" columns {', '.join(known)}: add it, empty where its values are not known."
+      f" columns {listed(known)}: add it, empty where its values are not known."
     )
   wanted = [] if known else [("features", name) for name in named]
   wanted.append(("label_column", request.label_column))
   if request.client_column is not None:
     wanted.append(("client_column", request.client_column))
   for flag, name in wanted:
-    reading.check_column(flag, name, names)
+    check_column(flag, name, names)
   special = [name for flag, name in wanted if flag != "features"]
   if len(set(named)) < len(named) or set(special) & set(named) or len(set(special)) < len(special):
     raise ValueError(
@@ -76,3 +81,42 @@ def choose(request: task.Request, paths: Sequence[str], known: Sequence[str] = (
     )
   chosen = named or [name for name in names if name not in special]
   return Columns(request.client_column, request.label_column, tuple(chosen), bool(named))
+
+
+def parse_names(flag: str, text: str) -> tuple[str, ...]:
+  """Returns the names that a flag has, separated by commas, and quoted if they have such.
+
+  Raises:
+    ValueError: If there is none, or a line ends outside of quotes.
+  """
+  rows: list[list[str]] = []
+  with contextlib.suppress(csv.Error):
+    rows = list(csv.reader([text]))
+  if not rows or not rows[0]:
+    raise ValueError(
+      f"Found --{flag}={text!r}; expected names separated by commas, on one line: quote a name that"
+      " has a comma or a line break."
+    )
+  return tuple(rows[0])
+
+
+def listed(names: Sequence[str]) -> str:
+  """Returns the first of some names, on one line."""
+  more = ", ..." if len(names) > _MOST_NAMES else ""
+  return ", ".join(map(_short, names[:_MOST_NAMES])) + more
+
+
+def _short(name: str) -> str:
+  line = " ".join(name.split())
+  return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
+
+
+def check_column(flag: str, name: str, names: Sequence[str]) -> None:
+  """Raises a `ValueError` unless there is a column `name`; names those that there are."""
+  if name in names:
+    return
+  [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+  raise ValueError(
+    f"Found no column {name!r} for --{flag}; the columns are {listed(names)}: did you"
+    f" mean {_short(close)!r}?"
+  )

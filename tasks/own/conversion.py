@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Optional
+from typing import Any, Optional
 
 from absl import logging
 
@@ -22,7 +22,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _VERSION = 2  # In the digest, by which a table is known again; it stays.
-_FORMAT = 3  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 4  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed",
@@ -82,7 +82,7 @@ def open_clients(
   if converted is not None:
     return converted
   logging.info("Reading %s, once.", request.data_dir)
-  texts = [] if known is None else _texts_of(known)
+  texts = [columns.label, *(() if known is None else _categories_of(known))]
   frame = reading.read(paths, columns.client, texts, all_texts=request.keeps_apart)
   table = table_lib.Table(frame, columns, request, split, known)
   files = client_files.open_or_write_client_files(
@@ -92,19 +92,23 @@ def open_clients(
     may_lack_examples=request.keeps_apart,
   )
   summary = table.summarise(digest)
-  atomic_files.write_json(f"{directory}.json", dataclasses.asdict(summary))
+  content = dataclasses.asdict(summary)
+  atomic_files.write_json(f"{directory}.json", {"sha256": _checksum(content), "summary": content})
   return files, summary
 
 
-def _texts_of(known: encoding_lib.Encoding) -> list[str]:
+def _categories_of(known: encoding_lib.Encoding) -> list[str]:
   """Returns the columns that are text even if those of a later table look like numbers."""
-  category = features_lib.CATEGORY
-  names = [feature.name for feature in known.features if feature.kind == category]
-  return [*names, known.label.name] if known.label.classes else names
+  return [feature.name for feature in known.features if feature.kind == features_lib.CATEGORY]
 
 
 def _hash(facts: Sequence) -> str:
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _checksum(content: Any) -> str:
+  """Returns the SHA-256 of a value of JSON, before it is written or after it is read."""
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _open_converted(
@@ -114,9 +118,16 @@ def _open_converted(
   path = f"{directory}.json"
   if not (os.path.exists(directory) and os.path.exists(path)):
     return None
-  with open(path, encoding="utf-8") as file:
-    values = json.load(file)
-  columns = [summary_lib.Column(**column) for column in values.pop("columns")]
-  encoding = encoding_lib.from_json(values.pop("encoding"))
-  summary = summary_lib.Summary(columns=columns, encoding=encoding, **values)
+  try:
+    with open(path, encoding="utf-8") as file:
+      kept = json.load(file)
+    values = kept["summary"]
+    if kept["sha256"] != _checksum(values):
+      raise ValueError("its checksum is that of other contents")
+    columns = [summary_lib.Column(**column) for column in values.pop("columns")]
+    encoding = encoding_lib.from_json(values.pop("encoding"))
+    summary = summary_lib.Summary(columns=columns, encoding=encoding, **values)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    logging.warning("%s cannot be read (%s); it is made anew from the table.", path, error)
+    return None
   return client_files.open_client_files(directory), summary

@@ -19,6 +19,8 @@ from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 
+UNKNOWN = "rows of unknown categories"  # A remark on a feature of a later table ends so.
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -133,6 +135,11 @@ def fit(
         f"Found {remark}, in column {name!r} of --features; expected at most"
         f" {features_lib.MOST_CATEGORIES} that repeat: leave it out, or group its values."
       )
+    if columns.are_named and remark.startswith(features_lib.OF_TYPE):
+      raise ValueError(
+        f"Found values {remark}, in column {name!r} of --features; expected numbers, truth values"
+        " or texts: leave it out, or write them as one of these."
+      )
     dropped[name] = remark
   if not features:
     reasons = "; ".join(f"{name}: {remark}" for name, remark in dropped.items()) or "none"
@@ -154,5 +161,5 @@ def remarks_on(encoding: Encoding, raw: np.ndarray) -> dict[str, str]:
   remarks = {}
   for feature, values in zip(encoding.features, raw.T):
     unknown = int(np.sum(values < 0)) if feature.kind == features_lib.CATEGORY else 0
-    remarks[feature.name] = f"{unknown} rows of unknown categories" if unknown else ""
+    remarks[feature.name] = f"{unknown} {UNKNOWN}" if unknown else ""
   return remarks

@@ -20,13 +20,16 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
+from tasks.own import values as values_lib
+
 MOST_CATEGORIES = 100
 _FEWEST_IDS = 20  # Of fewer values each may be there once by chance.
 LARGEST = 1e100  # Squares of larger numbers overflow.
 # Values of clients that are not the reference's have no bound: float32 must hold them.
 LARGEST_INPUT = 1e6
 CATEGORY = "category"
-_TRUTH = {"true": 1.0, "false": 0.0}
+OF_TYPE = "of type"  # The reason why a column is dropped begins so.
+_ONE_VALUE = "one value only"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,34 +58,6 @@ class Feature:
     return (len(self.categories) if self.kind == CATEGORY else 1) + self.has_missing
 
 
-def parse_numbers(column: pd.Series) -> Optional[np.ndarray]:
-  """Returns a column's numbers, float64 with NaN where missing; None if it has anything else."""
-  if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-    return column.to_numpy(np.float64, na_value=np.nan)
-  if not _is_text(column):
-    return None
-  try:
-    return pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
-  except (ValueError, TypeError):
-    return None
-
-
-def _is_text(column: pd.Series) -> bool:
-  is_text = pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)
-  return is_text or isinstance(column.dtype, pd.CategoricalDtype)
-
-
-def _parse_truth(column: pd.Series) -> Optional[np.ndarray]:
-  """Returns truth values as 1.0, 0.0 and NaN; None if the column has anything else."""
-  if not (pd.api.types.is_bool_dtype(column) or _is_text(column)):
-    return None
-  codes, values = pd.factorize(column)
-  truth = [_TRUTH.get(str(value).lower()) for value in values]
-  if not truth or None in truth:
-    return None
-  return np.array([*truth, np.nan], np.float64)[codes]  # The code of a missing value is -1.
-
-
 def fit(column: pd.Series, reference: np.ndarray) -> tuple[Optional[Feature], str]:
   """Finds out how a column becomes numbers.
 
@@ -97,13 +72,22 @@ def fit(column: pd.Series, reference: np.ndarray) -> tuple[Optional[Feature], st
     ValueError: If numbers are infinite or too large.
   """
   name = str(column.name)
-  truth = _parse_truth(column)
-  numbers = parse_numbers(column) if truth is None else truth
+  unusable = values_lib.unusable_type(column)
+  if unusable is not None:
+    return None, f"{OF_TYPE} {unusable}, neither number nor text"
+  truth = values_lib.parse_truth(column)
+  numbers = values_lib.parse_numbers(column) if truth is None else truth
   if numbers is not None:
     _check_size(name, numbers)
-    return _fit_number(name, "number" if truth is None else "boolean", numbers[reference])
-  if not _is_text(column):
-    return None, f"of type {column.dtype}, which is neither number nor text"
+    kind = "number" if truth is None else "boolean"
+    feature, remark = _fit_number(name, kind, numbers[reference])
+    if remark.startswith(_ONE_VALUE) and kind == "number":
+      different = {values_lib.canonical(str(v)) for v in column[reference].dropna().unique()}
+      if len(different) > 1:
+        remark = f"{len(different)} numbers that are one in 64-bit floating point"
+    return feature, remark
+  if not values_lib.is_text(column):
+    return None, f"{OF_TYPE} {column.dtype}, neither number nor text"
   return _fit_category(name, _texts(column)[reference])
 
 
@@ -125,10 +109,23 @@ def _fit_number(name: str, kind: str, seen: np.ndarray) -> tuple[Optional[Featur
     return None, "all values missing"
   is_constant = known.min() == known.max()
   if is_constant and not missing.any():
-    return None, f"one value only, {known[0]:g}"
-  std = 0.0 if is_constant else float(known.std())
-  feature = Feature(name, kind, bool(missing.any()), float(known.mean()), std or 1.0)
+    return None, f"{_ONE_VALUE}, {known[0]:g}"
+  std = std_of(known) or 1.0
+  feature = Feature(name, kind, bool(missing.any()), float(known.mean()), std)
   return feature, _remark_of_ids(known)
+
+
+def std_of(known: np.ndarray) -> float:
+  """Returns the population standard deviation of numbers; 0 only where they are all the same."""
+  if known.min() == known.max():
+    return 0.0
+  std = float(known.std())
+  if std:
+    return std
+  # The squares of deviations below 1e-162 are 0.
+  deviations = known - known.mean()
+  scale = float(np.abs(deviations).max())
+  return scale * float(np.sqrt(np.mean((deviations / scale) ** 2))) or scale
 
 
 def _remark_of_ids(known: np.ndarray) -> str:
@@ -151,7 +148,7 @@ def _fit_category(name: str, seen: pd.Series) -> tuple[Optional[Feature], str]:
     return None, f"{len(categories)} categories, more than {MOST_CATEGORIES}"
   has_missing = bool(seen.isna().any())
   if len(categories) + has_missing < 2:
-    return None, f"one value only, {categories[0]!r}" if categories else "all values missing"
+    return None, f"{_ONE_VALUE}, {categories[0]!r}" if categories else "all values missing"
   feature = Feature(name, CATEGORY, has_missing, categories=tuple(categories))
   return feature, f"{len(categories)} categories"
 
@@ -171,12 +168,11 @@ def read(feature: Feature, column: pd.Series) -> np.ndarray:
     ValueError: If numbers are wanted, and others are there, or they are infinite or too large.
   """
   if feature.kind == CATEGORY:
-    texts = _texts(column)
-    codes = pd.Categorical(texts, categories=feature.categories).codes.astype(np.float64)
-    codes[texts.isna().to_numpy()] = np.nan
-    return codes
-  truth = _parse_truth(column) if feature.kind == "boolean" else None
-  numbers = parse_numbers(column) if truth is None else truth
+    codes, texts = pd.factorize(_texts(column))
+    places = values_lib.places(texts, feature.categories)
+    return np.append(places, np.nan)[codes]  # The code of a missing value is -1.
+  truth = values_lib.parse_truth(column) if feature.kind == "boolean" else None
+  numbers = values_lib.parse_numbers(column) if truth is None else truth
   if numbers is None:
     raise ValueError(
       f"Found values of another kind in column {feature.name!r}; expected {feature.kind}s alone, as"
@@ -199,18 +195,15 @@ def read_apart(feature: Feature, column: pd.Series) -> np.ndarray:
   if feature.kind == CATEGORY:
     return read(feature, column)
   codes, values = pd.factorize(column)
-  truth = _TRUTH if feature.kind == "boolean" else {}
+  truth = values_lib.TRUTH if feature.kind == "boolean" else {}
   found = [truth.get(str(value).lower(), number_of(value)) for value in values]
   return np.array([*found, np.nan], np.float64)[codes]
 
 
 def number_of(value: Any) -> float:
   """Returns the number of a text; NaN if it is none, infinite or too large."""
-  try:
-    number = float(value)
-  except (ValueError, TypeError):
-    return np.nan
-  return number if abs(number) <= LARGEST else np.nan
+  number = values_lib.number(str(value))
+  return number if number is not None and abs(number) <= LARGEST else np.nan
 
 
 def encode(features: Sequence[Feature], raw: np.ndarray) -> np.ndarray:

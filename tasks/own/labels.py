@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-import contextlib
-import csv
 import dataclasses
-from typing import Any, Optional
+import decimal
+from typing import Optional
 
 import numpy as np
 import pandas as pd
 
+from tasks.own import columns
 from tasks.own import features
+from tasks.own import values
 
 CLASSES, NUMBER = "classes", "number"
 # More different numbers than these are a quantity rather than classes, unless the user says so.
@@ -51,33 +51,47 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
     reference: bool [rows], the rows whose mean and standard deviation are taken of numbers.
 
   Returns:
-    Classes, in the order of their names or numbers, or numbers.
+    Classes, in the order of their names or numbers, or numbers. Classes that are numbers have the
+    names of `values.canonical`, unless one has a leading zero, as codes have.
 
   Raises:
-    ValueError: If labels are missing, are no numbers or not finite where numbers are wanted, or
-      there is one class or more than 1000, or the reference has one number alone.
+    ValueError: If labels are missing, neither text, number nor truth value, no numbers where these
+      are wanted, or infinite; or there is one class or more than 1000, or the reference has one
+      number alone.
   """
   name, flag = str(column.name), _flag(column)
-  _check_present(column)
-  is_truth = pd.api.types.is_bool_dtype(column)
-  numbers = None if is_truth else features.parse_numbers(column)
-  if kind is None and numbers is not None:
-    is_quantity = not np.array_equal(numbers, np.floor(numbers))
-    is_quantity = is_quantity or len(np.unique(numbers)) > _MOST_NUMBERS_OF_CLASSES
-    kind = NUMBER if is_quantity else CLASSES
+  texts = _texts(column)
   if kind == NUMBER:
-    return _fit_number(name, _check_numbers(column, numbers)[reference])
-  found = np.unique(column.astype(str) if numbers is None else numbers)
+    return _fit_number(name, _numbers(texts)[reference])
+  found = sorted(texts.unique())
+  numbers = None if any(map(values.has_leading_zero, found)) else values.numbers(found)
+  if numbers is not None:
+    beyond = [text for text, number in zip(found, numbers) if np.isinf(number)]
+    infinite = int(texts.isin([text for text in beyond if not values.is_integer(text)]).sum())
+    if infinite:
+      raise ValueError(
+        f"Found {infinite} of {len(texts)} labels that are infinite ({flag}); expected finite"
+        " numbers, or classes with names: mend or drop them."
+      )
+    is_whole = np.array_equal(numbers, np.floor(numbers))
+    if kind is None and (not is_whole or len(np.unique(numbers)) > _MOST_NUMBERS_OF_CLASSES):
+      return _fit_number(name, _numbers(texts)[reference])
+    names = {values.canonical(text) or text for text in found}
+    if kind is None and len(names) > _MOST_NUMBERS_OF_CLASSES:
+      return _fit_number(name, _numbers(texts)[reference])
+    found = sorted(names, key=decimal.Decimal)
+  elif all(text.lower() in values.TRUTH for text in found):
+    found = sorted({text.capitalize() for text in found})
   if len(found) < 2:
     raise ValueError(
-      f"Found one class, {_name(found[0])}, in {flag}; expected two or more: name another column."
+      f"Found one class, {found[0]}, in {flag}; expected two or more: name another column."
     )
   if len(found) > _MOST_CLASSES:
     raise ValueError(
       f"Found {len(found)} classes in {flag}; expected at most {_MOST_CLASSES}: name another"
       " column, or pass --label_kind=number if they are numbers."
     )
-  return Label(name, tuple(map(_name, found)))
+  return Label(name, tuple(found))
 
 
 def of_names(name: str, classes: str, kind: Optional[str]) -> Label:
@@ -86,17 +100,17 @@ def of_names(name: str, classes: str, kind: Optional[str]) -> Label:
   Raises:
     ValueError: If there are fewer than two, or one twice, or numbers are wanted.
   """
-  found = tuple(next(csv.reader([classes])))
+  found = columns.parse_names("classes", classes)
   if kind == NUMBER or not 2 <= len(set(found)) == len(found) <= _MOST_CLASSES:
     raise ValueError(
-      f"Found --classes={classes}; expected two classes or more, each once, and no"
-      " --label_kind=number: name all that labels may be, or leave it out."
+      f"Found --classes={' '.join(classes.split())}; expected two classes or more, each once, and"
+      " no --label_kind=number: name all that labels may be, or leave it out."
     )
   return Label(name, found)
 
 
 def _fit_number(name: str, seen: np.ndarray) -> Label:
-  mean, std = float(seen.mean()), float(seen.std())
+  mean, std = float(seen.mean()), features.std_of(seen)
   if not std:
     raise ValueError(
       f"Found a single number, {mean:g}, among the labels of the clients that standardise them;"
@@ -119,14 +133,12 @@ def read(label: Label, column: pd.Series) -> np.ndarray:
     ValueError: If labels are missing, of a class that is not among the label's, or no numbers or
       not finite where numbers are wanted.
   """
-  _check_present(column)
+  texts = _texts(column)
   if not label.classes:
-    numbers = _check_numbers(column, features.parse_numbers(column))
-    return ((numbers - label.mean) / label.std).astype(np.float32)
-  numbers_of = {name: number for number, name in enumerate(label.classes)}
-  rows, values = pd.factorize(column.astype(object))
-  found = np.array([_find(value, numbers_of) for value in values], np.int32)
-  unknown = sorted({str(value) for value, number in zip(values, found) if number < 0})
+    return ((_numbers(texts) - label.mean) / label.std).astype(np.float32)
+  rows, names = pd.factorize(texts)
+  found = values.places(names, label.classes).astype(np.int32)
+  unknown = sorted(name for name, number in zip(names, found) if number < 0)
   if unknown:
     expected = " or ".join(label.classes[:_MOST_SAID])
     expected += " or others" * (len(label.classes) > _MOST_SAID)
@@ -148,63 +160,53 @@ def read_apart(label: Label, column: pd.Series) -> np.ndarray:
   Returns:
     float64 [rows], what `read` returns, within 1e6 for numbers; NaN for what is none of its labels.
   """
-  codes, values = pd.factorize(column)
+  codes, texts = pd.factorize(column.astype(object).map(str, na_action="ignore"))
   if label.classes:
-    numbers_of = {name: number for number, name in enumerate(label.classes)}
-    places = np.array([_find(value, numbers_of) for value in values], np.float64)
+    places = values.places(texts, label.classes)
     found = np.where(places < 0, np.nan, places)
   else:
-    numbers = np.array([features.number_of(value) for value in values], np.float64)
+    numbers = np.array([features.number_of(text) for text in texts], np.float64)
     limit = features.LARGEST_INPUT
     found = np.clip((numbers - label.mean) / label.std, -limit, limit)
   return np.append(found, np.nan)[codes]
-
-
-def _find(value: Any, numbers_of: Mapping[str, int]) -> int:
-  """Returns the number of a value's class; -1 if it has none.
-
-  A column's type follows from all its values, so that those of a later table may be texts of what
-  were numbers or truth values, or the other way round.
-  """
-  text = str(value)
-  names = [text, text.capitalize()] if text.lower() in ("true", "false") else [text]
-  with contextlib.suppress(ValueError, TypeError):
-    names.append(_name(float(value)))
-  return next((numbers_of[name] for name in names if name in numbers_of), -1)
-
-
-def _name(value: Any) -> str:
-  """Returns the name of a class, exactly: a whole number has no point."""
-  return value if isinstance(value, str) else repr(float(value)).removesuffix(".0")
 
 
 def _flag(column: pd.Series) -> str:
   return f"--label_column={column.name}"
 
 
-def _check_present(column: pd.Series) -> None:
+def _texts(column: pd.Series) -> pd.Series:
+  """Returns labels as texts; a `ValueError` if one is missing, or can be none."""
   missing = int(column.isna().sum())
   if missing:
     raise ValueError(
       f"Found {missing} of {len(column)} rows without a label ({_flag(column)}); expected one in"
       " each: mend or drop them."
     )
-
-
-def _check_numbers(column: pd.Series, numbers: Optional[np.ndarray]) -> np.ndarray:
-  """Returns labels that are numbers as float64."""
-  flag = _flag(column)
-  if numbers is None:
-    wrong = column[pd.to_numeric(column.astype(str), errors="coerce").isna()]
-    example = repr(wrong.iloc[0]) if len(wrong) else "truth values"
+  unusable = values.unusable_type(column)
+  if unusable is not None:
     raise ValueError(
-      f"Found {len(wrong) or len(column)} of {len(column)} labels that are no numbers ({flag}),"
-      f" first {example}; expected numbers: mend them, or pass --label_kind=classes."
+      f"Found labels of type {unusable} ({_flag(column)}); expected texts, numbers or truth values:"
+      " write them as one of these, or name another column."
     )
+  return column.astype(object).map(str)
+
+
+def _numbers(texts: pd.Series) -> np.ndarray:
+  """Returns labels that are numbers as float64."""
+  codes, found = pd.factorize(texts)
+  parsed = [values.number(text) for text in found]
+  wrong = np.array([number is None for number in parsed], bool)[codes]
+  if wrong.any():
+    raise ValueError(
+      f"Found {int(wrong.sum())} of {len(texts)} labels that are no numbers ({_flag(texts)}), first"
+      f" {texts[wrong].iloc[0]!r}; expected numbers: mend them, or pass --label_kind=classes."
+    )
+  numbers = np.array(parsed, np.float64)[codes]
   too_large = int(np.sum(np.abs(numbers) > features.LARGEST))
   if too_large:
     raise ValueError(
-      f"Found {too_large} labels that are infinite, or beyond {features.LARGEST:g} ({flag});"
-      " expected finite numbers: mend or drop them."
+      f"Found {too_large} labels that are infinite, or beyond {features.LARGEST:g}"
+      f" ({_flag(texts)}); expected finite numbers: mend or drop them."
     )
   return numbers

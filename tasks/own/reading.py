@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import contextlib
 import csv
-import difflib
 import gzip
 import hashlib
 import os
@@ -18,13 +17,15 @@ import zlib
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyarrow import parquet
+
+from tasks.own import parquets
 
 FORMATS = (".csv", ".csv.gz", ".parquet")
 # The column of clients where the files' names are the clients'.
 FILE_NAME = "(file name)"
 _CHUNK_BYTES = 1 << 20
-_MOST_NAMES = 20
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
 _MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
@@ -53,12 +54,25 @@ def find(data_dir: str) -> tuple[str, ...]:
     names = sorted(n for n in os.listdir(data_dir) if n.endswith(FORMATS) and n[0] != ".")
     if not names:
       raise ValueError(f"Found no {', '.join(FORMATS)} in the folder {data_dir}; {expected}.")
-    return tuple(os.path.join(data_dir, name) for name in names)
+    paths = tuple(os.path.join(data_dir, name) for name in names)
+    for path in paths:
+      _check_regular(path)
+    return paths
   if not os.path.exists(data_dir):
     raise ValueError(f"Found no file or folder {data_dir}; {expected}: correct --data_dir.")
   if not data_dir.endswith(FORMATS):
     raise ValueError(f"Found {data_dir}; {expected}: give the file the name of its format.")
+  _check_regular(data_dir)
   return (data_dir,)
+
+
+def _check_regular(path: str) -> None:
+  """Raises a `ValueError` unless a path is a file that ends, which a pipe or a device need not."""
+  if not os.path.isfile(path):
+    raise ValueError(
+      f"Found that {path} is no regular file but a folder, a pipe, a device or a link that leads"
+      " nowhere; expected a table: move it away, or write its content to a file."
+    )
 
 
 def digest(paths: Sequence[str]) -> str:
@@ -78,12 +92,20 @@ def _reading(path: str) -> Iterator[None]:
   """Turns the errors of a file that cannot be read into one sentence."""
   try:
     yield
-  except (OSError, EOFError, zlib.error, csv.Error, ValueError) as error:
+  except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
     why = " ".join(str(getattr(error, "strerror", None) or error).split())
     raise ValueError(
       f"{path} cannot be read ({why}); expected a table in UTF-8 whose format is that of its name:"
       " mend it, or write it anew."
     ) from error
+
+
+def _header_of(path: str) -> tuple[list[str], list[str]]:
+  """Returns the first two rows of a CSV file that are not blank; [] for those it lacks."""
+  open_text: Any = gzip.open if path.endswith(".gz") else open
+  with _reading(path), open_text(path, "rt", encoding="utf-8-sig", newline="") as file:
+    rows = (row for row in csv.reader(file) if row)
+    return next(rows, []), next(rows, [])
 
 
 def _columns_of(path: str) -> list[str]:
@@ -92,16 +114,44 @@ def _columns_of(path: str) -> list[str]:
     with _reading(path):
       names = parquet.read_schema(path).names
     return [name for name in names if not name.startswith(_INDEX)]
-  open_text: Any = gzip.open if path.endswith(".gz") else open
-  with _reading(path), open_text(path, "rt", encoding="utf-8-sig", newline="") as file:
-    rows = (row for row in csv.reader(file) if row)
-    header, first = next(rows, []), next(rows, [])
+  header, first = _header_of(path)
+  if any("\0" in value for value in (*header, *first)):
+    raise _nul_error(path)
   if first and len(first) != len(header):
     raise ValueError(
       f"{path} has {len(header)} names of columns and {len(first)} values in its first row;"
       " expected as many: quote values that hold commas."
     )
-  return header
+  return [name for name in header if name]
+
+
+def _nul_error(path: str) -> ValueError:
+  return ValueError(
+    f"{path} has NUL bytes, as text in UTF-16 and damaged files have; expected a table in UTF-8:"
+    " write it anew in UTF-8."
+  )
+
+
+def _read_csv(path: str, dtype: Any, na_values: dict[str, list[str]]) -> pd.DataFrame:
+  """Reads a CSV file; its columns without a name have their numbers as names."""
+  # pandas ends a value at a NUL, unsaid.
+  open_bytes: Any = gzip.open if path.endswith(".gz") else open
+  with _reading(path), open_bytes(path, "rb") as file:
+    has_nul = any(b"\0" in chunk for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+  if has_nul:
+    raise _nul_error(path)
+  with _reading(path):
+    return pd.read_csv(
+      path,
+      names=[name or place for place, name in enumerate(_header_of(path)[0])],
+      header=0,
+      dtype=dtype,
+      encoding="utf-8-sig",
+      na_values=na_values,
+      keep_default_na=False,
+      index_col=False,
+      low_memory=False,
+    )
 
 
 def columns_of(paths: Sequence[str]) -> list[str]:
@@ -120,7 +170,9 @@ def columns_of(paths: Sequence[str]) -> list[str]:
   for path in paths:
     found = _columns_of(path)
     if not found:
-      raise ValueError(f"{path} is empty; expected names of columns, and a row an example.")
+      raise ValueError(
+        f"{path} is empty, or names no columns; expected names of these, and a row an example."
+      )
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
       raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one of them.")
@@ -133,20 +185,14 @@ def columns_of(paths: Sequence[str]) -> list[str]:
   return names
 
 
-def check_column(flag: str, name: str, names: Sequence[str]) -> None:
-  """Raises a `ValueError` unless there is a column `name`; names those that there are."""
-  if name in names:
-    return
-  [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-  listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-  raise ValueError(
-    f"Found no column {name!r} for --{flag}; the columns are {listed}: did you mean {close!r}?"
-  )
-
-
-def _text(value: Any) -> str:
-  """Returns the text of a value, the same for a number whatever the type of its column."""
-  return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+def _join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+  """Puts tables below one another; a column of several types keeps each value as it is."""
+  kinds = {tuple(table.dtypes) for table in tables}
+  types = dict(zip(tables[0], map(set, zip(*kinds))))
+  differ = [name for name, found in types.items() if len(found) > 1 and object in found]
+  if differ:
+    tables = [table.astype(dict.fromkeys(differ, object)) for table in tables]
+  return pd.concat(tables, ignore_index=True)
 
 
 def read(
@@ -180,31 +226,17 @@ def read(
   dtype = {name: str for name in (client_column, *texts)} if is_typed else str
   tables, owners = [], []
   for path in paths:
-    with _reading(path):
-      if path.endswith(".parquet"):
-        # Without threads, which a fork of this process would lack.
-        whole_file = parquet.read_table(path, use_threads=False)
-        table = whole_file.to_pandas(
-          use_threads=False, ignore_metadata=True, integer_object_nulls=all_texts
-        )
-        if all_texts:
-          table = table.apply(lambda column: column.astype(object).map(_text, na_action="ignore"))
-      else:
-        table = pd.read_csv(
-          path,
-          dtype=dtype,
-          encoding="utf-8-sig",
-          na_values=na_values,
-          keep_default_na=False,
-          index_col=False,
-          low_memory=False,
-        )
+    if path.endswith(".parquet"):
+      with _reading(path):
+        table = parquets.read(path, texts, all_texts=all_texts)
+    else:
+      table = _read_csv(path, dtype, na_values)
     tables.append(table[names])
     owners.append(stem(path))
   sizes = [len(table) for table in tables]
   if not sum(sizes):
     raise ValueError(f"{paths[0]} has no rows; expected one an example.")
-  whole = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+  whole = tables[0] if len(tables) == 1 else _join(tables)
   if client_column is None:
     if len(set(owners)) < len(owners):
       twice = next(name for name in owners if owners.count(name) > 1)
@@ -212,5 +244,6 @@ def read(
         f"{os.path.dirname(paths[0])} has two files for the client {twice!r}; expected one a"
         " client: rename one, or name --client_column."
       )
-    whole[FILE_NAME] = np.repeat(np.array(owners, object), sizes)
+    of_rows = np.repeat(np.arange(len(owners)), sizes)
+    whole[FILE_NAME] = pd.Categorical.from_codes(of_rows, categories=owners)
   return whole

@@ -8,6 +8,7 @@ import dataclasses
 from tasks.own import encoding as encoding_lib
 
 _MOST_CLASSES = 12  # Listed with their share.
+_MOST_CHARACTERS = 200  # Of a cell.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,19 @@ class Summary:
     """Returns lines for people."""
     return "\n".join(self._lines())
 
+  @property
+  def unknown(self) -> list[str]:
+    """Returns a line for each column of a later table with categories that its model does not know.
+
+    It counts among the rows that are described.
+    """
+    described = f"among the {self.rows} examples of {self.clients} {self.whose}"
+    return [
+      f"Column {_printable(column.name)}: {column.remark}, all zeros to the model, {described}."
+      for column in self.columns
+      if column.remark.endswith(encoding_lib.UNKNOWN)
+    ]
+
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
     if self.num_dropped:
@@ -101,9 +115,14 @@ def _list(names: Sequence[str], most: int = 4) -> str:
   return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def _printable(text: str) -> str:
+  shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+  return "".join(c if c.isprintable() else "?" for c in shown)
+
+
 def _lay_out(cells: Sequence[Sequence[str]]) -> list[str]:
   """Returns lines with the cells below one another."""
-  printable = [["".join(c if c.isprintable() else "?" for c in cell) for cell in r] for r in cells]
+  printable = [[_printable(cell) for cell in row] for row in cells]
   widths = [max(map(len, column)) for column in zip(*printable)]
   return [
     "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

@@ -16,6 +16,7 @@ from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 from tasks.own import reading
 from tasks.own import summary as summary_lib
+from tasks.own import values
 from tff_superquantile.simulation import client_files
 
 _FEWEST_CLIENTS = 3
@@ -56,7 +57,7 @@ class Table:
     """
     self._columns, self._request = columns, request
     owners, ids = self._owners(frame)
-    enough = np.bincount(owners) >= request.min_examples_per_client
+    enough = np.bincount(owners, minlength=len(ids)) >= request.min_examples_per_client
     self.num_dropped = 0 if request.keeps_apart else int(np.sum(~enough))
     if self.num_dropped:
       frame = frame[enough[owners]].reset_index(drop=True)
@@ -100,7 +101,19 @@ class Table:
   def _owners(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Returns the client of each row, int64 [rows], and the clients' names."""
     column = frame[self._columns.client or reading.FILE_NAME]
-    owners, ids = pd.factorize(column.astype(object).map(str, na_action="ignore"), sort=True)
+    if self._columns.client is None:
+      # A file without rows is a client, too.
+      names = column.cat.categories.astype(object)
+      column = column.cat.reorder_categories(sorted(names))
+      return column.cat.codes.to_numpy(np.int64), np.asarray(column.cat.categories, object)
+    names = column.astype(object).map(str, na_action="ignore")
+    if "" in names.values and values.unusable_type(column) is not None:
+      raise ValueError(
+        f"Found clients of type {values.unusable_type(column)}"
+        f" (--client_column={self._columns.client}); expected names or numbers: write them as text,"
+        " or name another column."
+      )
+    owners, ids = pd.factorize(names, sort=True)
     is_blank = np.array([not name.strip() for name in ids] + [True])  # The code of NaN is -1.
     blank = int(is_blank[owners].sum())
     if blank:

@@ -155,6 +155,19 @@ def test_evaluation_of_a_later_table_is_that_of_numpy(lab, compared):
   )
 
 
+def test_evaluation_says_how_many_categories_are_unknown(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  table = lab.folder / "later_wards.csv"
+  _write(table, wards="ca", prefix="w")
+  unknown = int(np.sum(_read(table)["w"] == "c"))
+  for split in ("test", "all"):
+    result = lab.bare("evaluate", str(run), f"--data_dir={table}", f"--split={split}")
+    assert result.code == 0, result.err
+    said = f"Column w: {unknown} rows of unknown categories, all zeros to the model, among the 240"
+    assert said in result.out
+  assert "unknown categories" not in lab.bare("evaluate", str(run)).out
+
+
 def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):
   run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
   table = lab.folder / "later_costs.csv"

@@ -100,9 +100,7 @@ def evaluate(
   """
   overrides = overrides or {}
   run = finished_run.find(folder)
-  config = finished_run.config(run, overrides)
-  if split == _ALL:
-    config = _without_limits(config, overrides)
+  config = _config(run, split, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
   model, splits = finished_run.load_task(run, config, everybody=split == _ALL)
@@ -114,6 +112,21 @@ def evaluate(
   weights = finished_run.read_weights(run, model)
   found = [_evaluate(model, weights, files, run.error_kind) for files in chosen.values()]
   return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
+
+
+def remarks(folder: pathlib.Path, split: str, overrides: Mapping[str, Any]) -> Sequence[str]:
+  """Returns sentences on a table of the user's that belong beside what `evaluate` returns."""
+  run = finished_run.find(folder)
+  config = _config(run, split, overrides)
+  if config.label_column is None:  # No table of a user's.
+    return ()
+  return finished_run.get_task(run, config).remarks
+
+
+def _config(run: run_folder.Run, split: str, overrides: Mapping[str, Any]) -> run_config.RunConfig:
+  """Returns the config of the clients that are evaluated."""
+  config = finished_run.config(run, overrides)
+  return _without_limits(config, overrides) if split == _ALL else config
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
@@ -221,6 +234,8 @@ def _main(args: argparse.Namespace) -> None:
     f" {tables.plural(columns['num_examples'].sum(), 'example')}."
   )
   print(distribution_text(columns, finished_run.find(args.folder).error_kind))
+  for remark in remarks(args.folder, args.split, overrides):
+    print(remark)
   if args.out is not None:
     print(f"Written: {args.out}")
 
