@@ -5,6 +5,7 @@ import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -33,12 +34,18 @@ def starting_tensorflow() -> Iterator[None]:
   If absl has begun already, TensorFlow would also count its GPUs here. That call comes before
   TensorFlow is eager, and afterwards Keras takes itself to be in TensorFlow 1 within functions. So
   the call is left out.
+
+  TFF's default context, which importing TFF makes, ends before its modules do: it would else fail
+  to, and say so under the result of a command that has ended well.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
   call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
+    if "tensorflow_federated" in sys.modules:
+      # Importing it sees to the end of the default context.
+      importlib.import_module("tff_superquantile.simulation.context")
   finally:
     app.call_after_init = call_after_init
     gc.freeze()
