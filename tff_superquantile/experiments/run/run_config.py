@@ -67,6 +67,15 @@ def _flag(
   return dataclasses.field(default=default, metadata=metadata)
 
 
+# The largest whole numbers, and why none is larger.
+_MOST_OF_OTHERS = (2**31 - 1, "TensorFlow counts in 32 bits")
+_MOST = {
+  "num_rounds": (10**6, "no run has so many, and files of rounds sort by seven digits"),
+  "local_epochs": (10**6, "a client's work of a round cannot be interrupted"),
+  "seed": (2**63 - 1, "seeds have 63 bits"),
+}
+
+
 def _parameters_of_methods() -> type:
   """Returns a dataclass with the parameters of all methods."""
   fields = [
@@ -508,6 +517,9 @@ class RunConfig(_ParametersOfMethods):
         raise ValueError(f"Found {field.name} = {value!r}; expected one of {', '.join(choices)}.")
       if least is not None and not value >= least:  # This refuses NaN, too.
         raise ValueError(f"Found {field.name} = {value}; expected at least {least}.")
+      most, reason = _MOST.get(field.name, _MOST_OF_OTHERS)
+      if kind is int and value > most:
+        raise ValueError(f"Found {field.name} = {value}; expected at most {most}: {reason}.")
 
   @property
   def is_private(self) -> bool:
