@@ -167,6 +167,10 @@ class _Stages:
     if not self._print_commands:
       print(f"{len(configs)} runs: {what}", flush=True)
       return pool.run_all(configs, self._num_workers)
+    for config in configs:
+      run = run_folder.of_config(config)
+      if run.flags:  # What is None here, the task has decided there.
+        run_config.check_same(run.path, run.flags, config, run_config.names())
     left = [config for config in configs if _is_left(config)]
     if left:
       print(*(shlex.join(pool.command(config)) for config in left), sep="\n")

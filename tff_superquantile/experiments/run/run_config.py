@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
+import os
 import typing
 from typing import Any, Optional, Union
 
@@ -617,3 +618,15 @@ def differences(
     for name in sorted(set(found) | set(wanted))
     if found.get(name) != wanted.get(name) and name not in incidental
   ]
+
+
+def check_same(
+  folder: os.PathLike, found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
+) -> None:
+  """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
+  different = differences(found, config, followed)
+  if different:
+    raise ValueError(
+      f"Found a run with other flags in {os.fspath(folder)} ({'; '.join(different)}); choose"
+      " another --output_dir or --run_name, or remove that folder."
+    )
