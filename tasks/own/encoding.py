@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import dataclasses
 import json
 import math
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import pandas as pd
@@ -114,7 +114,9 @@ def from_json(values: Mapping[str, Any]) -> Encoding:
 
 def _check(encoding: Encoding) -> None:
   """Raises a `ValueError` unless `fit` can have made the encoding: else a model's input is none."""
-  for one in (*encoding.features, encoding.label):
+  parts: tuple[Union[features_lib.Feature, labels_lib.Label], ...]
+  parts = (*encoding.features, encoding.label)
+  for one in parts:
     numbers = (one.mean, one.std)
     if any(isinstance(x, bool) or not isinstance(x, (int, float)) for x in numbers):
       raise ValueError(f"mean and std of {one.name!r} are no numbers")

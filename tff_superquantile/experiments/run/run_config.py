@@ -70,7 +70,7 @@ def _flag(
 
 # The largest whole numbers, and why none is larger.
 _MOST_OF_OTHERS = (2**31 - 1, "TensorFlow counts in 32 bits")
-_MOST = {
+_MOST: Mapping[str, tuple[int, str]] = {
   "num_rounds": (10**6, "no run has so many, and files of rounds sort by seven digits"),
   "local_epochs": (10**6, "a client's work of a round cannot be interrupted"),
   "seed": (2**63 - 1, "seeds have 63 bits"),
@@ -519,7 +519,7 @@ class RunConfig(_ParametersOfMethods):
       if least is not None and not value >= least:  # This refuses NaN, too.
         raise ValueError(f"Found {field.name} = {value}; expected at least {least}.")
       most, reason = _MOST.get(field.name, _MOST_OF_OTHERS)
-      if kind is int and value > most:
+      if isinstance(value, int) and value > most:
         raise ValueError(f"Found {field.name} = {value}; expected at most {most}: {reason}.")
 
   @property
