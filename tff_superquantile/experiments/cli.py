@@ -57,6 +57,22 @@ def fail(message: str, code: int) -> NoReturn:
   sys.exit(code)
 
 
+def _replace_closed_streams() -> None:
+  """Has output go nowhere that was closed by who started the command (`>&-`).
+
+  Python then has None in its place, and the next file that opens would get the stream's number, and
+  what libraries print.
+  """
+  for number, name in ((1, "stdout"), (2, "stderr")):
+    if getattr(sys, name) is None:
+      descriptor = os.open(os.devnull, os.O_WRONLY)
+      if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+      os.set_inheritable(number, True)
+      setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+
+
 def _drop_unwritable_output() -> None:
   """Drops buffered output, which Python would else write again at its end, with a complaint."""
   try:
@@ -122,6 +138,7 @@ def run(main: Callable[[], None]) -> None:
     main: The command. A `ValueError` that this project raises is the user's mistake: its message is
       shown, not a traceback. `failures` describes other errors.
   """
+  _replace_closed_streams()
   # This comes before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -161,6 +178,7 @@ def run_parser(
   Returns:
     The exit code.
   """
+  _replace_closed_streams()
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     args = parser.parse_args(argv)
