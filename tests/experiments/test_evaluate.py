@@ -1,5 +1,6 @@
 """Any finished model on any clients: exact numbers, and whose numbers are not computed."""
 
+import os
 import pathlib
 import shutil
 
@@ -123,6 +124,21 @@ def test_noise_without_a_budget_is_private_too(tmp_path, data):
   folder = _write(tmp_path, update_noise_multiplier=1.0)
   with pytest.raises(ValueError, match="privacy.evaluate"):
     evaluate.evaluate(folder, "train")
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "flags.txt", "weights.npz", "rounds.csv"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_a_run_s_folder_is_refused_at_once(tmp_path, name, make):
+  folder = _write(tmp_path)
+  (folder / name).unlink(missing_ok=True)
+  make(folder / name)
+
+  def read():
+    run = finished_run.find(folder)
+    return run.weights, run.rounds, run.flags
+
+  with pytest.raises(ValueError, match=f"{name}, which is no file; expected|finished run"):
+    read()
 
 
 def test_command_repeats_the_run_s_numbers(lab):
