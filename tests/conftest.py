@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -36,6 +37,10 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
   # What TFF's own context has started ends when that is collected.
+  if "tensorflow_federated" in sys.modules:
+    from tff_superquantile.simulation import context
+
+    context.drop_default_context()
   gc.unfreeze()
   gc.collect()
 

@@ -16,12 +16,25 @@ from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
 
+MOST_ROUNDS = 10**9  # `calibrate` takes some ten seconds for so many.
+
 
 def whole(name: str, value: float) -> int:
   """Returns a flag's number as an int; raises a `ValueError` if it is not whole."""
   if not (math.isfinite(value) and value == int(value)):
     raise ValueError(f"Found --{name}={value:g}; expected a whole number.")
   return int(value)
+
+
+def rounds(value: float) -> int:
+  """Returns --num_rounds as an int; a `ValueError` if it is not whole or too large."""
+  found = whole("num_rounds", value)
+  if found > MOST_ROUNDS:
+    raise ValueError(
+      f"Found --num_rounds={value:g}; expected at most {MOST_ROUNDS:g}: no run has more, and their"
+      " accounting takes minutes to hours."
+    )
+  return found
 
 
 def optional_whole(name: str, value: Optional[float]) -> Optional[int]:
@@ -58,7 +71,7 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   target: dict[str, Any] = dict(
     population=args.population,
     clients_per_round=args.clients_per_round,
-    num_rounds=whole("num_rounds", args.num_rounds),
+    num_rounds=rounds(args.num_rounds),
     rho_ratio=args.rho_ratio,
     num_bins=optional_whole("num_bins", args.num_bins),
     sampling=_sampling(args),

@@ -44,7 +44,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   """
   if args.clip_norm is not None:
     checks.scale("--clip_norm", args.clip_norm)
-  num_rounds = asked.whole("num_rounds", args.num_rounds)
+  num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
   z_q, z_w, z_b = release.noise_multipliers

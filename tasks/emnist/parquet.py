@@ -72,8 +72,12 @@ def iterate(path: str) -> Iterator[writers.Writer]:
     pngs = table.flatten()["image.bytes"]
   except (OSError, ValueError, KeyError) as e:  # Arrow's errors are such ones.
     raise _not_femnist(path, "has columns that cannot be read") from e
-  if any(not isinstance(name, str) for name in names):
+  if table["writer_id"].null_count:
     raise _not_femnist(path, "has rows without a writer_id")
+  if np.issubdtype(names.dtype, np.integer):  # Numbers are names, too.
+    names = names.astype(str).astype(object)
+  if any(not isinstance(name, str) for name in names):
+    raise _not_femnist(path, "has a writer_id that is neither a text nor a whole number")
   for name, rows in writers.rows_of_each(names):
     levels = _decode(path, name, pngs.take(rows).to_pylist())
     is_paper_black = np.median(levels) < writers.LEVELS / 2

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 import dataclasses
 import json
-from typing import Any, Optional
+import math
+from typing import Any, Optional, Union
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 
 UNKNOWN = "rows of unknown categories"  # A remark on a feature of a later table ends so.
+_KINDS = ("number", "boolean", features_lib.CATEGORY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +82,54 @@ def from_text(text: str) -> Encoding:
   """
   try:
     return from_json(json.loads(text))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+  ) as error:
     raise ValueError(
-      f"Found that columns.json of the run cannot be read ({type(error).__name__}); expected it as"
-      " the run wrote it: bring it back, or train again."
+      f"Found that columns.json of the run cannot be read ({type(error).__name__}: {error});"
+      " expected it as the run wrote it: bring it back, or train again."
     ) from error
 
 
 def from_json(values: Mapping[str, Any]) -> Encoding:
-  """Makes an encoding of values of JSON."""
+  """Makes an encoding of values of JSON.
+
+  Raises:
+    ValueError: If numbers are not finite, a deviation is not positive, a name, class or category
+      comes twice or is no text, or a kind is unknown.
+  """
   features = [
     features_lib.Feature(**{**one, "categories": tuple(one["categories"])})
     for one in values["features"]
   ]
   label = labels_lib.Label(**{**values["label"], "classes": tuple(values["label"]["classes"])})
-  return Encoding(tuple(features), label, dict(values["dropped"]))
+  encoding = Encoding(tuple(features), label, dict(values["dropped"]))
+  _check(encoding)
+  return encoding
+
+
+def _check(encoding: Encoding) -> None:
+  """Raises a `ValueError` unless `fit` can have made the encoding: else a model's input is none."""
+  parts: tuple[Union[features_lib.Feature, labels_lib.Label], ...]
+  parts = (*encoding.features, encoding.label)
+  for one in parts:
+    numbers = (one.mean, one.std)
+    if any(isinstance(x, bool) or not isinstance(x, (int, float)) for x in numbers):
+      raise ValueError(f"mean and std of {one.name!r} are no numbers")
+    if not (all(map(math.isfinite, numbers)) and one.std > 0.0):
+      raise ValueError(f"mean {one.mean} and std {one.std} of {one.name!r}")
+  names = [*(feature.name for feature in encoding.features), encoding.label.name]
+  for texts in (names, encoding.label.classes, *(f.categories for f in encoding.features)):
+    if any(not isinstance(text, str) for text in texts) or len(set(texts)) < len(texts):
+      raise ValueError("a name, class or category comes twice or is no text")
+  for feature in encoding.features:
+    if feature.kind not in _KINDS or not isinstance(feature.has_missing, bool):
+      raise ValueError(f"kind {feature.kind!r} of {feature.name!r}")
 
 
 def fit(

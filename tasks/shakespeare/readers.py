@@ -71,15 +71,19 @@ def hdf5_paths(path: str) -> list[str]:
   return [path, test] if os.path.isfile(test) and not os.path.samefile(path, test) else [path]
 
 
-def _texts(path: str, role: str, group: Any) -> list[str]:
+def _texts(path: str, role: str, roles: h5py.Group) -> list[str]:
   """Returns the texts of a role of TFF's file."""
-  texts = group.get(_TEXTS) if isinstance(group, h5py.Group) else None
-  if not isinstance(texts, h5py.Dataset) or texts.ndim != 1 or texts.dtype.kind not in "SO":
-    raise ValueError(
-      f"{path}: role {role!r} has no list of texts named {_TEXTS}; expected TensorFlow Federated's"
-      f" HDF5: get {SOURCE} again."
-    )
-  return [bytes(text).decode("utf-8", "replace") for text in texts[:]]
+  try:
+    group = roles[role]
+    texts = group.get(_TEXTS) if isinstance(group, h5py.Group) else None
+    if isinstance(texts, h5py.Dataset) and texts.ndim == 1 and texts.dtype.kind in "SO":
+      return [bytes(text).decode("utf-8", "replace") for text in texts[:]]
+    reason = f"has no list of texts named {_TEXTS}"
+  except (OSError, KeyError, TypeError) as e:  # A link leads nowhere, or data are damaged.
+    reason = f"cannot be read ({' '.join(str(e.args[0] if e.args else e).split())})"
+  raise ValueError(
+    f"{path}: role {role!r} {reason}; expected TensorFlow Federated's HDF5: get {SOURCE} again."
+  )
 
 
 def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
@@ -102,7 +106,7 @@ def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
         text
         for path, file in opened.items()
         if role in file[_GROUP]
-        for text in _texts(path, role, file[_GROUP][role])
+        for text in _texts(path, role, file[_GROUP])
       ]
       yield role, *characters.cut(" ".join(texts))
 

@@ -208,3 +208,25 @@ def test_nohup_is_respected(tmp_path):
   finally:
     signal.signal(signal.SIGHUP, old)
   assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_closed_streams_go_nowhere(tmp_path, closed):
+  # What opens next gets no stream's number, and what is printed.
+  body = "f = open('new', 'w'); os.system('echo echoed; echo echoed >&2'); sys.stderr.isatty()"
+  script = tmp_path / "script.py"
+  script.write_text("import sys\n" + _SCRIPT.format(body))
+  shut = " ".join(f"{number}>&-" for number in closed)
+  ended = subprocess.run(
+    ["sh", "-c", f"exec {sys.executable} script.py {shut}"],
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    timeout=60,
+    check=False,
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert ended.stdout == ("" if 1 in closed else "begun\nechoed\n")
+  assert ended.stderr == ("" if 2 in closed else "echoed\n")
+  assert (tmp_path / "new").read_bytes() == b""

@@ -5,6 +5,8 @@ import pathlib
 import re
 import signal
 import subprocess
+import tempfile
+import time
 
 import commands
 import forks
@@ -177,3 +179,53 @@ def test_without_ray_a_sentence_says_what_to_install(lab):
 def test_no_cluster_at_an_address(with_ray, lab):
   result = lab.train("--num_rounds=1", *_RAY, "--ray_address=127.0.0.1:1", "--output_dir=nowhere")
   result.assert_fails_with_a_sentence(1, "no Ray cluster at '127.0.0.1:1'", "ray start --head")
+
+
+_CONNECTS = """
+import os, signal, stat, sys, threading
+import ray
+from tff_superquantile.experiments import cli
+from tff_superquantile.simulation.cluster import connection
+
+def main():
+  {}
+  connection.connect("local")
+  {}
+
+cli.run(main)
+"""
+# Before Ray starts and when it has: what is done, and the exit code.
+_ENDS = {
+  "end": ("", "", 0),
+  "killed": ("", "os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+  "failed": ("", "raise ValueError('no')", 1),
+  # The signal waits for Ray, which would else end the command as a failure, or be left.
+  "starting": (
+    "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()",
+    "threading.Event().wait(60)",
+    128 + signal.SIGTERM,
+  ),
+}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("end", _ENDS)
+def test_ray_on_this_machine_leaves_no_folder_and_nobody(with_ray, tmp_path, cache_dir, end):
+  before, after, code = _ENDS[end]
+  place = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # Sockets have short paths.
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("RAY_TMPDIR", str(place))
+    lab = commands.Lab(tmp_path, cache_dir)
+    command = lab.python("-c", _CONNECTS.format(before, after))
+  modes = []
+  command.wait_until(lambda: modes.extend(path.stat().st_mode & 0o777 for path in place.iterdir()))
+  while command.process.poll() is None:
+    modes.extend(path.stat().st_mode & 0o777 for path in place.iterdir())
+    command.look()
+    time.sleep(0.2)
+  result = command.wait()
+  assert result.code == code, result.err
+  assert set(modes) == {0o700}
+  assert not command.left_behind(_SECONDS_TO_END)
+  assert not list(place.iterdir())
+  place.rmdir()

@@ -230,6 +230,20 @@ def test_finished_runs_are_skipped(lab, quick):
   assert {path: (lab.folder / "quick" / path).stat().st_mtime_ns for path in before} == times
 
 
+def test_printed_commands_are_those_of_the_flags(lab, quick):
+  assert quick.code == 0
+  command = (*_QUICK, "--output_dir=quick", "--print_commands")
+  done = lab.sweep(*command)
+  assert (done.code, done.out) == (0, "") and "All runs are done" in done.err
+  # More rounds continue runs; other flags need another folder.
+  longer = lab.sweep(*command, "--num_rounds=7")
+  assert longer.code == 0 and longer.out.count("--num_rounds=7") == len(_METHODS)
+  other = lab.sweep(*command, "--client_learning_rate=0.07")
+  other.assert_refused("a run with other flags in quick/", "--client_learning_rate=", "0.07 here")
+  old = lab.sweep(*command, "--batch_size=3")
+  old.assert_refused("a run with other flags in quick/", "--batch_size=", "3 here")
+
+
 def test_the_log_of_a_run_at_work_is_kept(lab):
   run = lab.folder / "occupied" / "synthetic" / "fed_avg" / "seed_0"
   run.mkdir(parents=True)

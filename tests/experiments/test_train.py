@@ -455,6 +455,11 @@ _REFUSED_AT_ONCE = {
   "--num_rounds=0": ("num_rounds",),
   "--num_rounds=many": ("num_rounds", "many"),
   "--seed=-1": ("seed",),
+  "--num_rounds=99999999999999999999": ("num_rounds", "expected at most 1000000: ", "seven digits"),
+  "--local_epochs=999999999": ("local_epochs", "expected at most 1000000: ", "interrupted"),
+  "--seed=100000000000000000000": ("seed", "expected at most 9223372036854775807: ", "63 bits"),
+  "--batch_size=4294967296": ("batch_size", "expected at most 2147483647: ", "32 bits"),
+  "--output_dir=": ("output_dir", "Found no folder", "name it"),
   "--no_such_flag=1": ("no_such_flag",),
   "--flagfile=no_such_file": ("no_such_file",),
 }

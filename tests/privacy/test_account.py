@@ -192,6 +192,7 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--population=-1"), "Found population = -1"),
     ((*_SPEND, "--num_rounds=2.5"), "Found --num_rounds=2.5; expected a whole number"),
     ((*_SPEND, "--num_rounds=inf"), "expected a whole number"),
+    ((*_SPEND, "--num_rounds=1e10"), "Found --num_rounds=1e+10; expected at most 1e+09: no run"),
     ((*_SPEND, "--num_rounds=-1"), "Found num_rounds = -1"),
     ((*_SPEND, "--update_noise_multiplier=-2"), "Found update_noise_multiplier = -2"),
     ((*_SPEND, "--threshold_noise_multiplier=0"), "Found threshold_noise_multiplier = 0"),

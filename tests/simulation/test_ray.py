@@ -25,6 +25,7 @@ from tff_superquantile.doctor import command
 from tff_superquantile.doctor import report
 from tff_superquantile.doctor import runtime
 from tff_superquantile.doctor import trials
+from tff_superquantile.simulation import child
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context as context_lib
 from tff_superquantile.simulation import engine
@@ -191,6 +192,32 @@ def test_no_worker_is_sent_the_server_s_noise(name, on_ray, files, monkeypatch):
     state = process.next(state, rounds.cohort(files, range(20), round_num)).state
   assert len(sent) >= 1 + 2 * (1 + 3)  # The computation, and a common part and three blocks.
   assert not [secret for secret in secrets for content in sent if secret in content]
+
+
+def _listening():
+  """{(process, address)} of the sockets at which this process and its descendants listen."""
+  found = set()
+  for pid in (os.getpid(), *(pid for pid, _ in child.descendants(os.getpid()))):
+    inodes = set()
+    with contextlib.suppress(OSError):
+      for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+          inodes.add(os.readlink(path).removeprefix("socket:[").rstrip("]"))
+      for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+          fields = line.split()
+          if fields[3] == "0A" and fields[9] in inodes:  # It listens, and is of this process.
+            found.add((pid, fields[1].partition(":")[0]))
+  return found
+
+
+def test_ray_listens_at_the_loopback_alone(on_ray):
+  assert len(on_ray.hosts()) == 2
+  # 127.0.0.1, ::ffff:127.0.0.1 and ::1, as the kernel writes them.
+  loopbacks = ("0100007F", "0000000000000000FFFF00000100007F", "0" * 24 + "01000000")
+  found = _listening()
+  assert len({pid for pid, _ in found}) >= 5  # This one, the server of Ray's, its node, workers.
+  assert {address for _, address in found} <= set(loopbacks)
 
 
 def test_fewer_clients_than_blocks_and_none(on_ray, exact, files):

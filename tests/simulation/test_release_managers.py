@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import pathlib
+import resource
 
 import numpy as np
 import pytest
@@ -135,3 +136,18 @@ def test_scalars_are_those_of_tff(tmp_path):
   found, expected = (_scalars(tmp_path / name) for name in ("ours", "tffs"))
   assert len(found) == 9
   np.testing.assert_equal(found, expected)
+
+
+def test_events_that_cannot_be_written_are_an_error_of_the_round(tmp_path, capsys):
+  manager = release_managers.ScalarReleaseManager(tmp_path / "events")
+  (path,) = (tmp_path / "events").iterdir()
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, old[1]))
+  try:
+    with pytest.raises(OSError, match="File too large") as caught:
+      _release(manager, (0, {"a": 1.0}))
+    manager.close()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+  assert caught.value.filename == str(path)
+  assert not any(capsys.readouterr())

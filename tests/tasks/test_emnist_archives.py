@@ -116,8 +116,9 @@ def test_broken_parquet_files(tmp_path):
     row = {name: value for name, value in {**row, **changes}.items() if value != "left out"}
     pyarrow_parquet.write_table(pa.Table.from_pylist([row]), path)
 
-  write()
-  assert [writer for writer, *_ in readers.iterate_file(str(path))] == ["f1"]
+  for name, found in (("f1", "f1"), (3, "3")):
+    write(writer_id=name)
+    assert [writer for writer, *_ in readers.iterate_file(str(path))] == [found]
   for changes, message in (
     (dict(character="left out"), "no columns ['character']"),
     (dict(image=dict(bytes=b"no PNG", path="")), "writer 'f1'"),
@@ -125,8 +126,8 @@ def test_broken_parquet_files(tmp_path):
     (dict(image=b"no structure"), "cannot be read"),
     (dict(character=62), "labels that are not integers in 0..61"),
     (dict(character="A"), "labels that are not integers in 0..61"),
-    (dict(writer_id=None), "writer_id"),
-    (dict(writer_id=3), "writer_id"),
+    (dict(writer_id=None), "rows without a writer_id"),
+    (dict(writer_id=3.5), "neither a text nor a whole number"),
   ):
     write(**changes)
     with pytest.raises(ValueError, match=message.replace("[", "\\[")) as error:

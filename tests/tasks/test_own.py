@@ -1,6 +1,9 @@
 """A table of the user's own, against what pandas and numpy make of it."""
 
+import functools
 import gzip
+import json
+import math
 import re
 
 import numpy as np
@@ -12,6 +15,7 @@ import tasks
 from tasks import models
 from tasks import task
 from tasks.own import conversion
+from tasks.own import encoding
 from tasks.own import features
 from tasks.own import table as table_lib
 
@@ -269,6 +273,39 @@ def test_later_tables_that_do_not_fit_are_refused(ask, table, change, changes, s
   columns = ask()[0].columns
   with pytest.raises(ValueError, match=said) as caught:
     ask(change(_later(table)), "later.csv", **{"columns": columns, **changes})
+  assert "\n" not in str(caught.value)
+
+
+def _twice(values):
+  return [*values, values[0]]
+
+
+@pytest.mark.parametrize(
+  "place, change, said",
+  [
+    (("features", 0, "mean"), lambda x: math.nan, "mean nan and std .* of 'age'"),
+    (("features", 0, "std"), lambda x: math.inf, "std inf of 'age'"),
+    (("features", 0, "std"), lambda x: 0.0, "std 0.0 of 'age'"),
+    (("features", 0, "std"), lambda x: 10**400, "OverflowError"),
+    (("features", 0, "mean"), lambda x: "1", "no numbers"),
+    (("features", 0, "kind"), lambda x: "text", "kind 'text' of 'age'"),
+    (("features",), _twice, "comes twice"),
+    (("features", 2, "categories"), _twice, "comes twice"),
+    (("label", "classes"), _twice, "comes twice"),
+    (("label", "std"), lambda x: -1.0, "std -1.0 of 'outcome'"),
+  ],
+)
+def test_columns_that_no_run_has_written_are_refused(ask, place, change, said):
+  text = ask()[0].columns
+  assert encoding.from_text(text).to_text() == text
+  values = json.loads(text)
+  assert values["features"][0]["name"] == "age" and values["features"][2]["categories"]
+  *where, last = place
+  inner = functools.reduce(lambda inner, key: inner[key], where, values)
+  inner[last] = change(inner[last])
+  with pytest.raises(ValueError, match=said) as caught:
+    encoding.from_text(json.dumps(values))
+  assert str(caught.value).startswith("Found that columns.json of the run cannot be read (")
   assert "\n" not in str(caught.value)
 
 

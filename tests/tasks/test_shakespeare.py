@@ -148,6 +148,10 @@ def test_broken_hdf5_files(tmp_path):
     file.create_dataset("examples/A/pixels", data=[1, 2])
   assert_wrong("role 'A'", "no list of texts")
   assert data.check_data_dir(str(path)).found.startswith("holds Shakespeare")
+  for place in ("examples/A", "examples/A/snippets"):  # Links that lead nowhere.
+    with h5py.File(path, "w") as file:
+      file[place] = h5py.ExternalLink("gone.h5", "/texts")
+    assert_wrong("role 'A'")
 
 
 def test_missing_data_are_named(tmp_path):

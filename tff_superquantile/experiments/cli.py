@@ -5,6 +5,7 @@ import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -33,12 +34,18 @@ def starting_tensorflow() -> Iterator[None]:
   If absl has begun already, TensorFlow would also count its GPUs here. That call comes before
   TensorFlow is eager, and afterwards Keras takes itself to be in TensorFlow 1 within functions. So
   the call is left out.
+
+  TFF's default context, which importing TFF makes, ends before its modules do: it would else fail
+  to, and say so under the result of a command that has ended well.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
   call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
+    if "tensorflow_federated" in sys.modules:
+      # Importing it sees to the end of the default context.
+      importlib.import_module("tff_superquantile.simulation.context")
   finally:
     app.call_after_init = call_after_init
     gc.freeze()
@@ -48,6 +55,22 @@ def starting_tensorflow() -> Iterator[None]:
 def fail(message: str, code: int) -> NoReturn:
   print(f"Error: {message}", file=sys.stderr, flush=True)
   sys.exit(code)
+
+
+def _replace_closed_streams() -> None:
+  """Has output go nowhere that was closed by who started the command (`>&-`).
+
+  Python then has None in its place, and the next file that opens would get the stream's number, and
+  what libraries print.
+  """
+  for number, name in ((1, "stdout"), (2, "stderr")):
+    if getattr(sys, name) is None:
+      descriptor = os.open(os.devnull, os.O_WRONLY)
+      if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+      os.set_inheritable(number, True)
+      setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
 def _drop_unwritable_output() -> None:
@@ -115,6 +138,7 @@ def run(main: Callable[[], None]) -> None:
     main: The command. A `ValueError` that this project raises is the user's mistake: its message is
       shown, not a traceback. `failures` describes other errors.
   """
+  _replace_closed_streams()
   # This comes before anything imports TensorFlow, here or in a child process.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -154,6 +178,7 @@ def run_parser(
   Returns:
     The exit code.
   """
+  _replace_closed_streams()
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     args = parser.parse_args(argv)

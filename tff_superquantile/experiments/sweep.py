@@ -134,8 +134,10 @@ def plan() -> list[tuning.Settings]:
 
 
 def _is_left(config: run_config.RunConfig) -> bool:
-  """Returns whether a run has neither finished nor diverged."""
+  """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
   run, wanted = run_folder.of_config(config), config.num_rounds
+  if run.flags:  # What is None here, the task has decided there.
+    run_config.check_same(run.path, run.flags, config, run_config.names())
   is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
   return not run.diverged and (not run.finished or is_shorter)
 
@@ -214,8 +216,7 @@ def _key(settings: tuning.Settings) -> str:
 
 
 def main() -> None:
-  planned = plan()
-  preset = _preset()
+  planned, preset = plan(), _preset()
   first = run_config.RunConfig(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
   if preset.describes_data and not _PRINT_COMMANDS.value:

@@ -38,6 +38,9 @@ def _define() -> None:
       flags.DEFINE_string(field.name, field.default, description)
     else:
       define[kind](field.name, field.default, description, lower_bound=field.metadata["least"])
+  flags.register_validator(
+    "output_dir", bool, message="Found no folder; expected one: name it, or . for this one"
+  )
 
 
 _define()

@@ -138,7 +138,7 @@ def set_simulation_context(
 
 
 @atexit.register  # Before `close`, so that it is called after it.
-def _drop_default_context() -> None:
+def drop_default_context() -> None:
   """Lets TFF's context go while there are still the modules that it needs for its end."""
   tff.framework.set_default_context(cohort_engine.CohortContext(None, 1))
 

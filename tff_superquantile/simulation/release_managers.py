@@ -8,10 +8,13 @@ reads the whole file in each round, which makes a run's time grow with the squar
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+import contextlib
 import csv
 import io
+import itertools
 import os
 import pathlib
+import socket
 import time
 from typing import Any
 import weakref
@@ -19,10 +22,12 @@ import weakref
 from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.plugins.scalar import summary as scalar_summary
-from tensorboard.summary.writer import event_file_writer
+from tensorboard.summary.writer import record_writer
 import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
+
+_counter = itertools.count()
 
 
 class RowReleaseManager(tff.program.ReleaseManager):
@@ -157,14 +162,33 @@ class RowReleaseManager(tff.program.ReleaseManager):
     return True
 
 
+def _close(writer: record_writer.RecordWriter) -> None:
+  with contextlib.suppress(OSError):  # What could not be written has been an error already.
+    writer.close()
+
+
 class ScalarReleaseManager(tff.program.ReleaseManager):
-  """Writes the numbers of a round for TensorBoard, all in one record."""
+  """Writes the numbers of a round for TensorBoard, all in one record.
+
+  It writes in the caller's thread, whose error a full disk is then: TensorBoard's own writer has a
+  thread for it, which would end with a traceback.
+  """
 
   def __init__(self, folder: str | os.PathLike):
+    os.makedirs(folder, exist_ok=True)
+    place = f"{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
+    self._path = os.path.join(folder, f"events.out.tfevents.{place}")
     # Not TensorFlow's: of each eager tensor, TensorFlow 2.14 on Python 3.11 loses 16 bytes.
-    self._writer = event_file_writer.EventFileWriter(os.fspath(folder))
+    with atomic_files.naming(self._path):
+      self._writer = record_writer.RecordWriter(open(self._path, "wb"))
     # To be called at the end; else it is when nobody holds this any more.
-    self.close = weakref.finalize(self, self._writer.close)
+    self.close = weakref.finalize(self, _close, self._writer)
+    self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+  def _write(self, event: event_pb2.Event) -> None:
+    with atomic_files.naming(self._path):
+      self._writer.write(event.SerializeToString())
+      self._writer.flush()
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """Writes the scalars of a round.
@@ -176,4 +200,4 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
     summary = summary_pb2.Summary()
     for name in sorted(value):
       summary.MergeFrom(scalar_summary.scalar_pb(name, value[name]))
-    self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=key, summary=summary))
+    self._write(event_pb2.Event(wall_time=time.time(), step=key, summary=summary))

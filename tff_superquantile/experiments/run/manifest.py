@@ -25,7 +25,9 @@ _VERSIONS_OF = (
 
 def _git_revision() -> str:
   source = pathlib.Path(__file__).resolve().parent
-  command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40"]
+  # Without the index's lock, which a run that is killed would leave.
+  command = ["git", "--no-optional-locks", "-C", str(source)]
+  command += ["describe", "--always", "--dirty", "--abbrev=40"]
   try:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
   except (OSError, subprocess.CalledProcessError):

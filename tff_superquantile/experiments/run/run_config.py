@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
+import os
 import typing
 from typing import Any, Optional, Union
 
@@ -65,6 +66,15 @@ def _flag(
   """
   metadata = {"help": description, "choices": choices, "least": least, "word": word}
   return dataclasses.field(default=default, metadata=metadata)
+
+
+# The largest whole numbers, and why none is larger.
+_MOST_OF_OTHERS = (2**31 - 1, "TensorFlow counts in 32 bits")
+_MOST: Mapping[str, tuple[int, str]] = {
+  "num_rounds": (10**6, "no run has so many, and files of rounds sort by seven digits"),
+  "local_epochs": (10**6, "a client's work of a round cannot be interrupted"),
+  "seed": (2**63 - 1, "seeds have 63 bits"),
+}
 
 
 def _parameters_of_methods() -> type:
@@ -508,6 +518,9 @@ class RunConfig(_ParametersOfMethods):
         raise ValueError(f"Found {field.name} = {value!r}; expected one of {', '.join(choices)}.")
       if least is not None and not value >= least:  # This refuses NaN, too.
         raise ValueError(f"Found {field.name} = {value}; expected at least {least}.")
+      most, reason = _MOST.get(field.name, _MOST_OF_OTHERS)
+      if isinstance(value, int) and value > most:
+        raise ValueError(f"Found {field.name} = {value}; expected at most {most}: {reason}.")
 
   @property
   def is_private(self) -> bool:
@@ -605,3 +618,15 @@ def differences(
     for name in sorted(set(found) | set(wanted))
     if found.get(name) != wanted.get(name) and name not in incidental
   ]
+
+
+def check_same(
+  folder: os.PathLike, found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
+) -> None:
+  """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
+  different = differences(found, config, followed)
+  if different:
+    raise ValueError(
+      f"Found a run with other flags in {os.fspath(folder)} ({'; '.join(different)}); choose"
+      " another --output_dir or --run_name, or remove that folder."
+    )

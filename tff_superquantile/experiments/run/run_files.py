@@ -134,6 +134,15 @@ def write_weights(path: str | os.PathLike, weights: Any, **numbers: float) -> No
   atomic_files.write(path, buffer.getvalue())
 
 
+def check_file(path: pathlib.Path) -> None:
+  """Raises a `ValueError` if there is no file but, say, a pipe, which is read for ever."""
+  if path.exists() and not path.is_file():
+    raise ValueError(
+      f"Found {path}, which is no file; expected the file of a run: remove it, or bring the file"
+      " back."
+    )
+
+
 def read_weights(path: pathlib.Path) -> Weights | None:
   """Reads the file of `write_weights`.
 
@@ -146,6 +155,7 @@ def read_weights(path: pathlib.Path) -> Weights | None:
   Raises:
     ValueError: If the file is damaged.
   """
+  check_file(path)
   try:
     with np.load(path) as arrays:
       return Weights(
@@ -166,6 +176,7 @@ def read_weights(path: pathlib.Path) -> Weights | None:
 def read_text(path: pathlib.Path) -> str:
   """Returns the content of a text file; an empty text where there is no file."""
   try:
+    check_file(path)
     with open(path, encoding="utf-8", errors="replace", newline="") as stream:
       return stream.read()
   except FileNotFoundError:

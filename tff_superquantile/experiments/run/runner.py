@@ -43,20 +43,6 @@ class _ShowOnBar(tff.program.ReleaseManager):
     self._bar.show(value, key)
 
 
-def _check_same_flags(
-  folder: pathlib.Path, config: run_config.RunConfig, found: Mapping[str, str]
-) -> None:
-  """Refuses to continue a run that had other flags."""
-  # These follow from the budget and the clients, and are not known yet.
-  followed = private.CALIBRATED if config.is_private else ()
-  different = run_config.differences(found, config, followed)
-  if different:
-    raise ValueError(
-      f"Found a run with other flags in {folder} ({'; '.join(different)}); choose another"
-      " --output_dir or --run_name, or remove that folder."
-    )
-
-
 def train(config: run_config.RunConfig) -> run_folder.Run:
   """Carries out a run, or the rest of it.
 
@@ -85,7 +71,9 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       if config.engine == "ray" and config.num_blocks is None and "num_blocks" in earlier.flags:
         # There may be other workers now.
         config = dataclasses.replace(config, num_blocks=int(earlier.flags["num_blocks"]))
-      _check_same_flags(folder, config, earlier.flags)
+      # These follow from the budget and the clients, and are not known yet.
+      followed = private.CALIBRATED if config.is_private else ()
+      run_config.check_same(folder, earlier.flags, config, followed)
       if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
         tracking.Tracking(config, folder).finish()

@@ -1,13 +1,7 @@
 """A TFF context whose cohorts are computed by Ray's actors, a block of clients each."""
 
-from collections.abc import Iterator, Sequence
-import contextlib
+from collections.abc import Sequence
 import hashlib
-import logging
-import os
-import signal
-import socket
-import threading
 from typing import Any, Optional
 import weakref
 
@@ -16,7 +10,7 @@ import ray
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation import limits
+from tff_superquantile.simulation.cluster import connection
 from tff_superquantile.simulation.cluster import errors
 from tff_superquantile.simulation.cluster import pool
 from tff_superquantile.simulation.cluster import worker
@@ -25,7 +19,6 @@ from tff_superquantile.simulation.engine import program as program_lib
 from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine import values
 
-_SECONDS_TO_CONNECT = 10.0
 _SECONDS_TO_FETCH = 10.0  # From a machine whose worker does not answer.
 
 
@@ -131,7 +124,7 @@ class RayContext(cohort_context.CohortContext):
       ClusterError: If there is no cluster, or a worker does not start, or has other versions.
     """
     super().__init__(None, parallel, max_bytes)
-    _connect(address)
+    connection.connect(address)
     cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     num_workers = sum(number // threads_per_worker for number in cores)
     if num_workers < 1:
@@ -207,42 +200,3 @@ class RayContext(cohort_context.CohortContext):
       self._serialized[key] = hashlib.sha256(text).digest(), ray.put(text)
       weakref.finalize(comp, self._serialized.pop, key, None)
     return self._serialized[key]
-
-
-@contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
-  """Silences the process but for Python's errors: Ray says which level of messages it was given."""
-  own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-  try:
-    os.dup2(nowhere, 2)
-    yield
-  finally:
-    os.dup2(own, 2)
-    os.close(own)
-    os.close(nowhere)
-
-
-def _connect(address: str) -> None:
-  """Connects to Ray, unless this process is connected."""
-  if ray.is_initialized():
-    return
-  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Nothing is told to anybody.
-  os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Its logs are in files, too.
-  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # It would warn of a change.
-  options: dict[str, Any] = {}
-  handler = signal.getsignal(signal.SIGTERM)
-  if address == "local":
-    options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
-  host, _, port = address.rpartition(":")
-  try:
-    if host:  # Ray itself would try for minutes.
-      socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT).close()
-    with _without_stderr():
-      ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-  except (OSError, RuntimeError, ValueError) as error:
-    raise errors.ClusterError(
-      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
-      " --ray_address=local."
-    ) from None
-  if handler != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the command's.
