@@ -74,6 +74,7 @@ _MOST: Mapping[str, tuple[int, str]] = {
   "num_rounds": (10**6, "no run has so many, and files of rounds sort by seven digits"),
   "local_epochs": (10**6, "a client's work of a round cannot be interrupted"),
   "seed": (2**63 - 1, "seeds have 63 bits"),
+  "num_bins": (2**16, "a client sends two numbers a bin"),
 }
 
 
