@@ -102,6 +102,11 @@ def read(folder: pathlib.Path, has_begun: bool) -> Results:
 
 def read_text(folder: pathlib.Path, name: str) -> str:
   """Returns the content of a file without which a folder is not that of a private run."""
+  if (folder / name).exists() and not (folder / name).is_file():  # A pipe is read for ever.
+    raise ValueError(
+      f"Found {name}, which is no file, in {os.fspath(folder)!r}; expected the folder of a private"
+      " run."
+    )
   try:
     with open(folder / name, encoding="utf-8", errors="replace", newline="") as stream:
       return stream.read()

@@ -8,9 +8,11 @@ import finished_runs
 import numpy as np
 import pytest
 
+from privacy import audit
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results" / "synthetic"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
@@ -139,6 +141,28 @@ def test_what_is_no_file_in_a_run_s_folder_is_refused_at_once(tmp_path, name, ma
 
   with pytest.raises(ValueError, match=f"{name}, which is no file; expected|finished run"):
     read()
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused_at_once(tmp_path):
+  os.mkfifo(tmp_path / "lock")
+  with pytest.raises(ValueError, match="lock, which is no file"), run_folder.lock(tmp_path):
+    pass
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "flags.txt"])
+def test_an_audit_does_not_wait_for_pipes(tmp_path, name):
+  folder = tmp_path / shutil.copytree(_KEPT / _TREE / "seed_0", tmp_path / "seed_0")
+  (folder / name).unlink()
+  os.mkfifo(folder / name)
+  with pytest.raises(ValueError, match=f"Found {name}, which is no file"):
+    audit.audit_folder(folder)
+
+
+def test_a_table_that_is_none_is_named(tmp_path):
+  path = tmp_path / "test_clients.csv"
+  path.write_bytes(b"client_id,error\n1,0.5\rx\xff\n")
+  with pytest.raises(ValueError, match=f"Found that {path} is damaged .*bring the file back"):
+    run_files.read_columns(path, is_whole=True)
 
 
 def test_command_repeats_the_run_s_numbers(lab):

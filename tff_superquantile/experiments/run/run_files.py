@@ -86,12 +86,21 @@ def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]
 
   Returns:
     Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
+
+  Raises:
+    ValueError: If it is no CSV file.
   """
   # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
   text = read_text(path).replace("\0", "")
   if not is_whole:
     text = text[: text.rfind("\n") + 1]
-  header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
+  try:
+    header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
+  except csv.Error as error:
+    raise ValueError(
+      f"Found that {path} is damaged ({str(error).partition(' - ')[0]}); expected a run's table:"
+      " bring the file back, or remove the run's folder."
+    ) from error
   rows = [row for row in rows if len(row) == len(header)]
   columns = {}
   for index, column in enumerate(header):

@@ -53,8 +53,9 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
     folder: The folder, which exists.
 
   Raises:
-    ValueError: If another process is at work in it.
+    ValueError: If another process is at work in it, or its file for that is none.
   """
+  run_files.check_file(folder / "lock")
   with open(folder / "lock", "w") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
