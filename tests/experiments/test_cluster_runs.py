@@ -227,5 +227,8 @@ def test_ray_on_this_machine_leaves_no_folder_and_nobody(with_ray, tmp_path, cac
   assert result.code == code, result.err
   assert set(modes) == {0o700}
   assert not command.left_behind(_SECONDS_TO_END)
+  end = time.monotonic() + _SECONDS_TO_END
+  while list(place.iterdir()) and time.monotonic() < end:  # Who removes it is nobody's child then.
+    time.sleep(0.1)
   assert not list(place.iterdir())
   place.rmdir()

@@ -31,17 +31,17 @@ _MOST_OF_A_SOCKET = 107 - len(
   "/ray_12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/raylet.1"
 )
 
-# Removes a folder when its starter ends, in whatever way. Those that write there end soon after.
+# Removes a folder when its starter ends, in whatever way. Those that write there end some time
+# after, and may make it anew: it is done when it has stayed away for a while.
 _REMOVE = """
 import os, shutil, signal, sys, time
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
   signal.signal(getattr(signal, name), signal.SIG_IGN)
 orderly = os.read(0, 1)
-end = time.monotonic() + 10.0
-while time.monotonic() < end:
+end, away = time.monotonic() + 60.0, 0
+while time.monotonic() < end and away < (1 if orderly else 30):
+  away = 0 if os.path.exists(sys.argv[1]) else away + 1
   shutil.rmtree(sys.argv[1], ignore_errors=True)
-  if orderly and not os.path.exists(sys.argv[1]):
-    break
   time.sleep(0.1)
 """
 
