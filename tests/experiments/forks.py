@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -57,7 +58,10 @@ class Fork:
       return None
 
   def poll(self):
-    self.returncode = self._answer("code")
+    if self.returncode is None:
+      self.returncode = self._answer("code")
+      if self.returncode is not None:
+        shutil.rmtree(self._answers)
     return self.returncode
 
   def wait(self, timeout=None):
