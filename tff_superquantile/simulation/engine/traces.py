@@ -59,10 +59,11 @@ class CohortFunction:
     key: Optional[reading.Key] = None
     reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
-    if not all(source.is_fixed for source in sources):
+    # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
+    if not all(source.is_fixed for source in sources) or (
+      self._looks_again and any(source.is_shuffled for source in sources)
+    ):
       key = reading.LIVE
-    elif self._looks_again and any(source.is_shuffled for source in sources):
-      key = reading.LIVE  # The second look sees another order.
     elif self._reader is not None:
       compiled = self._functions if self._can_compile else None
       reads, key = self._store.read(self._reader, arrays, compiled)
