@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import difflib
-from typing import Any, Optional
+from typing import Any
 
 from tff_superquantile.simulation import limits
 
@@ -59,7 +59,7 @@ class Entry:
   module: str
   options: dict[str, Any]
   work: str = FED_AVG
-  peer: Optional[str] = None
+  peer: str | None = None
 
 
 # pfl-research's guide to fast simulations wants a process for each device. Measured on 2 cores,

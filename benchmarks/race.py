@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import time
-from typing import Any, Optional
+from typing import Any
 
 import tqdm
 
@@ -54,7 +54,7 @@ class Record:
   first_weights: str = ""
   last_weights: str = ""
   load: float = 0.0
-  error: Optional[str] = None
+  error: str | None = None
 
 
 class ContenderProcess:

@@ -1,7 +1,7 @@
 """Shows the measured rounds as a table or as JSON, and compares them with the targets."""
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _RECORD_FACTS = (
 )
 
 
-def _format_ratio(row: results.Row, to: Optional[results.Row]) -> str:
+def _format_ratio(row: results.Row, to: results.Row | None) -> str:
   if to is None:
     return "-"
   value = results.ratio(row, to)
@@ -114,7 +114,7 @@ def _row_to_json(row: results.Row) -> dict[str, Any]:
   )
 
 
-def _finite(value: Optional[float]) -> Optional[float]:
+def _finite(value: float | None) -> float | None:
   return value if value is not None and np.isfinite(value) else None
 
 
@@ -141,7 +141,7 @@ _MAX_MEMORY_GROWTH = 1.05
 _MEMORY_ROUNDS = (50, 500)
 
 
-def _verdict(what: str, found: Optional[float], wanted: float) -> str:
+def _verdict(what: str, found: float | None, wanted: float) -> str:
   if found is None:
     return f"  {what:78}  at most {wanted:5.3f}            not measured"
   verdict = "reached" if found <= wanted else "NOT reached"

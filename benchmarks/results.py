@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
@@ -35,8 +34,8 @@ class Row:
 
   record: race.Record
   seconds: np.ndarray
-  first_distance: Optional[float] = None
-  last_distance: Optional[float] = None
+  first_distance: float | None = None
+  last_distance: float | None = None
   is_reference: bool = False
   is_void: bool = False
 
@@ -71,7 +70,7 @@ class Table:
   warm_up: int
   rows: Sequence[Row]
 
-  def row(self, name: str) -> Optional[Row]:
+  def row(self, name: str) -> Row | None:
     """Returns the row of that name, if it is there and counts."""
     found = [row for row in self.rows if row.record.entry.name == name and row.counts]
     return found[0] if found else None
@@ -81,7 +80,7 @@ class Table:
     """The largest load of the machine meanwhile."""
     return max((row.record.load for row in self.rows), default=0.0)
 
-  def fastest_peer(self) -> Optional[Row]:
+  def fastest_peer(self) -> Row | None:
     """Returns the peer whose median is the smallest, of those that count."""
     peers = [row for row in self.rows if row.record.entry.peer and row.counts]
     return min(peers, key=lambda row: row.median) if peers else None

@@ -24,7 +24,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from typing import Optional
 
 from absl import flags
 
@@ -110,7 +109,7 @@ def _python_path() -> str:
 
 def _run(
   entries: Sequence[lineup.Entry],
-  pythons: Mapping[Optional[str], str],
+  pythons: Mapping[str | None, str],
   task: str,
   clients_per_round: int,
 ) -> results.Table:
@@ -155,7 +154,7 @@ def _check_flags() -> list[int]:
 def _compare() -> None:
   sizes = _check_flags()
   entries = lineup.choose(_CONTENDERS.value, _PEERS.value, _THETA.value)
-  pythons: dict[Optional[str], str] = {None: sys.executable}
+  pythons: dict[str | None, str] = {None: sys.executable}
   for peer in dict.fromkeys(entry.peer for entry in entries if entry.peer):
     pythons[peer] = environments.python_of(peer, _PEERS_DIR.value)
   print(f"{platform.machine()}, {limits.num_cores()} cores, theta = {_THETA.value:g}")

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import os
 import pathlib
 import sys
-from typing import Optional, Union
 
 if not __package__:
   # As a script it finds the package from any directory, and not its modules by themselves.
@@ -35,11 +34,11 @@ USAGE_ERROR = 2
 _INTERRUPTED = 130
 
 
-def _run(argv: Optional[Sequence[str]]) -> tuple[str, int]:
+def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   """Returns the text to print, and the exit code."""
   args = flags.make_parser().parse_args(argv)
   code = SUCCESS
-  answer: Union[answers.AuditAnswer, answers.BudgetAnswer]
+  answer: answers.AuditAnswer | answers.BudgetAnswer
   if args.command == "audit":
     found = audit.audit_folder(args.folder)
     answer = answers.AuditAnswer.of(found, os.fspath(args.folder))
@@ -49,7 +48,7 @@ def _run(argv: Optional[Sequence[str]]) -> tuple[str, int]:
   return answer.to_json() if args.json else answer.to_text(), code
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command.
 
   Args:

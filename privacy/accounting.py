@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Optional
 
 from dp_accounting import rdp
 
@@ -57,7 +56,7 @@ def default_delta(population: int) -> float:
   return min(1e-5, checks.whole("population", population, 1) ** -1.1)
 
 
-def delta_warning(delta: float, population: int) -> Optional[str]:
+def delta_warning(delta: float, population: int) -> str | None:
   """Returns a warning about a delta that is too large for a population.
 
   Args:
@@ -96,7 +95,7 @@ class Spent:
   delta: float
   num_rounds: int
   accountant: str
-  rdp_order: Optional[float] = None
+  rdp_order: float | None = None
   tail_probability: float = 0.0
 
 
@@ -298,7 +297,7 @@ def epsilon(
 
 def epsilon_or_none(
   release: releases.Release, num_rounds: int, delta: float, accountant: str
-) -> Optional[float]:
+) -> float | None:
   """Returns `epsilon` by one accountant, beside another's; None where it has no answer."""
   try:
     return epsilon(release, num_rounds, delta, accountant).epsilon

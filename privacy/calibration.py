@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-from typing import Optional
 
 import numpy as np
 from scipy import optimize
@@ -30,8 +29,8 @@ _LARGE_EXCESS = 700.0
 
 
 def split_noise(
-  effective_noise_multiplier: float, rho_ratio: Optional[float]
-) -> tuple[Optional[float], Optional[float]]:
+  effective_noise_multiplier: float, rho_ratio: float | None
+) -> tuple[float | None, float | None]:
   """Divides a round's budget between threshold and weights.
 
   Args:
@@ -55,7 +54,7 @@ def split_noise(
 
 
 def tree_for(
-  release: releases.Release, num_bins: int, scale: Optional[int] = None
+  release: releases.Release, num_bins: int, scale: int | None = None
 ) -> tree_mechanism.TreeMechanism:
   """Builds the histogram that delivers a release's threshold noise.
 
@@ -111,10 +110,10 @@ def sum_for(
 def complete(
   release: releases.Release,
   *,
-  num_bins: Optional[int] = None,
+  num_bins: int | None = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
-  num_parameters: Optional[int] = None,
+  num_parameters: int | None = None,
 ) -> releases.Release:
   """Adds the parameters of the sums to which clients add noise to a release.
 
@@ -151,19 +150,19 @@ def calibrate(
   population: int,
   clients_per_round: float,
   num_rounds: int,
-  rho_ratio: Optional[float],
+  rho_ratio: float | None,
   sampling: str = releases.POISSON,
   accountant: str = accounting.TIGHTEST,
   threshold_kind: str = releases.TREE,
   relation: str = releases.ZERO_OUT,
   protocol: str = shares.COMPLEMENT,
-  contacted: Optional[float] = None,
+  contacted: float | None = None,
   weighted_updates: bool = False,
-  clip_rho_ratio: Optional[float] = None,
-  num_bins: Optional[int] = None,
+  clip_rho_ratio: float | None = None,
+  num_bins: int | None = None,
   distributed_updates: bool = False,
   clip_norm: float = 1.0,
-  num_parameters: Optional[int] = None,
+  num_parameters: int | None = None,
 ) -> releases.Release:
   """Finds the least noise with which a run stays within a privacy budget.
 
@@ -245,7 +244,7 @@ def calibrate(
 
   def excess(log_z: float) -> float:
     """Returns log(cost / epsilon); a large number where too little noise has no answer."""
-    found: Optional[float] = None
+    found: float | None = None
     if accountant != accounting.RDP:
       # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):

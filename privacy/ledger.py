@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import sys
-from typing import Any, Optional, TypedDict
+from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
@@ -38,7 +38,7 @@ ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
 class Claim(TypedDict):
   """The claim of a run: `epsilon` of the whole run, None if it has no limit, and `delta`."""
 
-  epsilon: Optional[float]
+  epsilon: float | None
   delta: float
 
 
@@ -67,11 +67,11 @@ class Ledger:
   accounting: str
   claim: Claim
   release: releases.Release
-  clip_norm: Optional[float]
+  clip_norm: float | None
   num_rounds_planned: int
   rounds_done: int
   epsilon_spent: float
-  epsilon_server: Optional[float]
+  epsilon_server: float | None
   guarantee: tuple[str, ...]
   not_covered: tuple[str, ...]
   starts: tuple[statements.Start, ...] = ()
@@ -201,7 +201,7 @@ def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
   return kind(**found)
 
 
-def _optional_number(value: Any, name: str, optional: bool = True) -> Optional[float]:
+def _optional_number(value: Any, name: str, optional: bool = True) -> float | None:
   if value is None and optional:
     return None
   is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -236,13 +236,13 @@ def sentences(
 def build_ledger(
   release: releases.Release,
   *,
-  claim_epsilon: Optional[float],
+  claim_epsilon: float | None,
   delta: float,
-  clip_norm: Optional[float],
+  clip_norm: float | None,
   num_rounds_planned: int,
   rounds_done: int,
   accountant: str = accounting.TIGHTEST,
-  meter: Optional[accounting.Meter] = None,
+  meter: accounting.Meter | None = None,
   starts: tuple[statements.Start, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.

@@ -15,7 +15,6 @@ histogram's sensitivity is taken to be c log2 b instead of c sqrt(log2 b), which
 
 import dataclasses
 import math
-from typing import Optional
 
 from dp_accounting import rdp
 import numpy as np
@@ -207,8 +206,8 @@ def calibrate(
   population: int,
   clients_per_round: float,
   num_rounds: int,
-  rho_ratio: Optional[float],
-  num_bins: Optional[int] = None,
+  rho_ratio: float | None,
+  num_bins: int | None = None,
   sampling: str = releases.FIXED_SIZE,
 ) -> releases.Release:
   """Finds the noise that the paper would use for an epsilon, in terms of true sensitivities.
@@ -273,8 +272,8 @@ class RealCost:
   """
 
   poisson: float
-  fixed_size: Optional[float]
-  fixed_size_at_least: Optional[float]
+  fixed_size: float | None
+  fixed_size_at_least: float | None
 
 
 def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealCost:
@@ -319,5 +318,5 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
   return RealCost(cost, fixed_cost, at_least)
 
 
-def _divide(multiplier: Optional[float], factor: float) -> Optional[float]:
+def _divide(multiplier: float | None, factor: float) -> float | None:
   return None if multiplier is None else multiplier / factor

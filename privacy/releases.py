@@ -14,7 +14,7 @@ data.
 
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any
 
 from privacy import checks
 from privacy.noise import shares
@@ -47,7 +47,7 @@ class ThresholdKind:
   released: str
   replace_one_factor: float
   noise_by_server: bool
-  rank_variance: Optional[float] = None
+  rank_variance: float | None = None
 
 
 # The gain of a step of a tracked threshold: the change of its rank by that of the fraction of
@@ -126,17 +126,17 @@ class Release:
 
   population: int
   clients_per_round: float
-  threshold_noise_multiplier: Optional[float]
-  update_noise_multiplier: Optional[float]
+  threshold_noise_multiplier: float | None
+  update_noise_multiplier: float | None
   sampling: str = POISSON
-  tree: Optional[tree_mechanism.TreeMechanism] = None
+  tree: tree_mechanism.TreeMechanism | None = None
   threshold_kind: str = TREE
-  update_sum: Optional[sum_mechanism.SumMechanism] = None
+  update_sum: sum_mechanism.SumMechanism | None = None
   relation: str = ZERO_OUT
   protocol: str = shares.COMPLEMENT
-  contacted: Optional[float] = None
+  contacted: float | None = None
   weighted_updates: bool = False
-  clip_count_noise_multiplier: Optional[float] = None
+  clip_count_noise_multiplier: float | None = None
 
   def __post_init__(self) -> None:
     self._put("population", checks.whole("population", self.population, 1))
@@ -261,7 +261,7 @@ class Release:
         )
 
   @property
-  def num_shares(self) -> Optional[int]:
+  def num_shares(self) -> int | None:
     """K: the most clients of a round; None where the server makes all noise."""
     found = [mechanism for mechanism in (self.tree, self.update_sum) if mechanism is not None]
     return min(mechanism.num_shares for mechanism in found) if found else None
@@ -274,7 +274,7 @@ class Release:
     return self.clients_per_round / self.population
 
   @property
-  def noise_multipliers(self) -> tuple[Optional[float], Optional[float], Optional[float]]:
+  def noise_multipliers(self) -> tuple[float | None, float | None, float | None]:
     """(z_q, z_w, z_b), each None where the round has no such release."""
     return (
       self.threshold_noise_multiplier,

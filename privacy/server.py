@@ -8,7 +8,6 @@ them. It is trusted with every sum to which it adds the noise itself.
 
 import dataclasses
 import functools
-from typing import Optional
 
 from privacy import accounting
 from privacy import checks
@@ -33,7 +32,7 @@ class ServerSpent:
     explanation: The meaning of the number, or the reason why there is none.
   """
 
-  epsilon: Optional[float]
+  epsilon: float | None
   delta: float
   participations: int
   explanation: str
@@ -41,7 +40,7 @@ class ServerSpent:
 
 @functools.lru_cache(maxsize=512)
 def server_epsilon(
-  release: releases.Release, num_rounds: int, delta: float, participations: Optional[int] = None
+  release: releases.Release, num_rounds: int, delta: float, participations: int | None = None
 ) -> ServerSpent:
   """Returns the cost of a run for a client against the server.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Optional
 
 from privacy import releases
 from privacy.noise import shares
@@ -48,8 +47,8 @@ class Start:
   task: str
   same_population: bool
   fingerprint: str
-  epsilon: Optional[float]
-  delta: Optional[float]
+  epsilon: float | None
+  delta: float | None
 
 
 def initial_weights(start: Start) -> str:
@@ -135,7 +134,7 @@ def sampling(release: releases.Release) -> str:
   return "Sampling: none that counts; every client may take part in every round, for all to know."
 
 
-def noise_shares(release: releases.Release) -> Optional[str]:
+def noise_shares(release: releases.Release) -> str | None:
   """States the sources of noise if clients make any; None if the server makes all of it."""
   if release.num_shares is None:
     return None

@@ -7,6 +7,9 @@ import difflib
 import importlib
 import pkgutil
 
+import tff_superquantile as _library  # noqa: F401  It lets TFF in, which tasks import.
+
+# isort: split
 from tasks import task as _task
 
 

@@ -11,7 +11,7 @@ import lzma
 import os
 import re
 import sqlite3
-from typing import Any, Optional, Union
+from typing import Any
 
 from tff_superquantile.simulation import client_files
 
@@ -49,9 +49,9 @@ class DataSet:
   is_example: Callable[[Any, Any], bool]
   describe_file: Callable[[str], str]
   remedy: str
-  find_downloaded: Callable[[str], Optional[str]] = lambda cache_dir: None
+  find_downloaded: Callable[[str], str | None] = lambda cache_dir: None
 
-  def find(self, data_dir: str) -> Union[str, Mapping[str, list[str]]]:
+  def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the data where the user said that it is.
 
     Args:
@@ -174,7 +174,7 @@ class DataSet:
     )
 
 
-def _peek(path: str) -> tuple[Optional[list[int]], Any, Any]:
+def _peek(path: str) -> tuple[list[int] | None, Any, Any]:
   """Reads the head of one of LEAF's files: (examples of each user, the first x, the first y).
 
   None stands for what cannot be told.

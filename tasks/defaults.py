@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 import types
-from typing import Any, Optional, Union
+from typing import Any
 
 WEIGHTINGS = ("num_examples", "uniform")
 
 # The defaults that every task states, with their type and least value.
-DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
+DEFAULTS: Mapping[str, tuple[type, float | None]] = types.MappingProxyType(
   {
     "num_rounds": (int, 1),
     "clients_per_round": (int, 1),
@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, tuple[type, Optional[float]]] = types.MappingProxyType(
 )
 
 
-def check(name: str, defaults: Mapping[str, Union[int, float, str]]) -> None:
+def check(name: str, defaults: Mapping[str, int | float | str]) -> None:
   """Raises a `ValueError` unless a task's defaults have every key of `DEFAULTS`, and its range."""
   differing = set(defaults) ^ set(DEFAULTS)
   if differing:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ class Preprocessing:
   apply: Callable[[Any], Any]
   x_spec: tf.TensorSpec
   layers: Sequence[tf.keras.layers.Layer] = ()
-  probe: Optional[Callable[[], tuple[np.ndarray, np.ndarray]]] = None
+  probe: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:

@@ -1,7 +1,7 @@
 """The clients that a run asks a task for."""
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 # Fields of a request, and flags, for which only some tasks have a use.
 TABLE_FIELDS = ("client_column", "label_column", "features", "label_kind", "classes", "model")
@@ -45,13 +45,13 @@ class Request:
   num_train_clients: int = 0
   num_test_clients: int = 0
   validation_fraction: float = 0.0
-  client_split: Optional[str] = None
-  client_column: Optional[str] = None
-  label_column: Optional[str] = None
-  features: Optional[str] = None
-  label_kind: Optional[str] = None
-  classes: Optional[str] = None
-  model: Optional[str] = None
+  client_split: str | None = None
+  client_column: str | None = None
+  label_column: str | None = None
+  features: str | None = None
+  label_kind: str | None = None
+  classes: str | None = None
+  model: str | None = None
   standin: bool = False
   is_private: bool = False
   columns: str = ""

@@ -6,7 +6,6 @@ permutation of all clients instead ("shuffled"), as their runs go on to do.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Split:
   """
 
   test_fraction: float = 0.5
-  seed: Optional[int] = None
+  seed: int | None = None
   num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
 
   def apply(self, pools: Pools, request: request_lib.Request) -> Pools:

@@ -20,7 +20,6 @@ nothing else has to know of it:
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import types
-from typing import Optional, Union
 
 import tensorflow_federated as tff
 
@@ -85,19 +84,19 @@ class Task:
   name: str
   build_model: Callable[..., tff.learning.models.FunctionalModel]
   open_clients: Callable[[Request], splits.Pools]
-  defaults: Mapping[str, Union[int, float, str]]
-  open_standin: Optional[Callable[[Request], splits.Pools]] = None
-  split: Union[splits.Split, Callable[[splits.Pools, int], splits.Pools]] = splits.Split()
-  data_set: Optional[data_set_lib.DataSet] = None
+  defaults: Mapping[str, int | float | str]
+  open_standin: Callable[[Request], splits.Pools] | None = None
+  split: splits.Split | Callable[[splits.Pools, int], splits.Pools] = splits.Split()
+  data_set: data_set_lib.DataSet | None = None
   reads: Sequence[str] = ()
   min_examples: int = 0
   clients_per_split: int = 0
   model_takes_clients: bool = False
   labels: Sequence[str] = ()
-  preprocessing: Optional[Callable[[Request], preprocessing_lib.Preprocessing]] = None
-  label_scale: Optional[tuple[float, float]] = None
+  preprocessing: Callable[[Request], preprocessing_lib.Preprocessing] | None = None
+  label_scale: tuple[float, float] | None = None
   error: str = "misclassification"
-  adapt: Optional[Callable[[Request], "Task"]] = None
+  adapt: Callable[[Request], "Task"] | None = None
   description: str = ""
   remarks: Sequence[str] = ()
   data_digest: str = ""
@@ -215,7 +214,7 @@ class Task:
     return opener
 
   def build_model_for(
-    self, files: Union[client_files.ClientFiles, preprocessing_lib.Preprocessing], seed: int
+    self, files: client_files.ClientFiles | preprocessing_lib.Preprocessing, seed: int
   ) -> tff.learning.models.FunctionalModel:
     """Builds the task's model for clients that `load_clients` returned.
 

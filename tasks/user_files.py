@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import hashlib
 import json
 import os
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -52,7 +52,7 @@ def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_se
 
 
 def iterate_leaf(
-  paths: Iterable[str], leaf: data_set.DataSet, object_hook: Optional[Callable[[dict], Any]] = None
+  paths: Iterable[str], leaf: data_set.DataSet, object_hook: Callable[[dict], Any] | None = None
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
   """Yields the users of a split's LEAF files.
 

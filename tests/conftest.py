@@ -38,9 +38,9 @@ def pytest_collection_finish():
 def pytest_unconfigure():
   # What TFF's own context has started ends when that is collected.
   if "tensorflow_federated" in sys.modules:
-    from tff_superquantile.simulation import context
+    from tff_superquantile.simulation import worker
 
-    context.drop_default_context()
+    worker.close()
   gc.unfreeze()
   gc.collect()
 

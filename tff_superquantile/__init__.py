@@ -13,6 +13,9 @@ name here, too.
 """
 
 from tff_superquantile import lazy
+from tff_superquantile import stack
+
+stack.install()
 
 __version__ = "0.3.0"
 

@@ -14,7 +14,6 @@ trying keys, but that is not a proof.
 
 import hashlib
 import secrets
-from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -68,7 +67,7 @@ class NoiseSource:
   entropy besides, so that no two draws are the same, also of the same state.
   """
 
-  def __init__(self, key: Optional[bytes], purpose: str):
+  def __init__(self, key: bytes | None, purpose: str):
     """Initializes the source.
 
     Args:

@@ -13,8 +13,6 @@ tie.
 theta is the tail fraction in (0, 1] everywhere: theta = 1 is the mean, theta -> 0 the maximum.
 """
 
-from typing import Optional
-
 import numpy as np
 from numpy import typing as npt
 
@@ -38,7 +36,7 @@ def check_theta(theta: float) -> float:
 
 
 def _check(
-  losses: npt.ArrayLike, weights: Optional[npt.ArrayLike], may_lead: bool = False
+  losses: npt.ArrayLike, weights: npt.ArrayLike | None, may_lead: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns float64 losses and weights that sum to one over the last dimension; None gives [n]."""
   losses = np.asarray(losses, np.float64)
@@ -61,7 +59,7 @@ def _check(
   return losses, weights / total
 
 
-def quantile(losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None) -> float:
+def quantile(losses: npt.ArrayLike, theta: float, weights: npt.ArrayLike | None = None) -> float:
   """The upper (1 - theta)-quantile: inf { eta : P(Z > eta) < theta }.
 
   Z takes the value losses[i] with probability proportional to weights[i]. Without ties and weights
@@ -89,7 +87,7 @@ def quantile(losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLik
 
 
 def tail_weights(
-  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+  losses: npt.ArrayLike, theta: float, weights: npt.ArrayLike | None = None
 ) -> np.ndarray:
   """The paper's threshold rule: weight of each client when only the tail is averaged.
 
@@ -113,7 +111,7 @@ def tail_weights(
 
 
 def dual_weights(
-  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+  losses: npt.ArrayLike, theta: float, weights: npt.ArrayLike | None = None
 ) -> np.ndarray:
   """pi*: an argmax of sum_i pi_i losses[i] over the capped simplex, also for non-integer theta * n.
 
@@ -143,7 +141,7 @@ def smoothed_dual_weights(
   losses: npt.ArrayLike,
   theta: npt.ArrayLike,
   smoothing: npt.ArrayLike,
-  weights: Optional[npt.ArrayLike] = None,
+  weights: npt.ArrayLike | None = None,
 ) -> np.ndarray:
   """argmax of sum_i pi_i losses[i] - nu * KL(pi || alpha) over the capped simplex (F_theta^nu).
 
@@ -195,7 +193,7 @@ def smoothed_dual_weights(
 
 
 def superquantile(
-  losses: npt.ArrayLike, theta: float, weights: Optional[npt.ArrayLike] = None
+  losses: npt.ArrayLike, theta: float, weights: npt.ArrayLike | None = None
 ) -> float:
   """The mean of the worst theta fraction of the losses, SQ_theta of the paper.
 
@@ -213,7 +211,7 @@ def superquantile(
   return float(np.dot(dual_weights(losses, theta, weights), np.asarray(losses, np.float64)))
 
 
-def percentile(values: npt.ArrayLike, q: float, weights: Optional[npt.ArrayLike] = None) -> float:
+def percentile(values: npt.ArrayLike, q: float, weights: npt.ArrayLike | None = None) -> float:
   """The q-th percentile with linear interpolation, for reporting distributions.
 
   Values stand at the middles of their weights' steps; equal weights give `numpy.percentile`.

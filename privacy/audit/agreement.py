@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import re
-from typing import Any, Optional
+from typing import Any
 
 from privacy import ledger as ledger_lib
 from privacy import releases
@@ -138,7 +138,7 @@ def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[s
   ]
 
 
-def _of_model(release: releases.Release, num_parameters: Optional[int]) -> list[str]:
+def _of_model(release: releases.Release, num_parameters: int | None) -> list[str]:
   summed = release.update_sum
   # Beside the numbers of an update there is that of its weight.
   if num_parameters is None or summed is None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
-from typing import Optional, Union
 
 from privacy import accounting
 from privacy import ledger as ledger_lib
@@ -36,7 +35,7 @@ class Audit:
   rounds: results_lib.Rounds
   num_rounds: int
   spent: accounting.Spent
-  epsilon_rdp: Optional[float]
+  epsilon_rdp: float | None
   server: server_lib.ServerSpent
   epsilon_planned: float
   failures: tuple[str, ...]
@@ -48,7 +47,7 @@ class Audit:
     return not self.failures
 
 
-def audit_folder(folder: Union[str, os.PathLike]) -> Audit:
+def audit_folder(folder: str | os.PathLike) -> Audit:
   """Recomputes the budget of a run from its folder.
 
   Args:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any
 
 from privacy import calibration
 from privacy import ledger as ledger_lib
@@ -132,7 +132,7 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
   return found
 
 
-def to_number(text: str) -> Optional[float]:
+def to_number(text: str) -> float | None:
   """Returns the number that a text is; None if it is none."""
   try:
     return float(text)

@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import re
-from typing import Any, Optional
+from typing import Any
 import zipfile
 import zlib
 
@@ -37,7 +37,7 @@ class Rounds:
   done: int = 0
   missing: int = 0
   repeated: int = 0
-  aborted: Optional[int] = None
+  aborted: int | None = None
   columns: frozenset[str] = frozenset()
 
 
@@ -56,15 +56,15 @@ class Results:
   """
 
   rounds: Rounds
-  manifest: Optional[Mapping[str, Any]]
-  metrics: Optional[Mapping[str, Any]]
+  manifest: Mapping[str, Any] | None
+  metrics: Mapping[str, Any] | None
   flags_digest: str
-  num_parameters: Optional[int]
+  num_parameters: int | None
   last_evaluated: int
   spare: tuple[str, ...]
 
   @property
-  def manifest_rounds(self) -> Optional[int]:
+  def manifest_rounds(self) -> int | None:
     """The number of rounds of a finished run by its manifest; None where it says none."""
     found = (self.manifest or {}).get("rounds_done")
     return found if isinstance(found, int) and not isinstance(found, bool) else None
@@ -158,7 +158,7 @@ def read_rounds(text: str) -> Rounds:
   return Rounds(last, last - len(done), repeated, aborted, frozenset(header[1:]))
 
 
-def _read_object(path: pathlib.Path) -> Optional[Mapping[str, Any]]:
+def _read_object(path: pathlib.Path) -> Mapping[str, Any] | None:
   try:
     found = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError:
@@ -170,7 +170,7 @@ def _read_object(path: pathlib.Path) -> Optional[Mapping[str, Any]]:
   return found
 
 
-def _num_parameters(path: pathlib.Path) -> Optional[int]:
+def _num_parameters(path: pathlib.Path) -> int | None:
   try:
     with np.load(path) as arrays:
       return sum(arrays[name].size for name in arrays if name.startswith("trainable"))

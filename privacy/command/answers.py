@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import dataclasses
 import json
 import textwrap
-from typing import Any, Optional
+from typing import Any
 
 from privacy import accounting
 from privacy import audit
@@ -27,7 +27,7 @@ def _entry(label: str = "", note: str = "", without: str = "none") -> Any:
   return dataclasses.field(default=ABSENT, metadata=metadata)
 
 
-def _text(value: Optional[float], without: str = "none") -> str:
+def _text(value: float | None, without: str = "none") -> str:
   """Formats a whole number with all its digits, any other number with five."""
   if value is None:
     return without
@@ -71,7 +71,7 @@ class _Answer:
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
-  def _rows(self, *names: str, without: Optional[str] = None) -> list[str]:
+  def _rows(self, *names: str, without: str | None = None) -> list[str]:
     """Returns the rows of the fields with these names, but for absent ones."""
     fields = {field.name: field.metadata for field in dataclasses.fields(self)}
     found = []
@@ -98,25 +98,25 @@ class BudgetAnswer(_Answer):
   sampling_probability: float
   relation: str
   neighboring_relation: str
-  threshold: Optional[str]
+  threshold: str | None
   effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
-  threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
-  update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  threshold_noise_multiplier: float | None = _entry("  threshold", "z_q")
+  update_noise_multiplier: float | None = _entry("  weights", "z_w")
   clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
   target_epsilon: float = ABSENT
   clip_norm: float = ABSENT
-  sigma_update: Optional[float] = _entry("noise on the sum of updates", "sigma_W = z_w C")
+  sigma_update: float | None = _entry("noise on the sum of updates", "sigma_W = z_w C")
   epsilon: float = ABSENT
   epsilon_one_round: float = _entry("  one round")
   accountant: str = ABSENT
-  epsilon_rdp: Optional[float] = _entry("  by RDP", without="not computed")
-  rdp_order: Optional[float] = ABSENT
-  epsilon_pld: Optional[float] = _entry("  by PLD", without="not computed")
+  epsilon_rdp: float | None = _entry("  by RDP", without="not computed")
+  rdp_order: float | None = ABSENT
+  epsilon_pld: float | None = _entry("  by PLD", without="not computed")
   epsilon_real_poisson: float = _entry("  really, Poisson cohorts", "zero-out")
-  epsilon_real_fixed_size: Optional[float] = ABSENT
-  epsilon_real_fixed_size_at_least: Optional[float] = ABSENT
-  epsilon_server: Optional[float] = _entry("epsilon against the server")
-  epsilon_server_one_round: Optional[float] = _entry("  one round")
+  epsilon_real_fixed_size: float | None = ABSENT
+  epsilon_real_fixed_size_at_least: float | None = ABSENT
+  epsilon_server: float | None = _entry("epsilon against the server")
+  epsilon_server_one_round: float | None = _entry("  one round")
   server_participations: int = ABSENT
   server: str = ABSENT
   noise_shares: str = ABSENT
@@ -200,17 +200,17 @@ class AuditAnswer(_Answer):
   rounds_done: int
   rounds_in_csv: int
   rounds_in_ledger: int
-  rounds_aborted: Optional[int] = _entry("rounds aborted", without="not recorded")
-  threshold_noise_multiplier: Optional[float] = _entry("  threshold", "z_q")
-  update_noise_multiplier: Optional[float] = _entry("  weights", "z_w")
+  rounds_aborted: int | None = _entry("rounds aborted", without="not recorded")
+  threshold_noise_multiplier: float | None = _entry("  threshold", "z_q")
+  update_noise_multiplier: float | None = _entry("  weights", "z_w")
   clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
   effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
   epsilon: float = _entry("epsilon, recomputed")
-  epsilon_rdp: Optional[float] = _entry("  by RDP", without="not computed")
+  epsilon_rdp: float | None = _entry("  by RDP", without="not computed")
   epsilon_planned: float = _entry("  after all planned rounds")
-  rdp_order: Optional[float] = ABSENT
+  rdp_order: float | None = ABSENT
   delta: float = ABSENT
-  epsilon_server: Optional[float] = _entry("epsilon against the server")
+  epsilon_server: float | None = _entry("epsilon against the server")
   server_participations: int = ABSENT
   server: str = ABSENT
   guarantee: Sequence[str] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any
 
 from privacy import accounting
 from privacy import calibration
@@ -37,7 +37,7 @@ def rounds(value: float) -> int:
   return found
 
 
-def optional_whole(name: str, value: Optional[float]) -> Optional[int]:
+def optional_whole(name: str, value: float | None) -> int | None:
   """Returns `whole` of a flag that may be missing."""
   return None if value is None else whole(name, value)
 

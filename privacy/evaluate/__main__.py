@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Sequence
 import os
 import sys
-from typing import Optional
 
 from privacy.command import asked
 from privacy.command import flags
@@ -83,7 +82,7 @@ def _evaluate(args: argparse.Namespace) -> None:
   print(found.to_json() if args.json else found.to_text())
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command.
 
   Args:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 import dataclasses
 import json
-from typing import Optional
 
 from privacy import ledger as ledger_lib
 from privacy.command import answers
@@ -24,7 +23,7 @@ class Answer:
 
   folder: str
   evaluations: Sequence[entries.Evaluation]
-  ledger: Optional[ledger_lib.Ledger]
+  ledger: ledger_lib.Ledger | None
 
   def to_json(self) -> str:
     """Returns the answer for programs."""

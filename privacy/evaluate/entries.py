@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import pathlib
-from typing import Any, Optional
+from typing import Any
 
 from privacy import checks
 from privacy import ledger as ledger_lib
@@ -51,7 +51,7 @@ class Evaluation:
   query: query_lib.Query
   noise_multiplier: float
   counts: tuple[float, ...]
-  estimates: Mapping[str, tuple[Optional[float], Optional[float]]]
+  estimates: Mapping[str, tuple[float | None, float | None]]
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the entry as a JSON object."""
@@ -114,7 +114,7 @@ def head(content: Sequence[Mapping[str, Any]]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> Optional[str]:
+def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> str | None:
   """Compares the hashes of entries with one another and with the head in manifest.json.
 
   Args:
@@ -150,7 +150,7 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
 
 
 def describe_costs(
-  evaluations: Sequence[Evaluation], ledger: Optional[ledger_lib.Ledger]
+  evaluations: Sequence[Evaluation], ledger: ledger_lib.Ledger | None
 ) -> list[str]:
   """States the costs of all evaluations of a run, and how they add to that of training.
 
@@ -233,7 +233,7 @@ def audit(
   return failures, describe_costs(evaluations, ledger) if evaluations else []
 
 
-def or_none(number: float) -> Optional[float]:
+def or_none(number: float) -> float | None:
   """Returns a number as JSON has it: None for NaN."""
   return None if math.isnan(number) else number
 

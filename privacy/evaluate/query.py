@@ -19,7 +19,6 @@ from collections.abc import Iterable
 import dataclasses
 import functools
 import math
-from typing import Optional
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class Query:
 
   num_clients: int
   epsilon: float
-  delta: Optional[float] = None
+  delta: float | None = None
   lower: float = 0.0
   upper: float = 1.0
   num_bins: int = 64

@@ -40,7 +40,7 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
 """
 
 import math
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
@@ -203,7 +203,7 @@ class Losses:
     error = (num_rounds * error + relative) * 2.0 * float(sizes.sum()) / num_points
     return Sums(first, np.roll(sums, -(first % num_points)), error)
 
-  def epsilon(self, num_rounds: int, delta: float, theta: Optional[float] = None) -> float:
+  def epsilon(self, num_rounds: int, delta: float, theta: float | None = None) -> float:
     """Returns an upper bound on epsilon.
 
     Args:

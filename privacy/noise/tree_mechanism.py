@@ -16,7 +16,6 @@ utility only.
 
 import dataclasses
 import math
-from typing import Optional
 
 import numpy as np
 
@@ -156,9 +155,9 @@ def build_tree_mechanism(
   num_bins: int = 64,
   expected_clients: int = 100,
   *,
-  num_shares: Optional[int] = None,
-  scale: Optional[int] = None,
-  bits: Optional[int] = None,
+  num_shares: int | None = None,
+  scale: int | None = None,
+  bits: int | None = None,
   sensitivity: str = "l2",
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from its noise, bins and clients.

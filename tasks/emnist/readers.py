@@ -12,7 +12,7 @@ import os
 import pathlib
 import sqlite3
 import time
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -74,7 +74,7 @@ def _describe_file(path: str) -> str:
   return matlab.describe(path) if path.endswith(_MATLAB) else _describe_database(path)
 
 
-def find_downloaded(cache_dir: str) -> Optional[str]:
+def find_downloaded(cache_dir: str) -> str | None:
   """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
   for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
     path = os.path.join(folder, DATABASE_NAME)

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Sequence
 import math
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ def _update_metrics(
   state: collections.OrderedDict,
   labels: tf.Tensor,
   batch_output: tff.learning.models.BatchOutput,
-  sample_weight: Optional[tf.Tensor] = None,
+  sample_weight: tf.Tensor | None = None,
 ) -> collections.OrderedDict:
   del labels, sample_weight  # The batch's mean loss and its size say it all.
   count = tf.convert_to_tensor(batch_output.num_examples)
@@ -41,7 +41,7 @@ def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict
   )
 
 
-def mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
+def mean(losses: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
   """Returns the mean of losses [n], weighted if there are weights [n]."""
   if sample_weight is None:
     return tf.reduce_mean(losses)
@@ -50,7 +50,7 @@ def mean(losses: tf.Tensor, sample_weight: Optional[tf.Tensor]) -> tf.Tensor:
 
 
 def _mean_cross_entropy(
-  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+  output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Returns the multinomial logistic loss, mean over a batch: logits [n, classes], labels [n]."""
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
@@ -58,7 +58,7 @@ def _mean_cross_entropy(
 
 
 def _mean_binary_cross_entropy(
-  output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+  output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Returns the binary logistic loss, mean over a batch: logits [n], labels [n] of 0 and 1."""
   labels = tf.cast(label, output.dtype)
@@ -77,7 +77,7 @@ class Classifier(tff.learning.models.FunctionalModel):
       one. None if nobody has written them down.
   """
 
-  def __init__(self, *, keras_layers: Optional[KerasLayers] = None, **kwargs: Any):
+  def __init__(self, *, keras_layers: KerasLayers | None = None, **kwargs: Any):
     super().__init__(**kwargs)
     self.keras_layers = keras_layers
 
@@ -87,7 +87,7 @@ def build_model(
   output_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   loss_fn: Callable[..., tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: Optional[KerasLayers] = None,
+  keras_layers: KerasLayers | None = None,
 ) -> Classifier:
   """Builds a model without non-trainable weights.
 
@@ -124,7 +124,7 @@ def build_classifier(
   initial_weights: Sequence[np.ndarray],
   logits_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: Optional[KerasLayers] = None,
+  keras_layers: KerasLayers | None = None,
 ) -> Classifier:
   """Builds a classifier with mean softmax cross entropy as its loss.
 
@@ -146,7 +146,7 @@ def build_binary_classifier(
   initial_weights: Sequence[np.ndarray],
   logit_fn: Callable[[Sequence[Any], Any], tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: Optional[KerasLayers] = None,
+  keras_layers: KerasLayers | None = None,
 ) -> Classifier:
   """Builds a classifier of two classes with the mean binary logistic loss.
 

@@ -1,7 +1,7 @@
 """Builds models of rows of numbers: linear ones, or with one hidden layer; classes or numbers."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -83,7 +83,7 @@ def build_table_model(
     return classifiers.build_binary_classifier(weights, score, input_spec, keras_layers)
 
   def loss(
-    output: tf.Tensor, label: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
+    output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
   ) -> tf.Tensor:
     return classifiers.mean(0.5 * tf.square(output - label), sample_weight)
 

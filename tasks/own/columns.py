@@ -8,7 +8,6 @@ import csv
 import dataclasses
 import difflib
 import os
-from typing import Optional
 
 from tasks import task
 from tasks.own import reading
@@ -28,7 +27,7 @@ class Columns:
     are_named: Whether the user has named these.
   """
 
-  client: Optional[str]
+  client: str | None
   label: str
   features: tuple[str, ...]
   are_named: bool

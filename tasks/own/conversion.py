@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 
@@ -113,7 +113,7 @@ def _checksum(content: Any) -> str:
 
 def _open_converted(
   directory: str,
-) -> Optional[tuple[client_files.ClientFiles, summary_lib.Summary]]:
+) -> tuple[client_files.ClientFiles, summary_lib.Summary] | None:
   """Opens what an earlier call has left; None if there is nothing."""
   path = f"{directory}.json"
   if not (os.path.exists(directory) and os.path.exists(path)):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import dataclasses
 import json
 import math
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,7 +48,7 @@ class Encoding:
     return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
   def check_fits(
-    self, columns: columns_lib.Columns, label_kind: Optional[str], classes: Optional[str]
+    self, columns: columns_lib.Columns, label_kind: str | None, classes: str | None
   ) -> None:
     """Raises a `ValueError` unless a run that asks for these columns can take this encoding over.
 
@@ -115,7 +115,7 @@ def from_json(values: Mapping[str, Any]) -> Encoding:
 
 def _check(encoding: Encoding) -> None:
   """Raises a `ValueError` unless `fit` can have made the encoding: else a model's input is none."""
-  parts: tuple[Union[features_lib.Feature, labels_lib.Label], ...]
+  parts: tuple[features_lib.Feature | labels_lib.Label, ...]
   parts = (*encoding.features, encoding.label)
   for one in parts:
     numbers = (one.mean, one.std)
@@ -135,8 +135,8 @@ def _check(encoding: Encoding) -> None:
 def fit(
   frame: pd.DataFrame,
   columns: columns_lib.Columns,
-  label_kind: Optional[str],
-  classes: Optional[str],
+  label_kind: str | None,
+  classes: str | None,
   reference: np.ndarray,
 ) -> tuple[Encoding, dict[str, str]]:
   """Finds out what the columns of a table become.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ class Feature:
     return (len(self.categories) if self.kind == CATEGORY else 1) + self.has_missing
 
 
-def fit(column: pd.Series, reference: np.ndarray) -> tuple[Optional[Feature], str]:
+def fit(column: pd.Series, reference: np.ndarray) -> tuple[Feature | None, str]:
   """Finds out how a column becomes numbers.
 
   Args:
@@ -101,7 +101,7 @@ def _check_size(name: str, values: np.ndarray) -> None:
     )
 
 
-def _fit_number(name: str, kind: str, seen: np.ndarray) -> tuple[Optional[Feature], str]:
+def _fit_number(name: str, kind: str, seen: np.ndarray) -> tuple[Feature | None, str]:
   """Returns what `fit` does, for the reference's numbers."""
   missing = np.isnan(seen)
   known = seen[~missing]
@@ -139,7 +139,7 @@ def _texts(column: pd.Series) -> pd.Series:
   return column.astype(object).map(str, na_action="ignore")
 
 
-def _fit_category(name: str, seen: pd.Series) -> tuple[Optional[Feature], str]:
+def _fit_category(name: str, seen: pd.Series) -> tuple[Feature | None, str]:
   """Returns what `fit` does, for the reference's texts."""
   categories = sorted(seen.dropna().unique())
   if _FEWEST_IDS <= len(categories) == seen.notna().sum():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from typing import Optional
 
 import numpy as np
 import pandas as pd
@@ -42,7 +41,7 @@ class Label:
     return CLASSES if self.classes else NUMBER
 
 
-def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
+def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
   """Finds out what labels become.
 
   Args:
@@ -94,7 +93,7 @@ def fit(column: pd.Series, kind: Optional[str], reference: np.ndarray) -> Label:
   return Label(name, tuple(found))
 
 
-def of_names(name: str, classes: str, kind: Optional[str]) -> Label:
+def of_names(name: str, classes: str, kind: str | None) -> Label:
   """Returns classes that the user names, separated by commas, in their order.
 
   Raises:

@@ -12,7 +12,7 @@ import csv
 import gzip
 import hashlib
 import os
-from typing import Any, Optional
+from typing import Any
 import zlib
 
 import numpy as np
@@ -197,7 +197,7 @@ def _join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def read(
   paths: Sequence[str],
-  client_column: Optional[str],
+  client_column: str | None,
   texts: Sequence[str] = (),
   *,
   all_texts: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,7 @@ class Table:
     columns: columns_lib.Columns,
     request: task.Request,
     split: Split,
-    known: Optional[encoding_lib.Encoding],
+    known: encoding_lib.Encoding | None,
   ) -> None:
     """Checks a table; see `conversion.open_clients`.
 

@@ -11,7 +11,7 @@ import dataclasses
 import decimal
 import math
 import re
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,14 +39,14 @@ class Unusable:
     return self.text
 
 
-def unusable_type(column: pd.Series) -> Optional[str]:
+def unusable_type(column: pd.Series) -> str | None:
   """Returns the type of the first value of a column that is `Unusable`; None if none is."""
   if not pd.api.types.is_object_dtype(column):
     return None
   return next((value.type for value in column if isinstance(value, Unusable)), None)
 
 
-def number(text: str) -> Optional[float]:
+def number(text: str) -> float | None:
   """Returns the number that a text is, perhaps infinite, as pandas reads it; None for others."""
   if "_" in text or not text.isascii():  # Python's own 1_000, and digits of other scripts.
     return None
@@ -57,7 +57,7 @@ def number(text: str) -> Optional[float]:
   return None if math.isnan(value) else value
 
 
-def numbers(texts: Iterable[Any]) -> Optional[np.ndarray]:
+def numbers(texts: Iterable[Any]) -> np.ndarray | None:
   """Returns the numbers of texts, float64 with NaN where missing; None if one is no number."""
   found = []
   for text in texts:
@@ -69,7 +69,7 @@ def numbers(texts: Iterable[Any]) -> Optional[np.ndarray]:
   return np.array(found, np.float64)
 
 
-def parse_numbers(column: pd.Series) -> Optional[np.ndarray]:
+def parse_numbers(column: pd.Series) -> np.ndarray | None:
   """Returns a column's numbers, float64 with NaN where missing; None if it has anything else."""
   if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
     return column.to_numpy(np.float64, na_value=np.nan)
@@ -87,7 +87,7 @@ def is_text(column: pd.Series) -> bool:
   return is_text or isinstance(column.dtype, pd.CategoricalDtype)
 
 
-def parse_truth(column: pd.Series) -> Optional[np.ndarray]:
+def parse_truth(column: pd.Series) -> np.ndarray | None:
   """Returns truth values as 1.0, 0.0 and NaN; None if the column has anything else."""
   if not (pd.api.types.is_bool_dtype(column) or is_text(column)):
     return None
@@ -108,7 +108,7 @@ def is_integer(text: str) -> bool:
   return _INTEGER.fullmatch(text.strip()) is not None
 
 
-def canonical(text: str) -> Optional[str]:
+def canonical(text: str) -> str | None:
   """Returns the one name of the number that a text is, or None if it is no number.
 
   A whole number is written with all of its digits, whatever their number, and without a point;

@@ -16,7 +16,7 @@ GloVe 6B are (it finds no vector for "Good").
 """
 
 import functools
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -43,7 +43,7 @@ _LSTM_SPEC = (
 
 
 def _build_linear_model(
-  seed: int, clients: Optional[client_files.ClientFiles] = None
+  seed: int, clients: client_files.ClientFiles | None = None
 ) -> tff.learning.models.FunctionalModel:
   del seed  # The objective is convex: it starts from zero.
   input_spec = _LINEAR_SPEC if clients is None else clients.input_spec
@@ -51,7 +51,7 @@ def _build_linear_model(
 
 
 def _build_lstm(
-  seed: int, clients: Optional[client_files.ClientFiles] = None
+  seed: int, clients: client_files.ClientFiles | None = None
 ) -> tff.learning.models.FunctionalModel:
   input_spec = _LSTM_SPEC if clients is None else clients.input_spec
   # "The hidden dimension of the LSTM is the same as the embedding dimension".

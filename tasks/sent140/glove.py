@@ -4,7 +4,6 @@ from collections.abc import Mapping
 import contextlib
 import math
 import os
-from typing import Optional
 
 from absl import logging
 import numpy as np
@@ -123,7 +122,7 @@ def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, 
   # Bytes: the real files hold characters that Python takes for spaces or ends of lines.
   numbers = {word.encode("utf-8", "surrogatepass"): i for word, i in vocabulary.items()}
   known = np.zeros(len(vocabulary), bool)
-  vectors: Optional[np.ndarray] = None
+  vectors: np.ndarray | None = None
   dimension = 0
   with open(path, "rb") as f:
     for line_number, line in enumerate(f, start=1):

@@ -13,7 +13,7 @@ import csv
 import dataclasses
 import itertools
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
@@ -64,7 +64,7 @@ DATA_SET = data_set.DataSet(
 
 
 class _Tweet(NamedTuple):
-  tweet_id: Optional[Hashable]  # None if unknown.
+  tweet_id: Hashable | None  # None if unknown.
   text: str
   label: int
 
@@ -96,7 +96,7 @@ class Users:
   read: Callable[[], _Tweeters]
   min_examples: int
   source: str
-  num_dropped: Optional[int] = None
+  num_dropped: int | None = None
 
   def __iter__(self) -> Iterator[_User]:
     """Yields (user, texts, y int32 [n]); raises a `ValueError` if nobody has enough tweets."""
@@ -123,7 +123,7 @@ class Users:
     self.num_dropped = num_users - num_kept
 
 
-def _label(value: Any) -> Optional[int]:
+def _label(value: Any) -> int | None:
   """Returns 0 or 1, or None if the value is no label; True and 1.0 are none, though equal to 1."""
   return _LABELS.get(value) if type(value) in (int, str) else None
 

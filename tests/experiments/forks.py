@@ -135,7 +135,7 @@ def _serve(path):
     while os.getppid() == parent:
       try:
         request = json.loads(server.recv(1 << 20))
-      except socket.timeout:
+      except TimeoutError:
         continue
       if os.fork() == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

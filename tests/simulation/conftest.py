@@ -8,7 +8,7 @@ from tff_superquantile.simulation import context
 
 @pytest.fixture(scope="module")
 def native():
-  """TFF's own runtime, in a process of its own, which ends with `context.close`."""
+  """TFF's own runtime, in a process of its own, which ends with `worker.close`."""
   return context._native_context(context.num_cores())
 
 

@@ -1,7 +1,5 @@
 """Builds AAggFF, which chooses the weights of the clients by sequential decisions."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -14,7 +12,7 @@ from tff_superquantile.client_work import optimizers
 def build_aaggff(
   model_fn: local_model.Model,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   num_clients: int,
   decision_step: float = 1.0,

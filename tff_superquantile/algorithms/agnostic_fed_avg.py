@@ -1,7 +1,5 @@
 """Builds agnostic federated averaging, a game between the model and the clients' weights."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_agnostic_fed_avg(
   model_fn: local_model.Model,
   ascent_rate: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   num_clients: int,
   **options: Unpack[learning_process.Options],

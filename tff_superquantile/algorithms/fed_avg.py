@@ -1,7 +1,5 @@
 """Builds federated averaging, the baseline, on the local update path of every other algorithm."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -13,7 +11,7 @@ from tff_superquantile.client_work import optimizers
 def build_fed_avg(
   model_fn: local_model.Model,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging (McMahan et al. 2017), the paper's FedAvg.

@@ -1,7 +1,5 @@
 """Builds FedProx, federated averaging with a penalty on the distance to the round's weights."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_fed_prox(
   model_fn: local_model.Model,
   proximal_strength: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks").

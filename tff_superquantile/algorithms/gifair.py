@@ -1,7 +1,5 @@
 """Builds GIFAIR, which weighs clients by the ranks of their losses."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_gifair(
   model_fn: local_model.Model,
   fairness_strength: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds GIFAIR for individual fairness (Yue, Nouiehed and Al Kontar, 2023).

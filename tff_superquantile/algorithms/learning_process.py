@@ -5,7 +5,8 @@ algorithms once.
 """
 
 import collections
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +20,9 @@ from tff_superquantile.client_work import optimizers
 from tff_superquantile.client_work import process
 from tff_superquantile.threshold import ThresholdProcess
 
-_AggregationFactory = Union[
-  tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
-]
+_AggregationFactory: TypeAlias = (
+  tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
+)
 _DivisorFn = Callable[[Any], tf.Tensor]
 
 
@@ -73,18 +74,18 @@ class Options(TypedDict, total=False):
       client.
   """
 
-  client_weighting: Union[str, tff.learning.ClientWeighting]
-  model_distributor: Optional[tff.learning.templates.DistributionProcess]
-  model_aggregator: Optional[_AggregationFactory]
-  metrics_aggregator: Optional[Callable[[Any], tff.Computation]]
+  client_weighting: str | tff.learning.ClientWeighting
+  model_distributor: tff.learning.templates.DistributionProcess | None
+  model_aggregator: _AggregationFactory | None
+  metrics_aggregator: Callable[[Any], tff.Computation] | None
   loop_implementation: tff.learning.LoopImplementation
-  client_learning_rate_fn: Optional[client_work.LearningRateFn]
+  client_learning_rate_fn: client_work.LearningRateFn | None
   local_epochs: int
-  local_batch_size: Optional[int]
+  local_batch_size: int | None
   l2: float
-  examples_fn: Optional[tf.types.experimental.GenericFunction]
-  seed_fn: Optional[Callable[[Any], tf.Tensor]]
-  index_fn: Optional[Callable[[Any], tf.Tensor]]
+  examples_fn: tf.types.experimental.GenericFunction | None
+  seed_fn: Callable[[Any], tf.Tensor] | None
+  index_fn: Callable[[Any], tf.Tensor] | None
 
 
 class MeanFactory(tff.aggregators.WeightedAggregationFactory):
@@ -130,12 +131,12 @@ class MeanFactory(tff.aggregators.WeightedAggregationFactory):
 def build(
   model_fn: local_model.Model,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn],
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None,
   options: Options,
   *,
-  threshold: Optional[ThresholdProcess] = None,
-  hooks: Optional[client_work.ClientHooks] = None,
-  divisor_fn: Optional[_DivisorFn] = None,
+  threshold: ThresholdProcess | None = None,
+  hooks: client_work.ClientHooks | None = None,
+  divisor_fn: _DivisorFn | None = None,
   measure_cohort: bool = True,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of an algorithm.
@@ -215,7 +216,7 @@ def _compose(
   work: process.AnyClientWork,
   aggregator: tff.templates.AggregationProcess,
   finalizer: tff.learning.templates.FinalizerProcess,
-  divisor_fn: Optional[_DivisorFn],
+  divisor_fn: _DivisorFn | None,
 ) -> tff.learning.templates.LearningProcess:
   """Composes any client work as `tff.learning.templates.compose_learning_process` does TFF's.
 

@@ -1,7 +1,5 @@
 """Builds PropFair, which weighs clients by one over their utility."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_prop_fair(
   model_fn: local_model.Model,
   utility_bound: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   max_loss: float,
   **options: Unpack[learning_process.Options],

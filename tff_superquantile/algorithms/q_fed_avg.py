@@ -1,7 +1,5 @@
 """Builds q-FedAvg, the algorithm of q-FFL, which weighs clients by a power of their loss."""
 
-from typing import Optional
-
 import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Unpack
@@ -18,7 +16,7 @@ def build_q_fed_avg(
   model_fn: local_model.Model,
   q: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds q-FedAvg (Li et al. 2020, "Fair resource allocation in federated learning").

@@ -1,7 +1,5 @@
 """Builds Semi-VRed, which weighs clients by how far their losses are above the mean."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_semi_vred(
   model_fn: local_model.Model,
   beta: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds Semi-VRed (Malekmohammadi and Yu, "Semi-Variance Reduction for Fair FL", 2024).

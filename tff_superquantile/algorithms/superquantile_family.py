@@ -2,7 +2,6 @@
 
 import collections.abc
 from collections.abc import Sequence
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow_federated as tff
@@ -22,9 +21,9 @@ def build_superquantile_family(
   model_fn: local_model.Model,
   thetas: Sequence[Theta],
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
-  threshold: Union[str, ThresholdFn] = "exact",
+  threshold: str | ThresholdFn = "exact",
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds a learning process that trains a family of models w_1, ..., w_r on the same cohorts.

@@ -1,7 +1,5 @@
 """Builds superquantile aggregation (Delta-FL), federated averaging of the tail clients."""
 
-from typing import Optional, Union
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -17,9 +15,9 @@ def build_superquantile_fed_avg(
   model_fn: local_model.Model,
   theta: Theta,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
-  threshold: Union[str, ThresholdFn] = "exact",
+  threshold: str | ThresholdFn = "exact",
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds a learning process that minimises the superquantile of the clients' losses.

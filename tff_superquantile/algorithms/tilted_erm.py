@@ -1,7 +1,5 @@
 """Builds tilted empirical risk minimisation, which weighs clients by exp(t loss)."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -15,7 +13,7 @@ def build_tilted_erm(
   model_fn: local_model.Model,
   temperature: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   moving_average_rate: float = 0.0,
   **options: Unpack[learning_process.Options],

@@ -1,7 +1,5 @@
 """Asks every client for one number, and releases the distribution with differential privacy."""
 
-from typing import Optional
-
 import numpy as np
 from numpy import typing as npt
 import tensorflow as tf
@@ -21,7 +19,7 @@ def build_private_distribution(
   *,
   secure_sum: str = "modular",
   seeded: bool = False,
-  noise_key: Optional[bytes] = None,
+  noise_key: bytes | None = None,
 ) -> tff.Computation:
   """Builds the computation of a query: reports of clients, their secure sum, its decoding.
 
@@ -66,11 +64,11 @@ def private_distribution(
   values: npt.ArrayLike,
   *,
   epsilon: float,
-  delta: Optional[float] = None,
+  delta: float | None = None,
   lower: float,
   upper: float,
   num_bins: int = 64,
-  noise_key: Optional[bytes] = None,
+  noise_key: bytes | None = None,
 ) -> distribution.PrivateDistribution:
   """Releases the distribution of one number a client with differential privacy, in a simulation.
 

@@ -1,7 +1,8 @@
 """Sums the training metrics and the counts of a cohort at the server."""
 
 import collections
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -10,7 +11,7 @@ MetricsAggregator = Callable[[Any], tff.Computation]
 
 def aggregate(
   finalizers: Any,
-  metrics_aggregator: Optional[MetricsAggregator],
+  metrics_aggregator: MetricsAggregator | None,
   metrics: tff.Value,
   counts: tff.Value,
 ) -> collections.OrderedDict[str, tff.Value]:

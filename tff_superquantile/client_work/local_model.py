@@ -1,14 +1,15 @@
 """Views TFF's two kinds of model as functions of the weights, inside a client's graph."""
 
 import abc
-from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, Union
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from typing_extensions import TypeAlias
 
-Model = Union[Callable[[], tff.learning.models.VariableModel], tff.learning.models.FunctionalModel]
+Model: TypeAlias = (
+  Callable[[], tff.learning.models.VariableModel] | tff.learning.models.FunctionalModel
+)
 ModelWeights: TypeAlias = tff.learning.models.ModelWeights
 
 

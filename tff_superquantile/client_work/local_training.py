@@ -1,10 +1,11 @@
 """Describes a client's work in every algorithm (`LocalTraining`) and in one (`ClientHooks`)."""
 
 import collections.abc
+from collections.abc import Callable
 import dataclasses
 import functools
 import numbers
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -34,7 +35,7 @@ class ClientData(NamedTuple):
 
 
 def _as_client_weighting(
-  weighting: Union[str, tff.learning.ClientWeighting],
+  weighting: str | tff.learning.ClientWeighting,
 ) -> tff.learning.ClientWeighting:
   """Returns a member of the enumeration as it is, and a name as the member of that name."""
   members = tff.learning.ClientWeighting.__members__
@@ -50,7 +51,7 @@ def _as_client_weighting(
 
 
 def _build_client_data(
-  input_spec: Any, examples_fn: Optional[tf.types.experimental.GenericFunction]
+  input_spec: Any, examples_fn: tf.types.experimental.GenericFunction | None
 ) -> ClientData:
   """Returns a description of the clients' values: data sets, or the inputs of `examples_fn`."""
   if examples_fn is None:
@@ -95,17 +96,15 @@ class LocalTraining:
 
   model_fn: local_model.Model
   optimizer: tff.learning.optimizers.Optimizer
-  client_weighting: Union[str, tff.learning.ClientWeighting] = (
-    tff.learning.ClientWeighting.NUM_EXAMPLES
-  )
-  metrics_aggregator: Optional[cohort_metrics.MetricsAggregator] = None
-  client_learning_rate_fn: Optional[process.LearningRateFn] = None
+  client_weighting: str | tff.learning.ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES
+  metrics_aggregator: cohort_metrics.MetricsAggregator | None = None
+  client_learning_rate_fn: process.LearningRateFn | None = None
   local_epochs: int = 1
-  local_batch_size: Optional[int] = None
+  local_batch_size: int | None = None
   l2: float = 0.0
-  examples_fn: Optional[tf.types.experimental.GenericFunction] = None
-  seed_fn: Optional[Callable[[Any], tf.Tensor]] = None
-  index_fn: Optional[Callable[[Any], tf.Tensor]] = None
+  examples_fn: tf.types.experimental.GenericFunction | None = None
+  seed_fn: Callable[[Any], tf.Tensor] | None = None
+  index_fn: Callable[[Any], tf.Tensor] | None = None
 
   def __post_init__(self) -> None:
     checks.of_type(
@@ -181,8 +180,8 @@ class ClientHooks:
   """
 
   proximal_strength: float = 0.0
-  damping_fn: Optional[Callable[[tf.Tensor, Any, Any], tf.Tensor]] = None
-  report_fn: Optional[Callable[[Any, tf.Tensor, Client], Any]] = None
+  damping_fn: Callable[[tf.Tensor, Any, Any], tf.Tensor] | None = None
+  report_fn: Callable[[Any, tf.Tensor, Client], Any] | None = None
 
   def __post_init__(self) -> None:
     strength = checks.not_negative("proximal_strength", self.proximal_strength)

@@ -5,7 +5,7 @@ that a client's examples become tensors once, and batches are slices of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -25,7 +25,7 @@ class Examples(NamedTuple):
   """
 
   batch: Any
-  batch_sizes: Optional[tf.Tensor]
+  batch_sizes: tf.Tensor | None
 
 
 def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
@@ -99,7 +99,7 @@ class TrainingResult(NamedTuple):
 
 
 def _add(
-  gradients: Sequence[Optional[tf.Tensor]], penalty_gradients: Sequence[tf.Tensor]
+  gradients: Sequence[tf.Tensor | None], penalty_gradients: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, ...]:
   """Adds gradients; a gradient is None if the loss does not depend on that weight."""
   return tuple(p if g is None else g + p for g, p in zip(gradients, penalty_gradients))
@@ -112,7 +112,7 @@ def train(
   weights: local_model.ModelWeights,
   examples: Examples,
   *,
-  batch_size: Optional[int],
+  batch_size: int | None,
   epochs: int,
   l2: float,
   proximal_strength: float = 0.0,

@@ -5,15 +5,16 @@ keeps variables, which a functional model cannot hold. Optimizers with a TFF cou
 converted from their configuration and take the same steps; others are refused with the reason.
 """
 
-from typing import Any, Callable, Union
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-OptimizerOrKerasFn = Union[
-  tff.learning.optimizers.Optimizer, Callable[[], tf.keras.optimizers.Optimizer]
-]
+OptimizerOrKerasFn: TypeAlias = (
+  tff.learning.optimizers.Optimizer | Callable[[], tf.keras.optimizers.Optimizer]
+)
 
 # An optimizer with one of these options takes other steps than its TFF counterpart.
 _NOT_CONVERTED = (

@@ -1,7 +1,8 @@
 """Builds the client work's process, whose state schedules the optimizer's hyperparameters."""
 
 import collections
-from typing import Callable, Optional, Union
+from collections.abc import Callable
+from typing import TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -12,7 +13,7 @@ LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
 
 
 def build_schedule(
-  optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: Optional[LearningRateFn]
+  optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: LearningRateFn | None
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the schedule of an optimizer's hyperparameters.
 
@@ -68,7 +69,7 @@ class ClientWork(tff.templates.MeasuredProcess):
     self.set_hparams = set_hparams_fn
 
 
-AnyClientWork = Union[tff.learning.templates.ClientWorkProcess, ClientWork]
+AnyClientWork: TypeAlias = tff.learning.templates.ClientWorkProcess | ClientWork
 
 
 def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> AnyClientWork:

@@ -15,7 +15,7 @@ shares pi_i in [0, 1]: see `threshold`.
 """
 
 import collections
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -63,7 +63,7 @@ def _build_loss_pass(
 def _build_training(
   local: local_training.LocalTraining,
   hooks: local_training.ClientHooks,
-  threshold: Optional[ThresholdProcess],
+  threshold: ThresholdProcess | None,
   hparams_type: tff.Type,
 ) -> tff.Computation:
   """Builds (w, the value that a client holds, hparams[, F_i(w), Q]) -> the client's report."""
@@ -99,7 +99,7 @@ def _train_and_report(
   held: Any,
   hparams: Any,
   share: tf.Tensor,
-  loss: Optional[tf.Tensor] = None,
+  loss: tf.Tensor | None = None,
 ) -> tuple[tff.learning.templates.ClientResult, Any, collections.OrderedDict[str, tf.Tensor]]:
   """Trains a client if its share pi_i is positive, and reports its update.
 
@@ -167,8 +167,8 @@ def _train_and_report(
 
 def build_client_work(
   local: local_training.LocalTraining,
-  threshold: Optional[ThresholdProcess] = None,
-  hooks: Optional[local_training.ClientHooks] = None,
+  threshold: ThresholdProcess | None = None,
+  hooks: local_training.ClientHooks | None = None,
   *,
   measure_cohort: bool = True,
 ) -> process.AnyClientWork:

@@ -15,7 +15,7 @@ Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import os
@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Callable, NoReturn
+from typing import NoReturn
 
 from tff_superquantile import user_cache
 from tff_superquantile.doctor import machine

@@ -1,7 +1,7 @@
 """Computes the loss and error of every client by batched forward passes over all its examples."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +29,7 @@ class ClientExamples(NamedTuple):
   x: np.ndarray
   y: np.ndarray
   offsets: np.ndarray
-  decode: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
+  decode: Callable[[tf.Tensor], tf.Tensor] | None = None
 
   def of_client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows (x, y) of client i."""
@@ -188,7 +188,7 @@ class Evaluator:
 def build_evaluator(
   model: tff.learning.models.FunctionalModel,
   examples: ClientExamples,
-  like: Optional[Evaluator] = None,
+  like: Evaluator | None = None,
   error: str = "misclassification",
 ) -> Evaluator:
   """Builds a function from model weights to the loss and error of every client.

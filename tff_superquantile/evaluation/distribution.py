@@ -1,7 +1,5 @@
 """Describes the distribution of a quantity over the clients, as the paper's tables do."""
 
-from typing import Optional
-
 import numpy as np
 from numpy import typing as npt
 
@@ -10,7 +8,7 @@ from tff_superquantile import superquantile
 PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 
 
-def describe(values: npt.ArrayLike, weights: Optional[npt.ArrayLike] = None) -> dict[str, float]:
+def describe(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> dict[str, float]:
   """Computes mean, spread, percentiles and tail means of a quantity over clients.
 
   Clients whose value is not finite are left out; with none left every entry is NaN.

@@ -7,9 +7,9 @@ With a proximal term it is Ditto's personal objective (Li, Hu, Beirami, Smith: "
 Robust Federated Learning Through Personalization", ICML 2021).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -177,7 +177,7 @@ def build_personalizer(
     return sums((tuned, non_trainable), *measured_on), tf.logical_not(finite)
 
   def personalize(
-    weights: Any, on_client: Optional[Callable[[], None]] = None
+    weights: Any, on_client: Callable[[], None] | None = None
   ) -> PersonalizationMetrics:
     before = evaluate_before(weights)
     tensors = clients.as_tensors(weights)

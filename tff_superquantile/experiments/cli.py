@@ -2,16 +2,15 @@
 
 import argparse
 import atexit
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import gc
-import importlib
 import os
 import signal
 import sys
 import traceback
 import types
-from typing import Callable, NoReturn, Optional
+from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -34,18 +33,12 @@ def starting_tensorflow() -> Iterator[None]:
   If absl has begun already, TensorFlow would also count its GPUs here. That call comes before
   TensorFlow is eager, and afterwards Keras takes itself to be in TensorFlow 1 within functions. So
   the call is left out.
-
-  TFF's default context, which importing TFF makes, ends before its modules do: it would else fail
-  to, and say so under the result of a command that has ended well.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
   call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
-    if "tensorflow_federated" in sys.modules:
-      # Importing it sees to the end of the default context.
-      importlib.import_module("tff_superquantile.simulation.context")
   finally:
     app.call_after_init = call_after_init
     gc.freeze()
@@ -81,7 +74,7 @@ def _drop_unwritable_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
+def _carry_out(main: Callable[[], None]) -> tuple[str, int] | None:
   """Runs a command; returns the message of its failure, and the exit code.
 
   Not ended from within, where an error would keep all that it knows of until Python has ended.
@@ -103,7 +96,7 @@ def _carry_out(main: Callable[[], None]) -> Optional[tuple[str, int]]:
 def _end_by_signals() -> None:
   """Turns signals into orderly ends."""
 
-  def terminate(signum: int, frame: Optional[types.FrameType]) -> NoReturn:
+  def terminate(signum: int, frame: types.FrameType | None) -> NoReturn:
     del frame
     sys.exit(128 + signum)  # The stack unwinds, so that computed rounds are saved.
 
@@ -166,7 +159,7 @@ def run(main: Callable[[], None]) -> None:
 def run_parser(
   parser: argparse.ArgumentParser,
   main: Callable[[argparse.Namespace], None],
-  argv: Optional[Sequence[str]] = None,
+  argv: Sequence[str] | None = None,
 ) -> int:
   """Runs a command with arguments of its own in place of flags.
 

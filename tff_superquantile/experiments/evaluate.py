@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import sys
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -81,7 +81,7 @@ def make_parser() -> flags.Parser:
 
 
 def evaluate(
-  folder: pathlib.Path, split: str = "test", overrides: Optional[Mapping[str, Any]] = None
+  folder: pathlib.Path, split: str = "test", overrides: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
   """Computes the loss and error of every client of a split under a finished run's model.
 
@@ -240,7 +240,7 @@ def _main(args: argparse.Namespace) -> None:
     print(f"Written: {args.out}")
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   return cli.run_parser(make_parser(), _main, argv)
 

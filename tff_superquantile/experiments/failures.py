@@ -12,7 +12,7 @@ import re
 import sysconfig
 import textwrap
 import traceback
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from tff_superquantile.simulation.cluster import errors
 
@@ -113,7 +113,7 @@ def _say_where(error: Exception) -> str:
   )
 
 
-def _system_error(error: Exception) -> Optional[OSError]:
+def _system_error(error: Exception) -> OSError | None:
   """Returns the system's error about a file as Python's own; None for an error of another kind.
 
   TensorFlow and TFF have several classes for such errors, and the same words.

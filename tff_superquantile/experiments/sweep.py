@@ -17,7 +17,6 @@ import itertools
 import math
 import shlex
 import sys
-from typing import Optional
 
 from absl import flags
 
@@ -86,7 +85,7 @@ def _preset() -> preset_lib.Preset:
   return presets.PRESETS[name]
 
 
-def _parse_names(flag: flags.FlagHolder) -> Optional[Sequence[float]]:
+def _parse_names(flag: flags.FlagHolder) -> Sequence[float] | None:
   """Returns the values of a list flag whose numbers name the folders of runs; None without it."""
   if flag.value is None:
     return None
@@ -149,7 +148,7 @@ class _Stages:
     searches: The grid searches so far.
   """
 
-  def __init__(self, num_workers: Optional[int], print_commands: bool):
+  def __init__(self, num_workers: int | None, print_commands: bool):
     self._num_workers = num_workers
     self._print_commands = print_commands
     self.searches: list[tuning.Search] = []

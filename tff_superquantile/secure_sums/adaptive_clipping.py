@@ -32,10 +32,11 @@ follows from U.
 """
 
 import collections
+from collections.abc import Callable
 import dataclasses
 import math
 import numbers
-from typing import Any, Callable, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -101,7 +102,7 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: AdaptiveClipNorm,
     noise_multiplier: float,
     share_sum_fn: Callable[[Any], tf.Tensor],
-    noise_key: Optional[bytes],
+    noise_key: bytes | None,
     share_weight: float = 0.0,
   ):
     """Initializes an `AdaptiveClippingSumFactory`.

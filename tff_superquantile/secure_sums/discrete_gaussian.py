@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 import math
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +90,7 @@ def _codes_of_multiples(multiples: np.ndarray) -> np.ndarray:
   return w.view(np.int64) - (1.0 - w).view(np.int64)
 
 
-def _build_guide(table: np.ndarray, smallest: int) -> Optional[_Guide]:
+def _build_guide(table: np.ndarray, smallest: int) -> _Guide | None:
   """Builds the guide of a table.
 
   Args:
@@ -145,7 +145,7 @@ def _invert(table: np.ndarray, smallest: int, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def sample(
-  shape: Union[Sequence[int], tf.Tensor], stddev: Union[float, tf.Tensor], seed: tf.Tensor
+  shape: Sequence[int] | tf.Tensor, stddev: float | tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
   """Draws independent discrete Gaussian noise, a function of the seed.
 

@@ -35,7 +35,7 @@ grid, and not float64, says which values R can take.)
 Utility: truncation moves an entry by less than g towards zero, and 1 / K by less than g again.
 """
 
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -78,7 +78,7 @@ class GaussianSum:
   subtract the noise: neither may leave the server.
   """
 
-  def __init__(self, sensitivity: float, stddev: float, key: Optional[bytes], purpose: str):
+  def __init__(self, sensitivity: float, stddev: float, key: bytes | None, purpose: str):
     """Initializes the sum.
 
     Args:

@@ -1,7 +1,7 @@
 """Sums privately as a TFF aggregation: noise at clients, a secure sum, decoding at the server."""
 
 import abc
-from typing import Any, Optional, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import secure_sum
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
-_Mechanism = Union[sum_mechanism.SumMechanism, tree_mechanism.TreeMechanism]
+_Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanism
 
 
 def _build_secure_sum(
@@ -46,7 +46,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     largest: int,
     *,
     secure_sum: str,
-    noise_key: Optional[bytes],
+    noise_key: bytes | None,
     purpose: str,
   ):
     """Initializes a `NoisySumFactory`.
@@ -87,7 +87,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: The type of the clients' values.
     """
 
-  def report(self, value: Any, seed: Optional[tf.Tensor] = None) -> Any:
+  def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
     """Returns a client's report of its value: a TensorFlow function.
 
     Args:
@@ -203,7 +203,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
     mechanism: sum_mechanism.SumMechanism,
     *,
     secure_sum: str = "modular",
-    noise_key: Optional[bytes] = None,
+    noise_key: bytes | None = None,
   ):
     """Initializes a `DistributedGaussianSumFactory`.
 

@@ -1,8 +1,9 @@
 """Sums integer vectors so that the server sees only the sum and the number of reports."""
 
 import collections
+from collections.abc import Callable
 import math
-from typing import Callable, Union
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -65,7 +66,7 @@ class IntegerSum:
     return tf.math.floormod(values + self._smallest * num_reports, self._modulus)
 
 
-SecureSum = Union[ModularSum, IntegerSum]
+SecureSum: TypeAlias = ModularSum | IntegerSum
 _SUMS: dict[str, Callable[[int, int, int], SecureSum]] = {
   "modular": ModularSum,
   "integer": IntegerSum,

@@ -93,7 +93,7 @@ class Child:
         part = self._socket.recv(1 << 16)
       except ConnectionError:
         part = b""
-      except socket.timeout:  # `TimeoutError` from Python 3.10 on.
+      except TimeoutError:  # `TimeoutError` from Python 3.10 on.
         raise NoAnswer(None, self._last_words()) from None
       if not part:
         raise NoAnswer(self._process.wait(), self._last_words())

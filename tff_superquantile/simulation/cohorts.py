@@ -1,7 +1,6 @@
 """Draws the cohort of each round."""
 
-from collections.abc import Sequence
-from typing import Callable, Optional
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def build_poisson_sampler(
   clients_per_round: float,
   seed: seeds.Seed,
   *,
-  max_clients: Optional[int] = None,
+  max_clients: int | None = None,
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: each client by itself with the same chance.
 

@@ -1,26 +1,18 @@
-"""Sets up TFF's C++ runtime with simulated secure sums, and leaves no process behind.
-
-TFF executes computations in a child process, `worker_binary`. Left alone, it outlives a Python that
-dies by a signal, holds the terminal's output open, and dies too early on Ctrl-C, before Python can
-save anything. Here it lives exactly as long as the process that started it.
+"""Sets up where TFF's computations are executed, with simulated secure sums.
 
 Secure intrinsics are simulated: TFF's test context rewrites them to plain sums, and runs everything
 else as the native one does.
 """
 
-import atexit
 import contextlib
 import dataclasses
 import functools
-import gc
-from typing import Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation import engine as cohort_engine
 from tff_superquantile.simulation import limits
-from tff_superquantile.simulation import worker
 
 ENGINES = ("auto", "in_process", "native", "ray")
 
@@ -43,7 +35,6 @@ def limit_threads() -> None:
 
 
 def _native_context(concurrency: int) -> tff.framework.SyncContext:
-  worker.install()
   return tff.backends.test.create_sync_test_cpp_execution_context(
     max_concurrent_computation_calls=concurrency
   )
@@ -63,7 +54,7 @@ class Cluster:
   """
 
   address: str = "local"
-  num_blocks: Optional[int] = None
+  num_blocks: int | None = None
   threads_per_worker: int = 1
   worker_timeout: float = 600.0
 
@@ -86,9 +77,9 @@ def _ray_context(cluster: Cluster, concurrency: int) -> tff.framework.SyncContex
 
 
 def set_simulation_context(
-  max_concurrent_computation_calls: Optional[int] = None,
+  max_concurrent_computation_calls: int | None = None,
   engine: str = "auto",
-  block_size: Optional[int] = None,
+  block_size: int | None = None,
   cluster: Cluster = Cluster(),
 ) -> None:
   """Makes a context with simulated secure aggregation the default one.
@@ -135,23 +126,3 @@ def set_simulation_context(
       native if engine == "auto" else None, concurrency, block_size=block_size
     )
   tff.framework.set_default_context(context)
-
-
-@atexit.register  # Before `close`, so that it is called after it.
-def drop_default_context() -> None:
-  """Lets TFF's context go while there are still the modules that it needs for its end."""
-  tff.framework.set_default_context(cohort_engine.CohortContext(None, 1))
-
-
-@atexit.register
-def close() -> None:
-  """Ends the worker and restores TFF's own default context. Called when Python exits."""
-  if not worker.workers:
-    return
-  # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
-  # never if something like a traceback still holds it.
-  for process in worker.workers:
-    if process.returncode is None:
-      process.kill()
-  tff.backends.native.set_sync_local_cpp_execution_context()
-  gc.collect()

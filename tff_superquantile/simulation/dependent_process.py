@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,7 +36,7 @@ class DependentProcess(subprocess.Popen):
   It must be started by a thread that lives as long as it should.
   """
 
-  def __init__(self, args: Sequence[str], *, cores: Optional[Sequence[int]] = None, **kwargs: Any):
+  def __init__(self, args: Sequence[str], *, cores: Sequence[int] | None = None, **kwargs: Any):
     """Starts the process.
 
     Args:
@@ -62,7 +62,7 @@ class DependentFork:
   """
 
   def __init__(
-    self, function: Callable[[], int], *, output: int, cores: Optional[Sequence[int]] = None
+    self, function: Callable[[], int], *, output: int, cores: Sequence[int] | None = None
   ):
     """Forks.
 
@@ -71,7 +71,7 @@ class DependentFork:
       output: The descriptor of the file for what it prints. It reads nothing.
       cores: The processor cores that it may use; None for all that this process may.
     """
-    self.returncode: Optional[int] = None
+    self.returncode: int | None = None
     parent = os.getpid()
     sys.stdout.flush()  # Else the fork would write that, too.
     sys.stderr.flush()
@@ -84,18 +84,18 @@ class DependentFork:
     finally:
       signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-  def _wait(self, options: int) -> Optional[int]:
+  def _wait(self, options: int) -> int | None:
     if self.returncode is None:
       pid, status = os.waitpid(self.pid, options)
       if pid:
         self.returncode = os.waitstatus_to_exitcode(status)
     return self.returncode
 
-  def poll(self) -> Optional[int]:
+  def poll(self) -> int | None:
     """Returns the exit code, negative for a signal; None while it runs."""
     return self._wait(os.WNOHANG)
 
-  def wait(self) -> Optional[int]:
+  def wait(self) -> int | None:
     """Waits for its end and returns the exit code."""
     return self._wait(0)
 
@@ -109,7 +109,7 @@ def _carry_out(
   function: Callable[[], int],
   parent: int,
   output: int,
-  cores: Optional[Sequence[int]],
+  cores: Sequence[int] | None,
   blocked: Iterable[int],
 ) -> NoReturn:
   """Carries out a function in a fork, in place of all that its parent had still to do."""

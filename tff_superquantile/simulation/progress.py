@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import sys
-from typing import Any, Optional
+from typing import Any
 
 import tqdm
 
@@ -35,8 +35,8 @@ class ProgressBar:
   def __init__(
     self,
     name: str,
-    num_rounds: Optional[int],
-    position: Optional[int] = None,
+    num_rounds: int | None,
+    position: int | None = None,
     error: str = "misclassification",
   ):
     """Prepares the bar.
@@ -51,7 +51,7 @@ class ProgressBar:
     self._name = name
     self._num_rounds = num_rounds
     self._position = position
-    self._bar: Optional[tqdm.tqdm] = None
+    self._bar: tqdm.tqdm | None = None
     self._shown: dict[str, str] = {}
 
   def _open(self, done: int) -> tqdm.tqdm:

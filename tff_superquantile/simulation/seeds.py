@@ -6,7 +6,7 @@ place of the seed: its cohorts, and all its noise.
 
 import functools
 import hashlib
-from typing import Union
+from typing import TypeAlias
 import zlib
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 _LARGEST = np.int64(2**63 - 1)
 
 # A public number, or a secret key.
-Seed = Union[int, bytes]
+Seed: TypeAlias = int | bytes
 
 
 def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generator:

@@ -8,7 +8,7 @@ a run that was killed continues from its last checkpoint to the same weights.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import dataclasses
 import time
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from absl import logging
 import numpy as np
@@ -66,14 +66,14 @@ class Loop:
   select_clients: Callable[[int], Sequence[Any]]
   num_rounds: int
   read_metrics: Callable[[Any, int], Metrics]
-  evaluate: Optional[Callable[[Any, int], Metrics]]
+  evaluate: Callable[[Any, int], Metrics] | None
   rounds_per_evaluation: int
   release_managers: Sequence[tff.program.ReleaseManager]
   state_manager: tff.program.FileProgramStateManager
   seconds_per_checkpoint: float = 30.0
   measure_time: bool = True
   initial_weights: Any = None
-  keeper: Optional[Keeper] = None
+  keeper: Keeper | None = None
 
 
 def run(loop: Loop) -> Any:

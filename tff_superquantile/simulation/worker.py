@@ -1,6 +1,14 @@
-"""TFF's worker, the process in which TFF's C++ runtime computes: reachable by its starter alone."""
+"""TFF's worker, the process in which TFF's C++ runtime computes: reachable by its starter alone.
 
+Left alone, it outlives a Python that dies by a signal, holds the terminal's output open, and dies
+too early on Ctrl-C, before Python can save anything. Here it lives exactly as long as the process
+that started it.
+"""
+
+import atexit
 from collections.abc import Sequence
+import gc
+import importlib
 import os
 import shutil
 import socket
@@ -13,9 +21,6 @@ import warnings
 import weakref
 
 import grpc
-
-# Private to TFF: the module that starts the worker. Nothing public reaches the child process.
-from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
 from tff_superquantile.simulation import dependent_process
 from tff_superquantile.simulation import private_network
@@ -86,7 +91,35 @@ def connect(target: str, options: Any = None) -> grpc.Channel:
   return grpc.insecure_channel(address(target), options)
 
 
-def install() -> None:
-  """Has TFF start its workers here."""
-  executor_factory.subprocess = types.SimpleNamespace(Popen=Worker)
-  executor_factory.grpc = types.SimpleNamespace(insecure_channel=connect)
+def install(executor_factory: types.ModuleType) -> None:
+  """Has TFF start its workers here, and end them with Python.
+
+  Args:
+    executor_factory: TFF's module that starts them, which is private: nothing public reaches the
+      child process.
+  """
+  vars(executor_factory).update(
+    subprocess=types.SimpleNamespace(Popen=Worker),
+    grpc=types.SimpleNamespace(insecure_channel=connect),
+  )
+  atexit.register(close)
+
+
+def close() -> None:
+  """Ends the workers and takes TFF's default context away. Called when Python exits.
+
+  Until then there are the modules that a context needs for its end.
+  """
+  # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
+  # never if something like a traceback still holds it.
+  for process in workers:
+    if process.returncode is None:
+      process.kill()
+  # Private to TFF: whatever is public makes another context, with threads that a Python which is
+  # ending cannot start.
+  default = importlib.import_module(
+    "tensorflow_federated.python.core.impl.context_stack.set_default_context"
+  )
+  default.set_no_default_context()
+  if workers:
+    gc.collect()

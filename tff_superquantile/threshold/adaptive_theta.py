@@ -7,7 +7,7 @@ at the best hour it is many times as large, which the noise does not require.
 
 import dataclasses
 import numbers
-from typing import Union
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -52,7 +52,7 @@ class AdaptiveTheta:
     object.__setattr__(self, "min_theta", float(self.min_theta))
     object.__setattr__(self, "max_theta", float(self.max_theta))
 
-  def at(self, num_clients: Union[float, tf.Tensor]) -> tf.Tensor:
+  def at(self, num_clients: float | tf.Tensor) -> tf.Tensor:
     """Returns the tail fraction for a number of clients.
 
     Args:
@@ -66,7 +66,7 @@ class AdaptiveTheta:
     return tf.clip_by_value(self.wanted_updates / num_clients, self.min_theta, self.max_theta)
 
 
-Theta = Union[float, AdaptiveTheta]
+Theta: TypeAlias = float | AdaptiveTheta
 
 
 def check_theta(theta: Theta) -> Theta:
@@ -82,6 +82,6 @@ def check_theta(theta: Theta) -> Theta:
   return superquantile.check_theta(theta)
 
 
-def of_round(theta: Theta, num_clients: Union[float, tf.Tensor]) -> Union[float, tf.Tensor]:
+def of_round(theta: Theta, num_clients: float | tf.Tensor) -> float | tf.Tensor:
   """Returns the round's tail fraction, a fixed theta as it is and an adaptive one `at` n_t."""
   return theta.at(num_clients) if isinstance(theta, AdaptiveTheta) else theta

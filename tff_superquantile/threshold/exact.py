@@ -5,7 +5,8 @@ Equality is `tf.equal` here, because `==` compares tensors as objects in the gra
 
 import collections
 import collections.abc
-from typing import Any, Callable, Union
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
 # A fixed tail fraction stays a Python float; an `AdaptiveTheta` gives float64 [].
-_ThetaOfRound = Union[float, tf.Tensor]
+_ThetaOfRound: TypeAlias = float | tf.Tensor
 
 
 def sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -193,7 +194,7 @@ _BUILDERS: dict[str, process.ThresholdFn] = {
 
 
 def build_threshold(
-  threshold: Union[str, process.ThresholdFn], theta: adaptive_theta.Theta
+  threshold: str | process.ThresholdFn, theta: adaptive_theta.Theta
 ) -> process.ThresholdProcess:
   """Builds the threshold process that `threshold` names.
 

@@ -1,7 +1,5 @@
 """Builds a threshold with differential privacy that follows the losses from round to round."""
 
-from typing import Optional
-
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
@@ -19,8 +17,8 @@ def build_geometric_quantile(
   initial_estimate: float,
   *,
   learning_rate: float = 0.2,
-  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
-  noise_key: Optional[bytes] = None,
+  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
+  noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
 

@@ -10,7 +10,7 @@ Every function here works on any number of histograms at once, along leading dim
 TensorFlow graph, in time linear in b.
 """
 
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -206,7 +206,7 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   return Cumulative(tf.concat([tf.zeros_like(bins[..., :1]), below], axis=-1), total)
 
 
-def quantile_bin(cumulative: Cumulative, theta: Union[float, tf.Tensor]) -> tf.Tensor:
+def quantile_bin(cumulative: Cumulative, theta: float | tf.Tensor) -> tf.Tensor:
   """Returns the bin whose left edge has nearest to (1 - theta) of the values below it.
 
   It implements the paper's equation "quantile", with the estimated total in place of a public one.

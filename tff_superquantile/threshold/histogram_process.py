@@ -1,7 +1,8 @@
 """Builds the private processes whose result follows from a noisy histogram of the losses."""
 
 import collections
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -4,7 +4,7 @@ The server learns nothing of the losses, and no client's share depends on anothe
 constant B bounds the losses: a loss above it counts as B, which has the share 1.
 """
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf

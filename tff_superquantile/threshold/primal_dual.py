@@ -1,7 +1,6 @@
 """Builds thresholds that are a variable of the server, moved a step a round (primal-dual CVaR)."""
 
 import collections
-from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -113,8 +112,8 @@ def build_private_primal_dual_quantile(
   *,
   step: float = 0.01,
   initial_estimate: float = 0.0,
-  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
-  noise_key: Optional[bytes] = None,
+  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
+  noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
 

@@ -1,7 +1,7 @@
 """Estimates the distribution of the clients' values by a private histogram, as an aggregation."""
 
 import collections
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -79,7 +79,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     *,
     decoder: str = "least_squares",
     secure_sum: str = "modular",
-    noise_key: Optional[bytes] = None,
+    noise_key: bytes | None = None,
   ):
     """Initializes a `PrivateHistogramFactory`.
 

@@ -5,7 +5,8 @@ losses, as in the paper's experiments. The losses travel as one small matrix wit
 client, built by `federated_aggregate`; the order in which clients report does not matter.
 """
 
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,8 +31,8 @@ class Client(NamedTuple):
     client_index: int32 [], its number among all clients, from 0; None if that is not known.
   """
 
-  seed: Optional[tf.Tensor] = None
-  client_index: Optional[tf.Tensor] = None
+  seed: tf.Tensor | None = None
+  client_index: tf.Tensor | None = None
 
 
 CLIENT_TYPE = tff.types.to_type(Client(tff.TensorType(np.int64, [2]), tff.TensorType(np.int32)))
@@ -121,7 +122,7 @@ def build_process_of_losses(
   server_fn: ServerFn,
   share_fn: ShareFn,
   *,
-  initial_state_fn: Optional[Callable[[], Any]] = None,
+  initial_state_fn: Callable[[], Any] | None = None,
   reports_indices: bool = False,
 ) -> ThresholdProcess:
   """Builds a process whose server maps (state, rows) to (state, result, measurements).

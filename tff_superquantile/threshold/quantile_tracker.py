@@ -5,7 +5,7 @@ the estimate takes.
 """
 
 import collections
-from typing import Callable, Optional
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -79,11 +79,11 @@ def build_tracker(
   query: tfp.QuantileEstimatorQuery,
   theta: float,
   noise_multiplier: float,
-  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
-  noise_key: Optional[bytes],
+  sum_factory: tff.aggregators.UnweightedAggregationFactory | None,
+  noise_key: bytes | None,
   purpose: str,
   at_server_fn: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
-  learning_rate_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+  learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ThresholdProcess:
   """Builds a threshold that moves by the noisy sum of one bit a client.
 

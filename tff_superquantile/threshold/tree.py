@@ -1,7 +1,6 @@
 """Builds a threshold with distributed differential privacy, the quantile of a private histogram."""
 
 import collections
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +19,7 @@ _CROWDED = 0.75
 
 
 def _interpolate(
-  cumulative: hierarchical_histogram.Cumulative, theta: Union[float, tf.Tensor], edges: tf.Tensor
+  cumulative: hierarchical_histogram.Cumulative, theta: float | tf.Tensor, edges: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the point at which the interpolated H is (1 - theta) n, and the number beyond it.
 
@@ -46,10 +45,10 @@ def build_tree_quantile(
   mechanism: tree_mechanism.TreeMechanism,
   max_loss: float,
   *,
-  interpolate: Optional[bool] = None,
+  interpolate: bool | None = None,
   decoder: str = "least_squares",
   secure_sum: str = "modular",
-  noise_key: Optional[bytes] = None,
+  noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, by a new private histogram in each round.
 

@@ -1,7 +1,7 @@
 """Builds federated averaging with differential privacy, of all clients or by private shares."""
 
 import numbers
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -23,16 +23,16 @@ _DIVISORS = ("estimated_tail_size", "estimated_share_sum")
 
 def build_private_fed_avg(
   model_fn: local_model.Model,
-  threshold: Optional[ThresholdProcess],
+  threshold: ThresholdProcess | None,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
   mean_share: float = 1.0,
-  noise_key: Optional[bytes] = None,
-  update_sum: Optional[sum_mechanism.SumMechanism] = None,
+  noise_key: bytes | None = None,
+  update_sum: sum_mechanism.SumMechanism | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging by shares that follow from a private release of the losses.

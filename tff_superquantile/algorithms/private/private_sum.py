@@ -1,8 +1,9 @@
 """Builds the noisy sum of what the clients of a private algorithm report, for all of them alike."""
 
+from collections.abc import Callable
 import math
 import numbers
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +18,7 @@ from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import Client
 
 # The norm to which updates are clipped: a number, or the rule by which it adapts.
-ClipNorm = Union[float, adaptive_clipping.AdaptiveClipNorm]
+ClipNorm: TypeAlias = float | adaptive_clipping.AdaptiveClipNorm
 
 _FIXED = ("client_weighting", "metrics_aggregator", "model_aggregator")
 # The least divisor, in standard deviations of the noise on the estimated sum of the shares.
@@ -55,11 +56,11 @@ def build_private_sum(
   update_type_fn: Callable[[], tff.Type],
   clip_norm: ClipNorm,
   noise_multiplier: float,
-  noise_key: Optional[bytes],
-  update_sum: Optional[sum_mechanism.SumMechanism],
+  noise_key: bytes | None,
+  update_sum: sum_mechanism.SumMechanism | None,
   *,
   share_weight: float = 0.0,
-  expected_share_sum: Optional[float] = None,
+  expected_share_sum: float | None = None,
 ) -> PrivateSum:
   """Builds the sum of the clients' vectors v_i, clipped to C, plus N(0, (z_w C)^2 I).
 

@@ -1,7 +1,5 @@
 """Builds superquantile aggregation with differential privacy; for theta = 1 it is DP-FedAvg."""
 
-from typing import Optional
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
@@ -22,14 +20,14 @@ def build_private_superquantile_fed_avg(
   model_fn: local_model.Model,
   theta: Theta,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
-  threshold: Optional[ThresholdFn],
+  threshold: ThresholdFn | None,
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
-  noise_key: Optional[bytes] = None,
-  update_sum: Optional[sum_mechanism.SumMechanism] = None,
+  noise_key: bytes | None = None,
+  update_sum: sum_mechanism.SumMechanism | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds superquantile aggregation whose every release by the server is differentially private.

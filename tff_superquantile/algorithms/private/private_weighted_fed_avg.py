@@ -1,8 +1,9 @@
 """Builds averages with differential privacy in which clients weigh by their own losses."""
 
 import collections
+from collections.abc import Callable
 import numbers
-from typing import Any, Callable, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -58,13 +59,13 @@ def build_private_weighted_fed_avg(
   model_fn: local_model.Model,
   share_fn: threshold.OwnShareFn,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
-  server_optimizer_fn: Optional[optimizers.OptimizerOrKerasFn] = None,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   share_weight: float = SHARE_WEIGHT,
-  noise_key: Optional[bytes] = None,
-  update_sum: Optional[sum_mechanism.SumMechanism] = None,
+  noise_key: bytes | None = None,
+  update_sum: sum_mechanism.SumMechanism | None = None,
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging with differential privacy and weights by the clients' own losses.

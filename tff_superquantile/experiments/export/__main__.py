@@ -24,7 +24,6 @@ from collections.abc import Sequence
 import os
 import pathlib
 import sys
-from typing import Optional
 
 from privacy.command import flags
 from tff_superquantile import atomic_files
@@ -107,7 +106,7 @@ def _earlier_export(out: pathlib.Path) -> list[pathlib.Path]:
   return [*found, out]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   return cli.run_parser(make_parser(), export, argv)
 

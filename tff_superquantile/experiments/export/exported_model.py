@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,7 @@ class ExportedModel:
   weights: run_files.Weights
   preprocessing: preprocessing_lib.Preprocessing
   labels: Sequence[str]
-  label_scale: Optional[tuple[float, float]] = None
+  label_scale: tuple[float, float] | None = None
 
   def to_arrays(self) -> dict[str, np.ndarray]:
     """Returns the weights by name, those of Keras where the model has Keras layers."""
@@ -54,7 +54,7 @@ class ExportedModel:
     outputs = self._outputs_of(scores, self.preprocessing.raw_spec.dtype)
     return {name: output.numpy() for name, output in outputs.items()}
 
-  def to_module(self, raw_spec: Optional[tf.TensorSpec] = None) -> tf.Module:
+  def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
     """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
 
     Args:

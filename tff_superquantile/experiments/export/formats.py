@@ -8,7 +8,7 @@ import io
 import os
 import pathlib
 import re
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def _write_npz(model: Any, folder: pathlib.Path) -> None:
 
 
 # Each writes a model, and returns what reads it again, if anything does.
-FORMATS: dict[str, Callable[[Any, pathlib.Path], Optional[_Serve]]] = {
+FORMATS: dict[str, Callable[[Any, pathlib.Path], _Serve | None]] = {
   "saved_model": _write_saved_model,
   "keras": _write_keras,
   "tflite": _write_tflite,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import hashlib
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   return {name: value for name, value in facts.items() if value != ""}
 
 
-def _find_fed_avg(run: run_folder.Run) -> Optional[run_folder.Run]:
+def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
   """Finds the finished FedAvg run of the same options, seed and test clients beside a run."""
   if run.config is None or run.config.is_private or run.method.is_fed_avg:
     return None
@@ -144,7 +144,7 @@ def _find_fed_avg(run: run_folder.Run) -> Optional[run_folder.Run]:
 
 
 def _row(
-  unit: units.Unit, name: str, error: float, fed_avg: Optional[float], *extra: str
+  unit: units.Unit, name: str, error: float, fed_avg: float | None, *extra: str
 ) -> tables.Row:
   cells = [*extra, unit.number(error)]
   if fed_avg is not None:
@@ -152,14 +152,12 @@ def _row(
   return tables.Row(name, [*map(tables.Cell, cells)])
 
 
-def _headings(first: str, fed_avg: Optional[np.ndarray], *extra: str) -> list[str]:
+def _headings(first: str, fed_avg: np.ndarray | None, *extra: str) -> list[str]:
   compared = [] if fed_avg is None else ["FedAvg", "change"]
   return [first, *extra, "this model", *compared]
 
 
-def _distribution(
-  unit: units.Unit, errors: np.ndarray, fed_avg: Optional[np.ndarray]
-) -> tables.Table:
+def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | None) -> tables.Table:
   """Describes the test clients' errors [n], beside those under FedAvg."""
 
   def statistics(values: np.ndarray) -> dict[str, float]:
@@ -177,7 +175,7 @@ def _distribution(
 
 
 def _by_size(
-  unit: units.Unit, client_sizes: np.ndarray, errors: np.ndarray, fed_avg: Optional[np.ndarray]
+  unit: units.Unit, client_sizes: np.ndarray, errors: np.ndarray, fed_avg: np.ndarray | None
 ) -> tables.Table:
   """Describes the mean errors of small, middling and large clients."""
   terciles = sizes.terciles(client_sizes, client_sizes)

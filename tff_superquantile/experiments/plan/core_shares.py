@@ -1,10 +1,9 @@
 """Divides the cores among runs."""
 
 from collections.abc import Sequence
-from typing import Optional
 
 
-def shares(cores: Sequence[int], num_runs: int, num_workers: Optional[int]) -> list[Sequence[int]]:
+def shares(cores: Sequence[int], num_runs: int, num_workers: int | None) -> list[Sequence[int]]:
   """Returns the cores of each run that may be at work at once.
 
   Runs of a sweep take about as long as one another. If there is one more than there are cores, it

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from typing import Optional
 
 import threadpoolctl
 import tqdm
@@ -41,14 +40,14 @@ def command(config: run_config.RunConfig) -> list[str]:
 
 def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
   """Carries out a run in a fork; returns the exit code."""
-  from tff_superquantile.simulation import context
+  from tff_superquantile.simulation import worker
 
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
   code = cli.run_parsed(lambda: train.train(config))
-  context.close()
+  worker.close()
   return code
 
 
@@ -121,7 +120,7 @@ def _prepare_report() -> None:
   from tff_superquantile.experiments.studies import comparison  # noqa: F401
 
 
-def run_all(configs: Sequence[run_config.RunConfig], num_workers: Optional[int]) -> list[str]:
+def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) -> list[str]:
   """Carries out runs, several at a time, each on its share of the cores.
 
   Args:

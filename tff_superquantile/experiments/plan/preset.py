@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
-from typing import Any, Optional
+from typing import Any
 
 from tff_superquantile.experiments.run import thresholds
 
@@ -29,7 +29,7 @@ class Grid:
   """
 
   values: tuple[float, ...]
-  default: Optional[float]
+  default: float | None
   tune: str = "methods"
 
 
@@ -92,7 +92,7 @@ class Preset:
     return sorted({flag for one in named for flag in one})
 
   def methods(
-    self, thetas: Optional[Sequence[float]] = None, epsilons: Optional[Sequence[float]] = None
+    self, thetas: Sequence[float] | None = None, epsilons: Sequence[float] | None = None
   ) -> list[dict[str, Any]]:
     """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
 

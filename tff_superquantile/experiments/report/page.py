@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import pathlib
 import re
-from typing import Union
+from typing import TypeAlias
 
 import jinja2
 import markupsafe
@@ -36,7 +36,7 @@ class Details:
   is_open: bool = False
 
 
-Block = Union[Text, tables.Table, style.Figure, Details]
+Block: TypeAlias = Text | tables.Table | style.Figure | Details
 
 
 @dataclasses.dataclass(frozen=True)

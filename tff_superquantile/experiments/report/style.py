@@ -10,7 +10,7 @@ import functools
 import io
 import math
 import re
-from typing import Union
+from typing import TypeAlias
 
 import matplotlib
 from matplotlib import axes as mpl_axes
@@ -35,7 +35,7 @@ _DARK = {
   INK: "#e4e7ea",
   FAINT: "#3a4048",
 }
-Dash = Union[str, tuple[int, tuple[float, ...]]]  # matplotlib names colours like this.
+Dash: TypeAlias = str | tuple[int, tuple[float, ...]]  # matplotlib names colours like this.
 # From the seventh method on, colours repeat with another dash.
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 import math
 import os
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -28,7 +28,7 @@ from tff_superquantile.experiments.run.training import server_optimizers
 from tff_superquantile.simulation import client_files
 
 
-def get_task(config: run_config.RunConfig, columns: Optional[str] = None) -> tasks.task.Task:
+def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
   """Returns the task of a run; it follows from the user's files where these are a table.
 
   Args:
@@ -200,8 +200,8 @@ def build_process(
   config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
-  release: Optional[releases.Release] = None,
-  key: Optional[bytes] = None,
+  release: releases.Release | None = None,
+  key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process that a resolved config asks for.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any
 
 import tff_superquantile
 
@@ -38,9 +38,9 @@ class Parameter:
   short: str = ""
   symbol: str = ""
   kind: type = float
-  default: Optional[float] = None
+  default: float | None = None
   is_required: bool = False
-  least: Optional[float] = None
+  least: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Ingredients:
   config: Config
   work: Mapping[str, Any]
   threshold: Any
-  histogram: Optional[Mapping[str, Any]]
+  histogram: Mapping[str, Any] | None
   num_clients: int
   seed_fn: Callable[[Any], Any]
   index_fn: Callable[[Any], Any]
@@ -92,11 +92,11 @@ class Method:
   title: str
   build: Builder
   parameters: tuple[Parameter, ...] = ()
-  build_private: Optional[Builder] = None
+  build_private: Builder | None = None
   weighted_updates: bool = False
   has_threshold: bool = False
-  private_threshold: Optional[str] = None
-  num_trained: Optional[Callable[[Config], int]] = None
+  private_threshold: str | None = None
+  num_trained: Callable[[Config], int] | None = None
   check: Callable[[Config], None] = lambda config: None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
   folder: str
   title: str
-  number: Optional[float] = None
+  number: float | None = None
 
 
 def _number(config: run_config.RunConfig, field: str, short: str, symbol: str) -> list[Part]:
@@ -63,7 +63,7 @@ def _number(config: run_config.RunConfig, field: str, short: str, symbol: str) -
 
 
 def is_in_setting_of(
-  config: Optional[run_config.RunConfig], other: Optional[run_config.RunConfig]
+  config: run_config.RunConfig | None, other: run_config.RunConfig | None
 ) -> bool:
   """Returns whether a run can be compared with another; it can unless its --run_name hides more."""
   if config is None or other is None or not config.run_name:

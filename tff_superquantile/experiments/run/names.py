@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import dataclasses
 import pathlib
 import re
-from typing import Any, Optional
+from typing import Any
 
 from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import name_parts
@@ -128,10 +128,10 @@ class Name(str):
     label: The method's name for people.
   """
 
-  config: Optional[run_config.RunConfig]
+  config: run_config.RunConfig | None
   label: str
 
-  def __new__(cls, name: str, config: Optional[run_config.RunConfig] = None) -> Name:
+  def __new__(cls, name: str, config: run_config.RunConfig | None = None) -> Name:
     self = super().__new__(cls, name)
     self.config = config
     self.label = printable(name) if config is None else label(config)
@@ -153,12 +153,12 @@ class Name(str):
     return (self.epsilon or 0.0, rank, numbers, str(self))
 
   @property
-  def epsilon(self) -> Optional[float]:
+  def epsilon(self) -> float | None:
     """The privacy budget; None for methods without."""
     return None if self.config is None else self.config.epsilon
 
   @property
-  def theta(self) -> Optional[float]:
+  def theta(self) -> float | None:
     """The tail fraction, in (0, 1]; None for methods without, and where it is adaptive."""
     if self.config is None or self.config.wanted_updates is not None:
       return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, Union
+from typing import Any
 
 from privacy import accounting
 from privacy import calibration
@@ -275,7 +275,7 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
   return config.client_learning_rate * norm
 
 
-def clip_norm_of(config: run_config.RunConfig) -> Union[float, AdaptiveClipNorm]:
+def clip_norm_of(config: run_config.RunConfig) -> float | AdaptiveClipNorm:
   """Returns the `clip_norm` of the builders of private algorithms, from a calibrated config."""
   norm = update_clip_norm(config)
   if not is_adaptive(config):

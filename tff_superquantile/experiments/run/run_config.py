@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import typing
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
@@ -52,8 +52,8 @@ def _flag(
   description: str,
   *,
   choices: tuple[str, ...] = (),
-  least: Optional[float] = None,
-  word: Optional[str] = None,
+  least: float | None = None,
+  word: str | None = None,
 ) -> Any:
   """Returns a field that is a flag, too.
 
@@ -81,7 +81,7 @@ _MOST: Mapping[str, tuple[int, str]] = {
 def _parameters_of_methods() -> type:
   """Returns a dataclass with the parameters of all methods."""
   fields = [
-    (one.name, Optional[one.kind], _flag(one.default, one.help, least=one.least))
+    (one.name, one.kind | None, _flag(one.default, one.help, least=one.least))
     for one in methods.parameters().values()
   ]
   return dataclasses.make_dataclass("ParametersOfMethods", fields, frozen=True)
@@ -126,7 +126,7 @@ class RunConfig(_ParametersOfMethods):
     "The method.",
     choices=tuple(methods.METHODS),
   )
-  threshold: Optional[str] = _flag(
+  threshold: str | None = _flag(
     None,
     "How superquantile weighs the clients: exact, by the quantile of the cohort's losses;"
     " reweighting, by the paper's exact reweighting; tree, by the quantile of a private histogram;"
@@ -135,25 +135,25 @@ class RunConfig(_ParametersOfMethods):
     " or in a private run for geometric.",
     choices=tuple(thresholds.THRESHOLDS),
   )
-  threshold_noise_multiplier: Optional[float] = _flag(
+  threshold_noise_multiplier: float | None = _flag(
     None,
     "Noise of a private threshold: its standard deviation over the sensitivity.",
   )
-  epsilon: Optional[float] = _flag(
+  epsilon: float | None = _flag(
     None,
     "Budget of the whole run, (epsilon, delta)-differential privacy of all that the server"
     " releases. It makes the run private; the noise follows from it.",
   )
-  delta: Optional[float] = _flag(
+  delta: float | None = _flag(
     None,
     "delta of --epsilon; None for min(1e-5, n^-1.1) with n clients.",
   )
-  update_noise_multiplier: Optional[float] = _flag(
+  update_noise_multiplier: float | None = _flag(
     None,
     "Noise on the sum of updates: its standard deviation over --clip_norm. It makes the run private"
     " in place of --epsilon.",
   )
-  rho_ratio: Optional[float] = _flag(
+  rho_ratio: float | None = _flag(
     None,
     "The threshold's part of the budget over that of the updates; None for the ratio with the least"
     " modelled error.",
@@ -176,26 +176,26 @@ class RunConfig(_ParametersOfMethods):
     " follow. Keep it secret and use it for one run only. Empty to draw a key, which is kept in"
     " checkpoints/noise_key.",
   )
-  clip_norm: Union[float, str, None] = _flag(
+  clip_norm: float | str | None = _flag(
     None,
     "C of a private run: the l2 norm of a client's update is clipped to it. adaptive: C follows a"
     " quantile of the norms, by a private bit of each client that trains.",
     word=ADAPTIVE,
   )
-  initial_clip_norm: Optional[float] = _flag(
+  initial_clip_norm: float | None = _flag(
     None,
     "C of the first round with --clip_norm=adaptive; None for 0.1, or 1 with --clip_unit=gradient.",
   )
-  clip_quantile: Optional[float] = _flag(
+  clip_quantile: float | None = _flag(
     None,
     "The fraction of the updates that --clip_norm=adaptive does not clip; None for 0.5.",
   )
-  clip_rho_ratio: Optional[float] = _flag(
+  clip_rho_ratio: float | None = _flag(
     None,
     "The bits' part of the budget over that of the updates with --clip_norm=adaptive; None for"
     " 0.01.",
   )
-  clip_count_noise_multiplier: Optional[float] = _flag(
+  clip_count_noise_multiplier: float | None = _flag(
     None,
     "Noise on the count of the bits of --clip_norm=adaptive: its standard deviation over the"
     " sensitivity. It follows from --epsilon.",
@@ -219,7 +219,7 @@ class RunConfig(_ParametersOfMethods):
     " data by a coin of its own, which protects from the server, too (private_coin).",
     choices=("complement", "helpers", "private_coin"),
   )
-  contacted_clients: Optional[int] = _flag(
+  contacted_clients: int | None = _flag(
     None,
     "With --noise_shares=private_coin: the expected number of clients that a round contacts;"
     " --clients_per_round of them add data.",
@@ -309,7 +309,7 @@ class RunConfig(_ParametersOfMethods):
     "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts;"
     " empty for the task's own initial weights.",
   )
-  initial_weights_fingerprint: Optional[str] = _flag(
+  initial_weights_fingerprint: str | None = _flag(
     None,
     "Fingerprint of the file of --initial_weights, from which alone the run goes on; None for that"
     " which is there.",
@@ -348,30 +348,30 @@ class RunConfig(_ParametersOfMethods):
     " TFF's shakespeare_train.h5. Own: a .csv, .csv.gz or .parquet file, or a folder of"
     " such files.",
   )
-  client_column: Optional[str] = _flag(
+  client_column: str | None = _flag(
     None,
     "Own: the column whose values are the clients; None for a folder with a file for each client.",
   )
-  label_column: Optional[str] = _flag(
+  label_column: str | None = _flag(
     None,
     "Own: the column that is to be predicted.",
   )
-  features: Optional[str] = _flag(
+  features: str | None = _flag(
     None,
     "Own: the columns that the model reads, separated by commas; None for all others.",
   )
-  label_kind: Optional[str] = _flag(
+  label_kind: str | None = _flag(
     None,
     "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
     " where labels are not whole, or more than 100 different numbers.",
     choices=("classes", "number"),
   )
-  classes: Optional[str] = _flag(
+  classes: str | None = _flag(
     None,
     "Own: the classes, separated by commas; None for those that are found, in a private run among"
     " the test and validation clients, whose others are left out of training.",
   )
-  model: Optional[str] = _flag(
+  model: str | None = _flag(
     None,
     "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
     choices=("linear", "mlp"),
@@ -402,7 +402,7 @@ class RunConfig(_ParametersOfMethods):
     "Fraction of the training clients that is held out for tuning.",
     least=0.0,
   )
-  client_split: Optional[str] = _flag(
+  client_split: str | None = _flag(
     None,
     "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
     " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
@@ -420,12 +420,12 @@ class RunConfig(_ParametersOfMethods):
     " of validation clients, every --rounds_per_evaluation rounds (best).",
     choices=("last", "best"),
   )
-  best_by: Optional[str] = _flag(
+  best_by: str | None = _flag(
     None,
     "With --keep=best: the number of metrics.json that is to be least; None for"
     " validation.error.p90.",
   )
-  patience: Optional[int] = _flag(
+  patience: int | None = _flag(
     None,
     "With --keep=best: the run ends after so many evaluations without a better one; None to carry"
     " out all rounds.",
@@ -475,7 +475,7 @@ class RunConfig(_ParametersOfMethods):
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
   )
-  tracker: Optional[str] = _flag(
+  tracker: str | None = _flag(
     None,
     "Trackers that follow the run beside TensorBoard's events, separated by commas:"
     f" {', '.join(trackers.TRACKERS)}. Their own variables say where: MLFLOW_TRACKING_URI,"

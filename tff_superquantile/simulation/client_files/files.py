@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any, Optional, Union
+from typing import Any
 import urllib.parse
 
 import numpy as np
@@ -55,7 +55,7 @@ class ClientFiles:
   x_dtype: str
   x_scale: float
   num_classes: int
-  num_dropped: Optional[int] = None
+  num_dropped: int | None = None
   remark: str = ""
   y_dtype: str = "int32"
   min_examples: int = 0
@@ -109,7 +109,7 @@ class ClientFiles:
     )
 
   def handle(
-    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+    self, client_id: str, seed: Sequence[int] | np.ndarray
   ) -> collections.OrderedDict[str, Any]:
     """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
 
@@ -140,7 +140,7 @@ class ClientFiles:
     )
 
   def handle_without_examples(
-    self, client_id: str, seed: Union[Sequence[int], np.ndarray]
+    self, client_id: str, seed: Sequence[int] | np.ndarray
   ) -> collections.OrderedDict[str, Any]:
     """Returns the handle of a client without examples in this round; it may send noise alone.
 
@@ -150,7 +150,7 @@ class ClientFiles:
     handle["index"] = np.int32(WITHOUT_EXAMPLES)
     return handle
 
-  def decode(self, x: Union[np.ndarray, tf.Tensor]) -> tf.Tensor:
+  def decode(self, x: np.ndarray | tf.Tensor) -> tf.Tensor:
     """Decodes stored x (as `load` returns it) to the model's float32 x; nothing else scales it."""
     x = tf.convert_to_tensor(x)
     if x.dtype.name != self.x_dtype:
@@ -162,7 +162,7 @@ class ClientFiles:
     return x if self.x_scale == 1.0 else x * tf.constant(self.x_scale, tf.float32)
 
   def load(
-    self, client_ids: Optional[Sequence[str]] = None
+    self, client_ids: Sequence[str] | None = None
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reads clients into memory, as they are stored.
 

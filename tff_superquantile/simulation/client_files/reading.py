@@ -4,7 +4,7 @@ import collections
 from collections.abc import Mapping
 import json
 import os
-from typing import Any, Optional, Union
+from typing import Any
 import zlib
 
 import numpy as np
@@ -33,7 +33,7 @@ def is_outdated(directory: str) -> bool:
     return False  # Not there, or damaged, which is for `open_client_files` to say.
 
 
-def open_client_files(directory: Union[str, os.PathLike]) -> files.ClientFiles:
+def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
   """Opens what `write_client_files` wrote, after checking that all is as it was written.
 
   Raises:
@@ -153,7 +153,7 @@ def build_examples_fn(
 
 
 def build_dataset_computation(
-  client_files: files.ClientFiles, *, batch_size: Optional[int], shuffle: bool
+  client_files: files.ClientFiles, *, batch_size: int | None, shuffle: bool
 ) -> tff.Computation:
   """Builds the computation that reads a client's examples as a `tf.data.Dataset` of batches.
 

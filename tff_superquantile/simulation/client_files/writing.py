@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 import contextlib
 import json
 import os
-from typing import Optional, Union
 import zlib
 
 import numpy as np
@@ -31,7 +30,7 @@ def _check_client(
   client_id: str,
   x: np.ndarray,
   y: np.ndarray,
-  spec: Optional[_Spec],
+  spec: _Spec | None,
   may_lack_examples: bool,
 ) -> None:
   """Raises a `ValueError` unless this client can be stored; `spec` is the first's."""
@@ -70,13 +69,13 @@ def _write_into(
   target: str,
   clients: Iterable,
   x_scale: float,
-  count_dropped: Callable[[], Optional[int]],
+  count_dropped: Callable[[], int | None],
   may_lack_examples: bool,
 ) -> None:
   """Writes all files of a cache into the existing `directory`; errors speak of `target`."""
   client_ids, num_examples, checksums = [], [], []
   num_classes = 0
-  spec: Optional[_Spec] = None
+  spec: _Spec | None = None
   for client_id, x, y in clients:
     x, y = np.asarray(x), np.asarray(y)
     _check_client(target, client_id, x, y, spec, may_lack_examples)
@@ -123,7 +122,7 @@ def _write_and_open(
   directory: str,
   clients: Iterable,
   x_scale: float,
-  count_dropped: Callable[[], Optional[int]] = lambda: None,
+  count_dropped: Callable[[], int | None] = lambda: None,
   may_lack_examples: bool = False,
 ) -> files.ClientFiles:
   x_scale = checks.positive("x_scale", x_scale)
@@ -150,7 +149,7 @@ def _write_and_open(
 
 
 def write_client_files(
-  directory: Union[str, os.PathLike],
+  directory: str | os.PathLike,
   clients: Iterable[tuple[str, np.ndarray, np.ndarray]],
   *,
   x_scale: float = 1.0,
@@ -181,11 +180,11 @@ def write_client_files(
 
 
 def open_or_write_client_files(
-  directory: Union[str, os.PathLike],
+  directory: str | os.PathLike,
   make_clients: Callable[[], Iterable[tuple[str, np.ndarray, np.ndarray]]],
   *,
   x_scale: float = 1.0,
-  count_dropped: Callable[[], Optional[int]] = lambda: None,
+  count_dropped: Callable[[], int | None] = lambda: None,
   may_lack_examples: bool = False,
 ) -> files.ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 import hashlib
-from typing import Any, Optional
+from typing import Any
 import weakref
 
 import numpy as np
@@ -30,7 +30,7 @@ class _RemoteBlocks:
     workers: pool.Pool,
     computation: tuple[bytes, ray.ObjectRef],
     cut: stages.Stages,
-    blocks: Sequence[list[Optional[np.ndarray]]],
+    blocks: Sequence[list[np.ndarray | None]],
   ):
     self._workers = workers
     self._computation = computation
@@ -103,7 +103,7 @@ class RayContext(cohort_context.CohortContext):
   def __init__(
     self,
     address: str = "local",
-    num_blocks: Optional[int] = None,
+    num_blocks: int | None = None,
     threads_per_worker: int = 1,
     timeout: float = 600.0,
     max_bytes: int = 2**30,

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import socket
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import ray
@@ -45,10 +45,10 @@ class Description(NamedTuple):
   host: str
   pid: int
   versions: dict[str, str]
-  digests: dict[str, Optional[str]]
+  digests: dict[str, str | None]
 
 
-def digest(path: str) -> Optional[str]:
+def digest(path: str) -> str | None:
   """Returns the SHA-256 of a file's content, None if it cannot be read."""
   try:
     with open(path, "rb") as file:
@@ -90,7 +90,7 @@ class Worker:
     key: bytes,
     serialized: bytes,
     index: int,
-    arrays: list[Optional[np.ndarray]],
+    arrays: list[np.ndarray | None],
     received: Arrays,
     carried: Arrays,
   ) -> tuple[list[np.ndarray], Arrays]:
@@ -123,7 +123,7 @@ class Worker:
     index: int,
     partials: list[ray.ObjectRef],
     timeout: float,
-  ) -> Optional[list[np.ndarray]]:
+  ) -> list[np.ndarray] | None:
     """Merges the partial aggregates of consecutive blocks of a stage.
 
     Args:

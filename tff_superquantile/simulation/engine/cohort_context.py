@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any, Optional
+from typing import Any
 import weakref
 
 from absl import logging
@@ -29,10 +29,10 @@ class CohortContext(tff.framework.SyncContext):
 
   def __init__(
     self,
-    fallback: Optional[Callable[[], tff.framework.SyncContext]] = None,
+    fallback: Callable[[], tff.framework.SyncContext] | None = None,
     parallel: int = 2,
     max_bytes: int = 2**30,
-    block_size: Optional[int] = None,
+    block_size: int | None = None,
   ):
     """Initializes the context.
 
@@ -48,10 +48,10 @@ class CohortContext(tff.framework.SyncContext):
         number changes the last bits of the results. None for cohorts in one block.
     """
     self._make_fallback = fallback
-    self._fallback_context: Optional[tff.framework.SyncContext] = None
+    self._fallback_context: tff.framework.SyncContext | None = None
     self._parallel = parallel
     # By identity: comparing computations, or hashing them, means to serialize them.
-    self._programs: dict[int, Optional[program_lib.Program]] = {}
+    self._programs: dict[int, program_lib.Program | None] = {}
     self._store = reading.Store(max_bytes)
     self._block_size = block_size
 
@@ -98,7 +98,7 @@ class CohortContext(tff.framework.SyncContext):
     blocks = stages.split(arrays, program.parameters, math.ceil(num_clients / self._block_size))
     return program.to_python(program.stages(arrays, stages.LocalBlocks(program.stages, blocks)))
 
-  def _program(self, comp: tff.framework.ConcreteComputation) -> Optional[program_lib.Program]:
+  def _program(self, comp: tff.framework.ConcreteComputation) -> program_lib.Program | None:
     key = id(comp)
     if key not in self._programs:
       try:

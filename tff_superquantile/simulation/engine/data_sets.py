@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 import weakref
 
 import numpy as np
@@ -40,7 +40,7 @@ class Source:
 
   def __init__(self, data_set: tf.data.Dataset):
     self._data_set = weakref.ref(data_set)
-    self._is_fixed: Optional[bool] = None
+    self._is_fixed: bool | None = None
     self.is_shuffled = False
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)

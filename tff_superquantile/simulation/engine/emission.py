@@ -28,8 +28,8 @@ class LoopError(Exception):
 class Value(NamedTuple):
   """An output that has been emitted: a tensor, or a small constant that is known."""
 
-  tensor: Optional[tf.Tensor]
-  constant: Optional[np.ndarray]
+  tensor: tf.Tensor | None
+  constant: np.ndarray | None
 
   def as_tensor(self) -> tf.Tensor:
     return tf.constant(self.constant) if self.tensor is None else self.tensor
@@ -95,8 +95,8 @@ class Emitter:
     self._parent = parent
     self._may_loop = may_loop
 
-  def _find(self, ref: expressions.Ref) -> Optional[Value]:
-    emitter: Optional[Emitter] = self
+  def _find(self, ref: expressions.Ref) -> Value | None:
+    emitter: Emitter | None = self
     while emitter is not None:
       if ref in emitter._known:
         return emitter._known[ref]

@@ -5,7 +5,7 @@ Equal expressions are one object wherever they stand, and each knows the inputs 
 
 from collections.abc import Sequence
 import hashlib
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -93,7 +93,7 @@ class Pool:
   def _add(
     self,
     op: str,
-    node: Optional[tf.compat.v1.NodeDef],
+    node: tf.compat.v1.NodeDef | None,
     inputs: tuple[Ref, ...],
     bodies: tuple[Body, ...],
     digest: bytes,

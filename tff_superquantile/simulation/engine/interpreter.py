@@ -1,7 +1,7 @@
 """Interprets TFF's language into one TensorFlow graph for a whole cohort."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -116,7 +116,7 @@ class Interpreter:
   def _function_of_component(self, block: tff.framework.CompiledComputation) -> Function:
     component = self._clients.mapper.component(block)
 
-    def function(argument: Optional[Any], at_clients: bool) -> Any:
+    def function(argument: Any | None, at_clients: bool) -> Any:
       leaves = [] if argument is None else list(values.flatten(argument))
       if at_clients:
         results = self._clients.mapper.map(component, leaves, self._clients.num_clients)

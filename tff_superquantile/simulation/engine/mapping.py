@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -47,7 +47,7 @@ class Library:
 
   def body(
     self, component: components.Component, leaves: Sequence[Leaf]
-  ) -> Optional[tuple[list[expressions.Ref], expressions.Body]]:
+  ) -> tuple[list[expressions.Ref], expressions.Body] | None:
     """Returns the leaves' roots and the component's body, or None if it cannot be taken apart."""
     roots = []
     for leaf, parameter in zip(leaves, component.parameter_types):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import functools
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -81,7 +81,7 @@ class Program:
     return next((len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked), 0)
 
   @functools.cached_property
-  def stages(self) -> Union[stages_lib.Stages, str]:
+  def stages(self) -> stages_lib.Stages | str:
     """The computation, cut at its aggregations; or why it cannot be cut."""
     try:
       return stages_lib.Stages(self)
@@ -123,7 +123,7 @@ class Program:
       tf.constant(0), mapping.Sequential(self._library, {}, self._parallel)
     )
 
-  def scope(self, tensors: Sequence[Optional[tf.Tensor]]) -> dict[str, Any]:
+  def scope(self, tensors: Sequence[tf.Tensor | None]) -> dict[str, Any]:
     """Returns the scope of the computation for the tensors of its parameter."""
     if self.block.parameter_name is None:
       return {}
@@ -145,7 +145,7 @@ class Program:
 
 
 def _wrap(
-  block: tff.framework.ComputationBuildingBlock, parameter_type: Optional[tff.Type]
+  block: tff.framework.ComputationBuildingBlock, parameter_type: tff.Type | None
 ) -> tff.framework.Lambda:
   if parameter_type is None:
     return tff.framework.Lambda(None, None, tff.framework.Call(block))

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -48,11 +48,11 @@ class Read(NamedTuple):
     sizes = np.prod(self.shapes, axis=1, dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), self.shapes
 
-  def parts(self, key: Optional[Key]) -> tuple[np.ndarray, ...]:
+  def parts(self, key: Key | None) -> tuple[np.ndarray, ...]:
     """What the function of a key takes: the values, and without a key their places."""
     return (self.flat,) if key is not None else (self.flat, *self.places())
 
-  def specs(self, key: Optional[Key]) -> tuple[tf.TensorSpec, ...]:
+  def specs(self, key: Key | None) -> tuple[tf.TensorSpec, ...]:
     """The specs of `parts`."""
     if key is not None:
       return (tf.TensorSpec(self.flat.shape, self.flat.dtype),)
@@ -70,7 +70,7 @@ class Read(NamedTuple):
 
 
 # What says from where a client's values are read.
-_Names = tuple[Union[bytes, data_sets.Source], ...]
+_Names = tuple[bytes | data_sets.Source, ...]
 
 
 class Reader:
@@ -153,7 +153,7 @@ class Reader:
 
 
 def _key(
-  num_clients: int, shapes: tuple[tuple[int, ...], ...], compiled: Collection[Optional[Key]]
+  num_clients: int, shapes: tuple[tuple[int, ...], ...], compiled: Collection[Key | None]
 ) -> Key:
   """A key with room for a cohort; a few are enough for all cohorts.
 
@@ -208,8 +208,8 @@ class Store:
     self,
     reader: Reader,
     arrays: Sequence[np.ndarray],
-    compiled: Optional[Collection[Optional[Key]]],
-  ) -> tuple[list[Read], Optional[Key]]:
+    compiled: Collection[Key | None] | None,
+  ) -> tuple[list[Read], Key | None]:
     """What a cohort has read.
 
     Args:

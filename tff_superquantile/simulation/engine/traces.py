@@ -1,7 +1,7 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -51,12 +51,12 @@ class CohortFunction:
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
     self._reader = reading.Reader(discovery.reads, origins) if discovery.reads else None
     self._looks_again = discovery.looks_again
-    self._functions: dict[Optional[reading.Key], Any] = {}
+    self._functions: dict[reading.Key | None, Any] = {}
     self._can_compile = True
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays."""
-    key: Optional[reading.Key] = None
+    key: reading.Key | None = None
     reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
@@ -69,7 +69,7 @@ class CohortFunction:
       reads, key = self._store.read(self._reader, arrays, compiled)
     return self._invoke(key, arrays, reads)
 
-  def _function(self, key: Optional[reading.Key], reads: Sequence[reading.Read]) -> Any:
+  def _function(self, key: reading.Key | None, reads: Sequence[reading.Read]) -> Any:
     """The traced function for what is read: of any shapes, or with a key of these shapes."""
     if key not in self._functions:
 
@@ -96,7 +96,7 @@ class CohortFunction:
     return self._functions[key]
 
   def _invoke(
-    self, key: Optional[reading.Key], arrays: Sequence[Any], reads: Sequence[reading.Read]
+    self, key: reading.Key | None, arrays: Sequence[Any], reads: Sequence[reading.Read]
   ) -> Sequence[tf.Tensor]:
     try:
       function = self._function(key, reads)

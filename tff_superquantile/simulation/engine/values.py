@@ -6,7 +6,7 @@ dimension. All other values stay as they are.
 
 from collections.abc import Callable, Iterator, Sequence
 import math
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +30,7 @@ class Leaf(NamedTuple):
 
   tensor: tf.Tensor
   stacked: bool
-  origin: Optional[int] = None
+  origin: int | None = None
 
 
 class LeafType(NamedTuple):
@@ -40,7 +40,7 @@ class LeafType(NamedTuple):
   """
 
   dtype: Any
-  shape: Optional[tuple]
+  shape: tuple | None
   stacked: bool
 
   @property
@@ -85,7 +85,7 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   raise UnsupportedError(f"values of type {type_spec}")
 
 
-def _elements(struct: Any) -> list[tuple[Optional[str], Any]]:
+def _elements(struct: Any) -> list[tuple[str | None, Any]]:
   return tff.structure.to_elements(struct)
 
 
@@ -159,7 +159,7 @@ def _holds(dtype: np.dtype, value: Any) -> bool:
   return True
 
 
-def _as_array(value: Any, dtype: np.dtype, shape: Optional[tuple]) -> np.ndarray:
+def _as_array(value: Any, dtype: np.dtype, shape: tuple | None) -> np.ndarray:
   """Returns one tensor as an array, checked as TFF's runtime does."""
   if isinstance(value, (tf.Tensor, tf.Variable)):
     value = value.numpy()
@@ -176,7 +176,7 @@ def _as_array(value: Any, dtype: np.dtype, shape: Optional[tuple]) -> np.ndarray
   return array
 
 
-def _as_column(of_clients: Sequence[Any], dtype: np.dtype) -> Optional[np.ndarray]:
+def _as_column(of_clients: Sequence[Any], dtype: np.dtype) -> np.ndarray | None:
   """Returns one tensor of all clients, or None if their values need a check or a conversion."""
   kinds = {type(value) for value in of_clients}
   if kinds <= {str, bytes} and dtype == np.object_:
@@ -205,7 +205,7 @@ class Converter:
     self._type = type_spec
     self._is_stacked = isinstance(type_spec, tff.FederatedType) and not type_spec.all_equal
     # The type of a tensor has no elements.
-    self._elements: Optional[list[tuple[Optional[str], Converter]]] = None
+    self._elements: list[tuple[str | None, Converter]] | None = None
     if isinstance(type_spec, tff.FederatedType):
       self._elements = [(None, Converter(type_spec.member))]
     elif isinstance(type_spec, tff.StructType):
@@ -264,7 +264,7 @@ class Converter:
       stacked.append(np.stack(arrays))
     return stacked
 
-  def _columns(self, clients: Sequence[Any]) -> Optional[list[np.ndarray]]:
+  def _columns(self, clients: Sequence[Any]) -> list[np.ndarray] | None:
     """Stacks clients that are dictionaries of plain values, much faster; None for others."""
     if isinstance(self._type, tff.SequenceType):
       return [np.array([data_sets.source(c, self._type) for c in clients], np.object_)]

@@ -1,8 +1,8 @@
 """Builds the weighting of AAggFF-D, by following the regularized leader (FTRL)."""
 
 import collections
+from collections.abc import Callable
 import math
-from typing import Callable
 
 import tensorflow as tf
 

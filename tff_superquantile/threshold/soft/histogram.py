@@ -1,7 +1,6 @@
 """Builds weightings relative to the cohort's losses with differential privacy, by a histogram."""
 
 import collections
-from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +19,7 @@ def build_histogram_weighting(
   max_loss: float,
   *,
   secure_sum: str = "modular",
-  noise_key: Optional[bytes] = None,
+  noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the weighting by a share that is relative to a private histogram of the losses.
 

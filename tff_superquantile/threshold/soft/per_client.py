@@ -1,7 +1,8 @@
 """Builds weightings whose server keeps numbers for each of all clients, by the clients' index."""
 
+from collections.abc import Callable
 import numbers
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 

@@ -1,6 +1,7 @@
 """Builds weightings in which a share follows from a client's loss and the cohort's distribution."""
 
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf

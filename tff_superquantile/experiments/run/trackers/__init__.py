@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import importlib.util
 import pathlib
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 Config = Any  # A `RunConfig`, whose help names the rows here.
 # The number of a round, and its values by name, as rounds.csv has them.
@@ -70,16 +70,16 @@ class TrackerKind:
 
   library: str
   requirement: str
-  open: Callable[[Subject, Optional[str]], Tracker]
+  open: Callable[[Subject, str | None], Tracker]
 
 
-def _open_mlflow(subject: Subject, known_id: Optional[str]) -> Tracker:
+def _open_mlflow(subject: Subject, known_id: str | None) -> Tracker:
   from tff_superquantile.experiments.run.trackers import mlflow_tracker
 
   return mlflow_tracker.MlflowTracker(subject, known_id)
 
 
-def _open_wandb(subject: Subject, known_id: Optional[str]) -> Tracker:
+def _open_wandb(subject: Subject, known_id: str | None) -> Tracker:
   from tff_superquantile.experiments.run.trackers import wandb_tracker
 
   return wandb_tracker.WandbTracker(subject, known_id)

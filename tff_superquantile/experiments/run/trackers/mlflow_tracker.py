@@ -6,7 +6,6 @@ import fcntl
 import os
 import pathlib
 import time
-from typing import Optional
 
 # A server that is away must not hold up a run for the four minutes of MLflow's own defaults.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -28,7 +27,7 @@ class MlflowTracker:
   all runs; MLFLOW_EXPERIMENT_NAME or MLFLOW_EXPERIMENT_ID, else the experiment has the task's name.
   """
 
-  def __init__(self, subject: trackers.Subject, known_id: Optional[str]):
+  def __init__(self, subject: trackers.Subject, known_id: str | None):
     """Opens a run, or makes one.
 
     Args:
@@ -88,7 +87,7 @@ def _now() -> int:
 
 
 @contextlib.contextmanager
-def _locked(store: Optional[pathlib.Path]) -> Iterator[None]:
+def _locked(store: pathlib.Path | None) -> Iterator[None]:
   """Keeps other runs of a sweep from making the same experiment; None for a store of a server."""
   if store is None:
     yield

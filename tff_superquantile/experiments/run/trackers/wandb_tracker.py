@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import os
-from typing import Optional
 
 import wandb
 
@@ -16,7 +15,7 @@ class WandbTracker:
   WANDB_DIR, else its local files are in the run's folder.
   """
 
-  def __init__(self, subject: trackers.Subject, known_id: Optional[str]):
+  def __init__(self, subject: trackers.Subject, known_id: str | None):
     """Opens a run, or makes one.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 import pathlib
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class BestModel:
     self._rounds_per_evaluation = config.rounds_per_evaluation
     self._patience = config.patience
     _, self._quantity, self._statistic = config.best_by.split(".")
-    self.round_num: Optional[int] = None
+    self.round_num: int | None = None
     self._value = math.inf
     self.weights = run_files.read_weights(self._path)
     if self.weights is not None:

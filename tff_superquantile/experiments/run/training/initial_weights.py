@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
-from typing import Any, Optional
+from typing import Any
 
 from privacy import ledger
 from privacy import statements
@@ -97,7 +97,7 @@ def check_data(config: run_config.RunConfig, task: tasks.task.Task, train: Seque
     )
 
 
-def load(config: run_config.RunConfig, model: Any) -> Optional[run_files.Weights]:
+def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
   """Reads the weights with which a resolved run starts; None for the model's own.
 
   Raises:

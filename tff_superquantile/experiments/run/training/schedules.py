@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any
 
 Config = Any  # A `RunConfig`, whose choices of --learning_rate_schedule are the rows here.
 
@@ -72,7 +72,7 @@ def learning_rate(config: Config, round_num: int) -> float:
   return config.client_learning_rate * factor(config, float(round_num), math)
 
 
-def build_learning_rate_fn(config: Config) -> Optional[Callable[[Any], Any]]:
+def build_learning_rate_fn(config: Config) -> Callable[[Any], Any] | None:
   """Returns gamma_t as a function of an int32 tensor t from 0; None for a constant rate."""
   if is_constant(config):
     return None

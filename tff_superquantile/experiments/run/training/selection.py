@@ -1,7 +1,7 @@
 """The cohorts of a run, with the handles of their clients."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from tff_superquantile.simulation import seeds
 def build_selection(
   files: client_files.ClientFiles,
   config: run_config.RunConfig,
-  release: Optional[releases.Release] = None,
-  key: Optional[bytes] = None,
+  release: releases.Release | None = None,
+  key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round to the handles of its cohort.
 

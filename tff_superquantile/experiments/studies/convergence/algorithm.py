@@ -10,7 +10,6 @@ B / sqrt(theta m).
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Optional
 
 import numpy as np
 import pandas as pd
@@ -49,7 +48,7 @@ def theorem_setting(
   cohort_size: int,
   num_rounds: int,
   local_steps: int,
-  smoothing: Optional[float] = None,
+  smoothing: float | None = None,
 ) -> Setting:
   """Returns learning rate and smoothing of the theorem's full version with its constants.
 
@@ -108,7 +107,7 @@ def simulate(
   local_steps: int,
   num_seeds: int = 1,
   seed: int = 0,
-  threshold_step: Optional[float] = None,
+  threshold_step: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Runs the algorithm, all settings side by side.
 
@@ -161,7 +160,7 @@ def measure(
   thetas: Sequence[float],
   all_rounds: Sequence[int],
   num_seeds: int,
-  threshold_step: Optional[float] = None,
+  threshold_step: float | None = None,
 ) -> pd.DataFrame:
   """Runs the algorithm for every tail fraction and number of rounds.
 

@@ -20,7 +20,7 @@ say that min H >= v - |s|^2 / (2 (mu - rho)). This certifies a minimum, however 
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
@@ -54,7 +54,7 @@ class Problem(Protocol):
     """Returns the Hessian [d, d] of sum_i weights_i F_i at a point [d], for weights [n]."""
 
 
-def rank_weights(num_clients: int, theta: float, cohort_size: Optional[int] = None) -> np.ndarray:
+def rank_weights(num_clients: int, theta: float, cohort_size: int | None = None) -> np.ndarray:
   """Returns omega, the weight of the k-th largest of n losses in F_theta, or in bar F_theta.
 
   The k-th largest of all is in the cohort with probability m / n, and then r of the k - 1 larger
@@ -151,7 +151,7 @@ def minimise(
   """
   point, shares = start, np.empty([0])
   cuts = np.empty([0, problem.num_clients])
-  best: Optional[Minimum] = None
+  best: Minimum | None = None
   for _ in range(_MAX_CUTS):
     # Surfaces without a share lie below the others here, and come back if they are needed.
     kept = shares > _MIN_SHARE

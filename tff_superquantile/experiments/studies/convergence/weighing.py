@@ -1,6 +1,6 @@
 """Weighs the clients of a cohort by their losses, in runs side by side."""
 
-from typing import Callable, Optional
+from collections.abc import Callable
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class PrimalDual:
 
 
 def build(
-  thetas: np.ndarray, smoothings: np.ndarray, threshold_step: Optional[float] = None
+  thetas: np.ndarray, smoothings: np.ndarray, threshold_step: float | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
   """Returns a `PrimalDual` for a step, else a `SmoothedDual`, or an `ExactDual` if all nu are 0."""
   if threshold_step is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
 import pathlib
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -75,7 +75,7 @@ class Evidence:
     found = self._frames[source].index.get_level_values("method").unique()
     return [method for method in found if method.startswith(prefix)]
 
-  def get(self, source: str, method: str, metric: str) -> Optional[Value]:
+  def get(self, source: str, method: str, metric: str) -> Value | None:
     """Returns a measurement; None if it is not there."""
     if not self.has(source) or (method, metric) not in self._frames[source].index:
       return None
@@ -87,7 +87,7 @@ class Evidence:
     values = {method: self.get(source, method, metric) for method in methods}
     return {method: value for method, value in values.items() if value is not None}
 
-  def best(self, source: str, prefix: str, metric: str = tables.P90) -> Optional[str]:
+  def best(self, source: str, prefix: str, metric: str = tables.P90) -> str | None:
     """Returns the method with the lowest metric among those whose labels begin so."""
     known = self.get_all(source, self.methods(source, prefix), metric)
     return min(known, key=lambda method: known[method].mean) if known else None
@@ -132,7 +132,7 @@ def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
   return pd.concat(parts, ignore_index=True)[list(sources.COLUMNS)]
 
 
-def load(output_dir: Optional[str | os.PathLike] = None) -> Evidence:
+def load(output_dir: str | os.PathLike | None = None) -> Evidence:
   """Returns the measurements that are kept, and the better ones of a directory of results.
 
   Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Optional
 
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.studies.paper import evidence as evidence_lib
@@ -60,7 +59,7 @@ def _for_each_comparison(
   evidence: evidence_lib.Evidence,
   where: str,
   says: str,
-  check: Callable[[str], Optional[tuple[str, bool, str]]],
+  check: Callable[[str], tuple[str, bool, str] | None],
 ) -> Iterator[rows.Row]:
   """Yields a row for each comparison that was measured.
 
@@ -86,7 +85,7 @@ def _for_each_comparison(
 def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields the statements that our comparisons of all methods decide."""
 
-  def smallest_tail(source: str) -> Optional[tuple[str, bool, str]]:
+  def smallest_tail(source: str) -> tuple[str, bool, str] | None:
     thetas, rivals = _plain(evidence, source), _rivals(evidence, source)
     if not thetas or not rivals:
       return None
@@ -104,7 +103,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     smallest_tail,
   )
 
-  def interpolates(source: str) -> Optional[tuple[str, bool, str]]:
+  def interpolates(source: str) -> tuple[str, bool, str] | None:
     chain = ["FedAvg", *_plain(evidence, source), *evidence.methods(source, "AFL")]
     if len(chain) < 4:
       return None
@@ -127,7 +126,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     interpolates,
   )
 
-  def afl_is_worst(source: str) -> Optional[tuple[str, bool, str]]:
+  def afl_is_worst(source: str) -> tuple[str, bool, str] | None:
     afl = evidence.best(source, "AFL")
     others = [m for m in (*_rivals(evidence, source), *_plain(evidence, source)) if m != afl]
     if afl is None or not others:
@@ -148,7 +147,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     afl_is_worst,
   )
 
-  def fewer_do_not_help(source: str) -> Optional[tuple[str, bool, str]]:
+  def fewer_do_not_help(source: str) -> tuple[str, bool, str] | None:
     found, failing = [], []
     for method in _plain(evidence, source):
       theta = f"θ = {_theta(method):g}"
@@ -167,7 +166,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     fewer_do_not_help,
   )
 
-  def mean_is_competitive(source: str) -> Optional[tuple[str, bool, str]]:
+  def mean_is_competitive(source: str) -> tuple[str, bool, str] | None:
     thetas = [method for method in _plain(evidence, source) if _theta(method) >= 0.5]
     known = evidence.get_all(source, ("FedAvg", *thetas), MEAN)
     if "FedAvg" not in known or len(known) < 2:
@@ -183,7 +182,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     mean_is_competitive,
   )
 
-  def clients_vary_less(source: str) -> Optional[tuple[str, bool, str]]:
+  def clients_vary_less(source: str) -> tuple[str, bool, str] | None:
     methods = ("FedAvg", *_plain(evidence, source))
     known = evidence.get_all(source, methods, "test.error.std")
     if "FedAvg" not in known or len(known) < 2:

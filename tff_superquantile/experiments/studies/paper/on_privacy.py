@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import math
-from typing import Optional
 
 import numpy as np
 
@@ -96,7 +95,7 @@ def of_accounting() -> Iterator[rows.Row]:
 
 def _difference(
   evidence: evidence_lib.Evidence, before: str, after: str, metric: str
-) -> Optional[float]:
+) -> float | None:
   first, second = (evidence.get("private_synthetic", m, metric) for m in (before, after))
   return None if first is None or second is None else 100 * (second.mean - first.mean)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
 
 from tff_superquantile.experiments.studies.paper import evidence as evidence_lib
 from tff_superquantile.experiments.studies.paper import rows
@@ -19,7 +18,7 @@ def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
 
   def error(
     recipe: str, bits: int, epsilon: float, num_bins: int = 64, distribution: str = "uniform"
-  ) -> Optional[float]:
+  ) -> float | None:
     name = f"{distribution} {num_bins} {bits} {epsilon} {recipe}"
     value = evidence.get("private_quantile", name, "error")
     return None if value is None else value.mean

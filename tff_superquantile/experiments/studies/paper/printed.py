@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import functools
 import pathlib
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -86,7 +86,7 @@ def _family(method: str) -> str:
   return method.split(" q = ")[0].split(" t = ")[0]
 
 
-def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> Optional[str]:
+def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> str | None:
   """Returns our label of a printed method: of several values of its parameter, the best one."""
   exact = evidence.methods(source)
   if method in exact:
@@ -97,7 +97,7 @@ def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) 
 
 def measured(
   evidence: evidence_lib.Evidence, table: str, method: str, column: str
-) -> Optional[evidence_lib.Value]:
+) -> evidence_lib.Value | None:
   """Returns our measurement for a printed cell; None without one."""
   place = TABLES[table]
   if table == "pers":

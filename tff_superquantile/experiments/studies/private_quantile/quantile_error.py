@@ -11,7 +11,6 @@ decoding, many data sets at once. `errors_in_tff` runs the real secure sum, one 
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Optional
 
 import dp_accounting
 from dp_accounting import rdp
@@ -56,7 +55,7 @@ class Recipe:
   decoder: str
   accounting: str
   knows_num_clients: bool
-  bound_factor: Optional[float] = None
+  bound_factor: float | None = None
 
 
 RECIPES = {
@@ -99,7 +98,7 @@ def build_mechanism(
   delta: float,
   num_bins: int,
   num_clients: int,
-  bits: Optional[int] = None,
+  bits: int | None = None,
 ) -> tree_mechanism.TreeMechanism:
   """Builds the parameters of a recipe for cohorts of `num_clients`.
 
@@ -158,7 +157,7 @@ def estimated_counts(cumulative: hierarchical_histogram.Cumulative) -> np.ndarra
 def _errors(
   true_counts: np.ndarray,
   cumulative: hierarchical_histogram.Cumulative,
-  num_clients: Optional[int],
+  num_clients: int | None,
 ) -> np.ndarray:
   """Returns quantile errors, averaged over theta, float64 [num_seeds].
 

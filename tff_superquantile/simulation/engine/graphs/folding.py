@@ -1,7 +1,7 @@
 """What ops make of constants, computed in numpy."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +58,7 @@ def constant(tensor: Any) -> np.ndarray:
   return tf.make_ndarray(tensor)
 
 
-def fold(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> Optional[np.ndarray]:
+def fold(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.ndarray | None:
   """Returns the result of an op on constants; None for ops that are not computed here."""
   if node.op == "StridedSlice":
     return np.asarray(_slice(node, constants))

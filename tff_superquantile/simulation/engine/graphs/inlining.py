@@ -5,7 +5,7 @@ reads the file.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -41,7 +41,7 @@ class _Graph:
     library = {function.signature.name: function for function in graph_def.library.function}
     return cls(graph_def.node, arguments, library)
 
-  def parse(self, name: str) -> tuple[str, Optional[str], int]:
+  def parse(self, name: str) -> tuple[str, str | None, int]:
     """Splits a tensor's name into (node, output argument or None, index)."""
     parts = name.split(":")
     if len(parts) == 1:
@@ -56,7 +56,7 @@ def _computed(refs: Sequence[Ref]) -> list[Ref]:
   return [ref for ref in refs if ref.expression.node is not None]
 
 
-_Result = Union[Expression, tuple[Ref, ...]]
+_Result: TypeAlias = Expression | tuple[Ref, ...]
 
 
 class _Evaluator:

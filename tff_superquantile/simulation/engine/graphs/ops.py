@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import hashlib
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -54,7 +54,7 @@ def is_variant(op: str) -> bool:
   return any(output.type == tf.variant.as_datatype_enum for output in outputs)
 
 
-def output_offset(node: tf.compat.v1.NodeDef, argument: Optional[str], library: Functions) -> int:
+def output_offset(node: tf.compat.v1.NodeDef, argument: str | None, library: Functions) -> int:
   """Returns the position of the first tensor of an op's output argument.
 
   Raises:

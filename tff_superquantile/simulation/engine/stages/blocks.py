@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 import functools
 import itertools
 import math
-from typing import Optional, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def groups(num_blocks: int) -> list[range]:
 
 def split(
   arrays: Sequence[np.ndarray], parameters: Sequence[values.LeafType], num_blocks: int
-) -> list[list[Optional[np.ndarray]]]:
+) -> list[list[np.ndarray | None]]:
   """Cuts an argument into blocks of consecutive clients, whose sizes differ by one at most.
 
   Args:
@@ -37,7 +37,7 @@ def split(
     The arguments of the blocks, with None for the tensors of the server: the stages that read them
     receive them.
   """
-  columns: list[Sequence[Optional[np.ndarray]]] = []
+  columns: list[Sequence[np.ndarray | None]] = []
   for array, leaf in zip(arrays, parameters):
     if leaf.stacked:
       columns.append(np.array_split(array, num_blocks))

@@ -13,7 +13,7 @@ level k + 1 need at the clients; server step k computes what the server has of l
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
@@ -59,7 +59,7 @@ class Step(NamedTuple):
   kept: tuple[str, ...]
 
 
-def _intrinsic(block: tff.framework.ComputationBuildingBlock) -> Optional[str]:
+def _intrinsic(block: tff.framework.ComputationBuildingBlock) -> str | None:
   if isinstance(block, tff.framework.Call) and isinstance(block.function, tff.framework.Intrinsic):
     return block.function.uri
   return None

@@ -6,7 +6,7 @@ is added up, and in which order, depends on the number of blocks alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 import typing
-from typing import Optional, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +90,7 @@ class Stages:
 class LocalBlocks:
   """Computes blocks one after the other in this process, so that few are in memory at once."""
 
-  def __init__(self, stages: Stages, blocks: Sequence[list[Optional[np.ndarray]]]):
+  def __init__(self, stages: Stages, blocks: Sequence[list[np.ndarray | None]]):
     """Initializes the blocks of a round.
 
     Args:
