@@ -63,6 +63,10 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
       lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
     )
     padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(_MAX_ELEMENTS)
+    # Its thread outlives what it uses where a single element is taken: TensorFlow 2.21 crashes.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    padded = padded.with_options(options)
     # As a loop over a data set has it rewritten: fused, shuffles and repeats draw fewer orders.
     types, shapes = zip(
       *((spec.dtype, spec.shape) for spec in tf.nest.flatten(padded.element_spec))
