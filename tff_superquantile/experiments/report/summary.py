@@ -146,7 +146,9 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, metric in zip(grid, panels):
       entries = unit.factor * results.xs(metric, level="metric")
-      for method, entry in entries[np.isfinite(entries["mean"])].iterrows():
+      finite = entries.index[np.isfinite(entries["mean"])]
+      for method in (method for method in methods if method in finite):
+        entry = entries.loc[method]
         if method.is_fed_avg:
           axes.axvline(entry["mean"], color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
         axes.errorbar(

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import typing
-from typing import Any, Union
+from typing import Any
 
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import methods
@@ -554,11 +554,8 @@ def types() -> Mapping[str, type]:
 
   A float may also be the field's word.
   """
-  found = {}
-  for name, hint in typing.get_type_hints(RunConfig).items():
-    is_optional = typing.get_origin(hint) is Union
-    found[name] = typing.get_args(hint)[0] if is_optional else hint
-  return found
+  hints = typing.get_type_hints(RunConfig)
+  return {name: next(iter(typing.get_args(hint)), hint) for name, hint in hints.items()}
 
 
 def client_split_of(found: Mapping[str, str]) -> str:
