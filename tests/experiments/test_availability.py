@@ -31,7 +31,7 @@ _STATISTICS = ("mean", "p90", "superquantile_90")
 @pytest.fixture(autouse=True)
 def empty_figures(monkeypatch):
   """Spares reports their figures, whose drawing takes the longest."""
-  monkeypatch.setattr(day, "draw", lambda days: style.Figure("day", "A day", "", b""))
+  monkeypatch.setattr(day, "draw", lambda days, methods: style.Figure("day", "A day", "", b""))
 
 
 def _write_run(
@@ -275,11 +275,9 @@ def test_figure(tmp_path):
   # A name that would start a formula, a panel that has no curve, hours that nobody knows.
   _write_run(tmp_path, "fed_avg", 0, num_rounds=30)
   _write_run(tmp_path, "$x_{$", 1, num_rounds=30)
-  days = [
-    measurement.day.assign(method=run.method, seed=run.seed)
-    for run, measurement in _measured(tmp_path).items()
-  ]
-  figure = _DRAW(pd.concat(days))
+  measured = _measured(tmp_path)
+  days = [one.day.assign(method=run.method, seed=run.seed) for run, one in measured.items()]
+  figure = _DRAW(pd.concat(days), [run.method for run in measured])
   assert figure.light != figure.dark and figure.light.startswith(b"<?xml")
   assert "last 10 days" in figure.caption
 
@@ -288,7 +286,7 @@ def test_many_methods_leave_the_adaptive_one_in_the_figure(tmp_path, monkeypatch
   methods = ["fed_avg", *(f"superquantile_theta_0.{digit}" for digit in range(1, 9)), _ADAPTIVE]
   _write_runs(tmp_path, methods, (0,), num_rounds=30)
   shown = []
-  monkeypatch.setattr(day, "draw", lambda days: shown.extend(days["method"].unique()))
+  monkeypatch.setattr(day, "draw", lambda days, methods: shown.extend(methods))
   measured = _measured(tmp_path)
   availability._draw(run_folder.group_by_method(measured), measured)
   assert shown[0] == "fed_avg" and shown[-1] == _ADAPTIVE and len(shown) < 7

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import cohorts
 
@@ -128,13 +129,14 @@ def _rows(run: run_folder.Run, columns: Sequence[str]) -> pd.DataFrame:
   return table.assign(hour=table["round"].astype(int) % HOURS)
 
 
-def draw(days: pd.DataFrame) -> style.Figure:
+def draw(days: pd.DataFrame, methods: Sequence[names.Name]) -> style.Figure:
   """Draws a day.
 
   Args:
-    days: The columns "method", in the order of `names.Name.order`, "seed", "quantity", "hour" and
-      "value" (not NaN); quantities are "cohort_size", "tail_size", "p90" (a fraction) and, for
-      methods that have a tail fraction, "theta".
+    days: The columns "method", "seed", "quantity", "hour" and "value" (not NaN); quantities are
+      "cohort_size", "tail_size", "p90" (a fraction) and, for methods that have a tail fraction,
+      "theta".
+    methods: The methods, in the order of `names.Name.order`.
 
   Returns:
     The figure.
@@ -143,7 +145,6 @@ def draw(days: pd.DataFrame) -> style.Figure:
   midnight = days[days["hour"] == 0].assign(hour=HOURS)
   closed = pd.concat([days, midnight]).groupby(["method", "quantity", "hour"])["value"]
   over_seeds = closed.agg(["mean", "std"])
-  methods = list(days["method"].unique())
   looks = style.palette(methods)
   found = set(days["quantity"])
   panels = [panel for panel in _PANELS if panel[0] in found]

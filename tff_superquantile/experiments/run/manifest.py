@@ -9,18 +9,15 @@ import platform
 import subprocess
 from typing import Any
 
+import tensorflow as tf
+
 from privacy.evaluate import entries
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.simulation import context
 
-_VERSIONS_OF = (
-  "tensorflow",
-  "tensorflow-federated",
-  "tensorflow-privacy",
-  "dp-accounting",
-  "numpy",
-)
+# Beside TensorFlow's, whose package has more than one name.
+_VERSIONS_OF = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "numpy")
 
 
 def _git_revision() -> str:
@@ -70,12 +67,13 @@ def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[st
     error: The task's error of a client.
     data_digest: The task's. A private run leaves it out, as it follows from the training clients.
   """
+  versions = {name: importlib.metadata.version(name) for name in _VERSIONS_OF}
   return {
     "seed": config.seed,
     "error": error,
     "data": None if config.is_private else data_digest or None,
     "python": platform.python_version(),
-    "versions": {name: importlib.metadata.version(name) for name in _VERSIONS_OF},
+    "versions": {"tensorflow": tf.version.VERSION, **versions},
     "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",
     "git_revision": _git_revision(),
     "started": now(),

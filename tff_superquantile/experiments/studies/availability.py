@@ -125,13 +125,13 @@ def _draw(
 ) -> style.Figure:
   """Draws the figure; of many methods, those that can be told apart and those that adapt."""
   shown = summary.contenders(groups)
+  methods = [m for m in groups if m in shown or (m.is_superquantile and m.theta is None)]
   days = [
     measured[run].day.assign(method=method, seed=run.seed)
-    for method, runs in groups.items()
-    if method in shown or (method.is_superquantile and method.theta is None)
-    for run in runs
+    for method in methods
+    for run in groups[method]
   ]
-  return day.draw(pd.concat(days))
+  return day.draw(pd.concat(days), methods)
 
 
 def _span(windows: pd.DataFrame) -> str:

@@ -134,7 +134,7 @@ def _of_clients(
     for third, title in found.titles.items():
       blocks.append(table(groups, found.columns(third), results=found.results, title=title))
     blocks.append(page.Text(note))
-    tails = tables.lowest_means(tables.of_groups(groups), tables.P90, found.compared())
+    tails = tables.lowest_means(tables.of_groups(groups), tables.P90, found.compared(groups))
     blocks += [page.Text(found.sentence(best)) for best in list(tails)[:1]]
     results.append(found.results)
   except style.NothingToDraw as reason:

@@ -23,13 +23,13 @@ from tff_superquantile.simulation.engine import stages
 
 # Arrays of some values, by their names.
 Arrays = dict[str, list[np.ndarray]]
-_PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+_PACKAGES = ("tensorflow-federated", "numpy")
 
 
 def versions() -> dict[str, str]:
   """Returns what must be the same on all machines for the same results."""
   found = {name: importlib.metadata.version(name) for name in _PACKAGES}
-  return {"python": platform.python_version(), **found}
+  return {"python": platform.python_version(), "tensorflow": tf.version.VERSION, **found}
 
 
 class Description(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 
@@ -86,10 +86,11 @@ class ErrorBySize:
     """Returns a hint on reading the tables."""
     return _NOTE.format(self.unit.name, " and budget" if is_private else "")
 
-  def compared(self) -> set[names.Name]:
-    """Returns the methods that have changes against FedAvg."""
+  def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
+    """Returns those of some methods that have changes against FedAvg."""
     changes = self.results[self.results["metric"].str.endswith(".change")]
-    return set(changes["method"])
+    found = set(changes["method"])
+    return [method for method in methods if method in found]
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""

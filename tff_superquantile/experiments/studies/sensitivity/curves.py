@@ -73,18 +73,24 @@ def name(value: float) -> str:
   return f"{value:g}"
 
 
+def _method(config: run_config.RunConfig) -> names.Name:
+  """Returns the name that a run would have without --run_name."""
+  config = dataclasses.replace(config, run_name="")
+  return names.Name(names.folder(config), config)
+
+
 def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
   """Returns a row for each run of FedAvg, or of a superquantile below theta = 1, exactly.
 
-  Its columns are "run", "method", which is the name that the run would have without --run_name, and
-  the settings. Runs whose other flags are not the most common ones are left out.
+  Its columns are "run", "method", as `_method` names it, and the settings. Runs whose other flags
+  are not the most common ones are left out.
   """
   rows = []
   for run in runs:
     if run.config is None:
       continue
     config = dataclasses.replace(run.config, run_name="")
-    method = names.Name(names.folder(config), config)
+    method = _method(config)
     is_tail = method.is_superquantile and config.threshold in (None, "exact")
     if config.algorithm == names.FED_AVG or (is_tail and method.theta not in (None, 1.0)):
       shared = {setting.flag: getattr(config, setting.flag) for setting in _SHARED}
@@ -134,6 +140,7 @@ def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
   curves: list[Curve] = []
   if len(points):
     flags = [setting.flag for setting in _SHARED]
+    methods = {method: method for method in (_method(run.config) for run in points["run"])}
     usual = points[flags].mode().iloc[0]
     for setting in _SHARED:
       others = [flag for flag in flags if flag != setting.flag]
@@ -144,7 +151,7 @@ def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
       tails = tails.sort_values(["nunique", "size"], ascending=False, kind="stable")
       chosen = [*alike.loc[~is_tail, "method"].unique(), *tails.index[:1]]
       curves += _curve(
-        setting, alike[alike["method"].isin(chosen)], {method: method for method in chosen}
+        setting, alike[alike["method"].isin(chosen)], {method: methods[method] for method in chosen}
       )
     alike = points[(points[flags] == usual).all(axis=1)]
     curves += _curve(_THETA, alike, dict.fromkeys(alike["method"], OF_THETAS))
