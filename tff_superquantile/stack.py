@@ -17,7 +17,6 @@ environment must do it: `python -m tff_superquantile.stack` writes a file that d
 Python starts. scripts/venv.sh has done that for .venv. So this module imports next to nothing.
 """
 
-import _thread
 from collections.abc import Iterator, Sequence
 import contextlib
 import importlib
@@ -25,26 +24,8 @@ import importlib.machinery
 import os
 import sys
 import types
-from typing import Any, NamedTuple
 
-
-class Part(NamedTuple):
-  """A part of another package that is run when something is first asked of it.
-
-  Attributes:
-    module: Its module's full name.
-    why: Why it is postponed.
-    needs: What pip has to install for it, if this project's packages are not enough.
-    names: What other modules take from it by `from module import name` while they are imported.
-      They get a stand-in that becomes the real thing when it is called, subclassed or asked for an
-      attribute.
-  """
-
-  module: str
-  why: str
-  needs: str = ""
-  names: tuple[str, ...] = ()
-
+from tff_superquantile import postponed
 
 _TFF = "tensorflow_federated.python"
 _TFP = "tensorflow_privacy.privacy"
@@ -54,43 +35,51 @@ _ESTIMATOR = "tensorflow-estimator, and a TensorFlow before 2.16, which had tf.e
 
 POSTPONED = (
   # What needs packages that are not installed.
-  Part(f"{_TFF}.core.environments.jax", "jax has no jax.lib.xla_client since 0.4.39", _JAX),
-  Part(
+  postponed.Part(
+    f"{_TFF}.core.environments.jax", "jax has no jax.lib.xla_client since 0.4.39", _JAX
+  ),
+  postponed.Part(
     f"{_TFF}.learning.programs.vizier_program_logic",
     "google-vizier 0.1.11, the one that it works with, pins attrs, numpy and protobuf of 2023",
     "google-vizier==0.1.11",
     ("train_model_with_vizier",),
   ),
-  Part("tensorflow_privacy.v1", "half of it are estimators", _ESTIMATOR),
-  Part(f"{_TFP}.estimators.dnn", "tf.estimator is gone", _ESTIMATOR, ("DNNClassifier",)),
+  postponed.Part("tensorflow_privacy.v1", "half of it are estimators", _ESTIMATOR),
+  postponed.Part(f"{_TFP}.estimators.dnn", "tf.estimator is gone", _ESTIMATOR, ("DNNClassifier",)),
   # What is there, and costs time.
-  Part(
+  postponed.Part(
     f"{_TFP}.logistic_regression.datasets",
     "scikit-learn, 0.5 s",
     names=("linearly_separable_labeled_examples", "synthetic_linearly_separable_data"),
   ),
-  Part(
+  postponed.Part(
     f"{_TFP}.logistic_regression.multinomial_logistic",
     "scikit-learn",
     names=("logistic_dpsgd", "logistic_objective_perturbation"),
   ),
-  Part(
+  postponed.Part(
     f"{_TFP}.logistic_regression.single_layer_softmax",
     "scikit-learn",
     names=("single_layer_softmax_classifier",),
   ),
   *(
-    Part(f"{_TFMO}.{name}", "the Keras side of model optimization, 0.8 s for all; TFF uses another")
+    postponed.Part(
+      f"{_TFMO}.{name}", "the Keras side of model optimization, 0.8 s for all; TFF uses another"
+    )
     for name in ("clustering", "experimental", "quantization", "sparsity")
   ),
-  Part("tensorflow_probability", "0.3 s; TensorFlow Privacy draws discrete Gaussians with it"),
-  Part("dp_accounting.pld", "scipy.signal, 0.5 s; for epsilons, which training does not need"),
-  Part(
+  postponed.Part(
+    "tensorflow_probability", "0.3 s; TensorFlow Privacy draws discrete Gaussians with it"
+  ),
+  postponed.Part(
+    "dp_accounting.pld", "scipy.signal, 0.5 s; for epsilons, which training does not need"
+  ),
+  postponed.Part(
     "dp_accounting.gaussian_mechanism",
     "scipy.stats, 0.5 s",
     names=("get_epsilon_gaussian", "get_sigma_gaussian"),
   ),
-  Part("pandas", "0.2 s; Keras imports it to know its tables"),
+  postponed.Part("pandas", "0.2 s; Keras imports it to know its tables"),
 )
 
 # Importing them loads TensorFlow's shared library, and what that says of processors.
@@ -104,122 +93,6 @@ _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's w
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _PTH = "tff_superquantile_stack.pth"
-
-
-class _Postponed(types.ModuleType):
-  """A module that has not run yet."""
-
-  def __getattr__(self, name: str) -> Any:
-    # Reading a module's own attributes, as `inspect` and `warnings` do of all, runs nothing.
-    if name.startswith("__") and name not in ("__all__", "__version__"):
-      raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-    loader = _loader_of(self)
-    if name in loader.part.names and not loader.is_running:
-      return _StandIn(self, name)
-    run(self)
-    if isinstance(self, _Postponed):  # It is running, and has not come to this name.
-      raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
-    return getattr(self, name)
-
-  def __dir__(self) -> list[str]:
-    run(self)
-    return sorted(vars(self))
-
-
-def run(module: types.ModuleType) -> None:
-  """Runs a postponed module; does nothing if it has run, or is running in this thread.
-
-  Raises:
-    ImportError: If it needs a package that is not there.
-  """
-  if not isinstance(module, _Postponed):
-    return
-  loader = _loader_of(module)
-  with loader.lock:  # Another thread waits until it has run.
-    if not isinstance(module, _Postponed) or loader.is_running:
-      return
-    before = dict(vars(module))
-    loader.is_running = True
-    try:
-      loader.real.exec_module(module)
-    except BaseException as error:
-      vars(module).clear()
-      vars(module).update(before)
-      if not loader.part.needs or not isinstance(error, (ImportError, AttributeError)):
-        raise
-      raise ImportError(
-        f"Found no way to import {loader.part.module} here ({error}), since {loader.part.why}; it"
-        f" needs {loader.part.needs}.",
-        name=loader.part.module,
-      ) from error
-    finally:
-      loader.is_running = False
-    module.__class__ = types.ModuleType
-
-
-class _StandIn:
-  """A name of a postponed module in the place of what it names."""
-
-  def __init__(self, module: types.ModuleType, name: str):
-    self._module = module
-    self._name = name
-
-  def _real(self) -> Any:
-    run(self._module)
-    return vars(self._module)[self._name]
-
-  def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    return self._real()(*args, **kwargs)
-
-  def __getattr__(self, name: str) -> Any:
-    if name.startswith("__"):
-      raise AttributeError(name)
-    return getattr(self._real(), name)
-
-  def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (self._real(),)
-
-  def __instancecheck__(self, instance: object) -> bool:
-    return isinstance(instance, self._real())
-
-  def __repr__(self) -> str:
-    return f"<{self._name} of {self._module.__name__}, not loaded yet>"
-
-
-class _Wrapper:
-  """A loader that does what the real one does; its sources and resources are as ever."""
-
-  def __init__(self, real: Any):
-    self.real = real
-
-  def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-    return self.real.create_module(spec)
-
-  def exec_module(self, module: types.ModuleType) -> None:
-    self.real.exec_module(module)
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self.real, name)
-
-
-class _PostponingLoader(_Wrapper):
-  def __init__(self, real: Any, part: Part):
-    super().__init__(real)
-    self.part = part
-    self.lock = _thread.RLock()
-    self.is_running = False
-
-  def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-    return _Postponed(spec.name)
-
-  def exec_module(self, module: types.ModuleType) -> None:
-    """Runs nothing yet."""
-
-
-def _loader_of(module: types.ModuleType) -> _PostponingLoader:
-  spec = module.__spec__
-  assert spec is not None and isinstance(spec.loader, _PostponingLoader)
-  return spec.loader
 
 
 @contextlib.contextmanager
@@ -245,7 +118,7 @@ def _quiet_stderr() -> Iterator[None]:
       os.write(2, b"".join(line for line in lines if not line.startswith(information)))
 
 
-class _QuietLoader(_Wrapper):
+class _QuietLoader(postponed.Wrapper):
   def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
     with _quiet_stderr():
       return super().create_module(spec)
@@ -255,10 +128,10 @@ class _QuietLoader(_Wrapper):
       super().exec_module(module)
 
 
-class _WorkerLoader(_Wrapper):
+class _WorkerLoader(postponed.Wrapper):
   def exec_module(self, module: types.ModuleType) -> None:
     super().exec_module(module)
-    importlib.import_module("tff_superquantile.simulation.worker").install(module)
+    importlib.import_module("tff_superquantile.simulation.worker").install()
 
 
 class _Finder:
@@ -275,15 +148,15 @@ class _Finder:
     elif name == "tensorflow_federated":
       _check_keras()
     package = sys.modules.get(name.rpartition(".")[0])
-    if isinstance(package, _Postponed):
-      run(package)  # As ever, a package has run when a module of it is imported.
+    if isinstance(package, postponed.Postponed):
+      postponed.run(package)  # As ever, a package has run when a module of it is imported.
     if name not in self.parts and name not in _LOUD and name != _WORKER:
       return None
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
       return spec
     if name in self.parts:
-      spec.loader = _PostponingLoader(spec.loader, self.parts[name])
+      spec.loader = postponed.Loader(spec.loader, self.parts[name])
     elif name == _WORKER:
       spec.loader = _WorkerLoader(spec.loader)
     elif os.environ.get(_LOG_LEVEL) != "0":

@@ -8,7 +8,6 @@ that started it.
 import atexit
 from collections.abc import Sequence
 import gc
-import importlib
 import os
 import shutil
 import socket
@@ -91,17 +90,13 @@ def connect(target: str, options: Any = None) -> grpc.Channel:
   return grpc.insecure_channel(address(target), options)
 
 
-def install(executor_factory: types.ModuleType) -> None:
-  """Has TFF start its workers here, and end them with Python.
+def install() -> None:
+  """Has TFF start its workers here, and end them with Python. TFF must be there, or on its way."""
+  # Private to TFF: the module that starts the worker. Nothing public reaches the child process.
+  from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
-  Args:
-    executor_factory: TFF's module that starts them, which is private: nothing public reaches the
-      child process.
-  """
-  vars(executor_factory).update(
-    subprocess=types.SimpleNamespace(Popen=Worker),
-    grpc=types.SimpleNamespace(insecure_channel=connect),
-  )
+  executor_factory.subprocess = types.SimpleNamespace(Popen=Worker)
+  executor_factory.grpc = types.SimpleNamespace(insecure_channel=connect)
   atexit.register(close)
 
 
@@ -117,9 +112,8 @@ def close() -> None:
       process.kill()
   # Private to TFF: whatever is public makes another context, with threads that a Python which is
   # ending cannot start.
-  default = importlib.import_module(
-    "tensorflow_federated.python.core.impl.context_stack.set_default_context"
-  )
-  default.set_no_default_context()
+  from tensorflow_federated.python.core.impl.context_stack import set_default_context
+
+  set_default_context.set_no_default_context()
   if workers:
     gc.collect()

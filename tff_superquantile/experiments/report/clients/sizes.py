@@ -88,8 +88,7 @@ class ErrorBySize:
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""
-    changes = self.results[self.results["metric"].str.endswith(".change")]
-    found = set(changes["method"])
+    found = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
     return [method for method in methods if method in found]
 
   def sentence(self, method: names.Name) -> str:
