@@ -1,0 +1,255 @@
+"""TFF is imported beside today's packages, in any order, and nothing of it is replaced."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+from tff_superquantile import postponed
+from tff_superquantile import stack
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SECONDS = 120
+_THERE = [part for part in stack.POSTPONED if not part.needs]
+_MISSING = [part for part in stack.POSTPONED if part.needs]
+
+_SUM = """
+import numpy as np
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(values):
+  return tff.federated_sum(values)
+print(total([1, 2, 3]))
+"""
+_NATIVE = (
+  "from tff_superquantile import simulation\nsimulation.set_simulation_context(engine='native')"
+)
+
+
+@pytest.fixture(scope="module")
+def at_start(tmp_path_factory):
+  """A folder with the file that prepares every Python that reads it."""
+  folder = tmp_path_factory.mktemp("site-packages")
+  stack.install_at_start(str(folder))
+  return folder
+
+
+def _run(code, at_start=None, log_level=None, **kwargs):
+  """Runs a script in a Python of its own, as in an environment that is prepared, or is not."""
+  environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONSAFEPATH": "1"}
+  for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_USE_LEGACY_KERAS"):
+    environment.pop(name, None)
+  if log_level is not None:
+    environment["TF_CPP_MIN_LOG_LEVEL"] = log_level
+  # This environment may be prepared itself.
+  prepare = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'stack' not in repr(f)]\n"
+  prepare += (
+    "for name in [n for n in sys.modules if n.startswith('tff_s')]: del sys.modules[name]\n"
+  )
+  prepare += "import os; os.environ.pop('TF_USE_LEGACY_KERAS', None)\n"
+  if at_start is not None:
+    prepare += f"import site; site.addsitedir({str(at_start)!r})\n"
+  command = [sys.executable, "-c", prepare + code]
+  return subprocess.run(
+    command, env=environment, capture_output=True, text=True, timeout=_SECONDS, **kwargs
+  )
+
+
+def _workers():
+  command = ["pgrep", "-f", "worker_binary --port"]
+  return set(subprocess.run(command, capture_output=True, text=True).stdout.split())
+
+
+def test_where_nothing_prepares_it_tff_cannot_be_imported_first():
+  """What the other tests show is due to the module."""
+  result = _run("import tensorflow_federated")
+  assert result.returncode == 1
+  assert "No module named 'tensorflow_estimator'" in result.stderr
+
+
+@pytest.mark.parametrize("first", ["tensorflow", "tff_superquantile", "tensorflow_federated"])
+def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_start):
+  before = _workers()
+  # Jobs of a shell that has no terminal ignore Ctrl-C, and so would TFF's worker.
+  ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    result = _run(f"import {first}\nimport tensorflow_federated as tff\n{_SUM}", at_start)
+  finally:
+    signal.signal(signal.SIGINT, ignored)
+  assert (result.returncode, result.stdout, result.stderr) == (0, "6\n", "")
+  assert _workers() <= before
+
+
+@pytest.mark.parametrize(
+  "code", ["import tasks", f"{_NATIVE}\nimport tensorflow_federated as tff\n{_SUM}"]
+)
+def test_our_packages_prepare_it_themselves(code):
+  before = _workers()
+  result = _run(code)
+  assert (result.returncode, result.stderr) == (0, "")
+  assert _workers() <= before
+
+
+def test_tensorflow_s_log_is_there_for_who_asks_for_it(at_start):
+  assert "oneDNN" in _run("import tensorflow", at_start, log_level="0").stderr
+
+
+_ROUNDS = """
+import tensorflow as tf, tensorflow_federated as tff, sys
+import tff_superquantile as tsq
+from tff_superquantile import postponed, stack
+sys.path.insert(0, "tests/algorithms")
+import problems
+tsq.set_simulation_context(engine="in_process")
+for process in (
+  tsq.build_superquantile_fed_avg(problems.keras_model_fn, 0.5,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)),
+  tff.learning.algorithms.build_weighted_fed_avg(problems.keras_model_fn,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)),
+):
+  process.next(process.initialize(), problems.datasets(problems.client_arrays()))
+assert tf.keras.Model.__module__.startswith("tf_keras")
+for part in stack.POSTPONED:
+  print(part.module, isinstance(sys.modules.get(part.module), postponed.Postponed))
+"""
+
+
+def test_rounds_need_nothing_that_is_postponed(at_start):
+  """Neither TFF nor TensorFlow Privacy asks these parts for anything, or this list must change."""
+  result = _run(_ROUNDS, at_start, cwd=_ROOT)
+  assert result.returncode == 0, result.stderr
+  found = dict(line.split() for line in result.stdout.splitlines())
+  assert set(found) == {part.module for part in stack.POSTPONED}
+  # Whether the rest has run is a matter of time alone.
+  needed = [part.module for part in stack.POSTPONED if found[part.module] != "True"]
+  assert not {part.module for part in _MISSING} & set(needed)
+  assert len(needed) <= 2, needed
+
+
+def _imported(name):
+  __import__("tensorflow_federated")
+  __import__(name)
+  return sys.modules[name]
+
+
+@pytest.mark.parametrize("part", _THERE, ids=lambda part: part.module)
+def test_what_is_there_is_the_real_thing(part):
+  module = _imported(part.module)
+  postponed.run(module)
+  assert type(module) is types.ModuleType and module.__file__
+  for name in part.names:
+    assert callable(getattr(module, name)) and not isinstance(
+      getattr(module, name), postponed._StandIn
+    )
+
+
+@pytest.mark.parametrize("part", _MISSING, ids=lambda part: part.module)
+def test_what_is_missing_says_what_it_needs(part):
+  module = _imported(part.module)
+  for _ in range(2):  # Not only the first time.
+    with pytest.raises(ImportError, match="Found no way to import .* it needs ") as raised:
+      getattr(module, part.names[0])() if part.names else module.computation
+    assert part.needs in str(raised.value) and raised.value.name == part.module
+    assert isinstance(module, postponed.Postponed)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+  """A package of a slow module, postponed, that needs nothing."""
+  folder = tmp_path / "slow_package"
+  (folder / "inner").mkdir(parents=True)
+  (folder / "__init__.py").write_text("ran = []\n")
+  (folder / "slow.py").write_text(
+    "import time, slow_package\n"
+    "slow_package.ran.append(1)\n"
+    "time.sleep(0.2)\n"
+    "class Thing:\n  kind = 'real'\n"
+    "def double(x): return 2 * x\n"
+  )
+  (folder / "inner" / "__init__.py").write_text("import slow_package\nslow_package.ran.append(2)\n")
+  (folder / "inner" / "leaf.py").write_text("import slow_package\nslow_package.ran.append(3)\n")
+  (folder / "broken.py").write_text("raise RuntimeError('broken')\n")
+  parts = {
+    "slow_package.slow": ("Thing", "double"),
+    "slow_package.inner": (),
+    "slow_package.broken": (),
+  }
+  added = {name: postponed.Part(name, "a test", names=names) for name, names in parts.items()}
+  monkeypatch.setattr(stack._Finder, "parts", {**stack._Finder.parts, **added})
+  monkeypatch.syspath_prepend(str(tmp_path))
+  stack.install()
+  yield __import__("slow_package")
+  for name in [name for name in sys.modules if name.startswith("slow_package")]:
+    del sys.modules[name]
+
+
+def test_names_stand_in_until_they_are_used(package):
+  from slow_package.slow import Thing
+  from slow_package.slow import double
+
+  module = sys.modules["slow_package.slow"]
+  assert package.ran == [] and "not loaded" in repr(Thing)
+  assert not hasattr(module, "__wrapped__") and package.ran == []  # As `inspect` asks of all.
+
+  class Own(Thing):
+    pass
+
+  assert package.ran == [1] and Own.kind == "real" and module.Thing in Own.__mro__
+  assert isinstance(Own(), Thing) and not isinstance(1, Thing)
+  assert double(4) == 8 and Thing.kind == "real" and type(Thing()) is module.Thing
+  assert type(module) is types.ModuleType and package.ran == [1]
+  with pytest.raises(AttributeError, match="nothing"):
+    module.nothing  # noqa: B018
+
+
+def test_threads_wait_for_one_another(package):
+  import slow_package.slow as module
+
+  found = []
+  threads = [threading.Thread(target=lambda: found.append(module.__dir__())) for _ in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert package.ran == [1] and all("double" in names for names in found) and len(found) == 8
+
+
+def test_a_package_runs_before_its_modules(package):
+  import slow_package.inner
+
+  assert package.ran == []
+  import slow_package.inner.leaf  # noqa: F401
+
+  assert package.ran == [2, 3]
+
+
+def test_a_module_that_breaks_breaks_as_ever(package):
+  import slow_package.broken as module
+
+  for _ in range(2):
+    with pytest.raises(RuntimeError, match="broken"):
+      module.anything  # noqa: B018
+
+
+def test_who_has_used_keras_3_is_told(monkeypatch):
+  model = type("Model", (), {"__module__": "keras.src.models.model"})
+  fake = types.SimpleNamespace(keras=types.SimpleNamespace(Model=model))
+  monkeypatch.setitem(sys.modules, "tensorflow", fake)
+  with pytest.raises(ImportError, match="Found tf.keras of keras 3 .* TF_USE_LEGACY_KERAS=1"):
+    stack._Finder().find_spec("tensorflow_federated", None)
+
+
+def test_only_information_is_held_back(capfd):
+  with stack._quiet_stderr():
+    os.write(2, b"I0000 00:00:1.0 1 port.cc:1] oneDNN is on\nE0000 broken\nF0000 no AVX\n")
+  assert capfd.readouterr().err == "E0000 broken\nF0000 no AVX\n"
+
+
+def test_installing_twice_changes_nothing():
+  before = list(sys.meta_path)
+  stack.install()
+  assert sys.meta_path == before
