@@ -95,7 +95,7 @@ def _mixture_curve(
   """Mixes divergences: a round is the other mechanism with probability `weight`, publicly."""
   exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
   log_weights = np.log([[1.0 - weight], [weight]])
-  return np.logaddexp.reduce(exponents + log_weights, axis=0) / (orders - 1.0)
+  return np.logaddexp(*(exponents + log_weights)) / (orders - 1.0)
 
 
 @functools.lru_cache(maxsize=128)

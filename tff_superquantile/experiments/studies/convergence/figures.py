@@ -65,7 +65,7 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
       axes.plot(all_rounds, guide, color=style.GREY, linestyle=theory.DASHED, linewidth=1.1)
       axes.set_title(f"θ = {theta:g}{special.get(theta, '')}")
       theory.scale_logarithmically(axes)
-      theory.mark_rounds(axes, all_rounds)
+      theory.mark_rounds(axes, list(all_rounds))
     for axes in panels[-1]:
       axes.set_xlabel("Rounds T")
     for axes in panels[:, 0]:
