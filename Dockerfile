@@ -3,8 +3,8 @@
 #     docker build -t tff_superquantile .
 #     docker run --rm -v "$PWD/results:/results" tff_superquantile
 
-# Debian 12 has Python 3.11 and glibc 2.36. TensorFlow Federated 0.87 needs 3.9 to 3.11, and 2.31.
-FROM debian:12-slim
+# Debian 13 has Python 3.13 and glibc 2.41.
+FROM debian:13-slim
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv tini \
@@ -13,7 +13,7 @@ RUN apt-get update \
 WORKDIR /opt/tff_superquantile
 
 # Packages before the project's own files, whose changes then do not install them anew.
-COPY requirements.lock requirements.hashes ./
+COPY requirements.lock ./
 COPY scripts scripts
 RUN PIP_NO_CACHE_DIR=1 bash -c 'source scripts/venv.sh && ensure_venv packages'
 

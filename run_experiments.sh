@@ -24,7 +24,7 @@ DESCRIPTION
     is FedAvg.
 
     The first call makes the Python environment .venv beside this script (a
-    minute or two, 2.7 GB); later ones use it.
+    minute or two, 2.4 GB); later ones use it.
 
     The same command continues an interrupted one: finished runs are skipped,
     killed ones go on from their last checkpoint. Ctrl-C is safe at any time.
@@ -162,9 +162,10 @@ EXIT STATUS
     130  Interrupted; 143 by SIGTERM, 129 by SIGHUP.
 
 ENVIRONMENT
-    PYTHON                The Python to make .venv with, 3.9 to 3.11. Default:
-                          the first of python3.11, python3.10, python3.9 and
-                          python3 that will do.
+    PYTHON                The Python to make .venv with, 3.10 to 3.13. Default:
+                          the first of python3.13, python3.12, python3.11,
+                          python3.10 and python3 that will do, or else one that
+                          uv has or gets.
     PIP_INDEX_URL, PIP_*  Settings of pip, such as a mirror of the index.
     TFF_SUPERQUANTILE_MIN_DISK_MB
                           Free space without which .venv is not made.

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Sourced by run_experiments.sh, run_tests.sh and build_docs.sh. `ensure_venv PART...` makes the
+# Sourced by run_experiments.sh, run_tests.sh and the other scripts here. `ensure_venv PART...` makes the
 # environment .venv in the project's root where it is missing, incomplete or out of date, and
 # otherwise does nothing, quickly; `help_if_asked ARGUMENT...` shows the script's help. Sets ROOT and
 # VENV. The user may set PYTHON, pip's PIP_* and, for the disk space that is insisted on,
 # TFF_SUPERQUANTILE_MIN_DISK_MB.
 #
 # The parts, in the order in which they go in:
-#   packages        requirements.hashes, those of requirements.lock
-#   project         this project itself, in place
-#   dev             requirements-dev.hashes, what the tests need
+#   packages        requirements.lock
+#   project         this project itself, in place, and what lets TFF be imported: stack.py
+#   dev             requirements-dev.lock, what the tests need
 #
 # Files of ours in .venv:
 #   .made-for       the project root it was made for; without it the environment is the user's own,
@@ -21,9 +21,11 @@
 ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 VENV="$ROOT/.venv"
 
-_NEEDED="Python 3.9, 3.10 or 3.11"
+_NEEDED="Python 3.10, 3.11, 3.12 or 3.13"
+_IS_NEEDED='^CPython 3\.1[0-3] '
+_GET_UV="curl -LsSf https://astral.sh/uv/install.sh | sh"
 _SET_UP_FAILED=2
-# TensorFlow Federated 0.87 has one wheel, tagged manylinux_2_31_x86_64.
+# TensorFlow Federated 0.87 has one wheel, tagged manylinux_2_31_x86_64; no other asks for more.
 _MIN_GLIBC_MINOR=31
 
 _die() {
@@ -45,12 +47,10 @@ help_if_asked() {
 # _stamp_of PART: changes with what the part is installed from.
 _stamp_of() {
   case "$1" in
-    packages) cat -- "$ROOT/requirements.hashes" ;;
-    # In place: pip notes the path, and the lock in the metadata.
-    project)
-      echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/requirements.lock"
-      ;;
-    dev) cat -- "$ROOT/requirements-dev.hashes" ;;
+    packages) cat -- "$ROOT/requirements.lock" ;;
+    # In place: pip notes the path.
+    project) echo "$ROOT" && cat -- "$ROOT/setup.cfg" "$ROOT/pyproject.toml" ;;
+    dev) cat -- "$ROOT/requirements-dev.lock" ;;
   esac | sha256sum | cut -d ' ' -f 1
 }
 
@@ -102,39 +102,58 @@ print(platform.python_implementation(), "%d.%d" % sys.version_info[:2],
       "yes" if util.find_spec("venv") and util.find_spec("ensurepip") else "no")' 2>/dev/null
 }
 
+# _take COMMAND: sets python to it if it will do; otherwise notes what is wrong with it.
+_take() {
+  local answer
+  command -v -- "$1" >/dev/null || return 1
+  # A shim of a version manager can be there without its Python, so ask it.
+  answer="$(_probe "$1" || true)"
+  if [[ ! "$answer" =~ $_IS_NEEDED ]]; then
+    answer="${answer/CPython/Python}"
+    [[ -z "$answer" ]] || found="${answer% *} ($(command -v -- "$1"))"
+  elif [[ "$answer" == *yes ]]; then
+    python="$1"
+    return
+  else
+    without_venv="${without_venv:-${answer//[!0-9.]/}}"
+  fi
+  return 1
+}
+
+# Takes a Python that uv knows of, on PATH or not.
+_take_from_uv() {
+  _take "$(uv python find --system --no-project 'cpython>=3.10,<3.14' 2>/dev/null || true)"
+}
+
 # Sets python to the first Python that will do.
 _find_python() {
-  local candidates candidate answer implementation version has_venv found="" without_venv=""
-  candidates=(python3.11 python3.10 python3.9 python3)
+  local candidate reason found="" without_venv=""
+  local remedy="install uv, which gets one ($_GET_UV), or install one yourself"
   if [[ -n "${PYTHON:-}" ]]; then
-    candidates=("$PYTHON")
-  fi
-  for candidate in "${candidates[@]}"; do
-    command -v -- "$candidate" >/dev/null || continue
-    # A shim of a version manager can be there without its Python, so ask it.
-    answer="$(_probe "$candidate" || true)"
-    read -r implementation version has_venv <<<"$answer"
-    [[ -n "$has_venv" ]] || continue
-    if [[ "$implementation" != CPython || ! "$version" =~ ^3\.(9|10|11)$ ]]; then
-      found="${implementation/CPython/Python} $version ($(command -v -- "$candidate"))"
-    elif [[ "$has_venv" == yes ]]; then
-      python="$candidate"
-      return
-    elif [[ -z "$without_venv" ]]; then
-      without_venv="$version"
+    ! _take "$PYTHON" || return 0
+    [[ -n "$found$without_venv" ]] || _die "Found PYTHON=$PYTHON, which is no Python that runs:" \
+      "set it to the path of $_NEEDED, or unset it."
+  else
+    for candidate in python3.13 python3.12 python3.11 python3.10 python3; do
+      ! _take "$candidate" || return 0
+    done
+    if command -v uv >/dev/null; then
+      ! _take_from_uv || return 0
+      echo "Getting Python 3.13 by uv ..." >&2
+      # Into uv's own folder, and not under its name into ~/.local/bin.
+      if reason="$(UV_PYTHON_INSTALL_BIN=0 uv python install 3.13 2>&1)"; then
+        ! _take_from_uv || return 0
+      fi
+      reason="${reason##*$'\n'}" && reason="${reason##*cause: }"
+      remedy="install one, since uv could not (${reason%.})"
     fi
-  done
+  fi
   if [[ -n "$without_venv" ]]; then
     _die "Found Python $without_venv without the modules venv and ensurepip: install them" \
       "(Debian and Ubuntu: apt install python$without_venv-venv) or set PYTHON to another Python."
-  elif [[ -n "$found" ]]; then
-    _die "Found $found, but TensorFlow Federated 0.87 needs $_NEEDED: install one of these" \
-      "or set PYTHON=/path/to/python3.11."
-  elif [[ -n "${PYTHON:-}" ]]; then
-    _die "Found PYTHON=$PYTHON, which is no Python that runs:" \
-      "set it to the path of $_NEEDED, or unset it."
   fi
-  _die "Found no Python, but $_NEEDED is needed: install one, or set PYTHON=/path/to/python3.11."
+  _die "Found ${found:-no Python}, but $_NEEDED is needed: $remedy," \
+    "or set PYTHON=/path/to/python3.13."
 }
 
 _check_disk() {
@@ -176,16 +195,22 @@ _install() {
   stamp="$(_stamp_of "$part")"
   rm -f -- "$VENV/.stamp-$part"
   local pip=("$VENV/bin/python" -I -m pip --no-input --disable-pip-version-check install --no-deps)
-  # Without --only-binary a missing wheel would start an hour of compiling.
-  local hashed=(--only-binary :all: --require-hashes)
+  # Without --only-binary a missing wheel would start an hour of compiling. What TFF declares is of
+  # 2023: see setup.cfg.
+  local locked=(--only-binary :all: --require-hashes --ignore-requires-python)
   case "$part" in
-    packages) pip+=("${hashed[@]}" -r "$ROOT/requirements.hashes") ;;
-    dev) pip+=("${hashed[@]}" -r "$ROOT/requirements-dev.hashes") ;;
+    packages) pip+=("${locked[@]}" -r "$ROOT/requirements.lock") ;;
+    dev) pip+=("${locked[@]}" -r "$ROOT/requirements-dev.lock") ;;
     # requirements.lock has the setuptools that builds it: nothing to download.
     project) pip+=(--no-build-isolation -e "$ROOT") ;;
   esac
   # In braces the log also gets what bash says of a killed command.
   { "${pip[@]}" </dev/null; } >>"$_log" 2>&1 || _explain_pip_failure "$?"
+  if [[ "$part" == project ]]; then
+    # Scripts of the user's may import TFF before anything of ours.
+    "$VENV/bin/python" -I -m tff_superquantile.stack </dev/null >>"$_log" 2>&1 ||
+      _die "Could not prepare the import of TFF; see $_log."
+  fi
   printf '%s\n' "$stamp" >"$VENV/.stamp-$part"
 }
 
@@ -199,7 +224,7 @@ _remove_unusable() {
       { rm -rf -- "$VENV.old" && mv -- "$VENV" "$VENV.old" && rm -rf -- "$VENV.old"; } ||
         _die "Could not remove the unusable $VENV: remove it and run again."
     fi
-  elif [[ ! "$(_probe "$VENV/bin/python" || true)" =~ ^CPython\ 3\.(9|10|11)\  ]]; then
+  elif [[ ! "$(_probe "$VENV/bin/python" || true)" =~ $_IS_NEEDED ]]; then
     _die "Found $VENV, which this script did not make and which has no $_NEEDED:" \
       "move it away and run again."
   fi
@@ -232,8 +257,8 @@ _announce() {
     esac
   done
   if ((${#locks[@]} > 0)); then
-    # Lines with a marker (;) are for old versions of Python.
-    count="$(cat -- "${locks[@]}" | grep -c '^[^#;]*$')"
+    # Lines with < or * in their marker are for Pythons before the newest.
+    count="$(cat -- "${locks[@]}" | grep -c '^[a-z][^<*]*$')"
     echo "Installing $count packages into .venv$minute ..." >&2
   fi
 }

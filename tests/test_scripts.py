@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 
+from packaging import requirements
 import pytest
 
+from tff_superquantile.doctor import packages
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.run import methods
@@ -24,8 +26,6 @@ _FILES = (
   "pyproject.toml",
   "requirements.lock",
   "requirements-dev.lock",
-  "requirements.hashes",
-  "requirements-dev.hashes",
 )
 _COREUTILS = ("cat", "cut", "dirname", "env", "mkdir", "mv", "readlink", "rm")
 _COREUTILS += ("sha256sum", "tail", "tr")
@@ -81,13 +81,26 @@ class _Machine:
     (self.bin / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
     (self.bin / name).chmod(0o755)
 
-  def python(self, name="python3.11", version="3.11", implementation="CPython", has_venv="yes"):
+  def python(self, name="python3.13", version="3.13", implementation="CPython", has_venv="yes"):
+    """Puts a Python on the PATH, or somewhere else if the name is a path."""
     tools = {tool: shutil.which(tool) for tool in ("bash", "cp", "mkdir", "sleep")}
     text = _FAKE_PYTHON.format(
       version=version, implementation=implementation, has_venv=has_venv, **tools
     )
+    (self.bin / name).parent.mkdir(exist_ok=True)
     (self.bin / name).write_text(text)
     (self.bin / name).chmod(0o755)
+
+  def uv(self, folder: pathlib.Path, install: str) -> None:
+    """Puts a uv on the PATH that finds the Python in a folder and installs by a command."""
+    self.command(
+      "uv",
+      f"""echo "uv $1 $2" >>"$CALLS"
+      case "$2" in
+        find) [[ -x "{folder}/python" ]] && echo "{folder}/python" ;;
+        install) {install} ;;
+      esac""",
+    )
 
   def start(self, *command: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
@@ -121,7 +134,8 @@ def machine(tmp_path):
   return _Machine(tmp_path)
 
 
-_SET_UP = ["venv", "pip -r requirements.hashes", "pip -e {project}"]
+_STACK = "-m tff_superquantile.stack"
+_SET_UP = ["venv", "pip -r requirements.lock", "pip -e {project}", _STACK]
 
 
 def _set_up_calls(machine):
@@ -132,12 +146,12 @@ def _sweep(*arguments):
   return " ".join(("-m tff_superquantile.experiments.sweep", *arguments))
 
 
-def _assert_one_sentence(result, *parts, after_announcement=False):
+def _assert_one_sentence(result, *parts, after=None):
   assert result.returncode == 2
   assert result.stdout == ""
   lines = result.stderr.splitlines()
-  if after_announcement:
-    assert lines.pop(0).startswith("Installing ")
+  if after:
+    assert lines.pop(0).startswith(after)
   assert len(lines) == 1, result.stderr
   assert re.fullmatch(r"Error: [A-Z].*[^.]\.", lines[0])
   for part in parts:
@@ -247,15 +261,56 @@ def test_works_through_a_link(machine):
   assert machine.stamps()
 
 
-def test_no_python(machine):
-  _assert_one_sentence(machine.run("run_experiments.sh"), "Found no Python", "3.11", "PYTHON=")
-
-
-def test_only_a_too_new_python(machine):
-  machine.python("python3", version="3.13")
+@pytest.mark.parametrize("minor", range(8, 16))
+def test_takes_four_pythons_and_no_other(machine, minor):
+  machine.python("python3", version=f"3.{minor}")
   result = machine.run("run_experiments.sh")
-  _assert_one_sentence(result, f"Found Python 3.13 ({machine.bin}/python3)", "3.9, 3.10 or 3.11")
-  assert not (machine.project / ".venv").exists()
+  if 10 <= minor <= 13:
+    assert result.returncode == 0
+    assert machine.calls()[:-1] == _set_up_calls(machine)
+  else:
+    found = f"Found Python 3.{minor} ({machine.bin}/python3)"
+    _assert_one_sentence(result, found, "Python 3.10, 3.11, 3.12 or 3.13", "install uv")
+    assert not (machine.project / ".venv").exists()
+
+
+def test_no_python_and_no_uv(machine):
+  result = machine.run("run_experiments.sh")
+  _assert_one_sentence(result, "Found no Python", "3.13", "curl -LsSf https://astral", "PYTHON=")
+
+
+def test_a_python_of_uv(machine, tmp_path):
+  machine.uv(tmp_path / "of uv", "exit 1")
+  machine.python(tmp_path / "of uv/python", version="3.12")
+  machine.python("python3", version="3.14")
+  result = machine.run("run_experiments.sh")
+  assert result.returncode == 0 and result.stderr.startswith("Installing ")
+  calls = ["uv python find", *_set_up_calls(machine)]
+  assert machine.calls()[:-1] == calls
+  assert '"CPython 3.12 yes"' in (machine.project / ".venv/bin/python").read_text()
+
+
+def test_uv_gets_a_python(machine, tmp_path):
+  machine.python(tmp_path / "away/python")
+  move = f"{shutil.which('mv')} '{tmp_path}/away' '{tmp_path}/of uv'"
+  machine.uv(tmp_path / "of uv", move)
+  machine.python("python3.11", version="3.11", has_venv="no")
+  result = machine.run("run_experiments.sh")
+  assert result.returncode == 0
+  assert result.stderr.startswith("Getting Python 3.13 by uv ...\nInstalling ")
+  calls = ["uv python find", "uv python install", "uv python find", *_set_up_calls(machine)]
+  assert machine.calls()[:-1] == calls
+
+
+def test_uv_gets_no_python(machine, tmp_path):
+  says = "error: Failed to install\\n  cause: Request failed\\n  cause: Name not known\\n"
+  machine.uv(tmp_path, f"printf '{says}' >&2; exit 1")
+  result = machine.run("run_experiments.sh")
+  parts = ("Found no Python", "uv could not (Name not known)", "PYTHON=")
+  _assert_one_sentence(result, *parts, after="Getting Python 3.13 by uv")
+  machine.python("python3.12", version="3.12", has_venv="no")
+  result = machine.run("run_experiments.sh")
+  _assert_one_sentence(result, "apt install python3.12-venv", after="Getting Python 3.13 by uv")
 
 
 def test_another_implementation(machine):
@@ -263,26 +318,29 @@ def test_another_implementation(machine):
   _assert_one_sentence(machine.run("run_experiments.sh"), "Found PyPy 3.10")
 
 
-def test_takes_the_first_python_that_runs(machine):
-  machine.command("python3.11", "echo 'python3.11: command not found' >&2; exit 127")
-  machine.python("python3.10", version="3.10", has_venv="no")
-  machine.python("python3.9", version="3.9")
-  machine.python("python3", version="3.13")
+def test_takes_the_first_python_that_runs(machine, tmp_path):
+  machine.uv(tmp_path, "exit 1")
+  machine.command("python3.13", "echo 'python3.13: command not found' >&2; exit 127")
+  machine.python("python3.12", version="3.12", has_venv="no")
+  machine.python("python3.11", version="3.11")
+  machine.python("python3.10", version="3.10")
   assert machine.run("run_experiments.sh").returncode == 0
-  assert '"CPython 3.9 yes"' in (machine.project / ".venv/bin/python").read_text()
+  assert machine.calls()[:-1] == _set_up_calls(machine)
+  assert '"CPython 3.11 yes"' in (machine.project / ".venv/bin/python").read_text()
 
 
 def test_python_without_venv(machine):
   machine.python(has_venv="no")
   result = machine.run("run_experiments.sh")
-  _assert_one_sentence(result, "without the modules venv", "apt install python3.11-venv")
+  _assert_one_sentence(result, "without the modules venv", "apt install python3.13-venv")
 
 
 def test_the_users_python_is_the_only_one_asked(machine):
   machine.python()
-  machine.python("mine", version="3.12")
+  machine.uv(machine.bin, "exit 1")
+  machine.python("mine", version="3.14")
   result = machine.run("run_experiments.sh", PYTHON=str(machine.bin / "mine"))
-  _assert_one_sentence(result, "Found Python 3.12")
+  _assert_one_sentence(result, "Found Python 3.14")
   _assert_one_sentence(machine.run("run_experiments.sh", PYTHON="nowhere"), "PYTHON=nowhere")
 
 
@@ -316,7 +374,10 @@ def test_no_disk_space(machine):
   "said, told",
   [
     ("WARNING: Retrying after connection broken by 'NewConnectionError(...)'", "check the network"),
-    ("ERROR: No matching distribution found for jax==0.4.20", "distribution found for jax==0.4.20"),
+    (
+      "ERROR: No matching distribution found for numpy==2.2.6",
+      "distribution found for numpy==2.2.6",
+    ),
     ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
     ("what", "pip failed"),
   ],
@@ -325,7 +386,7 @@ def test_failed_installation(machine, said, told):
   machine.python()
   result = machine.run("run_experiments.sh", PIP_SAYS=said)
   log = machine.project / ".venv/install.log"
-  _assert_one_sentence(result, told, str(log), after_announcement=True)
+  _assert_one_sentence(result, told, str(log), after="Installing ")
   assert said in log.read_text()
   assert machine.stamps() == []
   assert machine.run("run_experiments.sh").returncode == 0
@@ -335,7 +396,7 @@ def test_failed_installation(machine, said, told):
 def test_killed_installation_starts_from_nothing(machine):
   machine.python()
   result = machine.run("run_experiments.sh", PIP_IS_KILLED="1")
-  _assert_one_sentence(result, "pip was killed", after_announcement=True)
+  _assert_one_sentence(result, "pip was killed", after="Installing ")
   (machine.project / ".venv/half_a_package").touch()
   machine.calls()
   assert machine.run("run_experiments.sh").returncode == 0
@@ -354,23 +415,28 @@ def test_interrupted_installation(machine):
   assert machine.stamps() == []
 
 
-def test_changed_lock_reinstalls(machine):
+def test_what_changed_is_installed_again(machine):
   machine.python()
   machine.run("run_experiments.sh")
   machine.calls()
-  for name in ("requirements.lock", "requirements.hashes"):
-    with open(machine.project / name, "a") as lock:
-      lock.write("another==1.0\n")
+  with open(machine.project / "requirements.lock", "a") as lock:
+    lock.write("another==1.0\n")
   machine.run("run_experiments.sh")
-  # The project, too: the lock is in its metadata.
-  assert machine.calls()[:-1] == ["pip -r requirements.hashes", f"pip -e {machine.project}"]
+  assert machine.calls()[:-1] == ["pip -r requirements.lock"]
   with open(machine.project / "setup.cfg", "a") as config:
     config.write("\n")
   machine.run("run_experiments.sh")
-  assert machine.calls()[:-1] == [f"pip -e {machine.project}"]
+  assert machine.calls()[:-1] == [f"pip -e {machine.project}", _STACK]
   (machine.project / ".venv/.stamp-packages").write_text("another\n")
   machine.run("run_experiments.sh")
-  assert machine.calls()[:-1] == ["pip -r requirements.hashes"]
+  assert machine.calls()[:-1] == ["pip -r requirements.lock"]
+
+
+def test_import_that_cannot_be_prepared(machine):
+  machine.python()
+  result = machine.run("run_experiments.sh", FAILING_MODULE="tff_superquantile.stack")
+  _assert_one_sentence(result, "Could not prepare the import of TFF", after="Installing ")
+  assert machine.stamps() == [".stamp-packages"]
 
 
 def test_moved_project_gets_a_new_environment(machine):
@@ -388,7 +454,7 @@ def test_environment_of_the_user_is_not_removed(machine):
   _assert_one_sentence(machine.run("run_experiments.sh"), "did not make", "move it away")
   machine.python()
   (machine.project / ".venv/bin").mkdir()
-  shutil.copy(machine.bin / "python3.11", machine.project / ".venv/bin/python")
+  shutil.copy(machine.bin / "python3.13", machine.project / ".venv/bin/python")
   assert machine.run("run_experiments.sh").returncode == 0
   assert machine.calls()[:-1] == _set_up_calls(machine)[1:]
   assert (machine.project / ".venv/mine").exists()
@@ -414,7 +480,7 @@ def test_tests_run_after_the_linter(machine):
   assert result.returncode == 0
   assert f"in {machine.project}," in result.stdout
   assert machine.calls() == [
-    "pip -r requirements-dev.hashes",
+    "pip -r requirements-dev.lock",
     "-m ruff check .",
     "-m mypy",
     "-m pytest -x tests/test_scripts.py",
@@ -427,58 +493,76 @@ def test_tests_run_after_the_linter(machine):
 
 
 def _locked(name):
+  """The requirements of a lock, and the hashes of each."""
   lines = (_ROOT / name).read_text().splitlines()
-  return [line for line in lines if line and not line.startswith("#")]
+  text = "\n".join(line for line in lines if not line.startswith("#"))
+  entries = [re.split(r" \\\n +--hash=sha256:", entry) for entry in re.split(r"\n(?! )", text)]
+  return [(requirements.Requirement(first), hashes) for first, *hashes in entries]
 
 
 _LOCKS = ("requirements.lock", "requirements-dev.lock")
+# The first of each, and those between which the locks may make a difference.
+_PYTHONS = ("3.10.0", "3.10.99", "3.11.0", "3.11.4", "3.11.5", "3.12.0", "3.12.99", "3.13.0")
 
 
-def test_locks_have_exact_versions_once_in_order():
-  names, only_older, only_newer = [], set(), set()
-  for lock in _LOCKS:
-    lines = _locked(lock)
-    for line in lines:
-      match = re.fullmatch(
-        r'([a-z0-9-]+)==[0-9][0-9a-z.]*(?: ; python_version (<|>=) "3\.1\d")?', line
-      )
-      assert match
-      if match[2]:
-        (only_older if match[2] == "<" else only_newer).add(line.replace(">=", "<"))
-    in_lock = [line.split("==")[0] for line in lines]
-    assert in_lock == sorted(in_lock)
-    names += in_lock
-  # What newer versions of Python get from the other lock is the same version.
-  assert only_newer <= only_older
-  assert len(names) - len(only_newer) == len(set(names))
-  for name in ("tensorflow", "tensorflow-federated", "tensorflow-privacy", "pytest", "setuptools"):
-    assert name in names
+def _versions(lock, python):
+  """What a lock has for a Python."""
+  environment = {"python_full_version": python}
+  return {
+    requirement.name: next(iter(requirement.specifier)).version
+    for requirement, _ in _locked(lock)
+    if requirement.marker is None or requirement.marker.evaluate(environment)
+  }
 
 
 @pytest.mark.parametrize("lock", _LOCKS)
-def test_every_locked_package_has_hashes(lock):
-  text = (_ROOT / lock).with_suffix(".hashes").read_text()
-  text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-  hashed = [re.split(r" \\\n +--hash=sha256:", entry) for entry in re.split(r"\n(?! )", text)]
-  for _, *hashes in hashed:
+def test_locks_have_exact_versions_with_hashes_in_order(lock):
+  locked = _locked(lock)
+  for requirement, hashes in locked:
+    assert [specifier.operator for specifier in requirement.specifier] == ["=="]
+    assert set(re.findall("[a-z_]{3,}", str(requirement.marker or ""))) <= {
+      "python_full_version",
+      "and",
+    }
     assert hashes and all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes)
-  # uv writes the markers in its own way.
-  packages = [re.sub("_full(.*)'(.*)'", r'\1"\2"', package) for package, *_ in hashed]
-  assert packages == _locked(lock)
+  names = [requirement.name for requirement, _ in locked]
+  assert names == sorted(names)
+  for python in _PYTHONS:
+    environment = {"python_full_version": python}
+    applicable = [r.name for r, _ in locked if r.marker is None or r.marker.evaluate(environment)]
+    assert len(applicable) == len(set(applicable))
 
 
-def test_metadata_can_be_resolved_and_agree_with_the_locks():
+@pytest.mark.parametrize("python", _PYTHONS)
+def test_locks_have_what_the_metadata_ask_for(python):
   config = configparser.ConfigParser()
   config.read(_ROOT / "setup.cfg")
-  # tensorflow-federated pins a jaxlib that is gone, and the others must match it.
-  assert config["options"]["install_requires"].strip() == ""
-  assert config["options"]["python_requires"] == ">=3.9,<3.12"
-  in_dev_lock = {line.split("==")[0] for line in _locked("requirements-dev.lock")}
-  for requirement in config["options.extras_require"]["dev"].split():
-    name, version = requirement.split(">=")
-    assert name in in_dev_lock and version
+  extras = config["options.extras_require"]
+  experiments, tests = (_versions(lock, python) for lock in _LOCKS)
+  assert not experiments.keys() & tests.keys()
+  experiments["tensorflow"] = experiments["tensorflow-cpu"]  # scripts/lock.sh says why.
+  for name, bound in packages.FEDERATED.items():
+    assert f"=={experiments[name]}" == bound
+  everything = {**experiments, **tests}
+  for text, versions in (
+    (config["options"]["install_requires"], experiments),
+    (extras["training"], experiments),
+    *((extras[extra], everything) for extra in ("cluster", "mlflow", "dev")),
+  ):
+    for requirement in map(requirements.Requirement, text.split()):
+      assert versions[requirement.name] in requirement.specifier
 
 
-@pytest.mark.parametrize("name", ["run_experiments.sh", "run_tests.sh", ".ci/run"])
+def test_pythons_are_those_of_the_metadata():
+  config = configparser.ConfigParser()
+  config.read(_ROOT / "setup.cfg")
+  assert config["options"]["python_requires"] == ">=3.10,<3.14"
+  classifiers = config["metadata"]["classifiers"]
+  assert re.findall(r":: (3\.\d+)", classifiers) == ["3.10", "3.11", "3.12", "3.13"]
+
+
+@pytest.mark.parametrize(
+  "name", ["run_experiments.sh", "run_tests.sh", "scripts/lock.sh", ".ci/run"]
+)
 def test_scripts_can_be_executed(name):
   assert os.access(_ROOT / name, os.X_OK)

@@ -138,7 +138,12 @@ def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -
   """Draws epsilon against rounds."""
   if num_rounds < 1:
     raise ValueError(f"Found --num_rounds={num_rounds} with --plot; expected at least 1.")
-  import matplotlib  # Its import is slow, and only this function needs it.
+  try:
+    import matplotlib  # Its import is slow, and only this function needs it.
+  except ImportError:
+    raise ValueError(
+      "Found no matplotlib with --plot; expected it: pip install matplotlib"
+    ) from None
 
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt

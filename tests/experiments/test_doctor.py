@@ -15,6 +15,7 @@ import sys
 import time
 
 import commands
+from packaging import requirements
 import pytest
 import tensorflow_federated as tff
 
@@ -31,7 +32,17 @@ from tff_superquantile.simulation import context
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import private_network
 
-_LOCK = 'zeta==1.0\nalpha==2.0\nbeta==3.0.post1 ; python_version < "3.0"\n# gamma==4.0\n'
+_LOCK = r"""# gamma==4.0
+alpha==2.0 \
+    --hash=sha256:0123 \
+    --hash=sha256:4567
+beta==3.0.post1 ; python_full_version < '3.10' \
+    --hash=sha256:89ab
+zeta==0.9 ; python_full_version >= '3.9' and python_full_version < '3.10' \
+    --hash=sha256:cdef
+zeta==1.0 ; python_full_version >= '3.10' \
+    --hash=sha256:cdef
+"""
 
 
 def _assert_finding(finding, status, *parts):
@@ -66,8 +77,9 @@ def _write(root, path, text):
 
 def test_python(monkeypatch):
   _assert_finding(machine.check_python(), "ok", "CPython 3.", sys.executable)
-  monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-  _assert_finding(machine.check_python(), "FAIL", "3.9, 3.10, 3.11", "PYTHON=")
+  for version in ((3, 9, 1), (3, 14, 0)):
+    monkeypatch.setattr(sys, "version_info", version)
+    _assert_finding(machine.check_python(), "FAIL", "3.10, 3.11, 3.12, 3.13", "PYTHON=")
   monkeypatch.setattr(sys, "version_info", (3, 10, 1))
   monkeypatch.setattr("platform.python_implementation", lambda: "PyPy")
   _assert_finding(machine.check_python(), "FAIL", "Found PyPy")
@@ -80,6 +92,8 @@ def test_wanted_versions_are_those_of_the_set_up():
   assert wanted in config
   script = (commands.ROOT / "scripts/venv.sh").read_text()
   assert f"_MIN_GLIBC_MINOR={machine.MIN_GLIBC[1]}\n" in script
+  federated = re.findall(r"(tensorflow-[a-z-]+)(==[\d.]+)", config)
+  assert dict(federated) == packages.FEDERATED
 
 
 @pytest.mark.parametrize("system, processor", [("Darwin", "arm64"), ("Linux", "aarch64")])
@@ -208,7 +222,10 @@ def installed(tmp_path, monkeypatch):
 
 
 def _pip(*arguments):
-  return " ".join([sys.executable, "-m pip install --no-deps", *arguments])
+  return " ".join([sys.executable, "-m pip install", *arguments])
+
+
+_ALONE = "--no-deps --ignore-requires-python"
 
 
 def test_packages_as_in_the_lock(installed):
@@ -219,7 +236,7 @@ def test_packages_as_in_the_lock(installed):
 def test_missing_and_different_packages_have_one_command(installed):
   del installed["zeta"]
   installed["alpha"] = "2.1"
-  command = _pip("alpha==2.0", "zeta==1.0")
+  command = _pip(_ALONE, "alpha==2.0", "zeta==1.0")
   _assert_finding(packages.check_packages(), "FAIL", "Found no zeta;", command)
   _assert_finding(packages.check_versions(), "FAIL", "alpha 2.1 (not 2.0)", command)
   installed["zeta"] = None  # A folder of metadata without a file in it.
@@ -240,36 +257,74 @@ def test_own_packages(tmp_path, monkeypatch):
 def test_many_missing_packages_are_installed_from_the_lock(installed, tmp_path):
   lock = tmp_path / "requirements.lock"
   lock.write_text("".join(f"p{i}==1.0\n" for i in range(20)))
-  command = _pip(f"-r {lock}")
+  command = _pip(_ALONE, f"-r {lock}")
   _assert_finding(packages.check_packages(), "FAIL", "no p0, p1", "and 13 more", command)
 
 
-def test_lock_of_the_metadata(installed, monkeypatch, tmp_path):
+def test_tensorflow_with_and_without_gpus_is_the_same(installed, tmp_path):
+  for wanted, other in (("tensorflow-cpu", "tensorflow"), ("tensorflow", "tensorflow-cpu")):
+    (tmp_path / "requirements.lock").write_text(f"{wanted}==2.21.0 \\\n")
+    _assert_finding(packages.check_packages(), "FAIL", f"no {wanted}")
+    installed[other] = "2.20.0"
+    _assert_finding(packages.check_versions(), "FAIL", f"{wanted} 2.20.0 (not 2.21.0)")
+    installed[other] = "2.21.0"
+    _assert_finding(packages.check_versions(), "ok")
+    del installed[other]
+
+
+@pytest.mark.parametrize(
+  "version, bounds, fits",
+  [
+    ("2.21.0", ">=2.21,<2.22", True),
+    ("2.22.0", ">=2.21,<2.22", False),
+    ("2.9.1", ">=2.21,<2.22", False),
+    ("3.11.7", "python_full_version == '3.11.*'", True),
+    ("3.1.7", "python_full_version == '3.11.*'", False),
+    ("3.11.4", "python_full_version >= '3.11' and python_full_version < '3.11.5'", True),
+    ("3.11.5", "python_full_version >= '3.11' and python_full_version < '3.11.5'", False),
+    ("1.0.post1", "==1.0.post1", True),
+    ("1.0", "==1.0.post1", False),
+  ],
+)
+def test_bounds(version, bounds, fits):
+  assert packages._fits(version, bounds) == fits
+
+
+def test_without_a_checkout_versions_are_those_of_the_metadata(installed, monkeypatch, tmp_path):
   (tmp_path / "requirements.lock").unlink()
-  requirements = [
-    'zeta==1.0; extra == "stack"',
-    'alpha==2.0; python_version >= "3.0" and extra == "stack"',
-    'beta==3.0; python_version < "3.0" and extra == "stack"',
-    'pytest>=8; extra == "dev"',
-  ]
-  monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
-  _assert_finding(packages.check_packages(), "ok", "all 2 of the metadata")
-  monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements[-1:])
-  _assert_finding(packages.check_packages(), "FAIL", "extra 'stack'", "-e")
+  declared = ["zeta>=1", 'alpha<3,>=1.9; extra == "training"', 'pytest>=8; extra == "dev"']
+  monkeypatch.setattr(importlib.metadata, "requires", lambda name: declared)
+  installed.update({name: bound[2:] for name, bound in packages.FEDERATED.items()})
+  _assert_finding(packages.check_packages(), "ok", "all 5 of the metadata")
+  _assert_finding(packages.check_versions(), "ok")
+  installed["alpha"] = "3.1"
+  installed["tensorflow-federated"] = "0.86.0"
+  _assert_finding(
+    packages.check_versions(),
+    "FAIL",
+    "alpha 3.1 (not <3,>=1.9), tensorflow-federated 0.86.0 (not 0.87.0)",
+    _pip(_ALONE, "tensorflow-federated==0.87.0") + "\nand: " + _pip("'alpha<3,>=1.9'"),
+  )
 
   def missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
   monkeypatch.setattr(importlib.metadata, "requires", missing)
-  _assert_finding(packages.check_packages(), "FAIL", "no metadata")
+  _assert_finding(packages.check_packages(), "FAIL", "no metadata", "-e PATH")
 
 
 def test_the_lock_of_this_checkout_is_read_whole():
-  lock = packages.read_lock()
+  wanted = packages.read_wanted()
   lines = (commands.ROOT / "requirements.lock").read_text().splitlines()
-  wanted = [line for line in lines if line and not line.startswith("#") and ";" not in line]
-  assert wanted == [f"{name}=={v}" for name, v in lock.versions.items() if f"{name}=={v}" in wanted]
-  assert _pip("--force-reinstall tensorflow==") in packages.reinstall_command()
+  parsed = [
+    requirements.Requirement(line.rstrip("\\")) for line in lines if re.match("[a-z]", line)
+  ]
+  assert wanted.versions == {
+    r.name: str(r.specifier) for r in parsed if r.marker is None or r.marker.evaluate()
+  }
+  assert packages.FEDERATED.items() <= wanted.versions.items()
+  remedy = _pip("--force-reinstall", _ALONE, "tensorflow-cpu==")
+  assert remedy in packages.reinstall_command()
 
 
 # Trials.

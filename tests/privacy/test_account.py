@@ -167,6 +167,12 @@ def test_plot(capsys, tmp_path):
     assert (tmp_path / name).stat().st_size > 5000
 
 
+def test_plot_without_matplotlib(capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, "matplotlib", None)  # As if it were not installed.
+  assert account.main([*_SPEND, "--plot=x.png"]) == 2
+  assert "Found no matplotlib with --plot; expected it: pip install" in capsys.readouterr().err
+
+
 def test_default_delta_needs_no_warning(capsys):
   found = _json(capsys, *_SPEND[:6])
   assert found["delta"] == 1e-5

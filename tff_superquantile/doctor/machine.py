@@ -16,8 +16,9 @@ import tempfile
 from tff_superquantile.doctor import report
 from tff_superquantile.simulation import limits
 
-# The same as in setup.cfg and scripts/venv.sh: TensorFlow Federated 0.87 has one wheel, for these.
-PYTHONS = ((3, 9), (3, 10), (3, 11))
+# The same as in setup.cfg and scripts/venv.sh: those that TensorFlow 2.21 has wheels for, and the C
+# library that TensorFlow Federated's wheel asks for.
+PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 MIN_GLIBC = (2, 31)
 
 _GB = 10**9
@@ -30,15 +31,15 @@ _TRIED_BYTES = 1 << 16
 
 
 def check_python() -> report.Finding:
-  """Checks whether this is a Python that TFF has a wheel for."""
+  """Checks whether this is a Python that TensorFlow has a wheel for."""
   implementation = platform.python_implementation()
   found = f"{implementation} {platform.python_version()}, {sys.executable}"
   if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
     return report.ok(found)
   return report.fail(
     f"Found {found}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
-    " which TensorFlow Federated 0.87 has a wheel.",
-    "Make the environment with one of these: PYTHON=/path/to/python3.11 ./run_experiments.sh",
+    " which TensorFlow 2.21 has a wheel.",
+    "Make the environment with one of these: PYTHON=/path/to/python3.13 ./run_experiments.sh",
   )
 
 

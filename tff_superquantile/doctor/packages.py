@@ -1,6 +1,7 @@
 """Checks whether the installed packages are those of requirements.lock.
 
-Needs nothing but the standard library: `packaging` may be among those that are missing.
+Without a checkout it checks whether they are those that setup.cfg allows. Needs nothing but the
+standard library: `packaging` may be among those that are missing.
 """
 
 from __future__ import annotations
@@ -9,28 +10,42 @@ import dataclasses
 from importlib import metadata
 from importlib import util as importlib_util
 import pathlib
+import platform
+import re
 import shlex
 import sys
 
 from tff_superquantile.doctor import report
 
 _PROJECT = "tff_superquantile"
-_EXTRA = "stack"  # Holds the lock in the metadata: see setup.cfg.
+_EXTRA = "training"
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCK = _ROOT / "requirements.lock"
+
+# What they declare is of 2023, so that they are in no requirements: see setup.cfg.
+FEDERATED = {
+  "tensorflow-federated": "==0.87.0",
+  "tensorflow-model-optimization": "==0.8.1",
+  "tensorflow-privacy": "==0.9.0",
+}
+# Packages that are the same but for what they have for GPUs.
+_SAME = {"tensorflow-cpu": "tensorflow", "tensorflow": "tensorflow-cpu"}
+
+# Installs packages without what they declare.
+_ALONE = ("--no-deps", "--ignore-requires-python")
 
 # More than these are said in a few words, and installed from the lock.
 _MOST_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Lock:
-  """Exact versions of all packages.
+class Wanted:
+  """The packages that there should be.
 
   Attributes:
     source: Where they are from, for people.
-    versions: The version of each package that this Python needs, by name.
-    path: The file; "" if they are from metadata.
+    versions: The versions of each package that will do, such as ">=2.21,<2.22", by name.
+    path: The lock that they are from; "" if they are from metadata.
   """
 
   source: str
@@ -38,68 +53,91 @@ class Lock:
   path: str = ""
 
 
-def _parse(lines: list[str]) -> dict[str, str]:
-  """Returns the versions of those requirements that are exact, and for this Python."""
-  exact = [line for line in lines if "==" in line.partition(";")[0] and not line.startswith("#")]
-  try:
-    from packaging import requirements
-  except ImportError:  # It is missing itself; those for some Pythons can wait until it is there.
-    plain = [line.partition(";")[0].split("==") for line in exact if "python_version" not in line]
-    return {name.strip(): version.strip() for name, version in plain}
-  parsed = map(requirements.Requirement, exact)
-  wanted = [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": _EXTRA})]
-  return {r.name: str(r.specifier).lstrip("=") for r in wanted}
+def _fits(version: str, bounds: str) -> bool:
+  """Returns whether a version is within bounds, such as `>= '3.11' and < '3.12'` or `==3.11.*`."""
+
+  def numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+  for relation, bound in re.findall(r"(==|>=|<)\s*'?([\w.*]+)", bounds):
+    if relation == "==":
+      fits = version == bound or bound.endswith("*") and version.startswith(bound[:-1])
+    else:
+      fits = (numbers(version) < numbers(bound)) == (relation == "<")
+    if not fits:
+      return False
+  return True
 
 
-def read_lock() -> Lock:
-  """Reads the lock: the checkout's, or else that of the installed metadata.
+def _split(requirements: list[str]) -> dict[str, str]:
+  """Returns names and bounds of those requirements that are for this Python."""
+  versions = {}
+  for requirement in requirements:
+    parts = re.match(r"([a-z][\w-]*)([^;\\]*);?(.*)", requirement)
+    if parts and _fits(platform.python_version(), parts[3]):
+      versions[parts[1]] = parts[2].strip()
+  return versions
+
+
+def read_wanted() -> Wanted:
+  """Reads the checkout's lock, or else the installed metadata.
 
   The checkout comes first: the metadata of an installation in place may be old.
 
   Raises:
-    LookupError: If there is none.
+    LookupError: If there is neither.
   """
   if _LOCK.is_file():
-    return Lock(_LOCK.name, _parse(_LOCK.read_text().splitlines()), str(_LOCK))
+    return Wanted(_LOCK.name, _split(_LOCK.read_text().splitlines()), str(_LOCK))
   try:
     requirements = metadata.requires(_PROJECT) or []
   except metadata.PackageNotFoundError:
     raise LookupError(f"no {_LOCK} and no metadata of {_PROJECT}") from None
-  versions = _parse(requirements)
-  if not versions:
-    raise LookupError(f"no {_LOCK} and no extra {_EXTRA!r} in the metadata of {_PROJECT}")
-  return Lock(f"the metadata of {_PROJECT}", versions)
+  suffix = re.compile(rf"; extra == .{_EXTRA}.$")
+  ours = [suffix.sub("", r) for r in requirements if suffix.search(r) or "extra ==" not in r]
+  return Wanted(f"the metadata of {_PROJECT}", {**_split(ours), **FEDERATED})
 
 
 def _installed_version(name: str) -> str | None:
-  try:
-    return metadata.version(name)  # None if its metadata is damaged.
-  except (metadata.PackageNotFoundError, KeyError):
-    return None
+  for alias in (name, _SAME.get(name, name)):
+    try:
+      version = metadata.version(alias)  # None if its metadata is damaged.
+    except (metadata.PackageNotFoundError, KeyError):
+      continue
+    if version:
+      return version.partition("+")[0]  # The builder's name follows the +.
+  return None
 
 
-def _compare(lock: Lock) -> tuple[list[str], dict[str, str]]:
-  """Compares what is installed with the lock; packages that it does not name do not matter.
+def _compare(wanted: Wanted) -> tuple[list[str], dict[str, str]]:
+  """Compares what is installed with what is wanted; other packages do not matter.
 
   Returns:
-    Names of packages that are not there, and the versions of those that differ, by name.
+    Names of packages that are not there, and the versions of those that do not fit, by name.
   """
   missing, different = [], {}
-  for name, version in lock.versions.items():
+  for name, bounds in wanted.versions.items():
     found = _installed_version(name)
     if found is None:
       missing.append(name)
-    elif found.partition("+")[0] != version:  # The builder's name follows the +.
+    elif not _fits(found, bounds):
       different[name] = found
   return missing, different
 
 
-def pip_command(lock: Lock, names: list[str], *options: str) -> str:
-  """Returns the command that installs packages of the lock, without their dependencies."""
-  command = [sys.executable, "-m", "pip", "install", "--no-deps", *options]
-  if len(names) > _MOST_NAMED and lock.path:
-    return shlex.join([*command, "-r", lock.path])
-  return shlex.join([*command, *(f"{name}=={lock.versions[name]}" for name in names)])
+def _pip(*arguments: str) -> str:
+  return shlex.join([sys.executable, "-m", "pip", "install", *arguments])
+
+
+def _remedy(wanted: Wanted, names: list[str]) -> str:
+  """Returns what installs packages: those of a lock and TFF's without what they declare."""
+  if len(names) > _MOST_NAMED and wanted.path:
+    return f"Run: {_pip(*_ALONE, '-r', wanted.path)}"
+  alone, others = [], []
+  for name in names:
+    (alone if wanted.path or name in FEDERATED else others).append(name + wanted.versions[name])
+  commands = [_pip(*_ALONE, *alone)] * bool(alone) + [_pip(*others)] * bool(others)
+  return "Run: " + "\nand: ".join(commands)
 
 
 def _listed(items: list[str]) -> str:
@@ -108,37 +146,37 @@ def _listed(items: list[str]) -> str:
   return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _finding(lock: Lock, found: str, expected: str) -> report.Finding:
+def _finding(wanted: Wanted, found: str, expected: str) -> report.Finding:
   """Returns a failure whose remedy puts everything right, at once."""
-  missing, different = _compare(lock)
-  fix = f"Run: {pip_command(lock, sorted([*missing, *different]))}"
-  return report.fail(f"Found {found}; expected {expected} {lock.source}.", fix)
+  missing, different = _compare(wanted)
+  remedy = _remedy(wanted, sorted([*missing, *different]))
+  return report.fail(f"Found {found}; expected {expected} {wanted.source}.", remedy)
 
 
 def check_packages() -> report.Finding:
-  """Checks whether every package of the lock is installed, in whatever version."""
+  """Checks whether every package is installed, in whatever version."""
   try:
-    lock = read_lock()
+    wanted = read_wanted()
   except LookupError as error:
     return report.fail(
       f"Found {error.args[0]}; expected one of them, to know the versions.",
       f"Run: {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-deps', '-e'])} PATH"
       " of a checkout of the project.",
     )
-  missing, _ = _compare(lock)
+  missing, _ = _compare(wanted)
   if missing:
-    return _finding(lock, f"no {_listed(missing)}", "them, as in")
-  return report.ok(f"all {len(lock.versions)} of {lock.source}")
+    return _finding(wanted, f"no {_listed(missing)}", "them, as in")
+  return report.ok(f"all {len(wanted.versions)} of {wanted.source}")
 
 
 def check_versions() -> report.Finding:
-  """Checks whether the installed packages have the versions of the lock."""
-  lock = read_lock()
-  _, different = _compare(lock)
+  """Checks whether the installed packages have versions that will do."""
+  wanted = read_wanted()
+  _, different = _compare(wanted)
   if different:
-    named = [f"{name} {found} (not {lock.versions[name]})" for name, found in different.items()]
-    return _finding(lock, _listed(named), "those of")
-  return report.ok(f"as in {lock.source}")
+    named = [f"{name} {found} (not {wanted.versions[name]})" for name, found in different.items()]
+    return _finding(wanted, _listed(named).replace("(not ==", "(not "), "those of")
+  return report.ok(f"as in {wanted.source}")
 
 
 def check_own_packages() -> report.Finding:
@@ -157,6 +195,6 @@ def check_own_packages() -> report.Finding:
 
 def reinstall_command() -> str:
   """Returns the remedy for a TensorFlow or TFF of the right version that is broken."""
-  lock = read_lock()
-  names = [n for n in ("tensorflow", "tensorflow-federated") if n in lock.versions]
-  return f"Run: {pip_command(lock, names, '--force-reinstall')}"
+  versions = read_wanted().versions
+  names = [name for name in (*_SAME, "tensorflow-federated") if name in versions]
+  return f"Run: {_pip('--force-reinstall', *_ALONE, *(name + versions[name] for name in names))}"
