@@ -70,7 +70,7 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
       axes.set_xlabel("Rounds T")
     for axes in panels[:, 0]:
       axes.set_ylabel("F(averaged iterate) - min F")
-    names = {size: f"m = {size}" + ", everyone" * (size == num_clients) for size in sizes}
+    names = {size: f"m = {size}" + ", everyone" * bool(size == num_clients) for size in sizes}
     theory.add_legend(
       figure,
       {
