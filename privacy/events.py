@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from privacy import releases
+from privacy.noise import renyi
 from privacy.noise import shares
 
 # The server's Gaussian noise (`gaussian_sum`) ends at so many standard deviations.
@@ -84,9 +85,17 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   fixed = release.sampling == releases.FIXED_SIZE
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
-  accountant = rdp.RdpAccountant(list(orders), relation)
-  curve = np.maximum(accountant.compose(round_event(release)).rdp, 0.0)
-  return curve + _ROUNDING * (curve + 1.0 / (np.array(orders) - 1.0))
+  alphas = np.array(orders, dtype=float)
+  curve = np.zeros_like(alphas)
+  ours = np.zeros_like(alphas, dtype=bool)
+  q = release.sampling_probability
+  event = round_event(release)
+  if release.sampling == releases.POISSON and q < 1.0:
+    ours = alphas != np.floor(alphas)
+    curve[ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[ours])
+  curve[~ours] = rdp.RdpAccountant(alphas[~ours], relation).compose(event).rdp
+  curve = np.maximum(curve, 0.0)
+  return curve + _ROUNDING * (curve + 1.0 / (alphas - 1.0))
 
 
 def _mixture_curve(
