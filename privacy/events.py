@@ -86,14 +86,13 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
   alphas = np.array(orders, dtype=float)
-  curve = np.zeros_like(alphas)
-  ours = np.zeros_like(alphas, dtype=bool)
   q = release.sampling_probability
-  event = round_event(release)
-  if release.sampling == releases.POISSON and q < 1.0:
-    ours = alphas != np.floor(alphas)
-    curve[ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[ours])
-  curve[~ours] = rdp.RdpAccountant(alphas[~ours], relation).compose(event).rdp
+  is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
+  curve = np.zeros_like(alphas)
+  if is_ours.any():
+    curve[is_ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[is_ours])
+  theirs = rdp.RdpAccountant(alphas[~is_ours], relation).compose(round_event(release))
+  curve[~is_ours] = theirs.rdp
   curve = np.maximum(curve, 0.0)
   return curve + _ROUNDING * (curve + 1.0 / (alphas - 1.0))
 
