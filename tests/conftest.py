@@ -9,6 +9,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest  # noqa: E402  TensorFlow reads its log level when it is imported.
 
+import tff_superquantile  # noqa: E402, F401  It lets TFF in, which tests import before ours.
+
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 

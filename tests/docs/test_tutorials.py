@@ -66,8 +66,8 @@ def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
     _assert_alike(_text(cell), _text(before))
 
 
-def test_there_are_five():
-  assert len(_NOTEBOOKS) == 5
+def test_there_are_six():
+  assert len(_NOTEBOOKS) == 6
 
 
 @pytest.mark.parametrize(
