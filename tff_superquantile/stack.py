@@ -91,6 +91,11 @@ _LOUD = frozenset(
     "tensorflow.python.profiler.internal._pywrap_profiler_plugin",
   }
 )
+_INFORMATION = (
+  *(b"I0000 ", b"WARNING: All log messages before absl", b"To enable the following instructions"),
+  b" already registered",  # By TensorFlow with CUDA, of what it registers twice itself.
+  b" already been registered",
+)
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -115,9 +120,8 @@ def _quiet_stderr() -> Iterator[None]:
     with open(held, "rb") as file:
       file.seek(0)
       lines = file.read().splitlines(keepends=True)
-    information = (b"I0000", b"WARNING: All log messages before absl", b"To enable the following")
     with contextlib.suppress(OSError):  # A terminal that is gone.
-      os.write(2, b"".join(line for line in lines if not line.startswith(information)))
+      os.write(2, b"".join(line for line in lines if not any(one in line for one in _INFORMATION)))
 
 
 class _QuietLoader(postponed.Wrapper):
