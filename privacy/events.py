@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from privacy import releases
+from privacy.noise import renyi
 from privacy.noise import shares
 
 # The server's Gaussian noise (`gaussian_sum`) ends at so many standard deviations.
@@ -84,9 +85,16 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   fixed = release.sampling == releases.FIXED_SIZE
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
-  accountant = rdp.RdpAccountant(list(orders), relation)
-  curve = np.maximum(accountant.compose(round_event(release)).rdp, 0.0)
-  return curve + _ROUNDING * (curve + 1.0 / (np.array(orders) - 1.0))
+  alphas = np.array(orders, dtype=float)
+  q = release.sampling_probability
+  is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
+  curve = np.zeros_like(alphas)
+  if is_ours.any():
+    curve[is_ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[is_ours])
+  theirs = rdp.RdpAccountant(alphas[~is_ours], relation).compose(round_event(release))
+  curve[~is_ours] = theirs.rdp
+  curve = np.maximum(curve, 0.0)
+  return curve + _ROUNDING * (curve + 1.0 / (alphas - 1.0))
 
 
 def _mixture_curve(
@@ -95,7 +103,7 @@ def _mixture_curve(
   """Mixes divergences: a round is the other mechanism with probability `weight`, publicly."""
   exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
   log_weights = np.log([[1.0 - weight], [weight]])
-  return np.logaddexp.reduce(exponents + log_weights, axis=0) / (orders - 1.0)
+  return np.logaddexp(*(exponents + log_weights)) / (orders - 1.0)
 
 
 @functools.lru_cache(maxsize=128)

@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import importlib
 from typing import Any
 
+_NOT_INSTALLED = (
+  "Found no package {}, which training needs; install what belongs to it by pip install"
+  " 'tff-superquantile[training]' and pip install --no-deps --ignore-requires-python"
+  " tensorflow-federated==0.87.0 tensorflow-privacy==0.9.0 tensorflow-model-optimization."
+)
+
 
 def attach(
   package: str, modules: Sequence[str], names: Mapping[str, Sequence[str]]
@@ -28,10 +34,14 @@ def attach(
   public = tuple(sorted([*modules, *homes]))
 
   def load(name: str) -> Any:
-    if name in homes:
-      return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
-    if name in modules:
-      return importlib.import_module(f"{package}.{name}")
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    if name not in homes and name not in modules:
+      raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    try:
+      module = importlib.import_module(f"{package}.{homes.get(name, name)}")
+    except ModuleNotFoundError as error:
+      if error.name not in ("tensorflow", "tensorflow_federated"):
+        raise
+      raise ModuleNotFoundError(_NOT_INSTALLED.format(error.name), name=error.name) from None
+    return getattr(module, name) if name in homes else module
 
   return public, load, lambda: list(public)

@@ -91,7 +91,7 @@ def run(module: types.ModuleType) -> None:
       ) from error
     finally:
       loader.is_running = False
-    module.__class__ = types.ModuleType
+    object.__setattr__(module, "__class__", types.ModuleType)
 
 
 class _StandIn:

@@ -24,6 +24,7 @@ import importlib.machinery
 import os
 import sys
 import types
+from typing import Any
 
 from tff_superquantile import postponed
 
@@ -156,12 +157,14 @@ class _Finder:
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
       return spec
+    loader: Any = spec.loader
     if name in self.parts:
-      spec.loader = postponed.Loader(spec.loader, self.parts[name])
+      loader = postponed.Loader(loader, self.parts[name])
     elif name == _WORKER:
-      spec.loader = _WorkerLoader(spec.loader)
+      loader = _WorkerLoader(loader)
     elif os.environ.get(_LOG_LEVEL) != "0":
-      spec.loader = _QuietLoader(spec.loader)
+      loader = _QuietLoader(loader)
+    spec.loader = loader
     return spec
 
 

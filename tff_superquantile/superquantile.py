@@ -164,8 +164,8 @@ def smoothed_dual_weights(
   Raises:
     ValueError: As `quantile`, or if smoothing is not positive and finite.
   """
-  check_theta(np.min(theta))
-  check_theta(np.max(theta))
+  check_theta(np.min(np.asarray(theta)))
+  check_theta(np.max(np.asarray(theta)))
   if not (np.all(np.greater(smoothing, 0)) and np.all(np.isfinite(smoothing))):
     raise ValueError(f"Found smoothing = {smoothing!r}; it must be positive and finite.")
   theta, smoothing = (np.asarray(x, np.float64)[..., np.newaxis] for x in (theta, smoothing))

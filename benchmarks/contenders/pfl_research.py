@@ -224,7 +224,7 @@ def _start_followers(num_processes: int) -> list[subprocess.Popen]:
   # Only the first address is used.
   os.environ["PFL_WORKER_ADDRESSES"] = ",".join([f"localhost:{port}"] * num_processes)
   os.environ["PFL_WORKER_RANK"] = "0"
-  module = __spec__.name  # type: ignore[name-defined]  # mypy does not know this global.
+  module = __spec__.name
   command = [sys.executable, "-m", module, *sys.argv[1:]]
   return [
     dependent_process.DependentProcess(

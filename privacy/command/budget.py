@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import math
 from typing import Any
 
+import numpy as np
+
 from privacy import accounting
 from privacy import checks
 from privacy import ledger
@@ -153,7 +155,7 @@ def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -
   axes.plot(rounds, [meter.epsilon(t) for t in rounds], label="observer of the models")
   server = [server_lib.server_epsilon(release, t, delta).epsilon for t in rounds]
   if None not in server:
-    axes.plot(rounds, server, "--", label="aggregation server")
+    axes.plot(rounds, np.array(server, float), "--", label="aggregation server")
   axes.set(
     xlabel="rounds", ylabel=f"epsilon at delta = {delta:.3g}", xlim=(0, None), ylim=(0, None)
   )

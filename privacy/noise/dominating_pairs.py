@@ -203,7 +203,7 @@ def losses_of_round(
   for weight, pair in mixture:
     curves += weight * np.stack(divergences(pair, epsilon))
   # Both directions have the same total variation, H at 1; the bounds may differ.
-  curves[:, 0] = curves[:, 0].max()
+  curves[:, 0] = np.max(curves[:, 0])
   curves = np.stack([_convex_minorant(curve, interval) for curve in curves])
 
   def losses(curve: np.ndarray, other: np.ndarray) -> composition.Losses:

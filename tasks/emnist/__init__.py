@@ -61,7 +61,7 @@ _emnist_task = functools.partial(
   labels=writers.CLASSES,
   preprocessing=_build_preprocessing,
 )
-_DEFAULTS = dict(
+_DEFAULTS: dict[str, Any] = dict(
   clients_per_round=100, local_epochs=1, client_weighting="num_examples", max_loss=4.0
 )
 

@@ -192,7 +192,7 @@ def build_linear_classifier(
     A model with weights W [features, classes] and, with an intercept, b [classes].
   """
   num_features = count_features(input_spec[0])
-  initial_weights = [np.zeros((num_features, num_classes), np.float32)]
+  initial_weights: list[np.ndarray] = [np.zeros((num_features, num_classes), np.float32)]
   if intercept:
     initial_weights.append(np.zeros(num_classes, np.float32))
 
@@ -222,7 +222,7 @@ def build_logistic_regression(
     A model with weights w [features] and, with an intercept, b [].
   """
   num_features = count_features(input_spec[0])
-  initial_weights = [np.zeros(num_features, np.float32)]
+  initial_weights: list[np.ndarray] = [np.zeros(num_features, np.float32)]
   if intercept:
     initial_weights.append(np.zeros([], np.float32))
 

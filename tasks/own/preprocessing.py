@@ -30,7 +30,7 @@ def build(features: Sequence[features_lib.Feature]) -> preprocessing.Preprocessi
     The preprocessing.
   """
   is_category = np.array([feature.kind == features_lib.CATEGORY for feature in features])
-  numeric, textual = np.flatnonzero(~is_category), np.flatnonzero(is_category)
+  numeric, textual = (np.flatnonzero(one).tolist() for one in (~is_category, is_category))
   numbers = [features[i] for i in numeric]
   means, stds = (np.array([getattr(f, n) for f in numbers], np.float64) for n in ("mean", "std"))
   has_missing = np.array([feature.has_missing for feature in numbers], bool)

@@ -188,7 +188,7 @@ class Table:
     """Returns what was found; of training clients in a private run nothing but their number."""
     is_private, names = self._request.is_private, self._encoding.label.classes
     values = self._labels[self._shown]
-    counts = np.bincount(values, minlength=len(names)).tolist() if names else []
+    counts = np.bincount(values.astype(np.int64), minlength=len(names)).tolist() if names else []
     return summary_lib.Summary(
       digest=digest,
       client_column=self._columns.client or reading.FILE_NAME,

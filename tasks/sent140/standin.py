@@ -82,7 +82,7 @@ def _write_tweet(
   which = rng.integers(0, _WORDS_PER_KIND, num_words)
   if not (is_polar.any() and rng.random() < _NEGATED_FRACTION):
     return vocabulary.words[topic, kinds, which]
-  first = int(is_polar.argmax())
+  first = int(np.argmax(is_polar))
   kinds[first:] = _TURNED_AROUND[kinds[first:]]
   return np.insert(vocabulary.words[topic, kinds, which], first, vocabulary.negation, axis=0)
 

@@ -26,7 +26,7 @@ def _make_words(rng: np.random.Generator) -> list[str]:
   """Makes words of one to three syllables."""
 
   def syllable() -> str:
-    return rng.choice(list(_CONSONANTS)) + rng.choice(list(_VOWELS))
+    return str(rng.choice(list(_CONSONANTS)) + rng.choice(list(_VOWELS)))
 
   return ["".join(syllable() for _ in range(rng.integers(1, 4))) for _ in range(_NUM_WORDS)]
 

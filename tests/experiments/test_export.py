@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 import commands
 import finished_runs
@@ -49,6 +50,7 @@ _VECTORS = {
 }
 _OTHER_LINES = ". . 9 9 9\n 7 7 7\ngood 8 8 8\n"  # Two words, none, and one that was there.
 
+_PACKAGES = f"import sys; sys.path.append({sysconfig.get_path('purelib')!r})\n"
 _LOAD = """
 import json, pathlib, sys
 import numpy as np
@@ -160,9 +162,10 @@ def folders(runs, tmp_path_factory):
 def differences(folders, tmp_path_factory):
   """The largest differences of logits and probabilities in a process without this project."""
   result = subprocess.run(
-    [sys.executable, "-c", _LOAD, *map(str, folders.values())],
+    # An environment may import us whenever Python starts, but not without its site's files (-S).
+    [sys.executable, "-S", "-c", _PACKAGES + _LOAD, *map(str, folders.values())],
     cwd=tmp_path_factory.mktemp("elsewhere"),
-    env={name: text for name, text in commands.os.environ.items() if name != "PYTHONPATH"},
+    env={**commands.os.environ, "PYTHONPATH": "", "TF_USE_LEGACY_KERAS": "1"},
     capture_output=True,
     text=True,
     timeout=400,

@@ -19,6 +19,7 @@ from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy import statements
+from privacy.noise import renyi
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
@@ -115,12 +116,9 @@ def test_events_hold_floats_only():
 def test_joint_composition_costs_more_than_separate(epsilon, separate):
   # Threshold and weights, composed as if each had a sample of its own.
   def wrong(z):
-    orders = [1.5 + i / 20 for i in range(20)] + [2.5 + i / 2 for i in range(9)]
-    accountant = rdp.RdpAccountant(orders)
-    for multiplier in calibration.split_noise(z, 0.5):
-      event = dp_accounting.GaussianDpEvent(multiplier)
-      accountant.compose(dp_accounting.PoissonSampledDpEvent(0.04, event), _ROUNDS)
-    return accountant.get_epsilon(_DELTA)
+    orders = 0.01 + np.array([1.5 + i / 20 for i in range(20)] + [2.5 + i / 2 for i in range(9)])
+    curves = [renyi.poisson_sampled(0.04, one, orders) for one in calibration.split_noise(z, 0.5)]
+    return rdp.compute_epsilon(orders, _ROUNDS * sum(curves), _DELTA)[0]
 
   z = optimize.brentq(lambda z: wrong(z) - epsilon, 0.5, 2.0, xtol=1e-4)
   joint = accounting.epsilon(_release(*calibration.split_noise(z, 0.5)), _ROUNDS, _DELTA, "rdp")

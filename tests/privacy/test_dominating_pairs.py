@@ -347,13 +347,16 @@ def test_losses_of_one_round_are_the_divergences(pair):
     assert all(losses.get_delta_for_epsilon(e) >= v - 1e-13 for e, v in zip(between, exact))
 
 
+def _turns_right(a, b, c):
+  (x, y), (u, v) = np.subtract(b, a), np.subtract(c, a)
+  return x * v - y * u <= 0
+
+
 def _hull(x, y):
   """The lower convex hull of points, at these points; of divergences, which fall to 0."""
   kept = []
   for point in zip(x, y):
-    while (
-      len(kept) > 1 and np.cross(np.subtract(kept[-1], kept[-2]), np.subtract(point, kept[-2])) <= 0
-    ):
+    while len(kept) > 1 and _turns_right(kept[-2], kept[-1], point):
       kept.pop()
     kept.append(point)
   return np.interp(x, *np.array(kept).T)

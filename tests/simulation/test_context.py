@@ -89,8 +89,7 @@ class Script:
       stderr=subprocess.PIPE,
       bufsize=0,  # What `readline` reads ahead, `communicate` would not see.
       cwd=folder,
-      # On Python 3.9, which forks to start a process, gRPC would tell of it.
-      env={**os.environ, "PYTHONPATH": path, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+      env={**os.environ, "PYTHONPATH": path},
       start_new_session=True,
     )
 

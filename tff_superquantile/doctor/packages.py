@@ -133,7 +133,8 @@ def _remedy(wanted: Wanted, names: list[str]) -> str:
   """Returns what installs packages: those of a lock and TFF's without what they declare."""
   if len(names) > _MOST_NAMED and wanted.path:
     return f"Run: {_pip(*_ALONE, '-r', wanted.path)}"
-  alone, others = [], []
+  alone: list[str] = []
+  others: list[str] = []
   for name in names:
     (alone if wanted.path or name in FEDERATED else others).append(name + wanted.versions[name])
   commands = [_pip(*_ALONE, *alone)] * bool(alone) + [_pip(*others)] * bool(others)

@@ -38,7 +38,10 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
   of_labels = ("-", "-")
   if files.num_classes:
     of_classes = np.bincount(labels)
-    of_labels = (str(np.count_nonzero(of_classes)), f"{100 * of_classes.max() / len(labels):.1f} %")
+    of_labels = (
+      str(np.count_nonzero(of_classes)),
+      f"{100 * np.max(of_classes) / len(labels):.1f} %",
+    )
   return (split, clients, *(f"{size:g}" for size in sizes), *of_labels)
 
 

@@ -231,7 +231,7 @@ def _main(args: argparse.Namespace) -> None:
   noun = "client" if args.split == _ALL else f"{args.split} client"
   print(
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
-    f" {tables.plural(columns['num_examples'].sum(), 'example')}."
+    f" {tables.plural(int(columns['num_examples'].sum()), 'example')}."
   )
   print(distribution_text(columns, finished_run.find(args.folder).error_kind))
   for remark in remarks(args.folder, args.split, overrides):

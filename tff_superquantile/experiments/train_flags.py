@@ -25,19 +25,20 @@ class _NumberOrWord(flags.FloatParser):
 
 
 def _define() -> None:
-  define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+  define: dict[type, Any] = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
   for field in dataclasses.fields(run_config.RunConfig):
     kind = run_config.types()[field.name]
+    default: Any = field.default
     description, choices = field.metadata["help"], field.metadata["choices"]
     word = field.metadata["word"]
     if word is not None:
-      flags.DEFINE(_NumberOrWord(word), field.name, field.default, description)
+      flags.DEFINE(_NumberOrWord(word), field.name, default, description)
     elif choices:
-      flags.DEFINE_enum(field.name, field.default, choices, description)
+      flags.DEFINE_enum(field.name, default, choices, description)
     elif kind is str:
-      flags.DEFINE_string(field.name, field.default, description)
+      flags.DEFINE_string(field.name, default, description)
     else:
-      define[kind](field.name, field.default, description, lower_bound=field.metadata["least"])
+      define[kind](field.name, default, description, lower_bound=field.metadata["least"])
   flags.register_validator(
     "output_dir", bool, message="Found no folder; expected one: name it, or . for this one"
   )
@@ -82,7 +83,9 @@ def finished_task() -> tuple[str, str, dict[str, str]]:
         f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
       )
     task = tasks[0] if tasks else task
-  overrides = {name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in names}
+  overrides: dict[str, Any] = {
+    name: flags.FLAGS[name].value for name in WHERE_DATA_IS if name in names
+  }
   return output_dir, task, overrides
 
 

@@ -10,7 +10,7 @@ import functools
 import io
 import math
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import matplotlib
 from matplotlib import axes as mpl_axes
@@ -18,6 +18,7 @@ from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
+from matplotlib import typing as mpl_typing
 import numpy as np
 import seaborn as sns
 
@@ -35,12 +36,12 @@ _DARK = {
   INK: "#e4e7ea",
   FAINT: "#3a4048",
 }
-Dash: TypeAlias = str | tuple[int, tuple[float, ...]]  # matplotlib names colours like this.
+Dash: TypeAlias = mpl_typing.LineStyleType
 # From the seventh method on, colours repeat with another dash.
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
-_STYLE = {
+_STYLE: dict[str, Any] = {
   "font.size": 9.5,
   "axes.titlesize": 10,
   "axes.labelsize": 9.5,
@@ -208,7 +209,7 @@ def add_legend(
 @contextlib.contextmanager
 def theme() -> Iterator[None]:
   """Gives figures the project's style, as a context."""
-  with matplotlib.rc_context({**sns.axes_style("whitegrid"), **_STYLE}):
+  with matplotlib.rc_context(dict(sns.axes_style("whitegrid"), **_STYLE)):
     yield
 
 

@@ -139,7 +139,7 @@ def _private_weighted(share: Callable[[Config], Any]) -> Builder:
 
   def build(run: Ingredients) -> Any:
     weight = run.config.share_weight
-    given = {} if weight is None else dict(share_weight=weight)
+    given: dict[str, Any] = {} if weight is None else dict(share_weight=weight)
     return tsq.build_private_weighted_fed_avg(share_fn=share(run.config), **given, **run.work)
 
   return build
@@ -148,7 +148,7 @@ def _private_weighted(share: Callable[[Config], Any]) -> Builder:
 def _private_relative(share: Callable[[Config], Any]) -> Builder:
   """Returns the builder of private runs by a share that is relative to a histogram."""
   return lambda run: tsq.build_private_fed_avg(
-    threshold=tsq.threshold.build_histogram_weighting(share(run.config), **run.histogram),
+    threshold=tsq.threshold.build_histogram_weighting(share(run.config), **(run.histogram or {})),
     expected_clients=run.config.clients_per_round,
     **run.work,
   )

@@ -133,13 +133,13 @@ def write_weights(path: str | os.PathLike, weights: Any, **numbers: float) -> No
     weights: An object with `trainable` and `non_trainable`, structures of arrays without names.
     numbers: Further entries of the file, which `read_weights` passes over.
   """
-  arrays = {
+  arrays: dict[str, Any] = {
     f"{kind}_{index}": np.asarray(array)
     for kind in Weights._fields
     for index, array in enumerate(getattr(weights, kind))
   }
   buffer = io.BytesIO()
-  np.savez(buffer, **arrays, **{name: np.asarray(one) for name, one in numbers.items()})
+  np.savez(buffer, **arrays, **dict[str, Any](numbers))
   atomic_files.write(path, buffer.getvalue())
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -81,7 +81,7 @@ class Emitter:
   def __init__(
     self,
     known: Mapping[expressions.Ref, Value],
-    parent: Optional["Emitter"] = None,
+    parent: "Emitter | None" = None,
     may_loop: bool = True,
   ):
     """Initializes an emitter.

@@ -315,7 +315,7 @@ def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     return _constructor(type_spec.member)
   if not isinstance(type_spec, tff.StructType):
     return next
-  names = [name for name, _ in _elements(type_spec)]
+  names: list[Any] = [name for name, _ in _elements(type_spec)]
   constructors = [_constructor(element) for _, element in _elements(type_spec)]
   # TFF's rules choose the container once instead of in each round.
   numbers = iter(range(len(leaf_types(type_spec))))

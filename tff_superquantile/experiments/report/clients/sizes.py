@@ -50,7 +50,8 @@ def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
 
 def span(sizes: npt.ArrayLike) -> str:
   """Formats the least and the most of some sizes, "12 to 87"."""
-  least, most = (f"{size:.0f}" for size in (np.min(sizes), np.max(sizes)))
+  numbers = np.asarray(sizes)
+  least, most = (f"{size:.0f}" for size in (np.min(numbers), np.max(numbers)))
   return least if least == most else f"{least} to {most}"
 
 

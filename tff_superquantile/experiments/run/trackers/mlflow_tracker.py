@@ -10,6 +10,8 @@ import time
 # A server that is away must not hold up a run for the four minutes of MLflow's own defaults.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+# A store of plain files, as the runs are, which MLflow reads and writes only if it is told to.
+os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
 import mlflow  # noqa: E402  It reads the variables.
 from mlflow import entities  # noqa: E402

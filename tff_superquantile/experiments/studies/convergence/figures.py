@@ -65,12 +65,12 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
       axes.plot(all_rounds, guide, color=style.GREY, linestyle=theory.DASHED, linewidth=1.1)
       axes.set_title(f"θ = {theta:g}{special.get(theta, '')}")
       theory.scale_logarithmically(axes)
-      theory.mark_rounds(axes, all_rounds)
+      theory.mark_rounds(axes, list(all_rounds))
     for axes in panels[-1]:
       axes.set_xlabel("Rounds T")
     for axes in panels[:, 0]:
       axes.set_ylabel("F(averaged iterate) - min F")
-    names = {size: f"m = {size}" + ", everyone" * (size == num_clients) for size in sizes}
+    names = {size: f"m = {size}" + ", everyone" * bool(size == num_clients) for size in sizes}
     theory.add_legend(
       figure,
       {

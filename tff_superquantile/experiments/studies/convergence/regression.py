@@ -185,8 +185,10 @@ def build_constants(problem: Problem) -> Constants:
   # |A w - b|^2 / 2 is a quadratic with Hessian A^2 and gradient -A b at zero.
   slopes = _largest_on_ball(values**2, -values * linear, radius)
   slopes += 0.5 * np.sum(linear**2, axis=1)
-  lipschitz = np.sqrt(2.0 * slopes.max())
-  return Constants(radius, float(losses.max()), float(lipschitz), float(values.max()), problem.l2)
+  lipschitz = np.sqrt(2.0 * np.max(slopes))
+  return Constants(
+    radius, float(np.max(losses)), float(lipschitz), float(np.max(values)), problem.l2
+  )
 
 
 def build_start(problem: Problem, constants: Constants) -> np.ndarray:

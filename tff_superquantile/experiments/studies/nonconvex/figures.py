@@ -60,11 +60,11 @@ def gradient_by_rounds(points: pd.DataFrame, num_clients: int) -> style.Figure:
       )
       guide = 2.0 * here["squared_norm"].iloc[-1] * np.sqrt(all_rounds[-1] / all_rounds)
       axes.plot(all_rounds, guide, color=style.GREY, linestyle=theory.DASH_DOTTED, linewidth=1.1)
-      axes.set(title=f"θ = {theta:g}" + ", FedAvg" * (theta == 1.0), xlabel="Rounds T")
+      axes.set(title=f"θ = {theta:g}" + ", FedAvg" * bool(theta == 1.0), xlabel="Rounds T")
       theory.scale_logarithmically(axes)
-      theory.mark_rounds(axes, all_rounds)
+      theory.mark_rounds(axes, list(all_rounds))
     panels[0].set_ylabel("Mean of |∇Φ|²")
-    names = {size: f"m = {size}" + ", everyone" * (size == num_clients) for size in sizes}
+    names = {size: f"m = {size}" + ", everyone" * bool(size == num_clients) for size in sizes}
     theory.add_legend(
       figure,
       {
@@ -101,7 +101,7 @@ def client_drift(drifts: pd.DataFrame) -> style.Figure:
       left.plot("num_rounds", "bound", data=of_rate, color=color, linestyle=theory.DASHED)
     theory.scale_logarithmically(left)
     left.set(title="Gradient of the Moreau envelope", xlabel="Rounds T", ylabel="Mean of |∇Φ|²")
-    theory.mark_rounds(left, np.unique(drifts["num_rounds"]))
+    theory.mark_rounds(left, list(np.unique(drifts["num_rounds"])))
     longest = drifts[drifts["num_rounds"] == drifts["num_rounds"].max()]
     here = longest[(longest["schedule"] == "rate") & (longest["local_steps"] > 1)]
     for name, dash in (("plain_drift_bound", theory.DASH_DOTTED), ("drift_bound", theory.DASHED)):

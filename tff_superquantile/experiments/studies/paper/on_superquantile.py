@@ -26,7 +26,7 @@ def _draws() -> Iterator[tuple[np.ndarray, float]]:
   for _ in range(_NUM_DRAWS):
     losses = rng.uniform(size=int(rng.integers(2, 13)))
     n = len(losses)
-    whole = rng.integers(1, n + 1) / n
+    whole = float(rng.integers(1, n + 1) / n)
     yield losses, float(rng.choice([whole, rng.uniform(1 / n, 1.0)]))
 
 
@@ -158,7 +158,7 @@ def of_formulas() -> Iterator[rows.Row]:
   steps = 1e-6 * np.eye(3)
   numeric = np.array([(objective(point + h) - objective(point - h)) / 2e-6 for h in steps])
   pi = superquantile.dual_weights(np.sum((targets - point) ** 2, axis=1), 3 / 7)
-  error = abs(numeric - pi @ (2 * (point - targets))).max()
+  error = np.max(np.abs(numeric - pi @ (2 * (point - targets))))
   yield rows.Row(
     "Section 5.1, property on the subdifferential",
     "Σ π*_i F_i(w) + λ w is a subgradient of F_θ",
@@ -186,10 +186,10 @@ def of_formulas() -> Iterator[rows.Row]:
   yield rows.Row(
     "Section 7.3",
     "Tilted-ERM approaches the worst client’s loss as ν goes to 0",
-    f"Ten losses, mean {losses.mean():.3f}, maximum {losses.max():.3f}: the objective is"
+    f"Ten losses, mean {losses.mean():.3f}, maximum {np.max(losses):.3f}: the objective is"
     f" {tilted[1e-4]:.3f} at ν = 1e-4 and {tilted[1e4]:.3f} at ν = 1e4, so ν has to go to"
     " infinity.",
-    rows.judge(abs(tilted[1e-4] - losses.max()) < 1e-2, rows.Verdict.WRONG),
+    rows.judge(abs(tilted[1e-4] - np.max(losses)) < 1e-2, rows.Verdict.WRONG),
   )
 
 

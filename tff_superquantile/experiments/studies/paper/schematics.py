@@ -147,7 +147,7 @@ def _draw_polytopes(axes: mpl_axes.Axes) -> None:
       mpl_patches.Polygon(shape, facecolor=color, alpha=0.22, edgecolor=color, linewidth=1.4)
     )
     # Beside the middle of an edge.
-    low = shape[shape[:, 1].argmax()]
+    low = shape[np.argmax(shape[:, 1])]
     axes.annotate(
       f"θ = {theta:g}", (0.5, low[1]), xytext=(0, 3), textcoords="offset points", ha="center"
     )

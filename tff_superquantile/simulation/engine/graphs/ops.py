@@ -101,7 +101,7 @@ def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
     hasher.update(name.encode())
     attr = node.attr[name]
     called = attr.func.name if attr.HasField("func") else None
-    if called in library:
+    if called is not None and called in library:
       hasher.update(_function_digest(library[called], library))
     elif called is None:
       hasher.update(attr.SerializeToString(deterministic=True))

@@ -1,0 +1,51 @@
+"""Renyi divergences of a Gaussian mechanism on a Poisson sample, at orders that are not whole.
+
+    D_alpha = log(A) / (alpha - 1),    A = E[(1 - q + q e^((2 x - 1) / (2 z^2)))^alpha],
+
+x normal with deviation z (Mironov, Talwar, Zhang 2019, section 3.3). The ratio u of both summands
+is 1 at x_0 = z^2 log(1 / q - 1) + 1/2. Below it, (1 + u)^alpha is a binomial series in u, and above
+it one in 1 / u. Powers of what is at most 1 fall from term to term; beyond alpha, the coefficients
+alternate and their magnitudes fall. So the sum up to a positive term is an upper bound.
+
+dp_accounting has these orders, too. But where x_0 is within a few z of 0, terms fall as
+i^-(alpha + 2) only. Version 0.6.0 adds their magnitudes, stops at 1,000, and with a warning leaves
+out the orders, up to 2.3, whose last term is not below e^-30 of the sum. That costs up to 0.5 % of
+an epsilon up to 10, 5 % of one up to 30, and 25 % of one up to 100.
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+# Terms beyond the order, an even number. A is at most 1e-9 of itself too large.
+_TERMS = 1000
+
+
+def poisson_sampled(probability: float, noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
+  """Bounds the Renyi divergences of one round from above, add-or-remove and zero-out.
+
+  Args:
+    probability: q, in (0, 1).
+    noise_multiplier: z.
+    orders: alpha > 1, none of them whole, float [n].
+
+  Returns:
+    D_alpha, float [n], up to rounding.
+  """
+  q, z = probability, noise_multiplier
+  alpha, ceiling = orders[:, np.newaxis], np.ceil(orders)[:, np.newaxis]
+  i = np.arange(float(ceiling.max()) + _TERMS + 1.0)
+  magnitudes = np.cumsum(np.log(np.abs(alpha - i[:-1]) / i[1:]), axis=1)
+  binomials = np.concatenate([np.zeros_like(alpha), magnitudes], axis=1)
+  signs = np.where((i <= ceiling) | ((i - ceiling) % 2 == 0), 1.0, -1.0)
+  signs = np.where(i <= ceiling + _TERMS, signs, 0.0)
+  middle = z * z * math.log(1.0 / q - 1.0) + 0.5
+
+  def terms(power: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Returns the logs of the terms' magnitudes: those of e^(power ...), on one side of x_0."""
+    sampled = power * math.log(q) + (alpha - power) * math.log1p(-q)
+    return binomials + sampled + (power * power - power) / (2.0 * z * z) + special.log_ndtr(room)
+
+  both = np.stack([terms(i, (middle - i) / z), terms(alpha - i, (alpha - i - middle) / z)])
+  return special.logsumexp(both, b=np.stack([signs, signs]), axis=(0, 2)) / (orders - 1.0)
