@@ -72,7 +72,7 @@ PYTHON
 _find all.lock "training dev cluster mlflow" "$@"
 _find experiments.lock training --constraints all.lock
 
-# _write NAME IS_FOR_EXPERIMENTS TITLE: writes a lock, of the packages for experiments or the others.
+# _write NAME IS_FOR_EXPERIMENTS TITLE: writes a lock, with the packages for experiments or others.
 _write() {
   cat <<HEADER
 # $3,
