@@ -2,8 +2,9 @@
 # Makes requirements.lock and requirements-dev.lock anew. Arguments go to `uv pip compile`.
 #
 # One search finds the newest versions that fit together (without --upgrade it keeps those of the
-# old locks). requirements.lock gets what setup.cfg's extra `training` comes to, requirements-dev.lock
-# what `dev`, `cluster` and `mlflow` need on top. Other than setup.cfg and the packages say,
+# old locks). requirements.lock gets what setup.cfg's extra `training` comes to, and
+# requirements-dev.lock what `dev`, `cluster` and `mlflow` need on top. Other than setup.cfg and the
+# packages say,
 #   - TFF's three packages are taken without what they declare: setup.cfg says why;
 #   - tensorflow-cpu is in the place of tensorflow: the same without CUDA's kernels, 0.6 GB less;
 #   - what nothing imports here is left out: keras (TFF needs tf-keras), google-pasta, libclang and
@@ -58,19 +59,20 @@ config = configparser.ConfigParser()
 config.read(sys.argv[1])
 print(config["options"]["install_requires"])
 for extra in sys.argv[2].split():
-  print(re.sub("(?m)^tensorflow(?=[<>=])", "tensorflow-cpu", config["options.extras_require"][extra]))
+  packages = config["options.extras_require"][extra]
+  print(re.sub("(?m)^tensorflow(?=[<>=])", "tensorflow-cpu", packages))
 print(*re.findall(r"tensorflow-[a-z-]+==[\d.]+", open(sys.argv[1]).read()), sep="\n")
 PYTHON
   uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: --generate-hashes \
     --no-annotate --no-header "${@:3}" requirements.in -o "$1" >/dev/null
   # Markers are to tell the four Pythons apart, and nothing else.
-  sed -Ei "s/ (;|and) implementation_name == .*'linux'//; s/ (;|and) python_full_version < '3.14'//" \
-    "$1"
+  sed -Ei -e "s/ (;|and) implementation_name == .*'linux'//" \
+    -e "s/ (;|and) python_full_version < '3.14'//" "$1"
 }
 _find all.lock "training dev cluster mlflow" "$@"
 _find experiments.lock training --constraints all.lock
 
-# _write NAME IS_FOR_EXPERIMENTS TITLE: writes a lock, of packages that are in the second or are not.
+# _write NAME IS_FOR_EXPERIMENTS TITLE: writes a lock, with the packages for experiments or others.
 _write() {
   cat <<HEADER
 # $3,

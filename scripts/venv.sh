@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run_experiments.sh, run_tests.sh and the other scripts here. `ensure_venv PART...` makes the
-# environment .venv in the project's root where it is missing, incomplete or out of date, and
+# Sourced by run_experiments.sh, run_tests.sh and the scripts beside it. `ensure_venv PART...` makes
+# the environment .venv in the project's root where it is missing, incomplete or out of date, and
 # otherwise does nothing, quickly; `help_if_asked ARGUMENT...` shows the script's help. Sets ROOT and
 # VENV. The user may set PYTHON, pip's PIP_* and, for the disk space that is insisted on,
 # TFF_SUPERQUANTILE_MIN_DISK_MB.
@@ -131,6 +131,7 @@ _find_python() {
   local remedy="install uv, which gets one ($_GET_UV), or install one yourself"
   if [[ -n "${PYTHON:-}" ]]; then
     ! _take "$PYTHON" || return 0
+    remedy="unset PYTHON"
     [[ -n "$found$without_venv" ]] || _die "Found PYTHON=$PYTHON, which is no Python that runs:" \
       "set it to the path of $_NEEDED, or unset it."
   else

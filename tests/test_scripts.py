@@ -340,7 +340,7 @@ def test_the_users_python_is_the_only_one_asked(machine):
   machine.uv(machine.bin, "exit 1")
   machine.python("mine", version="3.14")
   result = machine.run("run_experiments.sh", PYTHON=str(machine.bin / "mine"))
-  _assert_one_sentence(result, "Found Python 3.14")
+  _assert_one_sentence(result, "Found Python 3.14", "unset PYTHON")
   _assert_one_sentence(machine.run("run_experiments.sh", PYTHON="nowhere"), "PYTHON=nowhere")
 
 
