@@ -2,9 +2,10 @@
 
     python -m privacy.vectors docs/reference/accounting_vectors.csv
 
-Each row is a run of T rounds whose server makes all noise. A round is one Gaussian mechanism on one
-cohort: the noise multipliers of its releases are standard deviations over the l2-sensitivity to
-removing one client's data. `docs/reference/accounting_vectors.md` describes the columns.
+Each row is a run of T rounds. A round is one Gaussian mechanism on one cohort: the noise
+multipliers of its releases are standard deviations over the l2-sensitivity to removing one client's
+data. In 40 rows the clients make the noise in shares of discrete Gaussians, and in the others the
+server does. `docs/reference/accounting_vectors.md` describes the columns.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,11 @@ import itertools
 import sys
 from typing import Any
 
+import dp_accounting
+from dp_accounting import pld
+
 from privacy import accounting
+from privacy import calibration
 from privacy import releases
 
 _SAMPLINGS = (
@@ -24,17 +29,25 @@ _SAMPLINGS = (
   (releases.FIXED_SIZE, releases.REPLACE_ONE),
   (releases.NO_SAMPLING, releases.ZERO_OUT),
 )
-_COHORTS = ((2500, 100), (1_000_000, 1000), (60, 30), (3597, 5))
+_COHORTS = ((2500, 100), (1_000_000, 1000), (60, 30), (10_000_000, 10))
 # Of the threshold and of the updates; None for what is not released.
-_NOISE = ((None, 1.0), (None, 4.0), (4.0, None), (3.2, 1.2), (20.0, 0.7))
+_NOISE = ((None, 0.7), (None, 4.0), (4.0, None), (3.2, 1.2))
 _RUNS = ((1, 1e-5), (1000, 1e-6), (10, 1e-3), (10_000, 1e-10), (100, 1e-8), (300, 1e-4), (3, 1e-7))
 _KINDS = (releases.TREE, releases.GEOMETRIC, releases.PRIMAL_DUAL)
+# The noise that clients make: of a tree of so many bins, and of updates of so many numbers.
+_NUM_BINS, _NUM_PARAMETERS = 64, 1000
+_BY_CLIENTS = ((4.0, None), (3.2, 1.2))
+# dp_accounting's grid of losses is fit for so many rounds and such an epsilon.
+_MOST_ROUNDS, _MOST_EPSILON = 300, 60.0
 
 _GIVEN = (
   *("sampling", "relation", "population", "clients_per_round", "threshold_kind"),
   *("threshold_noise_multiplier", "update_noise_multiplier"),
 )
-COLUMNS = (*_GIVEN, "num_rounds", "delta", "epsilon_pld", "epsilon_rdp", "epsilon")
+COLUMNS = (
+  *(*_GIVEN, "num_bins", "num_parameters", "num_shares", "num_rounds", "delta"),
+  *("epsilon_pld", "epsilon_rdp", "epsilon", "epsilon_dp_accounting"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +66,15 @@ class Setting:
 
   def row(self) -> dict[str, Any]:
     """Returns the row: by each accountant epsilon, blank where it has no answer."""
-    given = {name: getattr(self.release, name) for name in _GIVEN}
-    if self.release.threshold_noise_multiplier is None:
+    release = self.release
+    given = {name: getattr(release, name) for name in _GIVEN}
+    if release.threshold_noise_multiplier is None:
       given["threshold_kind"] = None
+    given.update(
+      num_bins=release.tree and release.tree.num_bins,
+      num_parameters=release.update_sum and release.update_sum.num_entries,
+      num_shares=release.num_shares,
+    )
     found = {
       name: accounting.epsilon_or_none(self.release, self.num_rounds, self.delta, accountant)
       for name, accountant in (
@@ -64,27 +83,42 @@ class Setting:
         ("epsilon", accounting.TIGHTEST),
       )
     }
+    found["epsilon_dp_accounting"] = self._by_dp_accounting(found["epsilon"])
     numbers = {name: None if number is None else f"{number:.9g}" for name, number in found.items()}
     return {**given, "num_rounds": self.num_rounds, "delta": self.delta, **numbers}
 
+  def _by_dp_accounting(self, about: float | None) -> float | None:
+    """Returns epsilon by dp_accounting's own PLD; None where it has no such mechanism."""
+    release = self.release
+    is_known = release.sampling != releases.FIXED_SIZE and release.relation == releases.ZERO_OUT
+    if not is_known or release.num_shares or self.num_rounds > _MOST_ROUNDS:
+      return None
+    if about is None or about > _MOST_EPSILON:
+      return None
+    event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(release.effective_noise_multiplier)
+    if release.sampling == releases.POISSON:
+      event = dp_accounting.PoissonSampledDpEvent(release.sampling_probability, event)
+    return pld.PLDAccountant().compose(event, self.num_rounds).get_epsilon(self.delta)
+
 
 def settings() -> Iterator[Setting]:
-  """Yields the 200 settings, each way of sampling with each cohort and noise, two runs each."""
+  """Yields the 200 settings, each way of sampling with each cohort and noise."""
   runs, kinds = itertools.cycle(_RUNS), itertools.cycle(_KINDS)
-  for (sampling, relation), (population, clients), (of_threshold, of_updates) in itertools.product(
-    _SAMPLINGS, _COHORTS, _NOISE
-  ):
-    release = releases.Release(
-      population,
-      clients,
-      of_threshold,
-      of_updates,
-      sampling,
-      threshold_kind=releases.TREE if of_threshold is None else next(kinds),
-      relation=relation,
-    )
-    for num_rounds, delta in itertools.islice(runs, 2):
-      yield Setting(release, num_rounds, delta)
+  for (sampling, relation), (population, clients) in itertools.product(_SAMPLINGS, _COHORTS):
+    fields: dict[str, Any] = dict(sampling=sampling, relation=relation)
+    for noise in _NOISE:
+      kind = releases.TREE if noise[0] is None else next(kinds)
+      found = releases.Release(population, clients, *noise, threshold_kind=kind, **fields)
+      for num_rounds, delta in itertools.islice(runs, 2):
+        yield Setting(found, num_rounds, delta)
+    for noise in _BY_CLIENTS:
+      found = calibration.complete(
+        releases.Release(population, clients, *noise, **fields),
+        num_bins=_NUM_BINS,
+        distributed_updates=noise[1] is not None,
+        num_parameters=_NUM_PARAMETERS,
+      )
+      yield Setting(found, *next(runs))
 
 
 def main() -> None:
