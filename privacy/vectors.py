@@ -106,16 +106,18 @@ def settings() -> Iterator[Setting]:
   runs, kinds = itertools.cycle(_RUNS), itertools.cycle(_KINDS)
   for (sampling, relation), (population, clients) in itertools.product(_SAMPLINGS, _COHORTS):
     fields: dict[str, Any] = dict(sampling=sampling, relation=relation)
-    for noise in _NOISE:
-      kind = releases.TREE if noise[0] is None else next(kinds)
-      found = releases.Release(population, clients, *noise, threshold_kind=kind, **fields)
+    for of_threshold, of_updates in _NOISE:
+      kind = releases.TREE if of_threshold is None else next(kinds)
+      found = releases.Release(
+        population, clients, of_threshold, of_updates, threshold_kind=kind, **fields
+      )
       for num_rounds, delta in itertools.islice(runs, 2):
         yield Setting(found, num_rounds, delta)
-    for noise in _BY_CLIENTS:
+    for of_threshold, of_updates in _BY_CLIENTS:
       found = calibration.complete(
-        releases.Release(population, clients, *noise, **fields),
+        releases.Release(population, clients, of_threshold, of_updates, **fields),
         num_bins=_NUM_BINS,
-        distributed_updates=noise[1] is not None,
+        distributed_updates=of_updates is not None,
         num_parameters=_NUM_PARAMETERS,
       )
       yield Setting(found, *next(runs))
