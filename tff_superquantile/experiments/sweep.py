@@ -114,9 +114,8 @@ def plan() -> list[tuning.Settings]:
     )
   epsilons = _parse_names(_EPSILONS)
   if not all(0.0 < epsilon < math.inf for epsilon in epsilons or ()):
-    raise ValueError(
-      f"Found --epsilons={','.join(_EPSILONS.value or ())}; expected positive numbers."
-    )
+    asked = ",".join(_EPSILONS.value or ())
+    raise ValueError(f"Found --epsilons={asked}; expected positive numbers.")
   if epsilons is None and _QUICK.value:
     epsilons = preset.epsilons[::2][:2]  # Two are enough for a curve.
   seeds = preset.seeds

@@ -50,8 +50,7 @@ def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
 
 def span(sizes: npt.ArrayLike) -> str:
   """Formats the least and the most of some sizes, "12 to 87"."""
-  numbers = np.asarray(sizes)
-  least, most = (f"{size:.0f}" for size in (np.min(numbers), np.max(numbers)))
+  least, most = (f"{size:.0f}" for size in np.quantile(np.asarray(sizes), [0, 1]))
   return least if least == most else f"{least} to {most}"
 
 
