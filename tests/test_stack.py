@@ -206,6 +206,15 @@ def test_names_stand_in_until_they_are_used(package):
     module.nothing  # noqa: B018
 
 
+def test_pythons_own_numbers_have_their_types():
+  import tensorflow_federated as tff
+
+  numbers = tff.federated_computation(lambda: (1, 2**40, 0.5, True))
+  assert str(numbers.type_signature.result) == "<int32,int64,float32,bool>"
+  with pytest.raises(ValueError, match="range"):
+    tff.federated_computation(lambda: 2**70)
+
+
 def test_threads_wait_for_one_another(package):
   import slow_package.slow as module
 

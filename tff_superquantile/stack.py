@@ -9,6 +9,7 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     the list because they take a third of the time of an import.
   * TFF knows Keras 2, which is the package tf-keras (`TF_USE_LEGACY_KERAS`).
   * Two libraries of TensorFlow 2.21 write to the terminal before its log level counts (`_LOUD`).
+  * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `simulation.worker` starts it instead.
 
@@ -25,6 +26,7 @@ import os
 import sys
 import types
 from typing import Any
+import warnings
 
 from tff_superquantile import postponed
 
@@ -97,6 +99,7 @@ _INFORMATION = (
   b" already been registered",
 )
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
+_DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _PTH = "tff_superquantile_stack.pth"
@@ -140,6 +143,21 @@ class _WorkerLoader(postponed.Wrapper):
     importlib.import_module("tff_superquantile.simulation.worker").install()
 
 
+@contextlib.contextmanager
+def _catch_warnings(action: Any, category: type[Warning]) -> Iterator[None]:
+  """Is `warnings.catch_warnings` of Python 3.11, as far as TFF needs it."""
+  with warnings.catch_warnings():
+    warnings.simplefilter(action, category)
+    yield
+
+
+class _DtypesLoader(postponed.Wrapper):
+  def exec_module(self, module: types.ModuleType) -> None:
+    super().exec_module(module)
+    if sys.version_info < (3, 11):
+      vars(module)["warnings"] = types.SimpleNamespace(catch_warnings=_catch_warnings)
+
+
 class _Finder:
   """Finds what is to be postponed or quiet, and leaves all else to the finders behind it."""
 
@@ -156,7 +174,7 @@ class _Finder:
     package = sys.modules.get(name.rpartition(".")[0])
     if isinstance(package, postponed.Postponed):
       postponed.run(package)  # As ever, a package has run when a module of it is imported.
-    if name not in self.parts and name not in _LOUD and name != _WORKER:
+    if name not in self.parts and name not in _LOUD and name not in (_WORKER, _DTYPES):
       return None
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
@@ -166,6 +184,8 @@ class _Finder:
       loader = postponed.Loader(loader, self.parts[name])
     elif name == _WORKER:
       loader = _WorkerLoader(loader)
+    elif name == _DTYPES:
+      loader = _DtypesLoader(loader)
     elif os.environ.get(_LOG_LEVEL) != "0":
       loader = _QuietLoader(loader)
     spec.loader = loader
