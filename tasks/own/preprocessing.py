@@ -87,7 +87,7 @@ def _probe(features: Sequence[features_lib.Feature]) -> tuple[np.ndarray, np.nda
 
 
 def _order(
-  features: Sequence[features_lib.Feature], numeric: np.ndarray, textual: np.ndarray
+  features: Sequence[features_lib.Feature], numeric: Sequence[int], textual: Sequence[int]
 ) -> np.ndarray:
   """Returns where the inputs are: first numbers, then where these are missing, then texts."""
   places: dict[int, list[int]] = {}
