@@ -133,7 +133,7 @@ def report(output_dir: str | os.PathLike, task: str, target_error: float | None)
     next(iter(groups.values()))[0].task_title,
     "what do its messages weigh?",
     tables.plural(len(groups), "method"),
-    _summarize(results, target),
+    _summarize(groups, results, target),
     [
       tables.of_seeds(
         results,
@@ -155,14 +155,14 @@ def _target(groups: run_folder.Groups) -> float:
   return float(max(lowest, default=math.nan))
 
 
-def _summarize(results: pd.DataFrame, target: str) -> str:
+def _summarize(groups: run_folder.Groups, results: pd.DataFrame, target: str) -> str:
   """Says what the cheapest way to the target is, and what a threshold costs beside an update."""
   means = tables.over_seeds(results)["mean"].unstack()
   shares = means["threshold_up"] / means["update_up"]
   text = f"A threshold adds at most {100 * shares.max():.2g} % to what a client sends."
   if "plain_to_target" not in means:
     return f"{text} No method reaches a 90th percentile of {target}."
-  cheapest = means["plain_to_target"].idxmin()
+  cheapest = next(method for method in groups if method == means["plain_to_target"].idxmin())
   return (
     f"{text} {cheapest.label} reaches a 90th percentile of {target} with the fewest bytes,"
     f" {means['plain_to_target'].min() / 1e6:.1f} MB up."
