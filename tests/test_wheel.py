@@ -70,7 +70,7 @@ def test_metadata_are_those_of_the_configuration(wheel):
   required = [line.split(": ")[1] for line in metadata if line.startswith("Requires-Dist: ")]
   names = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}
   assert names == {"dp-accounting", "numpy", "scipy"}  # The accountant's.
-  assert 'tensorflow<2.22,>=2.21; extra == "training"' in required
+  assert 'tensorflow<2.22,>=2.19; extra == "training"' in required
   # No resolver could have them.
   assert not any("tensorflow-federated" in line for line in required)
 
