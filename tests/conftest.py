@@ -53,7 +53,7 @@ _LONG = (
   *("experiments/test_cluster_runs", "simulation/test_ray"),
   *("simulation/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
-  *("threshold/test_tree", "docs/test_tutorials", "experiments/test_tuning"),
+  *("threshold/test_tree", "docs/test_tutorials", "docs/test_colab", "experiments/test_tuning"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
   *("experiments/test_kept_results", "experiments/test_export", "experiments/test_trackers"),
   "algorithms/test_private_threshold",

@@ -1,41 +1,16 @@
 """The notebooks run from top to bottom, in Jupyter's kernel, to the outputs that are committed."""
 
-import math
 import os
 import pathlib
-import re
 
 import nbclient
 import nbformat
+import notebooks
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_NOTEBOOKS = sorted((_ROOT / "docs/tutorials").glob("*.ipynb"))
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
-# Another processor rounds otherwise, and rounds of training make that visible.
-_TOLERANCE = dict(rel_tol=0.1, abs_tol=0.01)
+_NOTEBOOKS = sorted(notebooks.TUTORIALS.glob("*.ipynb"))
 _MAX_BYTES = 400_000
-
-
-def _code_cells(notebook):
-  return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def _text(cell):
-  """What a cell has printed, or its value as text, but not the text that stands for a picture."""
-  parts = []
-  for output in cell.outputs:
-    data = output.get("data", {})
-    if "image/png" not in data and "image/svg+xml" not in data:
-      parts.append(output.get("text", "") or data.get("text/plain", ""))
-  return "".join(parts)
-
-
-def _assert_alike(text, committed):
-  """The same words, and about the same numbers."""
-  assert _NUMBER.sub("0", text).split() == _NUMBER.sub("0", committed).split()
-  for a, b in zip(_NUMBER.findall(text), _NUMBER.findall(committed)):
-    assert math.isclose(float(a), float(b), **_TOLERANCE), f"{text}\ninstead of\n{committed}"
 
 
 @pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
@@ -43,7 +18,7 @@ def test_committed_outputs_are_of_one_clean_run(path):
   assert path.stat().st_size < _MAX_BYTES
   notebook = nbformat.read(path, as_version=4)
   nbformat.validate(notebook)
-  cells = _code_cells(notebook)
+  cells = notebooks.code_cells(notebook)
   assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
   assert any("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
   for output in (output for cell in cells for output in cell.outputs):
@@ -62,8 +37,7 @@ def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
     executed, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
   )
   client.execute()
-  for cell, before in zip(_code_cells(executed), _code_cells(committed)):
-    _assert_alike(_text(cell), _text(before))
+  notebooks.assert_alike(executed, committed)
 
 
 def test_there_are_six():
@@ -76,7 +50,7 @@ def test_there_are_six():
 )
 def test_outputs_are_compared_by_words_and_numbers(text, alike):
   if alike:
-    _assert_alike(text, "mean 20.0 %")
+    notebooks.assert_texts_alike(text, "mean 20.0 %")
   else:
     with pytest.raises(AssertionError):
-      _assert_alike(text, "mean 20.0 %")
+      notebooks.assert_texts_alike(text, "mean 20.0 %")
