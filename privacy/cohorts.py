@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from privacy import releases
 from privacy.noise import dominating_pairs
@@ -81,7 +81,12 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
   Returns:
     The 0.999 quantile of Binomial(T, q), which is T without sampling.
   """
-  return int(stats.binom.ppf(0.999, num_rounds, release.contact_probability)) if num_rounds else 0
+  probability = release.contact_probability
+  if not num_rounds or probability in (0.0, 1.0):
+    return int(num_rounds * probability)
+  # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
+  found = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+  return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
 
 
 def mixture_of_sizes(

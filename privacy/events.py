@@ -12,7 +12,7 @@ import math
 import dp_accounting
 from dp_accounting import rdp
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from privacy import releases
 from privacy.noise import renyi
@@ -185,5 +185,5 @@ def tail_probability(release: releases.Release) -> float:
   by_server = (kind.noise_by_server, release.update_sum is None, True)
   for z, factor, is_by_server in zip(release.noise_multipliers, factors, by_server):
     if z is not None and is_by_server:
-      total += 2.0 * release.sampling_probability * stats.norm.sf(GAUSSIAN_SUPPORT - factor / z)
+      total += 2.0 * release.sampling_probability * special.ndtr(factor / z - GAUSSIAN_SUPPORT)
   return total

@@ -7,7 +7,7 @@
 #
 # The parts, in the order in which they go in:
 #   packages        requirements.lock
-#   project         this project itself, in place, and what lets TFF be imported: stack.py
+#   project         this project itself, in place, and what lets TFF be imported: stack/
 #   dev             requirements-dev.lock, what the tests need
 #
 # Files of ours in .venv:

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from tff_superquantile import postponed
 from tff_superquantile import stack
+from tff_superquantile.stack import postponed
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SECONDS = 120
@@ -101,7 +101,8 @@ def test_tensorflow_s_log_is_there_for_who_asks_for_it(at_start):
 _ROUNDS = """
 import tensorflow as tf, tensorflow_federated as tff, sys
 import tff_superquantile as tsq
-from tff_superquantile import postponed, stack
+from tff_superquantile import stack
+from tff_superquantile.stack import postponed
 sys.path.insert(0, "tests/algorithms")
 import problems
 tsq.set_simulation_context(engine="in_process")

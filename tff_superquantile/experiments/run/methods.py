@@ -147,11 +147,19 @@ def _private_weighted(share: Callable[[Config], Any]) -> Builder:
 
 def _private_relative(share: Callable[[Config], Any]) -> Builder:
   """Returns the builder of private runs by a share that is relative to a histogram."""
-  return lambda run: tsq.build_private_fed_avg(
-    threshold=tsq.threshold.build_histogram_weighting(share(run.config), **(run.histogram or {})),
-    expected_clients=run.config.clients_per_round,
-    **run.work,
-  )
+
+  def build(run: Ingredients) -> Any:
+    if run.histogram is None:  # Its defaults are those of a run without privacy.
+      raise ValueError(
+        "Found a private run without a private histogram; expected --threshold=tree."
+      )
+    return tsq.build_private_fed_avg(
+      threshold=tsq.threshold.build_histogram_weighting(share(run.config), **run.histogram),
+      expected_clients=run.config.clients_per_round,
+      **run.work,
+    )
+
+  return build
 
 
 _THETA = Parameter(

@@ -28,7 +28,7 @@ import types
 from typing import Any
 import warnings
 
-from tff_superquantile import postponed
+from tff_superquantile.stack import postponed
 
 _TFF = "tensorflow_federated.python"
 _TFP = "tensorflow_privacy.privacy"
@@ -229,14 +229,3 @@ def install_at_start(folder: str) -> str:
   with open(path, "w", encoding="utf-8") as file:
     file.write("import tff_superquantile.stack\n")
   return path
-
-
-def main() -> None:
-  """Writes that file for the Python that runs this."""
-  import sysconfig
-
-  print(install_at_start(sysconfig.get_path("purelib")))
-
-
-if __name__ == "__main__":
-  main()
