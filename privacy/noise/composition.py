@@ -99,7 +99,7 @@ class Losses:
   def total_variation(self) -> float:
     """The delta of one round for epsilon = 0."""
     return self.infinity + float(
-      np.exp(self._log_masses) @ np.maximum(-np.expm1(-self._losses), 0.0)
+      np.exp(self._log_masses) @ -np.expm1(-np.maximum(self._losses, 0.0))
     )
 
   def _tilted(self, theta: float) -> tuple[float, np.ndarray]:
