@@ -77,7 +77,8 @@ def _private_names(tree, own):
       if re.match(
         r"(tensorflow|tensorflow_federated)\.(python|proto)\.|tensorflow_privacy\.privacy\.", name
       ):
-        yield name
+        # The messages of a protocol are one thing.
+        yield imports[node.value.id] if ".proto." in name else name
 
 
 def _resolve(name):

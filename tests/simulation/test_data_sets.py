@@ -573,7 +573,7 @@ def _look_up(key):
   return tf.lookup.StaticHashTable(initializer, -1).lookup(key)
 
 
-def test_a_worker_starts_with_one_warning_that_says_why(native, monkeypatch):
+def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
   said = []
   monkeypatch.setattr(
     cohort_context.logging, "log", lambda level, text, *args: said.append((level, text % args))
@@ -584,9 +584,9 @@ def test_a_worker_starts_with_one_warning_that_says_why(native, monkeypatch):
     assert invoke(both, computation, [1, 2]) == [5, -1]
 
   assert invoke(both, at_clients(_look_up), [2]) == [-1]
-  said = [(level, text) for level, text in said if "cannot:" in text]
+  said = [(level, text) for level, text in said if "cannot be:" in text]
   levels = [level for level, _ in said]
   assert levels == [cohort_context.logging.WARNING, cohort_context.logging.INFO]
-  assert "cannot: a component with HashTableV2" in said[0][1]
+  assert "cannot be: a component with HashTableV2" in said[0][1]
   with pytest.raises(values.UnsupportedError, match="a component with HashTableV2"):
     invoke(engine.CohortContext(), at_clients(_look_up), [1])

@@ -21,6 +21,6 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "open_client_files",
       "write_client_files",
     ),
-    "context": ("set_simulation_context",),
+    "context": ("create_async_simulation_context", "set_simulation_context"),
   },
 )

@@ -1,7 +1,6 @@
 """Sets up where TFF's computations are executed, with simulated secure sums.
 
-Secure intrinsics are simulated: TFF's test context rewrites them to plain sums, and runs everything
-else as the native one does.
+Secure intrinsics are simulated by plain sums, as in TFF's test contexts.
 """
 
 import contextlib
@@ -13,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation import engine as cohort_engine
 from tff_superquantile.simulation import limits
+from tff_superquantile.simulation import runtime
 
 ENGINES = ("auto", "in_process", "native", "ray")
 
@@ -34,9 +34,9 @@ def limit_threads() -> None:
       tf.config.threading.set_inter_op_parallelism_threads(limits.num_cores())
 
 
-def _native_context(concurrency: int) -> tff.framework.SyncContext:
+def _native_context(concurrency: int, default_num_clients: int = 0) -> tff.framework.SyncContext:
   return tff.backends.test.create_sync_test_cpp_execution_context(
-    max_concurrent_computation_calls=concurrency
+    default_num_clients=default_num_clients, max_concurrent_computation_calls=concurrency
   )
 
 
@@ -76,53 +76,96 @@ def _ray_context(cluster: Cluster, concurrency: int) -> tff.framework.SyncContex
   )
 
 
+def _in_process(
+  concurrency: int, block_size: int | None, default_num_clients: int
+) -> cohort_engine.CohortContext:
+  return cohort_engine.CohortContext(
+    functools.partial(runtime.create_sync_context, concurrency, default_num_clients),
+    concurrency,
+    block_size=block_size,
+    default_num_clients=default_num_clients,
+  )
+
+
+def create_async_simulation_context(
+  max_concurrent_computation_calls: int | None = None,
+  block_size: int | None = None,
+  default_num_clients: int = 0,
+) -> cohort_engine.AsyncCohortContext:
+  """Creates a context of this process for `tff.program.NativeFederatedContext`.
+
+  Args:
+    max_concurrent_computation_calls: As for `set_simulation_context`, like the others.
+    block_size: The largest number of clients whose updates are in memory at once.
+    default_num_clients: The number of clients where no argument of a computation tells it.
+
+  Returns:
+    The context, whose computations return coroutines.
+
+  Raises:
+    ValueError: If a number is out of range.
+  """
+  _check_numbers(max_concurrent_computation_calls, block_size, default_num_clients)
+  limit_threads()
+  concurrency = max_concurrent_computation_calls or num_cores()
+  return cohort_engine.AsyncCohortContext(_in_process(concurrency, block_size, default_num_clients))
+
+
+def _check_numbers(
+  concurrency: int | None, block_size: int | None, default_num_clients: int, **others: int | None
+) -> None:
+  positive = dict(max_concurrent_computation_calls=concurrency, block_size=block_size, **others)
+  for name, number in positive.items():
+    if number is not None and number < 1:
+      raise ValueError(f"Found {name} = {number}; expected at least 1.")
+  if default_num_clients < 0:
+    raise ValueError(f"Found default_num_clients = {default_num_clients}; expected at least 0.")
+
+
 def set_simulation_context(
   max_concurrent_computation_calls: int | None = None,
   engine: str = "auto",
   block_size: int | None = None,
   cluster: Cluster = Cluster(),
+  default_num_clients: int = 0,
 ) -> None:
   """Makes a context with simulated secure aggregation the default one.
 
   Args:
     max_concurrent_computation_calls: How many clients compute at once; None for the number of
       cores.
-    engine: "native", TFF's C++ runtime; "in_process", the whole cohort at once in this process,
-      which raises for what it does not know; "auto", in this process what can be done there, and
-      the rest by TFF's runtime, which is not started before it is needed, with a warning that says
-      for what; or "ray", the blocks of
-      a cohort on the workers of a cluster.
+    engine: "auto" or "in_process": this process computes the whole cohort at once, and what cannot
+      be computed so client by client, as TFF's runtime would, with a warning that says for what;
+      "ray", the blocks of a cohort on the workers of a cluster; or "native", TFF's own runtime, in
+      a process of its own.
     block_size: The largest number of clients whose updates are in memory at once, in this process:
       larger cohorts are computed in blocks, which are then added up. That changes the last bits of
       the results. None for whole cohorts.
     cluster: The cluster of "ray".
+    default_num_clients: The number of clients where no argument of a computation tells it, in this
+      process and in TFF's runtime.
 
   Raises:
-    ValueError: If a number is not positive, the engine is unknown, or Ray is not installed.
+    ValueError: If a number is out of range, the engine is unknown, or Ray is not installed.
     ClusterError: If the cluster or its workers are not as they should be.
   """
-  concurrency = max_concurrent_computation_calls
-  for name, number in (
-    ("max_concurrent_computation_calls", concurrency),
-    ("block_size", block_size),
-    ("num_blocks", cluster.num_blocks),
-    ("threads_per_worker", cluster.threads_per_worker),
-  ):
-    if number is not None and number < 1:
-      raise ValueError(f"Found {name} = {number}; expected at least 1.")
+  _check_numbers(
+    max_concurrent_computation_calls,
+    block_size,
+    default_num_clients,
+    num_blocks=cluster.num_blocks,
+    threads_per_worker=cluster.threads_per_worker,
+  )
   if engine not in ENGINES:
     raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}.")
   limit_threads()
-  concurrency = concurrency or num_cores()
-  native = functools.partial(_native_context, concurrency)
+  concurrency = max_concurrent_computation_calls or num_cores()
   if engine == "native":
-    context = native()
+    context = _native_context(concurrency, default_num_clients)
   elif engine == "ray":
     # An earlier one lets its workers go, and with them the cores that the new ones need.
     tff.framework.set_default_context(cohort_engine.CohortContext(None, concurrency))
     context = _ray_context(cluster, concurrency)
   else:
-    context = cohort_engine.CohortContext(
-      native if engine == "auto" else None, concurrency, block_size=block_size
-    )
+    context = _in_process(concurrency, block_size, default_num_clients)
   tff.framework.set_default_context(context)

@@ -132,6 +132,8 @@ def _total_and_count(clients: Clients, arguments: Sequence[Any]) -> Any:
 
 def _modulo(arguments: Sequence[Any], total: Any) -> Any:
   def modulo(leaf: Leaf, modulus: Leaf) -> Leaf:
+    if leaf.tensor.dtype != modulus.tensor.dtype:
+      raise values.UnsupportedError("a modulus of another type than the sum's")
     return Leaf(tf.math.floormod(leaf.tensor, modulus.tensor), False)
 
   return map_leaves(modulo, total, _like(arguments[1], total))

@@ -1,7 +1,10 @@
 """A TFF context that runs computations in this process, and hands the rest to another context."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+import inspect
 import math
+import threading
 from typing import Any
 import weakref
 
@@ -22,9 +25,9 @@ class CohortContext(tff.framework.SyncContext):
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
 
-  What the engine does not know (tables, tensors of unknown shape between the computations of
-  clients) another context does, if there is one, after a warning that says why; a computation that
-  went there once stays there.
+  What the engine does not know (tables, data sets as results, tensors of unknown shape between the
+  computations of clients) another context does, if there is one, after a warning that says why; a
+  computation that went there once stays there.
   """
 
   def __init__(
@@ -33,6 +36,7 @@ class CohortContext(tff.framework.SyncContext):
     parallel: int = 2,
     max_bytes: int = 2**30,
     block_size: int | None = None,
+    default_num_clients: int = 0,
   ):
     """Initializes the context.
 
@@ -46,6 +50,7 @@ class CohortContext(tff.framework.SyncContext):
       block_size: The largest number of clients whose values are in memory at once. A larger cohort
         is computed in the fewest blocks that are not larger, which are then added up; so the
         number changes the last bits of the results. None for cohorts in one block.
+      default_num_clients: The number of clients where no argument of a computation tells it.
     """
     self._make_fallback = fallback
     self._fallback_context: tff.framework.SyncContext | None = None
@@ -54,6 +59,7 @@ class CohortContext(tff.framework.SyncContext):
     self._programs: dict[int, program_lib.Program | None] = {}
     self._store = reading.Store(max_bytes)
     self._block_size = block_size
+    self._default_num_clients = default_num_clients
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     """See `tff.framework.SyncContext`.
@@ -102,7 +108,7 @@ class CohortContext(tff.framework.SyncContext):
     key = id(comp)
     if key not in self._programs:
       try:
-        program = program_lib.Program(comp, self._store, self._parallel)
+        program = program_lib.Program(comp, self._store, self._parallel, self._default_num_clients)
       except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
         if self._make_fallback is None:
           raise
@@ -113,10 +119,10 @@ class CohortContext(tff.framework.SyncContext):
     return self._programs[key]
 
   def _log(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    # What starts the other context, often another process, is worth a warning; the rest is not.
+    # That some are slower is worth a warning; which ones are, is not.
     logging.log(
       logging.INFO if self._fallback_context else logging.WARNING,
-      "TFF's runtime computes a computation of type %.200s, as this process cannot: %s",
+      "A computation of type %.200s is done client by client, since all at once cannot be: %s",
       comp.type_signature.compact_representation(),
       error,
     )
@@ -126,3 +132,26 @@ class CohortContext(tff.framework.SyncContext):
       assert self._make_fallback is not None  # Otherwise `invoke` and `_program` raise.
       self._fallback_context = self._make_fallback()
     return self._fallback_context.invoke(comp, arg)
+
+
+class AsyncCohortContext(tff.framework.AsyncContext):
+  """The same for programs that wait: computations return coroutines, one runs at a time."""
+
+  def __init__(self, context: CohortContext):
+    """Initializes the context.
+
+    Args:
+      context: What computes.
+    """
+    self._context = context
+    self._lock = threading.Lock()
+
+  def _invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    with self._lock:
+      return self._context.invoke(comp, arg)
+
+  async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    """See `tff.framework.AsyncContext`; the argument may be a coroutine, too."""
+    if inspect.isawaitable(arg):
+      arg = await arg
+    return await asyncio.to_thread(self._invoke, comp, arg)

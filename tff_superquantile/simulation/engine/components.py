@@ -1,15 +1,15 @@
 """TensorFlow components of a federated computation, called in a trace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
 
@@ -19,12 +19,20 @@ _SHARED_STATE = frozenset(
 )
 
 
-def _tensor_names(binding: Any) -> list[str]:
+def nodes_of(graph_def: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
+  """Yields the nodes of a graph and of its functions."""
+  yield from graph_def.node
+  for function in graph_def.library.function:
+    yield from function.node_def
+
+
+def tensor_names(binding: Any) -> list[str]:
+  """Lists the tensors of a component's parameter or result, in the order of its leaves."""
   kind = binding.WhichOneof("binding")
   if kind is None:
     return []
   if kind == "struct":
-    return [name for element in binding.struct.element for name in _tensor_names(element)]
+    return [name for element in binding.struct.element for name in tensor_names(element)]
   if kind == "tensor":
     return [binding.tensor.tensor_name]
   return [binding.sequence.variant_tensor_name]
@@ -45,14 +53,10 @@ class Component:
     self.type_signature = block.type_signature
     self._graph_def = tf.compat.v1.GraphDef()
     proto.tensorflow.graph_def.Unpack(self._graph_def)
-    self._parameters = _tensor_names(proto.tensorflow.parameter)
-    self._results = _tensor_names(proto.tensorflow.result)
+    self._parameters = tensor_names(proto.tensorflow.parameter)
+    self._results = tensor_names(proto.tensorflow.result)
     self._session_token = proto.tensorflow.session_token_tensor_name
-    nodes = [
-      *self._graph_def.node,
-      *(node for f in self._graph_def.library.function for node in f.node_def),
-    ]
-    ops = {node.op for node in nodes}
+    ops = {node.op for node in nodes_of(self._graph_def)}
     shared = sorted(ops & _SHARED_STATE)
     if shared:
       raise values.UnsupportedError(f"a component with {', '.join(shared)}")
@@ -74,7 +78,7 @@ class Component:
     )
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
     if has_variables:
-      self._function = self._build_without_variables()
+      self._function = self.taken_apart()
       return
     with tf.init_scope():
       specs = [leaf.spec for leaf in self.parameter_types]
@@ -98,8 +102,12 @@ class Component:
       self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
     )
 
-  def _build_without_variables(self) -> Callable[..., list[tf.Tensor]]:
-    """Returns what computes the component of its arguments, with variables taken out."""
+  def taken_apart(self) -> Callable[..., list[tf.Tensor]]:
+    """Returns what computes the component of its arguments, without variables and functions.
+
+    Raises:
+      UnsupportedError: If it cannot be taken apart.
+    """
     pool = expressions.Pool()
     roots = [
       expressions.Ref(pool.root(f"argument {i}", is_pure=not leaf.is_data_set), 0)
@@ -156,11 +164,19 @@ def fold(
   Returns:
     The last accumulator.
   """
-  _, result = tf.while_loop(
-    lambda i, _: i < num_clients,
-    lambda i, state: (i + 1, accumulate(state, i)),
-    (tf.constant(0), zero),
-    shape_invariants=(tf.TensorShape([]), [tf.TensorShape(t.shape) for t in types]),
-    parallel_iterations=1,
-  )
-  return result
+
+  def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
+    _, result = tf.while_loop(
+      lambda i, _: i < num_clients,
+      lambda i, state: (i + 1, accumulate(state, i)),
+      (tf.constant(0), zero),
+      shape_invariants=(tf.TensorShape([]), shapes),
+      parallel_iterations=1,
+    )
+    return result
+
+  shapes = [tf.TensorShape(leaf.shape) for leaf in types]
+  try:
+    return loop(shapes)
+  except ValueError:  # An accumulator that grows is not of the shape of zero.
+    return loop([tf.TensorShape([None] * shape.rank) for shape in shapes])

@@ -200,10 +200,19 @@ class Emitter:
       return [Value(tensor, None) for tensor in tensors]
 
     tensors = [value.as_tensor() for value in initial]
-    results = tf.while_loop(
-      lambda *v: self._step(condition, as_values(v))[0].as_tensor(),
-      lambda *v: [value.as_tensor() for value in self._step(body, as_values(v))],
-      tensors,
-      parallel_iterations=1,
-    )
-    return as_values(results)
+
+    def loop(shapes: list[tf.TensorShape]) -> list[Value]:
+      results = tf.while_loop(
+        lambda *v: self._step(condition, as_values(v))[0].as_tensor(),
+        lambda *v: [value.as_tensor() for value in self._step(body, as_values(v))],
+        tensors,
+        shape_invariants=shapes,
+        parallel_iterations=1,
+      )
+      return as_values(results)
+
+    shapes = [tensor.shape for tensor in tensors]
+    try:
+      return loop(shapes)
+    except ValueError:  # A variable that grows, or whose shape is known at first alone.
+      return loop([tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes])

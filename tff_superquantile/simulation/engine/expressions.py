@@ -178,6 +178,13 @@ def _is_constant(ref: Ref, value: int) -> bool:
   )
 
 
+def shuffles_with_seed(expression: Expression) -> bool:
+  """Tells whether a data set has an order that follows from a seed."""
+  return "Shuffle" in expression.op and not all(
+    _is_constant(seed, 0) for seed in expression.inputs[2:4]
+  )
+
+
 def is_append(result: Ref, rows: Ref, row: Ref) -> bool:
   """Tells whether result = concat([rows, [row]], axis=0)."""
   concat = result.expression

@@ -2,17 +2,17 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
-from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.engine.graphs import walks
 
@@ -21,6 +21,34 @@ Leaf = values.Leaf
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
+
+
+class Input(NamedTuple):
+  """What a component computes from.
+
+  Attributes:
+    root: What stands for it in expressions.
+    leaf: Its value.
+    type: Its type.
+  """
+
+  root: expressions.Ref
+  leaf: Leaf
+  type: values.LeafType
+
+
+class Made(NamedTuple):
+  """A data set that clients make: computed by each component that goes over it, as a part of it.
+
+  So what is read of it is kept, and what makes it is not serialized for each client.
+
+  Attributes:
+    ref: The data set.
+    inputs: What it is made of.
+  """
+
+  ref: expressions.Ref
+  inputs: tuple[Input, ...]
 
 
 class Library:
@@ -47,20 +75,32 @@ class Library:
 
   def body(
     self, component: components.Component, leaves: Sequence[Leaf]
-  ) -> tuple[list[expressions.Ref], expressions.Body] | None:
-    """Returns the leaves' roots and the component's body, or None if it cannot be taken apart."""
-    roots = []
+  ) -> tuple[list[Input], expressions.Body] | None:
+    """Returns a component's inputs and its body, or None if it cannot be taken apart.
+
+    Raises:
+      UnsupportedError: If it cannot, and goes over data sets that clients make.
+    """
+    refs: list[expressions.Ref] = []
+    inputs: dict[expressions.Ref, Input] = {}
     for leaf, parameter in zip(leaves, component.parameter_types):
+      if leaf.made is not None:
+        refs.append(leaf.made.ref)
+        inputs.update((one.root, one) for one in leaf.made.inputs)
+        continue
       name = None if leaf.origin is None else self._names.get(leaf.origin)
       is_named, is_data_set = name is not None, parameter.is_data_set
       if name is None:
         self._count += 1
         name = f"argument {self._count}"
       root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
-      roots.append(expressions.Ref(root, 0))
+      refs.append(expressions.Ref(root, 0))
+      inputs[refs[-1]] = Input(refs[-1], leaf, parameter)
     try:
-      return roots, component.body(roots, self.pool)
+      return list(inputs.values()), component.body(refs, self.pool)
     except values.UnsupportedError as error:
+      if any(leaf.made is not None for leaf in leaves):
+        raise
       logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
       return None
 
@@ -114,9 +154,33 @@ class Mapper(abc.ABC):
       return self.call(component, leaves)
     if not component.result_types:
       return []
+    if any(t.is_data_set for t in component.result_types):
+      return self._made(component, leaves)
     if any(not tf.TensorShape(t.shape).is_fully_defined() for t in component.result_types):
       raise values.UnsupportedError("client values of unknown shape between computations")
     return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
+
+  def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
+    """Returns the data sets that a component makes at clients, which are made where they are used.
+
+    Raises:
+      UnsupportedError: If they would be others there, or the component has other results.
+    """
+    found = self._library.body(component, leaves)
+    if found is None or not all(t.is_data_set for t in component.result_types):
+      raise values.UnsupportedError("data sets that clients make beside other values")
+    inputs, body = found
+    roots = {one.root.expression for one in inputs}
+    made = [expression for expression in walks.walk(body.outputs) if expression not in roots]
+    if any(expression.node is None for expression in made):
+      raise values.UnsupportedError("a data set that hands on a state")
+    drawn = [e.op for e in made if ops.is_stateful(e.op) and not ops.is_variant(e.op)]
+    if drawn or body.effects:
+      raise values.UnsupportedError(f"data sets that depend on {drawn or 'effects'}")
+    # TFF's runtime serializes them in between, and then some give the same order each time.
+    if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
+      raise values.UnsupportedError("a data set that clients keep, or shuffle with a seed")
+    return [Leaf(None, True, made=Made(ref, tuple(inputs))) for ref in body.outputs]
 
   @abc.abstractmethod
   def _map(
@@ -131,12 +195,18 @@ class Discovery(Mapper):
   Attributes:
     reads: The values that are read, in a fixed order.
     looks_again: Whether a component may go over a data set several times.
+    makes_data_sets: Whether clients make data sets for other components.
   """
 
   def __init__(self, library: Library):
     super().__init__(library)
     self.reads: list[expressions.Ref] = []
     self.looks_again = False
+    self.makes_data_sets = False
+
+  def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
+    self.makes_data_sets = True
+    return super()._made(component, leaves)
 
   def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
     return [
@@ -234,7 +304,8 @@ class Sequential(Mapper):
   ) -> list[tf.Tensor]:
     if component.is_flat and component.is_deterministic:
       return _vectorize(component, leaves)
-    found = self._library.body(component, leaves) if self._reads else None
+    are_made = any(leaf.made is not None for leaf in leaves)
+    found = self._library.body(component, leaves) if self._reads or are_made else None
     needed: set[expressions.Expression] = set()
     if found is not None:
       effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
@@ -248,12 +319,12 @@ class Sequential(Mapper):
 
       if found is None:
         return component.call([argument(leaf) for leaf in leaves])
-      roots, body = found
+      inputs, body = found
       known = {
         root: emission.Value(
           data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf), None
         )
-        for root, leaf, parameter in zip(roots, leaves, component.parameter_types)
+        for root, leaf, parameter in inputs
         if root.expression in needed
       }
       for ref, (flat, offsets, shapes) in self._reads.items():
@@ -308,10 +379,10 @@ class Compiled(Sequential):
     found = self._library.body(component, leaves)
     if found is None or not _may_compile(found[1]):
       return super()._map(component, leaves, num_clients)
-    roots, body = found
+    inputs, body = found
     needed = set(walks.walk(body.outputs, stop=self._library.is_read))
-    used = [i for i, root in enumerate(roots) if root.expression in needed]
-    if any(leaves[i].tensor.dtype in (tf.string, tf.variant) for i in used):
+    used = [one for one in inputs if one.root.expression in needed]
+    if any(one.leaf.tensor.dtype in (tf.string, tf.variant) for one in used):
       return super()._map(component, leaves, num_clients)
     refs = [ref for ref in self._stacked_reads if ref.expression in needed]
     apart = walks.frontier(body.outputs, _is_apart)
@@ -333,16 +404,16 @@ class Compiled(Sequential):
       def call_one(elements: tuple[list[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
         own, own_given = iter(elements[0]), elements[1]
         known = {ref: emission.Value(tensor, None) for ref, tensor in zip(given, own_given)}
-        for i, argument in zip(used, arguments):
-          tensor = next(own) if leaves[i].stacked else argument
-          known[roots[i]] = emission.Value(tensor, None)
+        for one, argument in zip(used, arguments):
+          tensor = next(own) if one.leaf.stacked else argument
+          known[one.root] = emission.Value(tensor, None)
         emitted = emission.Emitter(known, may_loop=False).emit(outputs)
         results = [result.as_tensor() for result in emitted]
         shapes[:] = [result.shape for result in results]
         return results
 
       shapes: list[tf.TensorShape] = []
-      stacked = [t for i, t in zip(used, arguments) if leaves[i].stacked]
+      stacked = [t for one, t in zip(used, arguments) if one.leaf.stacked]
       results = _map_fn(
         call_one,
         (stacked, tensors_given),
@@ -360,7 +431,7 @@ class Compiled(Sequential):
       signature = [leaf.spec for leaf in component.result_types]
       return map_all(body.outputs, refs + apart, arguments, tensors_given, signature)
 
-    arguments = [pad(leaves[i]) for i in used]
+    arguments = [pad(one.leaf) for one in used]
     given = [self._stacked_reads[ref] for ref in refs]
     try:
       if apart:

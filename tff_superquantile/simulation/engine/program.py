@@ -26,17 +26,25 @@ class Program:
     whole: Returns the result for a whole cohort at once, one tensor a leaf.
   """
 
-  def __init__(self, comp: tff.framework.ConcreteComputation, store: reading.Store, parallel: int):
+  def __init__(
+    self,
+    comp: tff.framework.ConcreteComputation,
+    store: reading.Store,
+    parallel: int,
+    default_num_clients: int = 0,
+  ):
     """Reads a computation.
 
     Args:
       comp: The computation.
       store: Keeps what clients read.
       parallel: How many clients compute at once.
+      default_num_clients: The number of clients where no argument tells it.
 
     Raises:
       UnsupportedError: If there is something in it that the engine does not know.
     """
+    self._default_num_clients = default_num_clients
     self._store = store
     self._parallel = parallel
     self._parameter_type = comp.type_signature.parameter
@@ -55,6 +63,9 @@ class Program:
     self._to_python = values.build_to_python(result_type)
     if any(leaf.is_data_set for leaf in self._results):
       raise values.UnsupportedError("a data set as a result")
+    self._returns_clients_values = tff.types.contains(
+      result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
+    )
     self._origins = values.origins(self.parameters)
     self._library = mapping.Library({i: origin.name for i, origin in self._origins.items()})
     self.whole = self.cohort_function(self._evaluate)
@@ -64,7 +75,8 @@ class Program:
 
     Raises:
       TypeError: If the argument is not of the parameter's type.
-      ValueError: If its parts are of different numbers of clients.
+      ValueError: If its parts are of different numbers of clients, or if values of no clients would
+        be returned, which TFF does not allow.
       UnsupportedError: If tensors of several clients do not have the same shape.
     """
     arrays = [] if self._converter is None else self._converter.arrays(arg)
@@ -74,11 +86,14 @@ class Program:
       raise ValueError(
         f"Found arguments of {found} clients; expected one value a client in each of them."
       )
+    if self._returns_clients_values and not self.num_clients(arrays):
+      raise ValueError("Found no clients; expected some, since the result is of values at clients.")
     return arrays
 
   def num_clients(self, arrays: Sequence[Any]) -> int:
-    """Returns the number of clients of an argument; 0 if nothing in it tells."""
-    return next((len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked), 0)
+    """Returns the number of clients of an argument; the default if nothing in it tells."""
+    lengths = (len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked)
+    return next(lengths, self._default_num_clients)
 
   @functools.cached_property
   def stages(self) -> stages_lib.Stages | str:
@@ -109,7 +124,8 @@ class Program:
 
     def run(tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
       stacked = [t for t, leaf in zip(tensors, self.parameters) if leaf.stacked]
-      num_clients = tf.shape(stacked[0])[0] if stacked else tf.constant(0)
+      default = self._default_num_clients
+      num_clients = tf.shape(stacked[0])[0] if stacked else tf.constant(default)
       return function(tensors, aggregations.Clients(num_clients, mapper))
 
     specs = [leaf.argument_spec for leaf in self.parameters]

@@ -6,10 +6,10 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import data_sets
 
 
 class CohortFunction:
@@ -51,14 +51,22 @@ class CohortFunction:
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
     self._reader = reading.Reader(discovery.reads, origins) if discovery.reads else None
     self._looks_again = discovery.looks_again
+    self._makes_data_sets = discovery.makes_data_sets
     self._functions: dict[reading.Key | None, Any] = {}
     self._can_compile = True
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
-    """Returns the results of arrays or tensors; strings and data sets are arrays."""
+    """Returns the results of arrays or tensors; strings and data sets are arrays.
+
+    Raises:
+      UnsupportedError: If clients make data sets of others that they see in several orders: TFF's
+        runtime serializes what they make in between, which changes the orders.
+    """
     key: reading.Key | None = None
     reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
+    if self._makes_data_sets and any(one.is_fixed and one.is_shuffled for one in sources):
+      raise values.UnsupportedError("data sets of others that are shuffled with a seed")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
     if not all(source.is_fixed for source in sources) or (
       self._looks_again and any(source.is_shuffled for source in sources)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation.engine import data_sets
+from tff_superquantile.simulation.engine.graphs import data_sets
 
 
 class UnsupportedError(Exception):
@@ -26,11 +26,13 @@ class Leaf(NamedTuple):
     tensor: The tensor.
     stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
+    made: For a data set that clients make of others, which has no tensor: how (`mapping.Made`).
   """
 
   tensor: tf.Tensor
   stacked: bool
   origin: int | None = None
+  made: Any = None
 
 
 class LeafType(NamedTuple):
@@ -51,9 +53,14 @@ class LeafType(NamedTuple):
     return tf.TensorSpec(shape, tf.as_dtype(self.dtype))
 
   @property
+  def argument_dtype(self) -> tf.DType:
+    """Returns the type in a computation's own argument."""
+    return tf.string if self.is_data_set else tf.as_dtype(self.dtype)
+
+  @property
   def argument_spec(self) -> tf.TensorSpec:
     """Returns the spec of a computation's own argument."""
-    return tf.TensorSpec(self.spec.shape, tf.string) if self.is_data_set else self.spec
+    return tf.TensorSpec(self.spec.shape, self.argument_dtype)
 
   @property
   def is_data_set(self) -> bool:

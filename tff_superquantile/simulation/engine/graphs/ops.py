@@ -48,6 +48,14 @@ def has_effect(op: str) -> bool:
   return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
 
 
+def makes_resource(op: str) -> bool:
+  """Tells whether an op makes what keeps a state: a variable, a table, a queue, an iterator."""
+  registered = op_def_registry.get(op)
+  return registered is not None and any(
+    output.is_ref or output.type == tf.resource.as_datatype_enum for output in registered.output_arg
+  )
+
+
 def is_variant(op: str) -> bool:
   """Tells whether the result of an op is a data set, or another value without numbers."""
   outputs = op_def_registry.get(op).output_arg

@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import aggregations
-from tff_superquantile.simulation.engine import data_sets
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
 from tff_superquantile.simulation.engine.stages import received as received_lib
 

@@ -1,0 +1,128 @@
+"""Sequences as values: a serialized data set, a list of elements, or both."""
+
+import collections
+from collections.abc import Sequence as AnySequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
+
+
+def element_types(type_spec: tff.Type) -> list[tff.Type]:
+  """Lists the types of the elements of a type's sequences, in the order of its leaves."""
+  if isinstance(type_spec, tff.StructType):
+    return [
+      kind for _, part in tff.structure.to_elements(type_spec) for kind in element_types(part)
+    ]
+  return [type_spec.element] if isinstance(type_spec, tff.SequenceType) else []
+
+
+def _specs(type_spec: tff.Type) -> Any:
+  if isinstance(type_spec, tff.TensorType):
+    return tf.TensorSpec(type_spec.shape, tf.as_dtype(type_spec.dtype.type))
+  parts = [(name, _specs(part)) for name, part in tff.structure.to_elements(type_spec)]
+  if any(name is None for name, _ in parts):
+    return tuple(part for _, part in parts)
+  return collections.OrderedDict(parts)
+
+
+def begin(serialized: tf.Tensor, element_type: tff.Type) -> tf.Tensor:
+  """Returns a serialized data set as a variant, which is read without autotuning.
+
+  That would take 20 ms to end after each reading, and may crash TensorFlow 2.21.
+
+  Args:
+    serialized: string [], a GraphDef.
+    element_type: The type of its elements.
+  """
+  variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  data_set = tf.data.experimental.from_variant(variant, _specs(element_type))
+  return tf.data.experimental.to_variant(data_set.with_options(options))
+
+
+def _to_container(value: Any) -> Any:
+  """Returns an element as TFF makes data sets of them."""
+  if isinstance(value, tff.structure.Struct):
+    return tff.structure.to_odict_or_tuple(
+      tff.structure.Struct(
+        [(name, _to_container(part)) for name, part in tff.structure.to_elements(value)]
+      ),
+      recursive=False,
+    )
+  return value
+
+
+def _from_container(value: Any, type_spec: tff.Type) -> Any:
+  if isinstance(type_spec, tff.StructType):
+    parts = tff.structure.from_container(value)
+    return tff.structure.Struct(
+      [
+        (name, _from_container(part, kind))
+        for (name, kind), part in zip(tff.structure.to_elements(type_spec), parts)
+      ]
+    )
+  return value.numpy() if hasattr(value, "numpy") else value
+
+
+class Sequence:
+  """A sequence of values of one type.
+
+  Attributes:
+    element_type: The type.
+    is_made: Whether a component has made it.
+  """
+
+  def __init__(
+    self,
+    element_type: tff.Type,
+    serialized: bytes | None = None,
+    elements: AnySequence[Any] | None = None,
+    is_made: bool = False,
+  ):
+    """Initializes a sequence from either form.
+
+    Args:
+      element_type: The type of its elements.
+      serialized: A data set, as a serialized GraphDef.
+      elements: The elements.
+      is_made: Whether a component has made it.
+    """
+    self.element_type = element_type
+    self.is_made = is_made
+    self._serialized = serialized
+    self._elements = elements
+
+  def to_proto(self) -> executor_pb2.Value:
+    """Returns the sequence as TFF's contexts send it."""
+    if self._serialized is None:
+      found, _ = tff.framework.serialize_value(
+        [_to_container(element) for element in self._elements or ()],
+        tff.SequenceType(self.element_type),
+      )
+      self._serialized = found.sequence.serialized_graph_def
+    proto = executor_pb2.Value()
+    proto.sequence.serialized_graph_def = self._serialized
+    proto.sequence.element_type.CopyFrom(tff.types.serialize_type(self.element_type))
+    return proto
+
+  def graph_def(self) -> bytes:
+    """Returns the sequence as a serialized GraphDef of a data set."""
+    if self._serialized is None:
+      self.to_proto()
+    assert self._serialized is not None
+    return self._serialized
+
+  @property
+  def is_made_shuffled(self) -> bool:
+    """Tells whether a component has shuffled it, or made it of something shuffled."""
+    return self.is_made and b"Shuffle" in self.graph_def()
+
+  def elements(self) -> AnySequence[Any]:
+    """Returns the elements."""
+    if self._elements is None:
+      data_set, _ = tff.framework.deserialize_value(self.to_proto())
+      self._elements = [_from_container(element, self.element_type) for element in data_set]
+    return self._elements
