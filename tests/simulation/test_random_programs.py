@@ -12,6 +12,8 @@ from tff_superquantile.simulation import context
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _PROGRAMS_A_TEST = 20
+# TFF's runtime cannot use what `tff.sequence_map` gives; here it can be used.
+_TFFS_LIMIT = "Cant embed a Seqeuence which is not proto-backed"
 
 
 def _plain(value):
@@ -58,6 +60,9 @@ def assert_as_tff(seed, native, ours):
   program, argument = random_programs.draw(seed)
   expected, expected_error = _outcome(native, program, argument)
   found, error = _outcome(ours, program, argument)
+  if _TFFS_LIMIT in str(expected_error):
+    assert error is None
+    return False
   where = f"seed {seed}, {program.type_signature.compact_representation()}"
   assert (error is None) == (expected_error is None), (
     f"{where}: here {error!r}, by TFF {expected_error!r}"

@@ -433,9 +433,9 @@ class RunConfig(_ParametersOfMethods):
   )
   engine: str = _flag(
     "auto",
-    "Runtime of a round: this process, with the whole cohort at once (in_process), TFF's C++"
-    " runtime (native), or the workers of a cluster (ray, docs/how_to/cluster.md); auto takes this"
-    " process wherever it can.",
+    "Runtime of a round: this process (auto, in_process), with the whole cohort at once wherever that"
+    " can be; TFF's C++ runtime (native), or the workers of a cluster (ray,"
+    " docs/how_to/cluster.md).",
     choices=("auto", "in_process", "native", "ray"),
   )
   block_size: int = _flag(

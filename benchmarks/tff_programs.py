@@ -1,0 +1,260 @@
+"""Times TFF's own algorithms, unchanged, in TFF's runtime and in this process.
+
+    python benchmarks/tff_programs.py [--clients=50] [--rounds=7] [--rows=fed_avg,fed_eval]
+
+Both contexts take turns in one process, in an order that alternates, on the same states and the
+same clients. After each pair of rounds the results are compared, and both go on from TFF's state. A
+row whose results differ by more than the rounding of sums in another order is void. The first round
+contains all that is compiled; TFF's worker has started before.
+"""
+
+from collections.abc import Callable, Sequence
+import os
+import pathlib
+import statistics
+import sys
+import time
+from typing import Any, NamedTuple
+
+from absl import flags
+import numpy as np
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf  # noqa: E402
+import tensorflow_federated as tff  # noqa: E402
+
+import tff_superquantile as tsq  # noqa: E402
+from tff_superquantile.experiments import cli  # noqa: E402
+
+_CLIENTS = flags.DEFINE_integer("clients", 50, "Clients a round.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds after the first.", lower_bound=1)
+_ROWS = flags.DEFINE_list("rows", [], "Only these; none for all.")
+_FEATURES, _CLASSES, _LENGTH, _LETTERS = 20, 5, 10, 30
+_TOLERANCE = 1e-4
+
+
+class Program(NamedTuple):
+  """A program to time.
+
+  Attributes:
+    start: Returns the state before the first round; None without one.
+    step: Returns the next state, and what else there is, from a state and the clients.
+    clients: What the clients hold.
+  """
+
+  start: Callable[[], Any] | None
+  step: Callable[[Any, Sequence[Any]], tuple[Any, Any]]
+  clients: Sequence[Any]
+
+
+def _examples(batch: int = 10) -> list[tf.data.Dataset]:
+  rng = np.random.default_rng(0)
+  clients = []
+  for _ in range(_CLIENTS.value):
+    x = rng.normal(size=(30, _FEATURES)).astype(np.float32)
+    y = rng.integers(0, _CLASSES, 30).astype(np.int32)
+    data_set = tf.data.Dataset.from_tensor_slices((x, y))
+    clients.append(data_set.batch(batch) if batch else data_set)
+  return clients
+
+
+def _words() -> list[tf.data.Dataset]:
+  rng = np.random.default_rng(0)
+  words = np.array(["the", "tail", "of", "losses"], object)
+  return [
+    tf.data.Dataset.from_tensor_slices(rng.choice(words, 8)).batch(3) for _ in range(_CLIENTS.value)
+  ]
+
+
+def _texts() -> list[tf.data.Dataset]:
+  rng = np.random.default_rng(0)
+  clients = []
+  for _ in range(_CLIENTS.value):
+    x = rng.integers(0, _LETTERS, (20, _LENGTH)).astype(np.int32)
+    clients.append(tf.data.Dataset.from_tensor_slices((x, np.roll(x, -1, 1))).batch(10))
+  return clients
+
+
+def _keras(layers: Sequence[tf.keras.layers.Layer], spec: Any) -> tff.learning.models.VariableModel:
+  return tff.learning.models.from_keras_model(
+    tf.keras.Sequential(layers),
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=spec,
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+def _model() -> tff.learning.models.VariableModel:
+  spec = (tf.TensorSpec([None, _FEATURES]), tf.TensorSpec([None], tf.int32))
+  return _keras([tf.keras.layers.InputLayer(_FEATURES), tf.keras.layers.Dense(_CLASSES)], spec)
+
+
+def _lstm() -> tff.learning.models.VariableModel:
+  layers = tf.keras.layers
+  text = tf.TensorSpec([None, _LENGTH], tf.int32)
+  return _keras(
+    [
+      layers.InputLayer(_LENGTH, dtype=tf.int32),
+      layers.Embedding(_LETTERS, 16),
+      layers.LSTM(32, return_sequences=True),
+      layers.Dense(_LETTERS),
+    ],
+    (text, text),
+  )
+
+
+def _learning(process: Any, clients: Sequence[Any]) -> Program:
+  def step(state: Any, cohort: Sequence[Any]) -> tuple[Any, Any]:
+    output = process.next(state, cohort)
+    return output.state, output.metrics
+
+  return Program(process.initialize, step, clients)
+
+
+def _computation(computation: Any, clients: Sequence[Any]) -> Program:
+  return Program(None, lambda state, cohort: (state, computation(cohort)), clients)
+
+
+def _sgd() -> tff.learning.optimizers.Optimizer:
+  return tff.learning.optimizers.build_sgdm(0.1)
+
+
+def _fed_eval() -> Program:
+  return _learning(tff.learning.algorithms.build_fed_eval(_model), _examples())
+
+
+def _secure() -> Program:
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+    _model,
+    _sgd(),
+    model_aggregator=tff.aggregators.SecureSumFactory(upper_bound_threshold=10.0),
+  )
+  return _learning(process, _examples())
+
+
+def _composed() -> Program:
+  process = tff.learning.algorithms.build_weighted_fed_avg(_model, _sgd())
+  element = tff.types.tensorflow_to_type(_examples(0)[0].element_spec)
+
+  @tff.tensorflow.computation(tff.SequenceType(element))
+  def preprocess(data_set: tf.data.Dataset) -> tf.data.Dataset:
+    return data_set.map(lambda x, y: (2.0 * x, y)).batch(10)
+
+  composed = tff.simulation.compose_dataset_computation_with_learning_process(preprocess, process)
+  return _learning(composed, _examples(0))
+
+
+def _heavy_hitters() -> Program:
+  compute = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
+    capacity=100, string_max_bytes=10
+  )
+
+  def count(cohort: Sequence[Any]) -> list[Any]:
+    found = compute(cohort)  # In any order, and with the time.
+    return sorted(zip(found.heavy_hitters, found.heavy_hitters_counts))
+
+  return _computation(count, _words())
+
+
+def _means() -> Program:
+  values = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+  def double(value: tf.Tensor) -> tf.Tensor:
+    return tf.concat([value, value], 0)
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+  def mean(value: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(value)
+
+  @tff.federated_computation(values)
+  def mean_of_means(held: Any) -> Any:
+    return tff.federated_mean(tff.federated_map(mean, tff.federated_map(double, held)))
+
+  rng = np.random.default_rng(0)
+  return _computation(
+    mean_of_means,
+    [rng.normal(size=n).astype(np.float32) for n in rng.integers(1, 9, _CLIENTS.value)],
+  )
+
+
+_PROGRAMS: dict[str, Callable[[], Program]] = {
+  "fed_avg": lambda: _learning(
+    tff.learning.algorithms.build_weighted_fed_avg(_model, _sgd()), _examples()
+  ),
+  "fed_prox": lambda: _learning(
+    tff.learning.algorithms.build_weighted_fed_prox(_model, 0.1, _sgd()), _examples()
+  ),
+  "fed_sgd": lambda: _learning(tff.learning.algorithms.build_fed_sgd(_model), _examples()),
+  "mime_lite": lambda: _learning(
+    tff.learning.algorithms.build_weighted_mime_lite(_model, _sgd()), _examples()
+  ),
+  "fed_eval": _fed_eval,
+  "secure fed_avg": _secure,
+  "composed fed_avg": _composed,
+  "LSTM fed_avg": lambda: _learning(
+    tff.learning.algorithms.build_weighted_fed_avg(_lstm, _sgd()), _texts()
+  ),
+  "heavy hitters": _heavy_hitters,
+  "ragged means": _means,
+}
+
+
+def _differ(ours: Any, theirs: Any) -> bool:
+  """Tells whether two results are further apart than sums in another order are."""
+  pairs = zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True)
+  for our_value, their_value in pairs:
+    one, other = np.asarray(our_value), np.asarray(their_value)
+    if other.dtype.kind == "f":
+      if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE):
+        return True
+    elif one.tolist() != other.tolist():
+      return True
+  return False
+
+
+def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
+  program = _PROGRAMS[name]()
+  seconds: dict[str, list[float]] = {context: [] for context in contexts}
+  tff.framework.set_default_context(contexts["TFF"])
+  state = None if program.start is None else program.start()
+  is_void = False
+  for round_num in range(_ROUNDS.value + 1):
+    results = {}
+    order = list(contexts) if round_num % 2 else list(contexts)[::-1]
+    for context in order:
+      tff.framework.set_default_context(contexts[context])
+      start = time.perf_counter()
+      results[context] = program.step(state, program.clients)
+      seconds[context].append(time.perf_counter() - start)
+    is_void |= _differ(results["here"], results["TFF"])
+    state = results["TFF"][0]
+  first = [of_context[0] for of_context in seconds.values()]
+  medians = [statistics.median(of_context[1:]) for of_context in seconds.values()]
+  ratio = "void" if is_void else f"{medians[0] / medians[1]:.1f}"
+  return (
+    f"{name:18s} {medians[0]:9.3f} {medians[1]:9.3f} {ratio:>7s} {first[0]:9.2f} {first[1]:9.2f}"
+  )
+
+
+def main() -> None:
+  unknown = sorted(set(_ROWS.value) - set(_PROGRAMS))
+  if unknown:
+    raise ValueError(f"Found no row {unknown[0]!r}; use {', '.join(_PROGRAMS)}.")
+  theirs = tff.backends.test.create_sync_test_cpp_execution_context()
+  tsq.set_simulation_context()
+  contexts = {"TFF": theirs, "here": tff.framework.get_context_stack().current}
+  tff.framework.set_default_context(theirs)
+  tff.tensorflow.computation(lambda: 1)()  # Starts the worker.
+  print(f"{_CLIENTS.value} clients, medians of {_ROUNDS.value} rounds, seconds")
+  print(f"{'program':18s} {'TFF':>9s} {'here':>9s} {'times':>7s} {'first TFF':>9s} {'here':>9s}")
+  for name in _ROWS.value or _PROGRAMS:
+    print(_race(name, contexts), flush=True)
+
+
+if __name__ == "__main__":
+  cli.run(main)
