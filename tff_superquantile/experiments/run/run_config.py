@@ -433,8 +433,8 @@ class RunConfig(_ParametersOfMethods):
   )
   engine: str = _flag(
     "auto",
-    "Runtime of a round: this process (auto, in_process), with the whole cohort at once wherever that"
-    " can be; TFF's C++ runtime (native), or the workers of a cluster (ray,"
+    "Runtime of a round: this process (auto, in_process), with the whole cohort at once wherever"
+    " that can be; TFF's C++ runtime (native), or the workers of a cluster (ray,"
     " docs/how_to/cluster.md).",
     choices=("auto", "in_process", "native", "ray"),
   )

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 
-def element_types(type_spec: tff.Type) -> list[tff.Type]:
+def element_types(type_spec: tff.Type | None) -> list[tff.Type]:
   """Lists the types of the elements of a type's sequences, in the order of its leaves."""
   if isinstance(type_spec, tff.StructType):
     return [

@@ -21,7 +21,7 @@ _BEGIN_ANEW = ("Anonymous", "HashTable", "VarHandleOp", "Variable")
 
 def _config() -> tf.compat.v1.ConfigProto:
   config = tf.compat.v1.ConfigProto()
-  # The compiler of TFF's contexts has optimized the graph.
+  # It would be applied to the body of a data set's loop in every call.
   config.graph_options.rewrite_options.disable_meta_optimizer = True
   return config
 
@@ -55,14 +55,12 @@ class Component:
     self._graph = tf.Graph()
     with self._graph.as_default():
       given = dict(zip(components.tensor_names(proto.parameter), parameters))
-      serialized = {
-        name: tf.compat.v1.placeholder(tf.string)
-        for name, leaf in given.items()
-        if leaf.is_data_set
+      kinds = sequences.element_types(parameter)
+      names = [name for name, leaf in given.items() if leaf.is_data_set]
+      serialized = {name: tf.compat.v1.placeholder(tf.string, []) for name in names}
+      inputs: dict[str, Any] = {
+        name: sequences.begin(serialized[name], kind) for name, kind in zip(names, kinds)
       }
-      inputs: dict[str, Any] = {}
-      for name, placeholder in serialized.items():
-        inputs[name] = tf.raw_ops.DatasetFromGraph(graph_def=placeholder)
       if proto.session_token_tensor_name:
         inputs[proto.session_token_tensor_name] = tf.constant("")
       controls = {name for node in graph_def.node for name in node.input if name.startswith("^")}
