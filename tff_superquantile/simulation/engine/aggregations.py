@@ -105,6 +105,15 @@ def _reduction(
 _SUM = _reduction(tf.reduce_sum, tf.add)
 
 
+def _reduce_min(values_: tf.Tensor, axis: int) -> tf.Tensor:
+  """Returns the least value; the largest number, as in TFF's language, if there is none."""
+  return tf.minimum(tf.reduce_min(values_, axis), values_.dtype.max)
+
+
+def _reduce_max(values_: tf.Tensor, axis: int) -> tf.Tensor:
+  return tf.maximum(tf.reduce_max(values_, axis), values_.dtype.min)
+
+
 def _total_and_weight(clients: Clients, value: Any, weight: Leaf) -> Any:
   """Returns the weighted sum of a block, and the sum of the weights."""
   weights = clients.stack(weight)
@@ -206,9 +215,9 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
     merge=lambda arguments, *both: arguments[3](_pair(*both), False),
     finish=lambda arguments, total: arguments[4](total, False),
   ),
-  "federated_max": _reduction(tf.reduce_max, tf.maximum),
+  "federated_max": _reduction(_reduce_max, tf.maximum),
   "federated_mean": Aggregation(_total_and_count, _SUM.merge, _divide),
-  "federated_min": _reduction(tf.reduce_min, tf.minimum),
+  "federated_min": _reduction(_reduce_min, tf.minimum),
   "federated_secure_modular_sum": _SUM._replace(finish=_modulo),
   "federated_secure_sum": _SUM._replace(partial=_checked_sum),
   "federated_secure_sum_bitwidth": _SUM._replace(partial=_sum_of_bits),

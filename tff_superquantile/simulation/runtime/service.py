@@ -60,8 +60,9 @@ def _to_proto(value: Any, type_spec: Any, num_clients: int) -> executor_pb2.Valu
     proto = executor_pb2.Value()
     proto.federated.type.CopyFrom(tff.types.serialize_type(type_spec).federated)
     members = value.members
-    if value.is_all_equal and not type_spec.all_equal:
-      members = members * num_clients
+    # One stands for all; of no clients there is none, which TFF refuses to read.
+    if type_spec.placement is tff.CLIENTS and value.is_all_equal:
+      members = members * (min(1, num_clients) if type_spec.all_equal else num_clients)
     proto.federated.value.extend(
       _to_proto(member, type_spec.member, num_clients) for member in members
     )
