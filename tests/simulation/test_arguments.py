@@ -1,5 +1,7 @@
 """What a computation may be given, in this process as in TFF's runtime."""
 
+from calls import at_clients
+from calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,11 +12,6 @@ from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import values
 
 pytestmark = pytest.mark.usefixtures("restored_context")
-
-
-def invoke(of_context, computation, *arguments):
-  tff.framework.set_default_context(of_context)
-  return computation(*arguments)
 
 
 def identity(type_spec):
@@ -134,11 +131,3 @@ def test_an_argument_that_only_tffs_runtime_takes_does_not_send_the_next_one_the
   data_set = tf.data.Dataset.from_tensor_slices(np.float32([1, 2]))
   assert invoke(both, computation, [data_set]) == [3.0]
   assert counting.count == 2
-
-
-def at_clients(component):
-  @tff.federated_computation(tff.FederatedType(component.type_signature.parameter, tff.CLIENTS))
-  def everywhere(held):
-    return tff.federated_map(component, held)
-
-  return everywhere

@@ -4,6 +4,8 @@ import collections
 import functools
 import gc
 
+from calls import at_clients
+from calls import invoke
 import numpy as np
 import problems
 import pytest
@@ -20,23 +22,6 @@ _NUMBERS = tff.SequenceType(np.float32)
 
 
 pytestmark = pytest.mark.usefixtures("restored_context")
-
-
-def at_clients(component):
-  """The computation that maps a component over its clients."""
-
-  @tff.federated_computation(
-    tff.FederatedType(component.type_signature.parameter, tff.CLIENTS, all_equal=False)
-  )
-  def everywhere(held):
-    return tff.federated_map(component, held)
-
-  return everywhere
-
-
-def invoke(of_context, computation, *arguments):
-  tff.framework.set_default_context(of_context)
-  return computation(*arguments)
 
 
 def numbers(*held, **kwargs):

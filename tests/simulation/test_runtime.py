@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+from calls import at_clients
+from calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,19 +16,6 @@ from tff_superquantile.simulation import runtime
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _NUMBERS = tff.SequenceType(np.float32)
-
-
-def at_clients(component):
-  @tff.federated_computation(tff.FederatedType(component.type_signature.parameter, tff.CLIENTS))
-  def everywhere(held):
-    return tff.federated_map(component, held)
-
-  return everywhere
-
-
-def invoke(of_context, computation, *arguments):
-  tff.framework.set_default_context(of_context)
-  return computation(*arguments)
 
 
 @pytest.fixture(scope="module")
