@@ -302,6 +302,27 @@ def test_what_clients_make_of_shuffled_ones_is_read_in_tffs_order(native):
   np.testing.assert_allclose(read(held), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("where", ["made", "held"])
+def test_what_is_shuffled_without_a_seed_is_drawn_anew(where):
+  shuffle = lambda d: d.shuffle(50)  # noqa: E731
+  make = tff.tensorflow.computation(
+    (lambda d: shuffle(d).batch(3)) if where == "made" else (lambda d: d.batch(3)), _NUMBERS
+  )
+  made = make.type_signature.result
+  both = tff.tensorflow.computation(
+    lambda d: (_fold(d), d.reduce(np.float32(0), lambda a, b: a + tf.reduce_sum(b))), made
+  )
+
+  @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+  def read(held):
+    return tff.federated_map(both, tff.federated_map(make, held))
+
+  numbers = tf.data.Dataset.from_tensor_slices(np.arange(50, dtype=np.float32))
+  held = [numbers if where == "made" else shuffle(numbers)]
+  orders, sums = zip(*(invoke(engine.CohortContext(), read, held)[0] for _ in range(3)))
+  assert sums == (1225.0,) * 3 and len(set(orders)) == 3
+
+
 def test_keras_recurrent_layers_train_at_once(native):
   """Their gradients go through loops whose variables grow."""
 

@@ -310,7 +310,8 @@ class Sequential(Mapper):
     if found is not None:
       effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
       refs = [*found[1].outputs, *effects]
-      needed.update(walks.walk(refs, stop=self._library.is_read))
+      given = {ref.expression for ref in self._reads}
+      needed.update(walks.walk(refs, stop=lambda expression: expression in given))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
       def argument(leaf: Leaf) -> tf.Tensor:
