@@ -54,14 +54,23 @@ def _run(code, at_start=None, log_level=None, **kwargs):
   if at_start is not None:
     prepare += f"import site; site.addsitedir({str(at_start)!r})\n"
   command = [sys.executable, "-c", prepare + code]
-  return subprocess.run(
-    command, env=environment, capture_output=True, text=True, timeout=_SECONDS, **kwargs
-  )
-
-
-def _workers():
-  command = ["pgrep", "-f", "worker_binary --port"]
-  return set(subprocess.run(command, capture_output=True, text=True).stdout.split())
+  with subprocess.Popen(
+    command,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,  # By which its workers are known among those of other tests.
+    **kwargs,
+  ) as process:
+    try:
+      out, err = process.communicate(timeout=_SECONDS)
+    finally:
+      process.kill()
+  result = subprocess.CompletedProcess(command, process.returncode, out, err)
+  left = ["pgrep", "--session", str(process.pid), "-f", "worker_binary --port"]
+  result.workers = subprocess.run(left, capture_output=True, text=True).stdout.split()
+  return result
 
 
 def test_where_nothing_prepares_it_tff_cannot_be_imported_first():
@@ -73,7 +82,6 @@ def test_where_nothing_prepares_it_tff_cannot_be_imported_first():
 
 @pytest.mark.parametrize("first", ["tensorflow", "tff_superquantile", "tensorflow_federated"])
 def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_start):
-  before = _workers()
   # Jobs of a shell that has no terminal ignore Ctrl-C, and so would TFF's worker.
   ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
@@ -81,17 +89,16 @@ def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_star
   finally:
     signal.signal(signal.SIGINT, ignored)
   assert (result.returncode, result.stdout, result.stderr) == (0, "6\n", "")
-  assert _workers() <= before
+  assert result.workers == []
 
 
 @pytest.mark.parametrize(
   "code", ["import tasks", f"{_NATIVE}\nimport tensorflow_federated as tff\n{_SUM}"]
 )
 def test_our_packages_prepare_it_themselves(code):
-  before = _workers()
   result = _run(code)
   assert (result.returncode, result.stderr) == (0, "")
-  assert _workers() <= before
+  assert result.workers == []
 
 
 def test_tensorflow_s_log_is_there_for_who_asks_for_it(at_start):

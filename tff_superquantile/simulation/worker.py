@@ -32,6 +32,7 @@ OPEN_PORT = (
 )
 
 workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+_channels: "weakref.WeakSet[grpc.Channel]" = weakref.WeakSet()
 # The sockets of workers in a network of their own, by the address that TFF would connect to.
 _sockets: dict[str, str] = {}
 
@@ -87,7 +88,9 @@ def address(target: str) -> str:
 
 def connect(target: str, options: Any = None) -> grpc.Channel:
   """Opens a channel to a worker; takes what `grpc.insecure_channel` takes."""
-  return grpc.insecure_channel(address(target), options)
+  channel = grpc.insecure_channel(address(target), options)
+  _channels.add(channel)
+  return channel
 
 
 def install() -> None:
@@ -105,6 +108,10 @@ def close() -> None:
 
   Until then there are the modules that a context needs for its end.
   """
+  # A channel that is open tells that its worker is gone, by a thread that Python 3.12 cannot start
+  # now.
+  for channel in _channels:
+    channel.close()
   # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
   # never if something like a traceback still holds it.
   for process in workers:

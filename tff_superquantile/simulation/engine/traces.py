@@ -65,8 +65,8 @@ class CohortFunction:
     key: reading.Key | None = None
     reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
-    if self._makes_data_sets and any(one.is_fixed and one.is_shuffled for one in sources):
-      raise values.UnsupportedError("data sets of others that are shuffled with a seed")
+    if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):
+      raise values.UnsupportedError("data sets that clients make of others in changing orders")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
     if not all(source.is_fixed for source in sources) or (
       self._looks_again and any(source.is_shuffled for source in sources)
