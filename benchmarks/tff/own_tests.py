@@ -1,6 +1,6 @@
 """Runs TFF's own tests in TFF's context and in this process, and compares what becomes of each.
 
-    python benchmarks/tff_tests.py --checkout=federated [--only=learning/algorithms] [--csv=FILE]
+    python benchmarks/tff/own_tests.py --checkout=federated [--only=learning/algorithms] [--csv=F]
 
 `--checkout` is a checkout of TFF at the tag v0.87.0. Only the context is replaced: each file is run
 as it is, twice, in a process of its own. The exit code is 1 if a test that passes in TFF's context
@@ -20,10 +20,10 @@ from xml.etree import ElementTree
 from absl import flags
 import tqdm
 
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
-from benchmarks import tff_test_file  # noqa: E402
+from benchmarks.tff import one_file  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.simulation import dependent_process  # noqa: E402
 
@@ -52,7 +52,7 @@ def _run(context: str, checkout: pathlib.Path, file: pathlib.Path) -> Outcomes:
   with tempfile.TemporaryDirectory() as folder:
     xml = pathlib.Path(folder, "results.xml")
     process = dependent_process.DependentProcess(
-      [sys.executable, "-m", "benchmarks.tff_test_file", context, *map(str, (checkout, file, xml))],
+      [sys.executable, "-m", "benchmarks.tff.one_file", context, *map(str, (checkout, file, xml))],
       cwd=folder,
       env={**os.environ, "PYTHONPATH": str(_ROOT), "TEST_TMPDIR": folder},
       stdout=subprocess.DEVNULL,
@@ -78,9 +78,7 @@ def main() -> None:
     raise ValueError(f"Found no file of tests with {' or '.join(_ONLY.value)} in its path.")
   rows = []
   for file in tqdm.tqdm(files, unit="file", mininterval=5):
-    theirs, ours = (
-      _run(context, checkout, file) for context in (tff_test_file.THEIRS, tff_test_file.OURS)
-    )
+    theirs, ours = (_run(context, checkout, file) for context in (one_file.THEIRS, one_file.OURS))
     name = str(file.relative_to(checkout / "tensorflow_federated" / "python"))
     for test in sorted({*theirs, *ours}) or [""]:
       rows.append((name, test, theirs.get(test, MISSING), ours.get(test, MISSING)))

@@ -1,6 +1,6 @@
-"""Runs one file of TFF's tests in TFF's context, or in this project's: see `tff_tests`.
+"""Runs one file of TFF's tests in TFF's context, or in this project's: see `own_tests`.
 
-python -m benchmarks.tff_test_file CONTEXT CHECKOUT FILE XML
+python -m benchmarks.tff.one_file CONTEXT CHECKOUT FILE XML
 """
 
 from collections.abc import Sequence

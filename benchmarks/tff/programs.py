@@ -1,6 +1,6 @@
 """Times TFF's own algorithms, unchanged, in TFF's runtime and in this process.
 
-    python benchmarks/tff_programs.py [--clients=50] [--rounds=7] [--rows=fed_avg,fed_eval]
+    python benchmarks/tff/programs.py [--clients=50] [--rounds=7] [--rows=fed_avg,fed_eval]
 
 Both contexts take turns in one process, in an order that alternates, on the same states and the
 same clients. After each pair of rounds the results are compared, and both go on from TFF's state. A
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from absl import flags
 import numpy as np
 
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -72,11 +72,8 @@ def _words() -> list[tf.data.Dataset]:
 
 def _texts() -> list[tf.data.Dataset]:
   rng = np.random.default_rng(0)
-  clients = []
-  for _ in range(_CLIENTS.value):
-    x = rng.integers(0, _LETTERS, (20, _LENGTH)).astype(np.int32)
-    clients.append(tf.data.Dataset.from_tensor_slices((x, np.roll(x, -1, 1))).batch(10))
-  return clients
+  texts = rng.integers(0, _LETTERS, (_CLIENTS.value, 20, _LENGTH)).astype(np.int32)
+  return [tf.data.Dataset.from_tensor_slices((x, np.roll(x, -1, 1))).batch(10) for x in texts]
 
 
 def _keras(layers: Sequence[tf.keras.layers.Layer], spec: Any) -> tff.learning.models.VariableModel:
@@ -123,17 +120,10 @@ def _sgd() -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_sgdm(0.1)
 
 
-def _fed_eval() -> Program:
-  return _learning(tff.learning.algorithms.build_fed_eval(_model), _examples())
-
-
 def _secure() -> Program:
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-    _model,
-    _sgd(),
-    model_aggregator=tff.aggregators.SecureSumFactory(upper_bound_threshold=10.0),
-  )
-  return _learning(process, _examples())
+  aggregator = tff.aggregators.SecureSumFactory(upper_bound_threshold=10.0)
+  build = tff.learning.algorithms.build_unweighted_fed_avg
+  return _learning(build(_model, _sgd(), model_aggregator=aggregator), _examples())
 
 
 def _composed() -> Program:
@@ -193,7 +183,7 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
   "mime_lite": lambda: _learning(
     tff.learning.algorithms.build_weighted_mime_lite(_model, _sgd()), _examples()
   ),
-  "fed_eval": _fed_eval,
+  "fed_eval": lambda: _learning(tff.learning.algorithms.build_fed_eval(_model), _examples()),
   "secure fed_avg": _secure,
   "composed fed_avg": _composed,
   "LSTM fed_avg": lambda: _learning(
