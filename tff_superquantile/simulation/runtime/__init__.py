@@ -1,6 +1,5 @@
 """TFF's runtime, in this process: what its worker does, client by client, for every TFF program."""
 
-from tff_superquantile.simulation.runtime.contexts import create_async_context
 from tff_superquantile.simulation.runtime.contexts import create_sync_context
 
-__all__ = ("create_async_context", "create_sync_context")
+__all__ = ("create_sync_context",)

@@ -1,7 +1,4 @@
-"""TFF's own execution contexts, with a service of this process in the place of its worker."""
-
-from collections.abc import Callable
-from typing import Any
+"""TFF's own execution context, with a service of this process in the place of its worker."""
 
 import tensorflow_federated as tff
 
@@ -14,23 +11,6 @@ def _compile(comp: tff.framework.ConcreteComputation) -> tff.framework.ConcreteC
   block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
   return tff.framework.ConcreteComputation.from_building_block(
     tff.framework.to_call_dominant(block)
-  )
-
-
-def _create(context: Callable[..., Any], parallel: int, default_num_clients: int) -> Any:
-  own = service.Service(parallel)
-
-  def executor(cardinalities: tff.framework.CardinalitiesType) -> tff.framework.RemoteExecutor:
-    cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-    found = tff.framework.RemoteExecutor(own)
-    found.set_cardinalities(cardinalities)
-    return found
-
-  return context(
-    tff.framework.ResourceManagingExecutorFactory(executor),
-    _compile,
-    transform_args=tff.tensorflow.transform_args,
-    transform_result=tff.tensorflow.transform_result,
   )
 
 
@@ -48,11 +28,17 @@ def create_sync_context(
   Returns:
     The context.
   """
-  return _create(tff.framework.SyncExecutionContext, parallel, default_num_clients)
+  own = service.Service(parallel)
 
+  def executor(cardinalities: tff.framework.CardinalitiesType) -> tff.framework.RemoteExecutor:
+    cardinalities.setdefault(tff.CLIENTS, default_num_clients)
+    found = tff.framework.RemoteExecutor(own)
+    found.set_cardinalities(cardinalities)
+    return found
 
-def create_async_context(
-  parallel: int, default_num_clients: int = 0
-) -> tff.framework.AsyncExecutionContext:
-  """Creates the same, whose computations return coroutines; see `create_sync_context`."""
-  return _create(tff.framework.AsyncExecutionContext, parallel, default_num_clients)
+  return tff.framework.SyncExecutionContext(
+    tff.framework.ResourceManagingExecutorFactory(executor),
+    _compile,
+    transform_args=tff.tensorflow.transform_args,
+    transform_result=tff.tensorflow.transform_result,
+  )
