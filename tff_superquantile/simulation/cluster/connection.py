@@ -117,6 +117,8 @@ def connect(address: str) -> None:
   host, _, port = address.rpartition(":")
   try:
     if is_local:
+      # Ray's workers are nicer than any other process (by 15): a busy machine would starve them.
+      os.environ.setdefault("RAY_worker_niceness", "0")
       options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
       options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}
     if host:  # Ray itself would try for minutes.
