@@ -13,9 +13,8 @@ FAMILY = "family"
 FAMILY_THETAS = (1.0, 0.5, 0.25)
 BEST_STOCK = "tff_client_ids"
 _ENGINES = {
-  "auto": "",
+  "in_process": "",
   "native": ", TFF's runtime",
-  "in_process": ", in process",
   "ray": ", Ray's workers, one thread each",
 }
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
@@ -96,7 +95,7 @@ def find(name: str, theta: float) -> Entry:
 
   Args:
     name: One of `DEFAULT` or `PEERS`, or one of this project's methods with the engine that
-      computes it: `superquantile@native`. Without one it is "auto".
+      computes it: `superquantile@native`. Without one it is "in_process".
     theta: Tail fraction of superquantile aggregation.
 
   Returns:
@@ -109,13 +108,13 @@ def find(name: str, theta: float) -> Entry:
     if entry.name == name:
       return entry
   method, _, engine = name.partition("@")
-  if method not in METHODS or (engine or "auto") not in _ENGINES:
+  if method not in METHODS or (engine or "in_process") not in _ENGINES:
     known = [*(entry.name for entry in _OTHERS), *METHODS]
     known += [f"{one}@{engine}" for one in METHODS for engine in _ENGINES]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
-  options = {"method": method, "engine": engine or "auto", "theta": theta}
-  title = METHODS[method][0] + _ENGINES[engine or "auto"]
+  options = {"method": method, "engine": engine or "in_process", "theta": theta}
+  title = METHODS[method][0] + _ENGINES[engine or "in_process"]
   return Entry(name, title, "ours", options, work=FED_AVG if method == FAMILY else method)
 
 

@@ -61,7 +61,7 @@ _CONTENDERS = flags.DEFINE_list(
   "contenders",
   [],
   f"Only these, of {', '.join(lineup.DEFAULT + lineup.PEERS)}; this project's own also with"
-  " @native or @in_process for what computes them.",
+  " @native (TFF's runtime) or @ray for what computes them.",
 )
 _PEERS = flags.DEFINE_bool("peers", False, f"Adds {' and '.join(lineup.PEERS)}.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "EMNIST in TFF's or LEAF's format.")

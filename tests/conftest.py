@@ -38,7 +38,7 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure():
-  # What TFF's own context has started ends when that is collected.
+  # TFF's runtime, which some tests compare with, ends when its context is collected.
   if "tensorflow_federated" in sys.modules:
     from tff_superquantile.simulation import worker
 
@@ -84,7 +84,7 @@ def shared_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def simulation_context():
-  """TFF's C++ runtime as the default context, one worker for the whole session."""
+  """This process as the default context."""
   from tff_superquantile.simulation import context  # Not before a test needs TensorFlow.
 
   context.set_simulation_context()

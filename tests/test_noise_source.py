@@ -6,6 +6,7 @@ A seed of 32 bits can be found by trying them all, and the noise be subtracted.
 import ast
 import pathlib
 
+import calls
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -221,14 +222,15 @@ def _fresh_seeds(num_clients):
 
 
 @pytest.mark.usefixtures("simulation_context")
-@pytest.mark.parametrize("runtime", ["native", "in_process"])
+@pytest.mark.parametrize("runtime", ["tffs", "in_process"])
 def test_in_a_round_every_client_has_a_fresh_seed(runtime):
   old = tff.framework.get_context_stack().current
   draw = _fresh_seeds(40)
   indices = [np.int32(i) for i in range(40)]
   try:
-    if runtime == "in_process":
-      tff.framework.set_default_context(engine.CohortContext())
+    tff.framework.set_default_context(
+      engine.CohortContext() if runtime == "in_process" else calls.tffs_runtime()
+    )
     seeds = np.concatenate([draw(indices) for _ in range(3)])
   finally:
     tff.framework.set_default_context(old)

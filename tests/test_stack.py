@@ -25,9 +25,6 @@ def total(values):
   return tff.federated_sum(values)
 print(total([1, 2, 3]))
 """
-_NATIVE = (
-  "from tff_superquantile import simulation\nsimulation.set_simulation_context(engine='native')"
-)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +90,13 @@ def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_star
 
 
 @pytest.mark.parametrize(
-  "code", ["import tasks", f"{_NATIVE}\nimport tensorflow_federated as tff\n{_SUM}"]
+  "code",
+  [
+    "import tasks",
+    f"import tff_superquantile\nimport tensorflow_federated as tff\n{_SUM}",
+    f"import tff_superquantile as tsq\nimport tensorflow_federated as tff\n"
+    f"tsq.set_simulation_context()\n{_SUM}",
+  ],
 )
 def test_our_packages_prepare_it_themselves(code):
   result = _run(code)

@@ -32,6 +32,22 @@ def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, An
   return run_config.RunConfig(**values)
 
 
+def set_context(engine: str, block_size: int | None = None) -> None:
+  """Sets what computes: as in `context.set_simulation_context`, or "native", TFF's runtime."""
+  import tensorflow_federated as tff
+
+  from tff_superquantile.simulation import context
+
+  if engine == "native":
+    tff.framework.set_default_context(
+      tff.backends.test.create_sync_test_cpp_execution_context(
+        max_concurrent_computation_calls=context.num_cores()
+      )
+    )
+  else:
+    context.set_simulation_context(engine=engine, block_size=block_size)
+
+
 class _Ours(contender.Contender):
   """One of the methods."""
 
@@ -42,10 +58,8 @@ class _Ours(contender.Contender):
     from tff_superquantile.experiments.run import private
     from tff_superquantile.experiments.run import run_config
     from tff_superquantile.simulation import client_files
-    from tff_superquantile.simulation import context
 
-    # As runs of so many clients do it.
-    context.set_simulation_context(engine=options["engine"], block_size=run_config.BLOCK_SIZE)
+    set_context(options["engine"], run_config.BLOCK_SIZE)  # As runs of so many clients do it.
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])

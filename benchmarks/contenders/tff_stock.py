@@ -49,10 +49,9 @@ class _ClientIds(_Stock):
 
     import tasks
     from tff_superquantile.simulation import client_files
-    from tff_superquantile.simulation import context
 
     super().__init__(workload)
-    context.set_simulation_context(engine="native")
+    ours.set_context("native")
     settings = workload.settings
     self._files = client_files.open_client_files(settings["client_files"])
     self._files = self._files.subset(settings["client_ids"])
@@ -98,12 +97,11 @@ class _Tutorial(_Stock):
     import tensorflow_federated as tff
     from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
-    from tff_superquantile.simulation import context
     from tff_superquantile.simulation import dependent_process
 
     super().__init__(workload)
     if in_process:
-      context.set_simulation_context(engine="in_process")
+      ours.set_context("in_process")
     else:
       # TFF's worker would outlive this process; in all else it is TFF's own context.
       executor_factory.subprocess = types.SimpleNamespace(Popen=dependent_process.DependentProcess)

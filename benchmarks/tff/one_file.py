@@ -45,7 +45,7 @@ def _use_our_contexts() -> None:
     return tsq.simulation.create_async_simulation_context(default_num_clients=default_num_clients)
 
   def set_sync(default_num_clients: int = 0, **_: Any) -> None:
-    tsq.set_simulation_context(engine="in_process", default_num_clients=default_num_clients)
+    tsq.set_simulation_context(default_num_clients=default_num_clients)
 
   def create_sync(default_num_clients: int = 0, **_: Any) -> Any:
     before = tff.framework.get_context_stack().current

@@ -8,6 +8,7 @@ moved the sum by 1.00013, of 1000 by 1.011, and of 10 000 by 2.4.
 import contextlib
 import math
 
+import calls
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +16,6 @@ import tensorflow_federated as tff
 
 from tff_superquantile import secure_sums
 from tff_superquantile.algorithms.private import private_sum
-from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.threshold import Client
 
@@ -62,8 +62,8 @@ def _sum(setting):
 def _runtime(name):
   old = tff.framework.get_context_stack().current
   try:
-    if name == "native":
-      context.set_simulation_context(engine="native")
+    if name == "tffs":
+      tff.framework.set_default_context(calls.tffs_runtime())
     else:
       size = None if name == "whole" else int(name.removeprefix("blocks of "))
       tff.framework.set_default_context(engine.CohortContext(block_size=size))
@@ -126,14 +126,14 @@ def test_no_client_moves_a_sum_by_more_than_the_clip_norm(setting, cohort, m):
   _assert_within(_moved(setting, "whole", cohort(m)), setting, m)
 
 
-@pytest.mark.parametrize("runtime,m", [("native", 1000), ("blocks of 256", 10_000)])
+@pytest.mark.parametrize("runtime,m", [("tffs", 1000), ("blocks of 256", 10_000)])
 def test_nor_in_blocks_or_in_tffs_runtime(runtime, m):
   _assert_within(_moved("update", runtime, _lifted(m)), "update", m)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", _SETTINGS)
-@pytest.mark.parametrize("runtime", ["whole", "native", "blocks of 256"])
+@pytest.mark.parametrize("runtime", ["whole", "tffs", "blocks of 256"])
 def test_nor_of_ten_thousand(setting, runtime):
   for cohort in (_lifted, _irregular):
     _assert_within(_moved(setting, runtime, cohort(10_000)), setting, 10_000)
@@ -145,10 +145,10 @@ def test_a_release_is_the_same_bits_in_any_order_blocks_and_runtime(setting):
   shares = np.random.default_rng(1).uniform(size=300).astype(np.float32)
   order = np.random.default_rng(2).permutation(300)
   found = []
-  for runtime in ("whole", "blocks of 7", "blocks of 40", "native"):
+  for runtime in ("whole", "blocks of 7", "blocks of 40", "tffs"):
     with _runtime(runtime):
       initialize, compute = _sum(setting)
-      for o in (np.arange(300), order)[: 1 if runtime == "native" else 2]:
+      for o in (np.arange(300), order)[: 1 if runtime == "tffs" else 2]:
         state, result = compute(initialize(), _clients(vectors[o], shares[o]))
         found.append([np.asarray(t) for t in tf.nest.flatten((state, result))])
   for other in found[1:]:

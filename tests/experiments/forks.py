@@ -116,6 +116,10 @@ def _watch(request, answers):
   os._exit(0)
 
 
+def _refuse_worker(worker, args, **kwargs):
+  raise AssertionError("a command of this project started TFF's worker")
+
+
 def _serve(path):
   """Forks until its parent ends; returns in each command, with its arguments."""
   gc.disable()  # The collector would go over what is imported again and again.
@@ -124,7 +128,9 @@ def _serve(path):
 
   from tff_superquantile.experiments.run import runner  # noqa: F401
   from tff_superquantile.simulation import training_loop  # noqa: F401
+  from tff_superquantile.simulation import worker
 
+  worker.Worker.__init__ = _refuse_worker
   gc.freeze()
   tqdm.tqdm.monitor_interval = 0  # No thread of it.
   parent = os.getppid()

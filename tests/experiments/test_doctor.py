@@ -30,7 +30,6 @@ from tff_superquantile.doctor import trials
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import limits
-from tff_superquantile.simulation import private_network
 
 _LOCK = r"""# gamma==4.0
 alpha==2.0 \
@@ -117,15 +116,6 @@ def test_c_library(root, monkeypatch):
   _assert_finding(machine.check_c_library(), "note", "no version")
   _write(root, "lib/ld-musl-x86_64.so.1", "")
   _assert_finding(machine.check_c_library(), "FAIL", "musl", "glibc 2.31", "Debian")
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_network(monkeypatch, allowed):
-  monkeypatch.setattr(private_network, "is_allowed", lambda: allowed)
-  if allowed:
-    _assert_finding(machine.check_network(), "ok", "nobody else reaches it")
-  else:
-    _assert_finding(machine.check_network(), "note", "no network namespace", "docs/security.md")
 
 
 def test_processor(root):
@@ -342,7 +332,7 @@ def _answer(**fields):
 
 def test_trial_that_answers():
   trials = _trials(_answer(status="ok", found="it"))
-  _assert_finding(trials.run("engine", 30, "mend it", kind="native"), "ok", "it")
+  _assert_finding(trials.run("data_dir", 30, "mend it", data_dir="there"), "ok", "it")
   assert trials.close() == []
   failed = _trials(_answer(status="FAIL", found="Found it."))
   _assert_finding(failed.run("engine", 30, "mend it"), "FAIL", "mend it")
@@ -372,7 +362,7 @@ def test_trial_that_hangs_is_ended_and_what_it_leaves_is_named(monkeypatch):
   _assert_finding(trials.run("engine", 0.7, "mend it"), "FAIL", "no answer in 0.7 s", "mend it")
   assert time.monotonic() - start < 10
 
-  # What it started was not bound to it, as TFF's worker is.
+  # What it started was not bound to it.
   ((pid, _),) = trials._seen
   monkeypatch.setattr(runtime, "_SECONDS_TO_END", 0.2)
   try:
@@ -388,12 +378,12 @@ def _try(trial, **arguments):
 
 def test_whatever_a_trial_raises_is_a_finding():
   finding = _try("engine", kind="none")
-  assert finding.status == "FAIL" and finding.found.startswith("Found ValueError: Found engine")
+  assert finding.status == "FAIL" and finding.found.startswith("Found TypeError: engine() got")
 
 
 @pytest.mark.usefixtures("simulation_context")
 def test_wrong_sums_are_found(monkeypatch):
-  monkeypatch.setattr(context, "set_simulation_context", lambda engine: None)
+  monkeypatch.setattr(context, "set_simulation_context", lambda: None)
   assert _try("secure_sum").status == "ok"
 
   right = threshold.build_tree_quantile
@@ -406,7 +396,7 @@ def test_wrong_sums_are_found(monkeypatch):
   assert finding.status == "FAIL" and "(99, 150)" in finding.found
 
   monkeypatch.setattr(tff, "federated_sum", tff.federated_max)
-  finding = _try("engine", kind="in_process")
+  finding = _try("engine")
   assert finding.status == "FAIL" and "sum of 198" in finding.found
 
 
@@ -623,7 +613,7 @@ def test_a_real_run_finds_only_what_is_wrong(real_run):
   findings = {finding["name"]: finding for finding in json.loads(result.out)["findings"]}
   wrong = {name: f for name, f in findings.items() if f["status"] in ("FAIL", "skip")}
   assert set(wrong) == {"word vectors"}, wrong
-  for name in ("TensorFlow", "TFF's worker", "engine", "secure sum", "EMNIST", "processes"):
+  for name in ("TensorFlow", "engine", "secure sum", "EMNIST", "processes"):
     assert findings[name]["status"] == "ok"
   assert findings["Sent140"]["status"] == "note"
   assert started.left_behind() == []

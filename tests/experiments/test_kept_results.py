@@ -103,9 +103,14 @@ def test_training_gives_the_same_results(method, tmp_path, cache_dir):
   _assert_same_run(folder, _KEPT / "synthetic" / method / "seed_0")
 
 
-def test_a_run_goes_on_for_more_rounds(tmp_path, cache_dir):
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_a_run_goes_on_for_more_rounds(tmp_path, cache_dir, engine):
   method = "superquantile_theta_0.25"
   shutil.copytree(_KEPT / "synthetic" / method, tmp_path / "synthetic" / method)
+  flags = tmp_path / "synthetic" / method / "seed_0" / "flags.txt"
+  text = flags.read_text()
+  assert "--engine=auto\n" in text
+  flags.write_text(text.replace("--engine=auto\n", f"--engine={engine}\n"))
   folder = _train(method, tmp_path, cache_dir, num_rounds=20)
   _assert_same_run(folder, _KEPT / "after_20_rounds")
 

@@ -128,9 +128,8 @@ def test_flags_and_names_say_the_optimizer(adam):
   assert plain == "superquantile_theta_0.5"  # As before there were others.
 
 
-@pytest.mark.parametrize("values", [dict(engine="native"), dict(block_size=3)])
-def test_engines_agree_on_the_servers_state(train, adam, values):
-  other = train(f"adam_{list(values)[0]}", **_ADAM, **values)
+def test_blocks_agree_on_the_servers_state(train, adam):
+  other = train("adam_in_blocks", **_ADAM, block_size=3)
   np.testing.assert_allclose(_vector(other), _vector(adam), rtol=1e-4, atol=1e-5)
 
 

@@ -1,6 +1,15 @@
-"""Computations at clients, and calls of them in one context or another."""
+"""Computations at clients, and calls of them in one context or another, TFF's own among them."""
 
 import tensorflow_federated as tff
+
+from tff_superquantile.simulation import context
+
+
+def tffs_runtime(default_num_clients=0):
+  """TFF's own runtime, in a process of its own, with simulated secure sums."""
+  return tff.backends.test.create_sync_test_cpp_execution_context(
+    default_num_clients=default_num_clients, max_concurrent_computation_calls=context.num_cores()
+  )
 
 
 def at_clients(component):

@@ -1,15 +1,14 @@
 """What the tests of contexts share."""
 
+import calls
 import pytest
 import tensorflow_federated as tff
-
-from tff_superquantile.simulation import context
 
 
 @pytest.fixture(scope="module")
 def native():
   """TFF's own runtime, in a process of its own, which ends with `worker.close`."""
-  return context._native_context(context.num_cores())
+  return calls.tffs_runtime()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The runtime: computes securely (simulated), and ends with its process, however that ends."""
+"""Contexts compute securely (simulated), and TFF's own ends with its process, however that ends."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def total(values):
   return tff.federated_sum(tff.federated_map(double, values))
 
 def start():
-  context.set_simulation_context(engine="native")
+  tff.backends.native.set_sync_local_cpp_execution_context()
   assert total([1, 2, 3]) == 12
 
 def workers():
@@ -205,6 +205,14 @@ def test_clients_compute_in_the_order_given():
 def test_number_of_concurrent_calls_is_checked(number):
   with pytest.raises(ValueError, match=f"Found max_concurrent_computation_calls = {number}"):
     context.set_simulation_context(number)
+
+
+@pytest.mark.parametrize("name", ["auto", "native"])
+def test_other_engines_are_refused_with_what_sets_tffs_own(name):
+  with pytest.raises(
+    ValueError, match=f"Found engine = '{name}'.*in_process, ray.*TFF's own.*set_"
+  ):
+    context.set_simulation_context(engine=name)
 
 
 def test_cores_are_those_that_may_be_used():

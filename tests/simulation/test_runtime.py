@@ -3,16 +3,21 @@
 import asyncio
 import threading
 
+import calls
 from calls import at_clients
 from calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2
 
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import runtime
+from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.runtime import evaluation
+from tff_superquantile.simulation.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _NUMBERS = tff.SequenceType(np.float32)
@@ -180,13 +185,24 @@ def _everybody():
 
 def test_there_may_be_clients_by_default():
   count = _everybody()
-  for engine_name in ("in_process", "native"):
-    for number in (0, 3):
-      context.set_simulation_context(engine=engine_name, default_num_clients=number)
-      assert count() == number
+  for number in (0, 3):
+    context.set_simulation_context(default_num_clients=number)
+    assert count() == number
+    assert invoke(calls.tffs_runtime(number), count) == number
   assert invoke(runtime.create_sync_context(2, default_num_clients=4), count) == 4
   with pytest.raises(ValueError, match="Found default_num_clients = -1; expected at least 0"):
     context.set_simulation_context(default_num_clients=-1)
+
+
+def test_what_is_not_known_is_refused_with_what_sets_tffs_own():
+  evaluator = evaluation.Evaluator(1, None, {})
+  with pytest.raises(values.UnsupportedError, match="Found the intrinsic own.*TFF's own runtime"):
+    evaluator.intrinsic(tff.framework.Intrinsic("own", tff.FunctionType(None, np.int32)))
+  other = computation_pb2.Computation(
+    type=tff.types.serialize_type(tff.FunctionType(None, np.int32)), xla={}
+  )
+  with pytest.raises(values.UnsupportedError, match="not TensorFlow.*TFF's own runtime is set by"):
+    sessions.Component(tff.framework.CompiledComputation(other))
 
 
 def test_tffs_programs_run():

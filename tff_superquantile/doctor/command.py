@@ -4,7 +4,7 @@
         [--ray_address=ADDRESS] [--json]
 
 Python, platform, C library, processor, memory and disk; every package against requirements.lock;
-that TensorFlow and TFF import, that TFF's worker and the engine compute, that a secure sum is
+that TensorFlow and TFF import, that the engine computes, that a secure sum is
 right, that no process is left behind; which data sets are there; and with an address the workers of
 that cluster. A check that needs a failed one is skipped. Runs with nothing installed but Python, so
 with argparse and not absl.
@@ -99,15 +99,13 @@ def all_checks(options: argparse.Namespace, trials: runtime.Trials) -> list[Chec
     Check("results", folder(options.output_dir, "--output_dir=DIR")),
     Check("cache", folder(options.cache_dir, "--cache_dir=DIR")),
     Check("temporary", folder(tempfile.gettempdir(), "TMPDIR=DIR in the environment")),
-    Check("network", machine.check_network, ("Python", "platform")),
     Check("packages", packages.check_packages, right_machine),
     Check("versions", packages.check_versions, ("packages",)),
     Check("own packages", packages.check_own_packages),
     Check("TensorFlow", trial("tensorflow", _SECONDS_TO_IMPORT), ("packages", "processor")),
     Check("TFF", trial("federated", _SECONDS_TO_IMPORT), ("TensorFlow",)),
-    Check("TFF's worker", trial("engine", kind="native"), ("TFF",)),
-    Check("engine", trial("engine", kind="in_process"), ("TFF",)),
-    Check("secure sum", trial("secure_sum"), ("TFF's worker", "own packages")),
+    Check("engine", trial("engine"), ("TFF",)),
+    Check("secure sum", trial("secure_sum"), ("engine", "own packages")),
   ]
   if options.ray_address:
     where = dict(address=options.ray_address, cache_dir=options.cache_dir)

@@ -22,7 +22,7 @@ PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 MIN_GLIBC = (2, 31)
 
 _GB = 10**9
-# A run holds as much with cohorts of 100, TFF's worker included: docs/performance.md.
+# A run holds as much with cohorts of 100: docs/performance.md.
 _RUN_BYTES = _GB
 # A run leaves less than a MB, but the clients' files of the largest task take 0.6 GB.
 _LEAST_DISK_BYTES = _GB // 10
@@ -51,21 +51,6 @@ def check_platform() -> report.Finding:
   return report.fail(
     f"Found {found}; expected Linux x86_64, for which TensorFlow Federated 0.87 has a wheel.",
     "Use such a machine or a container (on Windows, WSL 2).",
-  )
-
-
-def check_network() -> report.Finding:
-  """Checks whether TFF's worker is out of reach of others."""
-  # Not at the top: versions of Python that it is not for never get here.
-  from tff_superquantile.simulation import private_network
-
-  if private_network.is_allowed():
-    return report.ok("TFF's worker gets one of its own, where nobody else reaches it")
-  return report.note(
-    "Found that the kernel allows no network namespace: whoever reaches this machine's ports can"
-    " use TFF's worker while it runs, to read and write files as you.",
-    "Close the machine's ports to others, allow user namespaces (sysctl"
-    " kernel.unprivileged_userns_clone=1), or keep away from what starts it: docs/security.md.",
   )
 
 

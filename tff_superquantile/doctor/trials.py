@@ -52,15 +52,8 @@ def federated() -> report.Finding:
   return report.ok(f"{tff.__version__} imports, in {time.monotonic() - start:.1f} s")
 
 
-def engine(kind: str) -> report.Finding:
-  """Carries out a federated computation.
-
-  Args:
-    kind: As in `context.set_simulation_context`.
-
-  Returns:
-    The finding.
-  """
+def engine() -> report.Finding:
+  """Carries out a federated computation."""
   start = time.monotonic()
   import numpy as np
   import tensorflow as tf
@@ -76,7 +69,7 @@ def engine(kind: str) -> report.Finding:
   def total_of_doubles(values: tff.Value) -> tff.Value:
     return tff.federated_sum(tff.federated_map(double, values))
 
-  context.set_simulation_context(engine=kind)
+  context.set_simulation_context()
   values = list(range(_NUM_CLIENTS))
   total = int(total_of_doubles(values))
   if total != 2 * sum(values):
@@ -94,7 +87,7 @@ def secure_sum() -> report.Finding:
   from tff_superquantile import threshold
   from tff_superquantile.simulation import context
 
-  context.set_simulation_context(engine="native")
+  context.set_simulation_context()
   modulus = 2 * _NUM_CLIENTS
   modular = tff.aggregators.SecureModularSumFactory(modulus).create(tff.TensorType(np.int32))
 

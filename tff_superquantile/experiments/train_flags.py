@@ -34,7 +34,7 @@ def _define() -> None:
     if word is not None:
       flags.DEFINE(_NumberOrWord(word), field.name, default, description)
     elif choices:
-      flags.DEFINE_enum(field.name, default, choices, description)
+      flags.DEFINE_enum(field.name, default, [*choices, *field.metadata["synonyms"]], description)
     elif kind is str:
       flags.DEFINE_string(field.name, default, description)
     else:

@@ -13,8 +13,9 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation import engine as cohort_engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import runtime
+from tff_superquantile.simulation.engine import values
 
-ENGINES = ("auto", "in_process", "native", "ray")
+ENGINES = ("in_process", "ray")
 
 
 def num_cores() -> int:
@@ -32,12 +33,6 @@ def limit_threads() -> None:
     with contextlib.suppress(RuntimeError):  # It has begun.
       tf.config.threading.set_intra_op_parallelism_threads(limits.num_cores())
       tf.config.threading.set_inter_op_parallelism_threads(limits.num_cores())
-
-
-def _native_context(concurrency: int, default_num_clients: int = 0) -> tff.framework.SyncContext:
-  return tff.backends.test.create_sync_test_cpp_execution_context(
-    default_num_clients=default_num_clients, max_concurrent_computation_calls=concurrency
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +119,7 @@ def _check_numbers(
 
 def set_simulation_context(
   max_concurrent_computation_calls: int | None = None,
-  engine: str = "auto",
+  engine: str = "in_process",
   block_size: int | None = None,
   cluster: Cluster = Cluster(),
   default_num_clients: int = 0,
@@ -134,16 +129,15 @@ def set_simulation_context(
   Args:
     max_concurrent_computation_calls: How many clients compute at once; None for the number of
       cores.
-    engine: "auto" or "in_process": this process computes the whole cohort at once, and what cannot
-      be computed so client by client, as TFF's runtime would, with a warning that says for what;
-      "ray", the blocks of a cohort on the workers of a cluster; or "native", TFF's own runtime, in
-      a process of its own.
+    engine: "in_process": this process computes the whole cohort at once, and what cannot be
+      computed so client by client, as TFF's runtime would, with a warning that says for what; or
+      "ray": the blocks of a cohort on the workers of a cluster.
     block_size: The largest number of clients whose updates are in memory at once, in this process:
       larger cohorts are computed in blocks, which are then added up. That changes the last bits of
       the results. None for whole cohorts.
     cluster: The cluster of "ray".
     default_num_clients: The number of clients where no argument of a computation tells it, in this
-      process and in TFF's runtime.
+      process.
 
   Raises:
     ValueError: If a number is out of range, the engine is unknown, or Ray is not installed.
@@ -157,12 +151,12 @@ def set_simulation_context(
     threads_per_worker=cluster.threads_per_worker,
   )
   if engine not in ENGINES:
-    raise ValueError(f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}.")
+    raise ValueError(
+      f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}. {values.TFFS_OWN}"
+    )
   limit_threads()
   concurrency = max_concurrent_computation_calls or num_cores()
-  if engine == "native":
-    context = _native_context(concurrency, default_num_clients)
-  elif engine == "ray":
+  if engine == "ray":
     # An earlier one lets its workers go, and with them the cores that the new ones need.
     tff.framework.set_default_context(cohort_engine.CohortContext(None, concurrency))
     context = _ray_context(cluster, concurrency)

@@ -40,15 +40,11 @@ def command(config: run_config.RunConfig) -> list[str]:
 
 def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
   """Carries out a run in a fork; returns the exit code."""
-  from tff_superquantile.simulation import worker
-
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
-  code = cli.run_parsed(lambda: train.train(config))
-  worker.close()
-  return code
+  return cli.run_parsed(lambda: train.train(config))
 
 
 class _ActiveRun:

@@ -110,9 +110,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
 def _resolve_engine(config: run_config.RunConfig) -> run_config.RunConfig:
   """Fills in what only one engine has, and refuses it for the others."""
   own = {
-    "auto": ("block_size",),
     "in_process": ("block_size",),
-    "native": (),
     "ray": ("num_blocks", "threads_per_worker"),
   }[config.engine]
   for name in ("block_size", "num_blocks", "threads_per_worker"):

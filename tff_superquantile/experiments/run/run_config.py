@@ -52,6 +52,7 @@ def _flag(
   description: str,
   *,
   choices: tuple[str, ...] = (),
+  synonyms: Mapping[str, str] | None = None,
   least: float | None = None,
   word: str | None = None,
 ) -> Any:
@@ -61,10 +62,13 @@ def _flag(
     default: Its default.
     description: Its help.
     choices: Its values, if these are not all of its type.
+    synonyms: Values of earlier versions, and which of the choices each one is now.
     least: The least value of a number.
     word: A word that may stand in a number's place.
   """
-  metadata = {"help": description, "choices": choices, "least": least, "word": word}
+  metadata = dict(
+    help=description, choices=choices, synonyms=synonyms or {}, least=least, word=word
+  )
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -432,11 +436,12 @@ class RunConfig(_ParametersOfMethods):
     least=1,
   )
   engine: str = _flag(
-    "auto",
-    "Runtime of a round: this process (auto, in_process), with the whole cohort at once wherever"
-    " that can be; TFF's C++ runtime (native), or the workers of a cluster (ray,"
+    "in_process",
+    "Runtime of a round: this process, with the whole cohort at once wherever that can be"
+    " (in_process; earlier versions also wrote auto or native), or the workers of a cluster (ray,"
     " docs/how_to/cluster.md).",
-    choices=("auto", "in_process", "native", "ray"),
+    choices=("in_process", "ray"),
+    synonyms={"auto": "in_process", "native": "in_process"},
   )
   block_size: int = _flag(
     None,
@@ -515,6 +520,9 @@ class RunConfig(_ParametersOfMethods):
           f" {kind.__name__}{f', {word}' if word else ''}{' or None' if may_be_none else ''}."
         )
       choices, least = field.metadata["choices"], field.metadata["least"]
+      if value in field.metadata["synonyms"]:
+        value = field.metadata["synonyms"][value]
+        object.__setattr__(self, field.name, value)
       if choices and value not in choices:
         raise ValueError(f"Found {field.name} = {value!r}; expected one of {', '.join(choices)}.")
       if least is not None and not value >= least:  # This refuses NaN, too.
@@ -606,6 +614,9 @@ def differences(
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   found, wanted = {**_BEFORE_THERE_WAS_A_FLAG, **found}, {**_BEFORE_THERE_WAS_A_FLAG, **wanted}
+  for field in dataclasses.fields(RunConfig):
+    if found.get(field.name) in field.metadata["synonyms"]:
+      found[field.name] = field.metadata["synonyms"][found[field.name]]
   incidental = set(INCIDENTAL)
   if config.is_private or schedules.SCHEDULES[config.learning_rate_schedule].needs_num_rounds:
     incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.

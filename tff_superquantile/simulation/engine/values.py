@@ -14,6 +14,9 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine.graphs import data_sets
 
+# Ends the sentences about what this process cannot compute.
+TFFS_OWN = "TFF's own runtime is set by tff.backends.native.set_sync_local_cpp_execution_context()."
+
 
 class UnsupportedError(Exception):
   """Signals that the engine cannot do something that TFF's own runtime may do."""

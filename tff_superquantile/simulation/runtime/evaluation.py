@@ -84,7 +84,9 @@ class Evaluator(language.Interpreter):
   def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:
     function = _INTRINSICS.get(block.uri)
     if function is None:
-      raise values.UnsupportedError(f"the intrinsic {block.uri}")
+      raise values.UnsupportedError(
+        f"Found the intrinsic {block.uri}, which this process does not compute. {values.TFFS_OWN}"
+      )
     return lambda argument, _: function(self, argument, block.type_signature.result)
 
   def at_clients(self, function: language.Function, value: Any) -> Federated:

@@ -39,7 +39,9 @@ class Component:
       UnsupportedError: If it is not TensorFlow.
     """
     if block.proto.WhichOneof("computation") != "tensorflow":
-      raise values.UnsupportedError("a component that is not TensorFlow")
+      raise values.UnsupportedError(
+        f"Found a component that is not TensorFlow; this process has no other. {values.TFFS_OWN}"
+      )
     proto = block.proto.tensorflow
     self._type = block.type_signature
     parameter = self._type.parameter
