@@ -40,8 +40,8 @@ def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
   notebooks.assert_alike(executed, committed)
 
 
-def test_there_are_six():
-  assert len(_NOTEBOOKS) == 6
+def test_there_are_seven():
+  assert len(_NOTEBOOKS) == 7
 
 
 @pytest.mark.parametrize(
