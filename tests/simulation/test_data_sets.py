@@ -325,7 +325,19 @@ def _by_several_components(held):
   return tuple(tff.federated_map(part, held) for part in parts)
 
 
+@tff.tensorflow.computation(_NUMBERS)
+def _repeated(data_set):
+  """Epochs that the component makes, in two looks."""
+
+  def weigh(total, value):
+    return 1.1 * total + value
+
+  first = data_set.repeat(3).reduce(np.float32(0), weigh)
+  return first, data_set.repeat(2).reduce(0 * first, weigh)
+
+
 READERS = {
+  "epochs of the component": at_clients(_repeated),
   "reductions": at_clients(_reductions),
   "a reduction and a loop": at_clients(_by_two_ways),
   "an iterator": at_clients(_by_an_iterator),
@@ -339,6 +351,13 @@ SHUFFLED = {
   "shuffled, twice": lambda one: one.shuffle(9, seed=4).shuffle(5, seed=2),
   "shuffled, kept": lambda one: one.shuffle(20, seed=4).cache(),
   "shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2),
+  "shuffled epochs, all taken": lambda one: one.shuffle(20, seed=4).take(-1).repeat(2),
+  "shuffled epochs, mapped": lambda one: one.shuffle(20, seed=4).map(lambda x: x).repeat(2),
+  "epochs, shuffled": lambda one: one.repeat(2).shuffle(20, seed=4),
+  "epochs of batches": lambda one: one.shuffle(20, seed=4).batch(1).repeat(2).unbatch(),
+  "shuffled epochs of each": lambda one: tf.data.Dataset.range(2).flat_map(
+    lambda _: one.shuffle(9, seed=4).repeat(2)
+  ),
 }
 
 

@@ -2,11 +2,14 @@
 
 import collections
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent import futures
+import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
@@ -136,20 +139,26 @@ class Reader:
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """The values of each client, in the order of `refs`."""
-    for first in range(0, len(clients), _CLIENTS_A_CALL):
-      columns = zip(*clients[first : first + _CLIENTS_A_CALL])
-      names = [
-        [one.serialized() for one in column] if dtype == tf.variant else column
-        for column, dtype in zip(columns, self._dtypes)
-      ]
-      flat, shapes = self._read_all(*names)
-      of_refs = []
-      for one_flat, all_shapes in zip(flat, shapes):
-        ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
-        parts = np.split(one_flat.numpy(), ends[:-1])
-        # Copies, so that one client can be forgotten and the others kept.
-        of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
-      yield from map(list, zip(*of_refs))
+    num_threads = limits.num_cores()
+    size = min(_CLIENTS_A_CALL, max(1, math.ceil(len(clients) / num_threads)))
+    parts = [clients[first : first + size] for first in range(0, len(clients), size)]
+    with futures.ThreadPoolExecutor(num_threads, thread_name_prefix="reads") as pool:
+      for values_of_part in pool.map(self._read_part, parts):
+        yield from values_of_part
+
+  def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
+    names = [
+      [one.serialized() for one in column] if dtype == tf.variant else column
+      for column, dtype in zip(zip(*clients), self._dtypes)
+    ]
+    flat, shapes = self._read_all(*names)
+    of_refs = []
+    for one_flat, all_shapes in zip(flat, shapes):
+      ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
+      parts = np.split(one_flat.numpy(), ends[:-1])
+      # Copies, so that one client can be forgotten and the others kept.
+      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
+    return list(map(list, zip(*of_refs)))
 
 
 def _key(

@@ -25,6 +25,10 @@ _CONSTANT = frozenset(
 )
 # What `DatasetToGraphV2` does about functions that draw numbers, or call Python.
 _IGNORE_STATE, _FAIL_ON_STATE = 1, 2
+# Rewriting a data set before it is read takes longer than to read most. TensorFlow's own rewriting
+# changes no element but where it fuses a shuffle with the repeat that follows.
+_AS_IT_IS = tf.data.Options()
+_AS_IT_IS.experimental_optimization.apply_default_optimizations = False
 # A resource that nobody has. A data set that looks for its own in vain makes a new one.
 _NOBODYS = "of no data set"
 
@@ -52,9 +56,10 @@ class Source:
     assert data_set is not None
     return data_set
 
-  def _graph_def(self, policy: int) -> tf.compat.v1.GraphDef:
+  def _graph_def(self, policy: int, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
+    data_set = self.data_set.with_options(_AS_IT_IS) if as_it_is else self.data_set
     serialized = tf.raw_ops.DatasetToGraphV2(
-      input_dataset=tf.data.experimental.to_variant(self.data_set), external_state_policy=policy
+      input_dataset=tf.data.experimental.to_variant(data_set), external_state_policy=policy
     )
     return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
@@ -86,7 +91,9 @@ class Source:
 
     The orders in which it was read so far, and the elements that it keeps, are not a part of it.
     """
-    graph_def = self._graph_def(_IGNORE_STATE)
+    graph_def = self._graph_def(_IGNORE_STATE, as_it_is=True)
+    if _may_repeat_a_shuffle(graph_def):
+      graph_def = self._graph_def(_IGNORE_STATE)
     nodes = _nodes(graph_def)
     for node in nodes.values():
       if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
@@ -103,6 +110,27 @@ def _nodes(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
 def _maker(name: str) -> str:
   """Returns the name of the node that makes an input."""
   return name.lstrip("^").partition(":")[0]
+
+
+def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
+
+  A batch between the two keeps them apart.
+  """
+  inner = (node.op for function in graph_def.library.function for node in function.node_def)
+  if any("Shuffle" in op or "Repeat" in op for op in inner):
+    return True
+  nodes = _nodes(graph_def)
+  inputs = {_maker(name) for node in nodes.values() for name in node.input}
+  # What repeats, or is handed over.
+  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
+  while below:
+    for node in (nodes[_maker(name)] for name in below.pop().input):
+      if "Shuffle" in node.op:
+        return True
+      if "Batch" not in node.op:
+        below.append(node)
+  return False
 
 
 def begin(tensor: tf.Tensor) -> tf.Tensor:
