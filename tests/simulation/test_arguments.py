@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import cohort_context
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 
@@ -101,7 +101,7 @@ class _Counting:
     return self._other.invoke(computation, argument)
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError, values.UnsupportedError])
+@pytest.mark.parametrize("error", [TypeError, ValueError, errors.UnsupportedError])
 def test_what_went_to_tffs_runtime_stays_there(native, monkeypatch, error):
   """Whatever kept it from being computed here, it is not tried again."""
   tried = []

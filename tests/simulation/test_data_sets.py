@@ -16,7 +16,7 @@ from tff_superquantile import algorithms
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import reading
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 _NUMBERS = tff.SequenceType(np.float32)
 
@@ -592,5 +592,5 @@ def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
   levels = [level for level, _ in said]
   assert levels == [cohort_context.logging.WARNING, cohort_context.logging.INFO]
   assert "cannot be: a component with HashTableV2" in said[0][1]
-  with pytest.raises(values.UnsupportedError, match="a component with HashTableV2"):
+  with pytest.raises(errors.UnsupportedError, match="a component with HashTableV2"):
     invoke(engine.CohortContext(), at_clients(_look_up), [1])

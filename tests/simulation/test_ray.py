@@ -31,7 +31,7 @@ from tff_superquantile.simulation import context as context_lib
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.client_files import files as files_lib
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors as engine_errors
 
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.51,<2.53'")
@@ -442,7 +442,7 @@ def test_what_cannot_be_distributed_is_refused(on_ray):
     return values
 
   tff.framework.set_default_context(on_ray)
-  with pytest.raises(values.UnsupportedError, match="cannot be distributed.*in_process"):
+  with pytest.raises(engine_errors.UnsupportedError, match="cannot be distributed.*in_process"):
     same([1.0, 2.0])
 
 

@@ -15,7 +15,7 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import runtime
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.runtime import evaluation
 from tff_superquantile.simulation.runtime import sessions
 
@@ -196,12 +196,12 @@ def test_there_may_be_clients_by_default():
 
 def test_what_is_not_known_is_refused_with_what_sets_tffs_own():
   evaluator = evaluation.Evaluator(1, None, {})
-  with pytest.raises(values.UnsupportedError, match="Found the intrinsic own.*TFF's own runtime"):
+  with pytest.raises(errors.UnsupportedError, match="Found the intrinsic own.*TFF's own runtime"):
     evaluator.intrinsic(tff.framework.Intrinsic("own", tff.FunctionType(None, np.int32)))
   other = computation_pb2.Computation(
     type=tff.types.serialize_type(tff.FunctionType(None, np.int32)), xla={}
   )
-  with pytest.raises(values.UnsupportedError, match="not TensorFlow.*TFF's own runtime is set by"):
+  with pytest.raises(errors.UnsupportedError, match="not TensorFlow.*TFF's own runtime is set by"):
     sessions.Component(tff.framework.CompiledComputation(other))
 
 

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation import engine as cohort_engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import runtime
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 ENGINES = ("in_process", "ray")
 
@@ -152,7 +152,7 @@ def set_simulation_context(
   )
   if engine not in ENGINES:
     raise ValueError(
-      f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}. {values.TFFS_OWN}"
+      f"Found engine = {engine!r}; expected one of {', '.join(ENGINES)}. {errors.TFFS_OWN}"
     )
   limit_threads()
   concurrency = max_concurrent_computation_calls or num_cores()

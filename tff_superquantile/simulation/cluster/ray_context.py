@@ -17,7 +17,7 @@ from tff_superquantile.simulation.cluster import worker
 from tff_superquantile.simulation.engine import cohort_context
 from tff_superquantile.simulation.engine import program as program_lib
 from tff_superquantile.simulation.engine import stages
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors as engine_errors
 
 _SECONDS_TO_FETCH = 10.0  # From a machine whose worker does not answer.
 
@@ -178,12 +178,12 @@ class RayContext(cohort_context.CohortContext):
     if num_clients == 0:
       return program.to_python(program.whole(arrays))
     if any(leaf.stacked and leaf.is_data_set for leaf in program.parameters):
-      raise values.UnsupportedError(
+      raise engine_errors.UnsupportedError(
         "Found clients that hold data sets, which are in this process alone; give them client files"
         " (docs/how_to/fast_rounds.md), or compute by engine = in_process."
       )
     if isinstance(program.stages, str):
-      raise values.UnsupportedError(
+      raise engine_errors.UnsupportedError(
         f"Found a computation over {num_clients} clients that cannot be distributed:"
         f" {program.stages}; compute it by engine = in_process."
       )

@@ -12,9 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
-from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 
 Leaf = values.Leaf
 
@@ -142,7 +143,7 @@ def _total_and_count(clients: Clients, arguments: Sequence[Any]) -> Any:
 def _modulo(arguments: Sequence[Any], total: Any) -> Any:
   def modulo(leaf: Leaf, modulus: Leaf) -> Leaf:
     if leaf.tensor.dtype != modulus.tensor.dtype:
-      raise values.UnsupportedError("a modulus of another type than the sum's")
+      raise errors.UnsupportedError("a modulus of another type than the sum's")
     return Leaf(tf.math.floormod(leaf.tensor, modulus.tensor), False)
 
   return map_leaves(modulo, total, _like(arguments[1], total))
@@ -178,7 +179,7 @@ def _appends(clients: Clients, accumulate: Any, zero: Any, value: Any) -> bool:
     with clients.symbolic() as symbolic:
       rows, row = symbolic.symbol("accumulator"), symbolic.symbol("value")
       result = accumulate(_pair(rows, row), False)
-  except values.UnsupportedError:
+  except errors.UnsupportedError:
     return False
   return isinstance(result, values.Leaf) and expressions.is_append(
     result.tensor, rows.tensor, row.tensor

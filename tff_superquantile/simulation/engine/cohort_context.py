@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation.engine import program as program_lib
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import stages
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 
 class CohortContext(tff.framework.SyncContext):
@@ -72,14 +72,14 @@ class CohortContext(tff.framework.SyncContext):
       return self._fallback(comp, arg)
     try:
       arrays = program.arrays(arg)
-    except (TypeError, ValueError, values.UnsupportedError) as error:
+    except (TypeError, ValueError, errors.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
       self._log(comp, error)
       return self._fallback(comp, arg)  # Whose errors people know; the next argument may do.
     try:
       return self._compute(comp, program, arrays)
-    except (tf.errors.OpError, TypeError, ValueError, values.UnsupportedError) as error:
+    except (tf.errors.OpError, TypeError, ValueError, errors.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
       self._log(comp, error)

@@ -7,9 +7,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import emission
-from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
 
@@ -49,7 +50,7 @@ class Component:
     """
     proto = block.proto
     if proto.WhichOneof("computation") != "tensorflow":
-      raise values.UnsupportedError("a component that is not TensorFlow")
+      raise errors.UnsupportedError("a component that is not TensorFlow")
     self.type_signature = block.type_signature
     self._graph_def = tf.compat.v1.GraphDef()
     proto.tensorflow.graph_def.Unpack(self._graph_def)
@@ -59,7 +60,7 @@ class Component:
     ops = {node.op for node in nodes_of(self._graph_def)}
     shared = sorted(ops & _SHARED_STATE)
     if shared:
-      raise values.UnsupportedError(f"a component with {', '.join(shared)}")
+      raise errors.UnsupportedError(f"a component with {', '.join(shared)}")
     self._initialize_op = proto.tensorflow.initialize_op
     self._has_session_token = any(
       f"{node.name}:0" == self._session_token for node in self._graph_def.node

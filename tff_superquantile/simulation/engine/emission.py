@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_superquantile.simulation.engine import expressions
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import folding
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.engine.graphs import walks
@@ -129,7 +129,7 @@ class Emitter:
 
   def _emit(self, expression: expressions.Expression) -> None:
     if expression.node is None:
-      raise values.UnsupportedError("a value that is not there")
+      raise errors.UnsupportedError("a value that is not there")
     inputs = [self._value(ref) for ref in expression.inputs]
     if expression.op in ("If", "StatelessIf"):
       results = self._condition(expression, inputs)

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation.engine import aggregations
 from tff_superquantile.simulation.engine import language
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 Leaf = values.Leaf
 
@@ -43,7 +44,7 @@ class Interpreter(language.Interpreter):
     if name in _INTRINSICS:
       return lambda argument, at_clients: _INTRINSICS[name](argument)
     if name not in aggregations.AGGREGATIONS:
-      raise values.UnsupportedError(f"the intrinsic {name}")
+      raise errors.UnsupportedError(f"the intrinsic {name}")
     aggregation = aggregations.AGGREGATIONS[name]
 
     def aggregate(argument: Any, at_clients: bool) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 # What a function of the language is here: from (argument or None, whether at clients) to a value.
 Function = Callable[[Any, bool], Any]
@@ -74,7 +74,7 @@ class Interpreter(abc.ABC):
       return self.intrinsic(block)
     if isinstance(block, tff.framework.Literal):
       return self.literal(block)
-    raise values.UnsupportedError(f"a {type(block).__name__}")
+    raise errors.UnsupportedError(f"a {type(block).__name__}")
 
   def _closure(self, block: tff.framework.Lambda, scope: Mapping[str, Any]) -> Function:
     def function(argument: Any, at_clients: bool) -> Any:

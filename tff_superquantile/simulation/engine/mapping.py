@@ -10,9 +10,10 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import emission
-from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.engine.graphs import walks
 
@@ -98,7 +99,7 @@ class Library:
       inputs[refs[-1]] = Input(refs[-1], leaf, parameter)
     try:
       return list(inputs.values()), component.body(refs, self.pool)
-    except values.UnsupportedError as error:
+    except errors.UnsupportedError as error:
       if any(leaf.made is not None for leaf in leaves):
         raise
       logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
@@ -157,7 +158,7 @@ class Mapper(abc.ABC):
     if any(t.is_data_set for t in component.result_types):
       return self._made(component, leaves)
     if any(not tf.TensorShape(t.shape).is_fully_defined() for t in component.result_types):
-      raise values.UnsupportedError("client values of unknown shape between computations")
+      raise errors.UnsupportedError("client values of unknown shape between computations")
     return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
 
   def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
@@ -168,18 +169,18 @@ class Mapper(abc.ABC):
     """
     found = self._library.body(component, leaves)
     if found is None or not all(t.is_data_set for t in component.result_types):
-      raise values.UnsupportedError("data sets that clients make beside other values")
+      raise errors.UnsupportedError("data sets that clients make beside other values")
     inputs, body = found
     roots = {one.root.expression for one in inputs}
     made = [expression for expression in walks.walk(body.outputs) if expression not in roots]
     if any(expression.node is None for expression in made):
-      raise values.UnsupportedError("a data set that hands on a state")
+      raise errors.UnsupportedError("a data set that hands on a state")
     drawn = [e.op for e in made if ops.is_stateful(e.op) and not ops.is_variant(e.op)]
     if drawn or body.effects:
-      raise values.UnsupportedError(f"data sets that depend on {drawn or 'effects'}")
+      raise errors.UnsupportedError(f"data sets that depend on {drawn or 'effects'}")
     # TFF's runtime serializes them in between, and then some give the same order each time.
     if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
-      raise values.UnsupportedError("a data set that clients keep, or shuffle with a seed")
+      raise errors.UnsupportedError("a data set that clients keep, or shuffle with a seed")
     return [Leaf(None, True, made=Made(ref, tuple(inputs))) for ref in body.outputs]
 
   @abc.abstractmethod
@@ -238,16 +239,16 @@ class Symbolic(Mapper):
 
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     if not all(isinstance(leaf.tensor, expressions.Ref) for leaf in leaves):
-      raise values.UnsupportedError("a value that is no expression")
+      raise errors.UnsupportedError("a value that is no expression")
     body = component.body([leaf.tensor for leaf in leaves], self._library.pool)
     if body.effects:
-      raise values.UnsupportedError("a component with effects")
+      raise errors.UnsupportedError("a component with effects")
     return [Leaf(ref, False) for ref in body.outputs]
 
   def _map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
-    raise values.UnsupportedError("a map within an expression")
+    raise errors.UnsupportedError("a map within an expression")
 
   def symbol(self, name: str) -> Leaf:
     """Returns a leaf for a given value."""

@@ -15,6 +15,7 @@ from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import stages as stages_lib
 from tff_superquantile.simulation.engine import traces
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 
 class Program:
@@ -62,7 +63,7 @@ class Program:
     self._results = values.leaf_types(result_type)
     self._to_python = values.build_to_python(result_type)
     if any(leaf.is_data_set for leaf in self._results):
-      raise values.UnsupportedError("a data set as a result")
+      raise errors.UnsupportedError("a data set as a result")
     self._returns_clients_values = tff.types.contains(
       result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
     )

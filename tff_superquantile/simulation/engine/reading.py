@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.engine import emission
-from tff_superquantile.simulation.engine import expressions
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import walks
 
 # Compiling takes about a second, which smaller cohorts do not give back.

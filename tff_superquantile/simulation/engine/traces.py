@@ -10,6 +10,7 @@ from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
+from tff_superquantile.simulation.engine.graphs import errors
 
 
 class CohortFunction:
@@ -66,7 +67,7 @@ class CohortFunction:
     reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
     if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):
-      raise values.UnsupportedError("data sets that clients make of others in changing orders")
+      raise errors.UnsupportedError("data sets that clients make of others in changing orders")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
     if not all(source.is_fixed for source in sources) or (
       self._looks_again and any(source.is_shuffled for source in sources)

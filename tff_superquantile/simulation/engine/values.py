@@ -13,13 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine.graphs import data_sets
-
-# Ends the sentences about what this process cannot compute.
-TFFS_OWN = "TFF's own runtime is set by tff.backends.native.set_sync_local_cpp_execution_context()."
-
-
-class UnsupportedError(Exception):
-  """Signals that the engine cannot do something that TFF's own runtime may do."""
+from tff_superquantile.simulation.engine.graphs import errors
 
 
 class Leaf(NamedTuple):
@@ -92,7 +86,7 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
     return [LeafType(type_spec.dtype, type_spec.shape, stacked)]
   if isinstance(type_spec, tff.SequenceType):
     return [LeafType(tf.variant, (), stacked)]
-  raise UnsupportedError(f"values of type {type_spec}")
+  raise errors.UnsupportedError(f"values of type {type_spec}")
 
 
 def _elements(struct: Any) -> list[tuple[str | None, Any]]:
@@ -270,7 +264,7 @@ class Converter:
     stacked = []
     for arrays in zip(*map(member.arrays, value)):
       if any(array.shape != arrays[0].shape for array in arrays):
-        raise UnsupportedError(f"tensors of several shapes, of type {self._type}")
+        raise errors.UnsupportedError(f"tensors of several shapes, of type {self._type}")
       stacked.append(np.stack(arrays))
     return stacked
 
@@ -302,7 +296,7 @@ def _split_clients(type_spec: tff.Type, value: Any) -> Any:
       return value
     leaves = list(flatten(value))
     if not leaves:
-      raise UnsupportedError("a result at the clients without tensors")
+      raise errors.UnsupportedError("a result at the clients without tensors")
     return [
       pack(type_spec.member, iter([leaf[i] for leaf in leaves])) for i in range(len(leaves[0]))
     ]

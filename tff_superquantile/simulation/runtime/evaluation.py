@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import language
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.runtime import sequences
 from tff_superquantile.simulation.runtime import sessions
 
@@ -84,8 +84,8 @@ class Evaluator(language.Interpreter):
   def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:
     function = _INTRINSICS.get(block.uri)
     if function is None:
-      raise values.UnsupportedError(
-        f"Found the intrinsic {block.uri}, which this process does not compute. {values.TFFS_OWN}"
+      raise errors.UnsupportedError(
+        f"Found the intrinsic {block.uri}, which this process does not compute. {errors.TFFS_OWN}"
       )
     return lambda argument, _: function(self, argument, block.type_signature.result)
 

@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
+from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.runtime import sequences
 from tff_superquantile.simulation.runtime import sessions
 
@@ -33,11 +34,11 @@ class Function:
     parameter = block.type_signature.parameter
     parameters = [] if parameter is None else values.leaf_types(parameter)
     if not any(leaf.is_data_set for leaf in parameters):
-      raise values.UnsupportedError("a component without data sets")
+      raise errors.UnsupportedError("a component without data sets")
     self._type = block.type_signature.result
     results = values.leaf_types(self._type)
     if any(leaf.is_data_set for leaf in results):
-      raise values.UnsupportedError("a component that makes data sets")
+      raise errors.UnsupportedError("a component that makes data sets")
     compute = components.Component(block).taken_apart()
 
     def function(*arguments: tf.Tensor) -> list[tf.Tensor]:

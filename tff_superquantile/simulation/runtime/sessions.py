@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.runtime import sequences
 
@@ -39,8 +40,8 @@ class Component:
       UnsupportedError: If it is not TensorFlow.
     """
     if block.proto.WhichOneof("computation") != "tensorflow":
-      raise values.UnsupportedError(
-        f"Found a component that is not TensorFlow; this process has no other. {values.TFFS_OWN}"
+      raise errors.UnsupportedError(
+        f"Found a component that is not TensorFlow; this process has no other. {errors.TFFS_OWN}"
       )
     proto = block.proto.tensorflow
     self._type = block.type_signature

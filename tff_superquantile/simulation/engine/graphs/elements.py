@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 # What does not fit into one batch fails. TensorFlow keeps room for all of a batch beforehand.
 _MAX_ELEMENTS = 1 << 20
@@ -53,7 +53,7 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
     UnsupportedError: If elements have other parts than tensors of known rank.
   """
   if not specs or any(spec.shape.rank is None or spec.dtype == tf.variant for spec in specs):
-    raise values.UnsupportedError(f"a loop over a data set of elements {specs}")
+    raise errors.UnsupportedError(f"a loop over a data set of elements {specs}")
 
   def read(variant: tf.Tensor) -> list[tf.Tensor]:
     data_set = tf.data.experimental.from_variant(variant, specs)

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tff_superquantile.simulation.engine import expressions
-from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import elements
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import ops
 from tff_superquantile.simulation.engine.graphs import variables
 from tff_superquantile.simulation.engine.graphs import walks
@@ -142,10 +142,10 @@ class _Evaluator:
     if node.op in variables.OPS:
       return state.apply(node, inputs, self._pool)
     if any(state.is_handle(ref) or ref in state.scans for ref in inputs):
-      raise values.UnsupportedError(f"an op {node.op} on a variable")
+      raise errors.UnsupportedError(f"an op {node.op} on a variable")
     functions = ops.functions_of(node, library)
     if functions and "Dataset" not in node.op:
-      raise values.UnsupportedError(f"an op {node.op}, which calls functions")
+      raise errors.UnsupportedError(f"an op {node.op}, which calls functions")
     expression = self._pool.apply(node, inputs, functions=functions)
     if node.op in ops.READS:
       state.note_look()
@@ -226,7 +226,7 @@ class _Evaluator:
     def step(own: Sequence[Ref]) -> tuple[Sequence[Ref], Sequence[Ref], Sequence[Expression]]:
       condition = function_body(condition_def, own, library, self._pool, self._state)
       if condition.effects:
-        raise values.UnsupportedError("effects in a loop's condition")
+        raise errors.UnsupportedError("effects in a loop's condition")
       body = function_body(body_def, own, library, self._pool, self._state)
       return condition.outputs, body.outputs, body.effects
 

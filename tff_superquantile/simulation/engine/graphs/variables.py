@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_superquantile.simulation.engine import expressions
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import ops
 
 Ref = expressions.Ref
@@ -113,14 +113,14 @@ class State:
       return (handle,)
     handle, *operands = inputs
     if handle not in self._handles:
-      raise values.UnsupportedError("a variable from outside of the component")
+      raise errors.UnsupportedError("a variable from outside of the component")
     if node.op == "AssignVariableOp":
       self._values[handle] = operands[0]
       return ()
     if node.op == "VarIsInitializedOp":
       return (make(ops.constant(handle in self._values, tf.bool)),)
     if handle not in self._values:
-      raise values.UnsupportedError("a variable without an initial value")
+      raise errors.UnsupportedError("a variable without an initial value")
     held, dtype = self._values[handle], self._handles[handle]
     if node.op in _INCREMENTS:
       self._values[handle] = make(ops.make_node(_INCREMENTS[node.op], T=dtype), held, *operands)

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Iterable, Sequence
 
-from tff_superquantile.simulation.engine import expressions
+from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import ops
 
 Body = expressions.Body

@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import aggregations
 from tff_superquantile.simulation.engine import interpreter
-from tff_superquantile.simulation.engine import values
+from tff_superquantile.simulation.engine.graphs import errors
 
 # Intrinsics at the clients that only hand on what is there. To do them again costs nothing.
 _HANDS_ON = frozenset(
@@ -97,7 +97,7 @@ class Plan:
     self.calls = dict(locals_)
     self.result = body.result if is_block else body
     if len(self.calls) < len(locals_):
-      raise values.UnsupportedError("two values of one name")
+      raise errors.UnsupportedError("two values of one name")
     self._at_clients = {name for name, call in self.calls.items() if _is_at_clients(call)}
     self._aggregations = {
       name: uri
@@ -112,9 +112,9 @@ class Plan:
     for name, uri in self._aggregations.items():
       self._check(uri, self.calls[name].argument)
     if not self._aggregations:
-      raise values.UnsupportedError("a computation that aggregates nothing")
+      raise errors.UnsupportedError("a computation that aggregates nothing")
     if self._names(self.result) & self._at_clients or _is_at_clients(self.result):
-      raise values.UnsupportedError("a result at the clients, cut at its aggregations")
+      raise errors.UnsupportedError("a result at the clients, cut at its aggregations")
     num_stages = max(self._level.values())
     self.stages = self._make_stages(num_stages)
     self.steps = self._make_steps(num_stages)
@@ -124,9 +124,9 @@ class Plan:
     if uri in aggregations.OF_ONE_ARGUMENT:
       return
     if not isinstance(argument, tff.framework.Struct):
-      raise values.UnsupportedError(f"the arguments of {uri} from one value")
+      raise errors.UnsupportedError(f"the arguments of {uri} from one value")
     if uri == "federated_aggregate" and self._names(argument[3]):
-      raise values.UnsupportedError("a merge that depends on other values")
+      raise errors.UnsupportedError("a merge that depends on other values")
 
   def type_of(self, name: str) -> tff.Type:
     """Returns the type of a call's result."""
