@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -22,34 +22,6 @@ Leaf = values.Leaf
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
-
-
-class Input(NamedTuple):
-  """What a component computes from.
-
-  Attributes:
-    root: What stands for it in expressions.
-    leaf: Its value.
-    type: Its type.
-  """
-
-  root: expressions.Ref
-  leaf: Leaf
-  type: values.LeafType
-
-
-class Made(NamedTuple):
-  """A data set that clients make: computed by each component that goes over it, as a part of it.
-
-  So what is read of it is kept, and what makes it is not serialized for each client.
-
-  Attributes:
-    ref: The data set.
-    inputs: What it is made of.
-  """
-
-  ref: expressions.Ref
-  inputs: tuple[Input, ...]
 
 
 class Library:
@@ -76,14 +48,14 @@ class Library:
 
   def body(
     self, component: components.Component, leaves: Sequence[Leaf]
-  ) -> tuple[list[Input], expressions.Body] | None:
+  ) -> tuple[list[values.Input], expressions.Body] | None:
     """Returns a component's inputs and its body, or None if it cannot be taken apart.
 
     Raises:
       UnsupportedError: If it cannot, and goes over data sets that clients make.
     """
     refs: list[expressions.Ref] = []
-    inputs: dict[expressions.Ref, Input] = {}
+    inputs: dict[expressions.Ref, values.Input] = {}
     for leaf, parameter in zip(leaves, component.parameter_types):
       if leaf.made is not None:
         refs.append(leaf.made.ref)
@@ -96,7 +68,7 @@ class Library:
         name = f"argument {self._count}"
       root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
       refs.append(expressions.Ref(root, 0))
-      inputs[refs[-1]] = Input(refs[-1], leaf, parameter)
+      inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
     try:
       return list(inputs.values()), component.body(refs, self.pool)
     except errors.UnsupportedError as error:
@@ -181,7 +153,7 @@ class Mapper(abc.ABC):
     # TFF's runtime serializes them in between, and then some give the same order each time.
     if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
       raise errors.UnsupportedError("a data set that clients keep, or shuffle with a seed")
-    return [Leaf(None, True, made=Made(ref, tuple(inputs))) for ref in body.outputs]
+    return [Leaf(None, True, made=values.Made(ref, tuple(inputs))) for ref in body.outputs]
 
   @abc.abstractmethod
   def _map(

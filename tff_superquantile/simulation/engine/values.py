@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
 
 
 class Leaf(NamedTuple):
@@ -23,13 +24,13 @@ class Leaf(NamedTuple):
     tensor: The tensor.
     stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
-    made: For a data set that clients make of others, which has no tensor: how (`mapping.Made`).
+    made: For a data set that clients make of others, which has no tensor: how.
   """
 
   tensor: tf.Tensor
   stacked: bool
   origin: int | None = None
-  made: Any = None
+  made: "Made | None" = None
 
 
 class LeafType(NamedTuple):
@@ -70,6 +71,34 @@ class LeafType(NamedTuple):
     if self.is_data_set:
       return np.dtype(np.object_)
     return np.dtype(tf.as_dtype(self.dtype).as_numpy_dtype)
+
+
+class Input(NamedTuple):
+  """What a component computes from.
+
+  Attributes:
+    root: What stands for it in expressions.
+    leaf: Its value.
+    type: Its type.
+  """
+
+  root: expressions.Ref
+  leaf: Leaf
+  type: LeafType
+
+
+class Made(NamedTuple):
+  """A data set that clients make: computed by each component that goes over it, as a part of it.
+
+  So what is read of it is kept, and what makes it is not serialized for each client.
+
+  Attributes:
+    ref: The data set.
+    inputs: What it is made of.
+  """
+
+  ref: expressions.Ref
+  inputs: tuple[Input, ...]
 
 
 def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import itertools
-import typing
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import aggregations
+from tff_superquantile.simulation.engine import computation
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
 from tff_superquantile.simulation.engine.stages import received as received_lib
-
-if typing.TYPE_CHECKING:
-  from tff_superquantile.simulation.engine import program as program_lib
 
 Leaf = values.Leaf
 # A value whose leaves have specs in the place of tensors.
@@ -90,7 +87,7 @@ class Stage:
 
   def __init__(
     self,
-    program: "program_lib.Program",
+    program: computation.Computation,
     plan: plan_lib.Plan,
     stage: plan_lib.Stage,
     kept: Mapping[str, Template],
@@ -181,7 +178,7 @@ class Step:
 
   def __init__(
     self,
-    program: "program_lib.Program",
+    program: computation.Computation,
     plan: plan_lib.Plan,
     step: plan_lib.Step,
     totals: Mapping[str, Template],

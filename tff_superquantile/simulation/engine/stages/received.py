@@ -1,18 +1,15 @@
 """Finds out what a stage reads of the server's values: whoever computes it is sent nothing else."""
 
-import typing
 from typing import Any
 
+from tff_superquantile.simulation.engine import computation
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
 
-if typing.TYPE_CHECKING:
-  from tff_superquantile.simulation.engine import program as program_lib
-
 
 def leaves(
-  program: "program_lib.Program", plan: plan_lib.Plan, stage: plan_lib.Stage
+  program: computation.Computation, plan: plan_lib.Plan, stage: plan_lib.Stage
 ) -> dict[str, list[int]]:
   """Returns the leaves at the server that a stage reads, by the names of the values.
 

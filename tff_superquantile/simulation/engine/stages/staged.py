@@ -5,18 +5,15 @@ is added up, and in which order, depends on the number of blocks alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import typing
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile.simulation.engine import computation
 from tff_superquantile.simulation.engine.stages import blocks as blocks_lib
 from tff_superquantile.simulation.engine.stages import functions
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
-
-if typing.TYPE_CHECKING:
-  from tff_superquantile.simulation.engine import program as program_lib
 
 
 class Blocks(Protocol):
@@ -34,7 +31,7 @@ class Blocks(Protocol):
 class Stages:
   """A computation in stages."""
 
-  def __init__(self, program: "program_lib.Program"):
+  def __init__(self, program: computation.Computation):
     """Cuts a computation.
 
     Args:
