@@ -1,14 +1,20 @@
-"""The sizes of folders and modules, as the page on the architecture promises them."""
+"""Sizes of folders and modules, and who imports whom, as the page on the architecture promises."""
 
+import ast
 import collections
+import graphlib
 import pathlib
 import re
+
+import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FOLDERS = ("benchmarks", "privacy", "tasks", "tff_superquantile")
 _MODULES = [path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglob("*.py"))]
 _MOST_MODULES = 12
 _MOST_LINES = 250
+_ENGINE = "tff_superquantile.simulation.engine"
+_EXPERIMENTS = "tff_superquantile.experiments"
 
 
 def test_no_folder_has_more_than_twelve_modules():
@@ -26,3 +32,48 @@ def test_modules_are_short_but_where_the_page_says_why():
     if len(path.read_text(encoding="utf-8").splitlines()) > _MOST_LINES
   }
   assert long == named
+
+
+def _name(path):
+  return ".".join(path.relative_to(_ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(path, names):
+  """The modules that a module names in its imports, also in functions and for type checkers."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Import):
+      found.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"Found a relative import in {path}."
+      full = (f"{node.module}.{alias.name}" for alias in node.names)
+      found.update(name if name in names else node.module for name in full)
+  return found & names
+
+
+def _arrows():
+  names = {_name(path) for path in _MODULES}
+  return {_name(path): _imported(path, names) for path in _MODULES}
+
+
+def test_no_imports_below_the_experiments_go_round_in_a_circle():
+  arrows = {name: to for name, to in _arrows().items() if not _is_in(name, _EXPERIMENTS)}
+  assert f"{_ENGINE}.computation" in arrows[f"{_ENGINE}.stages.staged"]
+  assert sum(map(len, arrows.values())) > 300
+  tuple(graphlib.TopologicalSorter(arrows).static_order())  # Raises a CycleError that names it.
+
+
+@pytest.mark.parametrize("part", [_ENGINE, f"{_ENGINE}.graphs"])
+def test_parts_of_the_simulation_know_nothing_of_what_is_around_them(part):
+  around = part.rpartition(".")[0]
+  upwards = [
+    (name, to)
+    for name, all_of_it in _arrows().items()
+    for to in all_of_it
+    if _is_in(name, part) and _is_in(to, around) and not _is_in(to, part)
+  ]
+  assert upwards == []
+
+
+def _is_in(name, package):
+  return f"{name}.".startswith(f"{package}.")
