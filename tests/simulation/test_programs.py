@@ -123,6 +123,32 @@ def takes_one_in_a_loop(data_set, total, count):
 
 
 @_program
+def takes_in_turn(data_set, total, count):
+  iterator = iter(data_set)
+  first, second, third = next(iterator), next(iterator), next(iterator)
+  total.assign(third + 10 * first)
+  return second, total.read_value() - 100 * first, third
+
+
+@_program
+def each_branch_has_its_own(data_set, total, count):
+  for value in data_set:
+    if value > 5:
+      total.assign(total * 1.1 + value + tf.cast(count, tf.float32))
+    else:
+      count.assign(2 * count - tf.cast(total, tf.int32) % 7)
+  return total.read_value(), count.read_value()
+
+
+@_program
+def goes_on_after_a_loop(data_set, total, count):
+  for value in data_set:
+    total.assign(total + value)
+  total.assign(total * 2 + 1)
+  return total.read_value()
+
+
+@_program
 def draws_with_a_seed(data_set, total, count):
   return data_set.reduce(0.0, lambda a, b: a * 1.1 + b * tf.random.stateless_uniform([], [1, 2]))
 

@@ -14,10 +14,9 @@ from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
 
-# Ops whose state would be shared by all clients, where TFF gives each a session of its own.
-_SHARED_STATE = frozenset(
-  ("Variable", "VariableV2", "HashTableV2", "MutableHashTableV2", "StackV2")
-)
+# Of the ops that make what keeps a state, those that make it anew in each run, and variables, which
+# are values here. All clients would share what others make, where TFF gives each its own session.
+_OWN_STATE = ("Anonymous", "Dummy", "TensorArray", "VarHandleOp")
 
 
 def nodes_of(graph_def: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
@@ -58,7 +57,8 @@ class Component:
     self._results = tensor_names(proto.tensorflow.result)
     self._session_token = proto.tensorflow.session_token_tensor_name
     ops = {node.op for node in nodes_of(self._graph_def)}
-    shared = sorted(ops & _SHARED_STATE)
+    makers = (op for op in ops if op_types.makes_resource(op))
+    shared = sorted(op for op in makers if not op.startswith(_OWN_STATE))
     if shared:
       raise errors.UnsupportedError(f"a component with {', '.join(shared)}")
     self._initialize_op = proto.tensorflow.initialize_op

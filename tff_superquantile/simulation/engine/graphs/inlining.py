@@ -327,11 +327,17 @@ def graph_body(
     UnsupportedError: If the graph has an op that cannot be taken apart.
   """
   graph, state = _Graph.of(graph_def, arguments), variables.State()
+  effects: tuple[Expression, ...] = ()
   if initialize_op:
     # What it draws for a variable that gets another value before it is read, nobody needs.
-    _Evaluator(graph, pool, state).run_for_effect([initialize_op])
+    initializer = _Evaluator(graph, pool, state)
+    initializer.run_for_effect([initialize_op])
+    effects = tuple(initializer.effects)
   body = _run(graph, results, pool, state)
-  return body._replace(looks_again=state.looks_in_loop or state.looks > 1)
+  return body._replace(
+    effects=tuple(dict.fromkeys((*effects, *body.effects))),
+    looks_again=state.looks_in_loop or state.looks > 1,
+  )
 
 
 def _run(graph: _Graph, results: Sequence[str], pool: Pool, state: variables.State) -> Body:

@@ -1,0 +1,332 @@
+"""What inlining, emission and mapping promise: effects, shapes and what clients share.
+
+Each program gives here what it gives in TFF's runtime, or fails here as there.
+"""
+
+from calls import at_clients
+from calls import invoke
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.simulation import context
+from tff_superquantile.simulation import engine
+from tff_superquantile.simulation.engine.graphs import errors
+
+pytestmark = pytest.mark.usefixtures("restored_context")
+_NUMBERS = tff.SequenceType(np.float32)
+_FAILS = "fails"
+
+
+def outcome(of_context, computation, *arguments):
+  """The result, or that there is none; that the engine does not know a program is neither."""
+  try:
+    return invoke(of_context, computation, *arguments)
+  except errors.UnsupportedError:
+    raise
+  except Exception:  # Errors of several libraries.
+    return _FAILS
+
+
+def assert_same(found, expected):
+  assert (found is _FAILS) == (expected is _FAILS)
+  for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+    if ours is not _FAILS:
+      np.testing.assert_array_equal(ours, theirs)
+
+
+def check(x):
+  """An effect: it fails for numbers from four on."""
+  tf.debugging.Assert(x < 4, [x])
+
+
+def beside_the_result(x):
+  check(x)
+  return 2 * x
+
+
+def in_a_called_function(x):
+  tf.function(check)(x)
+  return 2 * x
+
+
+def in_one_branch(x):
+  if x > 2:
+    check(x)
+  return 2 * x
+
+
+def in_a_known_branch(x):
+  return tf.cond(tf.constant(3) > 2, lambda: [check(x), x][1], lambda: -x)
+
+
+def in_a_loop(x):
+  for _ in tf.range(3):
+    check(x)
+  return x
+
+
+def in_a_loop_of_one_step(x):
+  for _ in tf.range(1):
+    check(x)
+    x += 1
+  return x
+
+
+def in_what_follows_a_loop(x):
+  for _ in tf.range(2):
+    x += 1
+  check(x - 2)
+  return 0 * x
+
+
+EFFECTS = [
+  beside_the_result,
+  in_a_called_function,
+  in_one_branch,
+  in_a_known_branch,
+  in_a_loop,
+  in_a_loop_of_one_step,
+  in_what_follows_a_loop,
+]
+
+
+@pytest.mark.parametrize("function", EFFECTS, ids=lambda f: f.__name__)
+def test_effects_happen_as_in_tffs_runtime(native, function):
+  component = tff.tensorflow.computation(lambda x: tf.function(function)(x), np.float32)
+  for clients in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, at_clients(component), clients)
+    assert (expected is _FAILS) == (max(clients) > 4)
+    assert_same(outcome(engine.CohortContext(), at_clients(component), clients), expected)
+
+
+def test_effects_of_an_initializer_happen_as_in_tffs_runtime(native):
+  @tff.tensorflow.computation(np.float32)
+  def component(x):
+    def initial():
+      with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), ["never"])]):
+        return tf.identity(3.0)
+
+    return x + tf.Variable(initial)
+
+  for of_context in (native, engine.CohortContext()):
+    assert outcome(of_context, at_clients(component), [1.0]) is _FAILS
+
+
+def in_a_fold(data_set):
+  def add(total, x):
+    check(x)
+    return total + 1
+
+  return data_set.reduce(np.float32(0), add)
+
+
+def in_a_loop_over_it(data_set):
+  total = 0.0
+  for x in data_set:
+    check(x)
+    total += x
+  return total
+
+
+def of_one_batch(data_set):
+  batch = data_set.batch(2).take(1).get_single_element()
+  check(tf.reduce_max(batch))
+  return tf.reduce_sum(batch)
+
+
+@pytest.mark.parametrize(
+  "function", [in_a_fold, in_a_loop_over_it, of_one_batch], ids=lambda f: f.__name__
+)
+def test_effects_of_what_is_read_happen_for_each_client(native, function):
+  """For as many clients as are compiled, too."""
+  component = tff.tensorflow.computation(lambda d: tf.function(function)(d), _NUMBERS)
+  for last in (2.0, 9.0):
+    elements = [[1.0, 2.0]] * 16 + [[1.0, last]]
+    held = [tf.data.Dataset.from_tensor_slices(np.float32(own)) for own in elements]
+    expected = outcome(native, at_clients(component), held)
+    assert (expected is _FAILS) == (last > 4)
+    assert_same(outcome(engine.CohortContext(), at_clients(component), held), expected)
+
+
+def test_a_fold_that_stacks_rows_keeps_its_effects(native):
+  rows_type = tff.TensorType(np.float32, [None])
+
+  @tff.tensorflow.computation
+  def zero():
+    return tf.compat.v1.placeholder_with_default(tf.zeros([0]), [None])
+
+  @tff.tensorflow.computation(rows_type, np.float32)
+  def accumulate(rows, row):
+    @tf.function
+    def append(rows, row):
+      check(row)
+      return tf.concat([rows, [row]], axis=0)
+
+    return append(rows, row)
+
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  report = tff.tensorflow.computation(lambda rows: rows, rows_type)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def stack(values):
+    return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+
+  for clients in ([3.0, 1.0], [3.0, 9.0]):
+    expected = outcome(native, stack, clients)
+    assert_same(outcome(engine.CohortContext(), stack, clients), expected)
+
+
+def counts_in_a_queue(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    return queue.size()
+
+
+def counts_in_a_dense_table(number):
+  table = tf.lookup.experimental.DenseHashTable(tf.int32, tf.int32, 0, -1, -2)
+  with tf.control_dependencies([table.insert(number, table.lookup(number) + 1)]):
+    return table.lookup(number)
+
+
+def counts_in_a_variable(number):
+  variable = tf.Variable(0)
+  with tf.control_dependencies([variable.assign_add(1)]):
+    return number + variable.read_value()
+
+
+@pytest.mark.parametrize(
+  "function",
+  [counts_in_a_queue, counts_in_a_dense_table, counts_in_a_variable],
+  ids=lambda f: f.__name__,
+)
+def test_clients_and_calls_share_no_state(native, function):
+  """Also where nothing of a client's goes in."""
+  component = tff.tensorflow.computation(function, np.int32)
+  alone = tff.tensorflow.computation(lambda: function(tf.constant(7)))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def twice(numbers):
+    counts = [tff.federated_map(component, numbers) for _ in range(2)]
+    return *counts, tff.federated_eval(alone, tff.CLIENTS), tff.federated_eval(alone, tff.SERVER)
+
+  expected = invoke(native, twice, [7, 7, 7])
+  context.set_simulation_context(engine="in_process")
+  for _ in range(2):
+    assert_same(twice([7, 7, 7]), expected)
+
+
+def test_clients_that_read_elements_in_turn_share_no_iterator():
+  """TFF's runtime fails at this one."""
+
+  @tff.tensorflow.computation(np.int32)
+  def component(number):
+    data_set = tf.data.Dataset.from_tensor_slices(np.int32([5, 6, 7]))
+    return number + tf.compat.v1.data.make_one_shot_iterator(data_set).get_next()
+
+  context.set_simulation_context(engine="in_process")
+  for _ in range(2):
+    assert at_clients(component)([0, 10, 20]) == [5, 15, 25]
+
+
+def test_each_client_and_each_component_draws_its_own_number():
+  draw = tff.tensorflow.computation(lambda: tf.random.uniform([]))
+  add = tff.tensorflow.computation(lambda x: x + tf.random.uniform([]), np.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def draws(zeros):
+    alone = [tff.federated_eval(draw, tff.CLIENTS) for _ in range(2)]
+    return *alone, tff.federated_map(add, zeros), tff.federated_eval(draw, tff.SERVER)
+
+  tff.framework.set_default_context(engine.CohortContext())
+  found = [x for _ in range(2) for x in tf.nest.flatten(draws([0.0] * 5))]
+  assert len({float(x) for x in found}) == len(found) == 2 * 16
+
+
+def grows(x, axis):
+  """A loop's variable whose shape along one axis is known at first alone."""
+  start = tf.reshape(tf.stack([x, x + 1]), [2, 1] if axis else [1, 2])
+  found = start
+  for i in tf.range(tf.cast(x, tf.int32)):
+    tf.autograph.experimental.set_loop_options(
+      shape_invariants=[(found, tf.TensorShape([2, None] if axis else [None, 2]))]
+    )
+    found = tf.concat([found, start * tf.cast(i, tf.float32)], axis)
+  return tf.reduce_sum(found), tf.size(found)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_variables_of_loops_may_grow_in_each_dimension(native, axis):
+  component = tff.tensorflow.computation(lambda x: tf.function(grows)(x, axis), np.float32)
+  expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
+  assert_same(invoke(engine.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_loops_of_few_steps_are_loops(native, steps):
+  """Those whose steps are known when they are traced, too."""
+
+  def loop(x):
+    total = tf.constant(1.0)
+    i = tf.constant(0)
+    while i < steps:
+      total = 3 * total + x
+      i += 1
+    return total, i
+
+  component = tff.tensorflow.computation(lambda x: tf.function(loop)(x), np.float32)
+  expected = invoke(native, at_clients(component), [0.0, 1.0])
+  assert_same(invoke(engine.CohortContext(), at_clients(component), [0.0, 1.0]), expected)
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _count(data_set):
+  return data_set.reduce(np.int32(0), lambda n, _: n + 1)
+
+
+def test_what_clients_make_of_a_draw_is_made_once():
+  """Whoever goes over it sees the same."""
+
+  @tff.tensorflow.computation(_NUMBERS)
+  def make(data_set):
+    return data_set.take(tf.random.uniform([], 0, 1000, tf.int64))
+
+  @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+  def count_twice(held):
+    made = tff.federated_map(make, held)
+    return tff.federated_map(_count, made), tff.federated_map(_count, made)
+
+  context.set_simulation_context(engine="in_process")
+  first, second = count_twice(
+    [tf.data.Dataset.range(1000).map(lambda x: tf.cast(x, tf.float32))] * 3
+  )
+  assert first == second
+
+
+def test_what_clients_make_beside_an_effect_has_it(native):
+  @tff.tensorflow.computation(_NUMBERS, np.float32)
+  def make(data_set, x):
+    @tf.function
+    def checked(x):
+      check(x)
+      return x
+
+    with tf.control_dependencies([checked(x)]):
+      return data_set.take(tf.cast(checked(x), tf.int64))
+
+  @tff.federated_computation(
+    tff.FederatedType(_NUMBERS, tff.CLIENTS), tff.FederatedType(np.float32, tff.CLIENTS)
+  )
+  def count(held, numbers):
+    return tff.federated_map(_count, tff.federated_map(make, (held, numbers)))
+
+  held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
+  for numbers in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, count, held, numbers)
+    context.set_simulation_context(engine="in_process")
+    in_process = tff.framework.get_context_stack().current
+    assert_same(outcome(in_process, count, held, numbers), expected)
