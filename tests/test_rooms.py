@@ -75,5 +75,20 @@ def test_parts_of_the_simulation_know_nothing_of_what_is_around_them(part):
   assert upwards == []
 
 
+def test_the_engines_own_page_lists_its_modules_from_above_to_below():
+  page = (_ROOT / _ENGINE.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
+  listed = re.findall(r"^- `(\w+)/?`", page, re.MULTILINE)
+
+  def parts(names):
+    return {n.removeprefix(f"{_ENGINE}.").split(".")[0] for n in names if _is_in(n, _ENGINE)}
+
+  arrows = {name: to for name, to in _arrows().items() if _is_in(name, _ENGINE) and name != _ENGINE}
+  assert sorted(listed) == sorted(parts(arrows))
+  assert len(page.split('"""')[1].splitlines()) <= 40
+  for name, to in arrows.items():
+    (own,) = parts([name])
+    assert all(listed.index(own) <= listed.index(part) for part in parts(to)), name
+
+
 def _is_in(name, package):
   return f"{name}.".startswith(f"{package}.")

@@ -81,6 +81,15 @@ def in_what_follows_a_loop(x):
   return 0 * x
 
 
+def component_of(function, has_variable):
+  """One without variables may be mapped as it is; one with variables is taken apart."""
+
+  def component(x):
+    return tf.function(function)(x + tf.Variable(0.0) if has_variable else x)
+
+  return tff.tensorflow.computation(component, np.float32)
+
+
 EFFECTS = [
   beside_the_result,
   in_a_called_function,
@@ -92,9 +101,10 @@ EFFECTS = [
 ]
 
 
+@pytest.mark.parametrize("has_variable", [False, True])
 @pytest.mark.parametrize("function", EFFECTS, ids=lambda f: f.__name__)
-def test_effects_happen_as_in_tffs_runtime(native, function):
-  component = tff.tensorflow.computation(lambda x: tf.function(function)(x), np.float32)
+def test_effects_happen_as_in_tffs_runtime(native, function, has_variable):
+  component = component_of(function, has_variable)
   for clients in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, at_clients(component), clients)
     assert (expected is _FAILS) == (max(clients) > 4)
@@ -261,7 +271,7 @@ def grows(x, axis):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_variables_of_loops_may_grow_in_each_dimension(native, axis):
-  component = tff.tensorflow.computation(lambda x: tf.function(grows)(x, axis), np.float32)
+  component = component_of(lambda x: grows(x, axis), True)
   expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
   assert_same(invoke(engine.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected)
 
@@ -278,7 +288,7 @@ def test_loops_of_few_steps_are_loops(native, steps):
       i += 1
     return total, i
 
-  component = tff.tensorflow.computation(lambda x: tf.function(loop)(x), np.float32)
+  component = component_of(loop, True)
   expected = invoke(native, at_clients(component), [0.0, 1.0])
   assert_same(invoke(engine.CohortContext(), at_clients(component), [0.0, 1.0]), expected)
 

@@ -1,4 +1,39 @@
-"""Runs federated computations in this process, a whole cohort at once."""
+"""Runs federated computations in this process, a whole cohort at once.
+
+How a computation becomes a cohort's, in order. Imports point down this list, and never up.
+
+- `cohort_context` gets computations from TFF, with arguments. It makes a program of each, once.
+  If the engine does not know something (`UnsupportedError`), another context computes it.
+- `program` turns an argument into arrays, calls functions of a cohort, and makes Python's values
+  of the results. `whole` is one function: the whole cohort is one block.
+- `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
+  in the place of `whole`: `plan` says what is computed where, `received` what a block needs of
+  the server, `functions` makes a TensorFlow function of each stage, `staged` calls them, and
+  `blocks` adds up what they give.
+- `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,
+  or one a stage.
+- `interpreter` evaluates the calls in a trace, a graph for cohorts of all sizes. A broadcast or
+  zip costs nothing.
+- `language` says what the building blocks of TFF's language mean, for `simulation/runtime` too.
+- `aggregations` have three steps: a partial value of a block, a merge of two of them, and a
+  finish at the server. They find the clients of a trace in `Clients`.
+- `traces` traces a function of a cohort at least twice. The first trace computes nothing, and
+  finds what clients read (`mapping.Discovery`). Later ones are given what was read.
+- `mapping` calls a component, which is a TensorFlow graph, for each client. Its ops, and the shapes
+  of what is read, choose the way: once, all at once, in a loop, or in a loop that XLA compiles.
+- `reading` reads what clients hold in files and data sets, and keeps it in memory.
+- `components` reads a component: as a function to call, or taken apart into expressions.
+- `emission` makes TensorFlow ops of expressions, in the graph of the cohort.
+- `values` has the leaves of a value: a tensor each, with the clients along its first dimension if
+  it is at the clients.
+- `graphs/` knows graphs, and nothing of federated computations. `inlining` makes expressions of a
+  graph (`expressions`, `walks`): function calls are gone, `variables` are values, and a loop over
+  a data set is one over positions in it (`data_sets`, `elements`). `ops` says what is stateful,
+  and `folding` computes what is constant.
+
+What is promised of effects, shapes and of what clients share is in the docstrings of `inlining`,
+`emission` and `mapping`.
+"""
 
 from tff_superquantile.simulation.engine.cohort_context import AsyncCohortContext
 from tff_superquantile.simulation.engine.cohort_context import CohortContext

@@ -53,7 +53,7 @@ class Aggregation(NamedTuple):
   """The three steps of an aggregation.
 
   Each gets the arguments of the aggregation, a sequence. Values at the clients are None in it but
-  for `partial`. All values are a `Leaf`, a `Struct` or a function, as in `interpreter.Interpreter`.
+  for `partial`. All values are a `Leaf`, a `Struct` of values, or a function (`language.Function`).
 
   Attributes:
     partial: Returns the value of a block, from (block, arguments).

@@ -1,4 +1,27 @@
-"""From expressions back to TensorFlow ops, with what is constant computed at once."""
+"""From expressions back to TensorFlow ops, with what is constant computed at once.
+
+What is promised, if the current graph is one of a `tf.function`:
+
+Effects: All that are asked for are emitted, and within branches and loops those of their bodies,
+even if nobody needs a result. Ops are made by the numbers of their expressions, and TensorFlow
+runs ops with state in this order. A condition that is known becomes the branch taken, with its
+effects. Loops are tried out for a step beforehand, but not those with effects, draws or looks into
+data sets. The steps of a loop run one after the other. (In the graph of `mapping.Discovery`
+nothing has to run.)
+
+Draws: An op keeps its attributes but those that say where it was. It draws anew each time it runs,
+so for each client and in each call. One with a seed of its own begins anew in each call of the
+trace, where TFF's runtime goes on; stateless draws follow from their seed alone.
+
+Shapes: Constants of up to 64 elements, what ops make of them alone, and shapes that are known in
+the trace are computed at once. All else has the static shape that TensorFlow finds. Variables of a
+loop have the shapes of their initial values; if its body gives others, all dimensions are unknown.
+
+Aliasing: An expression is emitted once, for all who use it, and a result may be a tensor that was
+given. What a branch or step emits is known there alone; what the graph around it has is captured.
+Resources are made by ops, so a loop over clients makes them for each anew; ops that would find one
+by its name never get here (`components`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 import functools
@@ -22,16 +45,20 @@ _DROPPED = ("_class", "_output_shapes")
 
 
 class LoopError(Exception):
-  """There is a loop where none may be."""
+  """There is a loop where none may be: it has more steps than are unrolled, or nobody knows."""
 
 
 class Value(NamedTuple):
-  """An output that has been emitted: a tensor, or a small constant that is known."""
+  """An output that has been emitted: a tensor, or a small constant that is known.
+
+  Constants are shared, and nobody writes to them.
+  """
 
   tensor: tf.Tensor | None
   constant: np.ndarray | None
 
   def as_tensor(self) -> tf.Tensor:
+    """Returns the tensor; a constant becomes a new one in the current graph."""
     return tf.constant(self.constant) if self.tensor is None else self.tensor
 
 
@@ -76,7 +103,7 @@ def _has_traces(body: expressions.Body) -> bool:
 
 
 class Emitter:
-  """Emits expressions into the current graph, each once."""
+  """Emits expressions into the current graph, each once; it is of no use in another graph."""
 
   def __init__(
     self,
@@ -113,7 +140,12 @@ class Emitter:
     refs: Sequence[expressions.Ref],
     effects: Iterable[expressions.Expression] = (),
   ) -> list[Value]:
-    """Emits values, what they depend on, and effects."""
+    """Emits values, what they depend on, and effects, in the order of their numbers.
+
+    Raises:
+      LoopError: If there is a loop where none may be.
+      UnsupportedError: If they depend on a root or parameter that has no value.
+    """
     pending: dict[int, expressions.Expression] = {}
     stack = [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
     while stack:

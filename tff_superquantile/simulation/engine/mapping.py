@@ -1,4 +1,29 @@
-"""Runs the clients' part of a computation, client by client or in one compiled loop."""
+"""Runs the clients' part of a computation, client by client or in one compiled loop.
+
+What is promised of each component, whichever way it is mapped:
+
+Effects: Those of a component happen once for each client, within a client in the program's order,
+and between clients in any. One that draws or has effects is called for each client even if all
+have the same arguments; one without results is not called at all. XLA compiles none with effects.
+So no number is shared: clients, components, calls of one component, and rounds each have their own
+draws, but for ops with seeds of their own (`emission`). Draws that follow from a seed are the same
+in every way, as XLA makes none of them.
+
+Variables and other state: A component with variables is always taken apart, so each client and
+call has them anew (`graphs.inlining`). `components` refuses other state that clients would share.
+
+Shapes: Results at clients have one static shape without unknown dimensions, and its rows are [n,
+*shape]. A component whose results have unknown ones is refused, and a client whose result is of
+another shape than its type says raises TensorFlow's error. What clients read may have another
+shape for each client (`Sequential`). `Compiled` needs the same shape for all of them, and returns
+n rows though it computes more. The number of clients is not known in the trace.
+
+Aliasing: Leaves that are not stacked, and all that a component captures, are one tensor for all
+clients. Of stacked ones each client is given its own row. What a client reads is its own part of
+one tensor of all. Only pure expressions of named roots count as read, so only they are kept from
+round to round: never a draw. Data sets that clients make are made again by each component that
+goes over them, and refused where that could be seen.
+"""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +50,10 @@ _WINDOW = 4
 
 
 class Library:
-  """Reads each component of a computation once, and makes its expressions."""
+  """Reads each component of a computation once, and makes its expressions.
+
+  All components share one pool, so what several of them read of one client is one expression.
+  """
 
   def __init__(self, names: Mapping[int, str]):
     """Initializes a library.
@@ -50,6 +78,9 @@ class Library:
     self, component: components.Component, leaves: Sequence[Leaf]
   ) -> tuple[list[values.Input], expressions.Body] | None:
     """Returns a component's inputs and its body, or None if it cannot be taken apart.
+
+    Arguments of the computation that say from where clients read have the same root wherever they
+    are used. Every other argument has a new root in each call, so none is taken for another.
 
     Raises:
       UnsupportedError: If it cannot, and goes over data sets that clients make.
@@ -93,7 +124,7 @@ class Library:
 
 
 class Mapper(abc.ABC):
-  """Calls components in a trace."""
+  """Calls components in one trace; its tensors are of no use in another."""
 
   def __init__(self, library: Library):
     self._library = library
@@ -104,7 +135,7 @@ class Mapper(abc.ABC):
     return Symbolic(self._library)
 
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    """Calls a component at the server."""
+    """Calls a component at the server, once, with all its effects; leaves are not stacked."""
     return [Leaf(r, False) for r in component.call([leaf.tensor for leaf in leaves])]
 
   def map(
@@ -118,7 +149,8 @@ class Mapper(abc.ABC):
       num_clients: int32 [], the number of clients.
 
     Returns:
-      Its results, stacked; not stacked if they must be the same for all clients.
+      Its results, stacked; not stacked if they must be the same for all clients: without draws and
+      effects, of arguments that are the same.
 
     Raises:
       UnsupportedError: If results are of unknown shape.
@@ -252,7 +284,10 @@ def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> An
 
 
 class Sequential(Mapper):
-  """Maps the clients in order, some at once; the values that they read may have any shape."""
+  """Maps the clients in order, some at once; the values that they read may have any shape.
+
+  Without loops, conditions, functions and stateful ops all are computed at once, in one op each.
+  """
 
   def __init__(
     self,
@@ -322,7 +357,8 @@ class Compiled(Sequential):
   """Maps all clients in one compiled loop, if they have read values of the same shapes.
 
   A component is compiled only if it has no loops left once the shapes are known. In other
-  components XLA would have to slice batches of unknown bounds.
+  components XLA would have to slice batches of unknown bounds. One with effects, draws without a
+  seed, convolutions, or text as an argument is mapped as by `Sequential`.
   """
 
   def __init__(

@@ -1,7 +1,32 @@
 """Turns TensorFlow graphs into expressions, with all function calls inlined.
 
 A component's graph hides its work in functions: a branch of a condition may call the function that
-reads the file.
+reads the file. What is promised, as far as no `UnsupportedError` says that it cannot be:
+
+Effects: An op with an effect (`ops.has_effect`, such as an assertion, a print, a step of an
+iterator) is in a body's `effects` if TensorFlow would run it: a result needs it by a data or
+control input, a called function runs it, or the initializer does. A condition or loop with effects
+in it is one effect. What nobody runs is dropped. An expression gets its number after all on which
+it depends, by control inputs too; apart from that in the order of the graph's nodes, which is the
+program's. Who emits by numbers repeats this order. A loop's condition may have no effects.
+
+Draws: An op that draws is an expression of its own each time its function is called, never the
+same as an equal one. It is no effect, so it may be dropped. What a branch or loop uses of a draw,
+or of a look into a data set, before it is an input of it: drawn once. What is drawn within a
+loop's body is drawn in each step.
+
+Variables: They begin without values in each call of `graph_body`, and get them from the
+initializer. They are values from then on (`variables`), so nothing of them is left afterwards.
+Branches begin with the same values, and what one of them changes is a result of the condition.
+Loops hand the values of all variables on. A variable that comes from outside of the graph is
+refused.
+
+Shapes: They do not matter here. An expression is for all shapes, and says nothing of them but what
+its node says. Elements of data sets may be of several shapes, if their rank is known.
+
+Aliasing: The graph is read and not changed. Results may be the arguments themselves. Expressions
+are values without a place in memory. Equal ones of one pool are one object, also those of several
+components; one with a state of its own (a draw, an effect) equals no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -295,7 +320,21 @@ def function_body(
   pool: Pool,
   state: variables.State,
 ) -> Body:
-  """Applies a FunctionDef to arguments."""
+  """Applies a FunctionDef to arguments.
+
+  Args:
+    function: The function.
+    arguments: One value an argument.
+    library: The functions that it may call.
+    pool: Makes the expressions.
+    state: What the variables hold when it is called, and afterwards what they hold when it ends.
+
+  Returns:
+    Its results, and its effects: of all that it runs, whether its results need it or not.
+
+  Raises:
+    UnsupportedError: If it has an op that cannot be taken apart.
+  """
   names = [argument.name for argument in function.signature.input_arg]
   graph = _Graph(function.node_def, dict(zip(names, arguments)), library)
   evaluator = _Evaluator(graph, pool, state)
@@ -311,17 +350,18 @@ def graph_body(
   pool: Pool,
   initialize_op: str = "",
 ) -> Body:
-  """Applies a GraphDef to arguments.
+  """Applies a GraphDef to arguments, with variables of its own.
 
   Args:
     graph_def: The graph.
-    arguments: Maps the name of a node to the value in its place.
-    results: The tensors to compute.
+    arguments: Maps the name of a node to the value in its place. The node itself is not looked at.
+    results: The tensors to compute. As in a session, only what they need is run.
     pool: Makes the expressions.
     initialize_op: The node that runs before, which gives variables their values; "" for none.
 
   Returns:
-    The results, and the expressions that must run beside them.
+    The results, the effects of the initializer and then those that results need, and whether they
+    look into a data set again.
 
   Raises:
     UnsupportedError: If the graph has an op that cannot be taken apart.
