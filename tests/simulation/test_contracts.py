@@ -111,6 +111,19 @@ def test_effects_happen_as_in_tffs_runtime(native, function, has_variable):
     assert_same(outcome(engine.CohortContext(), at_clients(component), clients), expected)
 
 
+@pytest.mark.parametrize("has_variable", [False, True])
+def test_effects_of_a_loops_condition_happen_as_in_tffs_runtime(native, has_variable):
+  def loop(x):
+    return tf.while_loop(lambda i, v: [check(v), i < 2][1], lambda i, v: (i + 1, v), (0, x))
+
+  component = component_of(loop, has_variable)
+  for clients in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, at_clients(component), clients)
+    context.set_simulation_context(engine="in_process")  # It may leave this to TFF's runtime here.
+    in_process = tff.framework.get_context_stack().current
+    assert_same(outcome(in_process, at_clients(component), clients), expected)
+
+
 def test_effects_of_an_initializer_happen_as_in_tffs_runtime(native):
   @tff.tensorflow.computation(np.float32)
   def component(x):
@@ -255,6 +268,30 @@ def test_each_client_and_each_component_draws_its_own_number():
   tff.framework.set_default_context(engine.CohortContext())
   found = [x for _ in range(2) for x in tf.nest.flatten(draws([0.0] * 5))]
   assert len({float(x) for x in found}) == len(found) == 2 * 16
+
+
+@pytest.mark.parametrize("num_clients", [3, 17])
+def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
+  """As TFF leaves open which client draws what; also where as many clients would be compiled."""
+
+  @tff.tensorflow.computation(_NUMBERS)
+  def component(data_set):
+    return 0 * data_set.batch(2).take(1).get_single_element()[0] + tf.random.uniform([], seed=7)
+
+  held = [tf.data.Dataset.from_tensor_slices(np.float32([1, 2]))] * num_clients
+  tff.framework.set_default_context(engine.CohortContext())
+  first, second = (sorted(at_clients(component)(held)) for _ in range(2))
+  assert first == second and len(set(first)) == num_clients
+
+
+def test_what_is_computed_in_a_branch_is_known_there_alone(native):
+  def compute(x):
+    y = x * x * 3 if x > 2 else -(x * x)
+    return y + x * x
+
+  component = component_of(compute, True)
+  expected = invoke(native, at_clients(component), [1.0, 3.0])
+  assert_same(invoke(engine.CohortContext(), at_clients(component), [1.0, 3.0]), expected)
 
 
 def grows(x, axis):

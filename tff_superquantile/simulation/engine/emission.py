@@ -99,6 +99,7 @@ def _has_traces(body: expressions.Body) -> bool:
   return bool(body.effects) or any(
     ops.is_stateful(expression.op) or expression.op in ops.READS
     for expression in walks.walk(body.outputs)
+    if expression.node is not None  # Roots and parameters are no ops.
   )
 
 
@@ -143,8 +144,7 @@ class Emitter:
     """Emits values, what they depend on, and effects, in the order of their numbers.
 
     Raises:
-      LoopError: If there is a loop where none may be.
-      UnsupportedError: If they depend on a root or parameter that has no value.
+      LoopError, UnsupportedError: If there is a loop where none may be, or something has no value.
     """
     pending: dict[int, expressions.Expression] = {}
     stack = [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
