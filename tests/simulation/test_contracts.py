@@ -173,6 +173,28 @@ def test_effects_of_what_is_read_happen_for_each_client(native, function):
     assert_same(outcome(engine.CohortContext(), at_clients(component), held), expected)
 
 
+def test_prints_come_in_the_programs_order(native, tmp_path):
+  """Each of them once, also in a loop whose steps are known."""
+  path = tmp_path / "printed"
+
+  def prints(x):
+    tf.print(x, output_stream=f"file://{path}")
+    i = tf.constant(0)
+    while i < 3:
+      tf.print(i, output_stream=f"file://{path}")
+      i += 1
+    if x > 0:
+      tf.print(2 * x, output_stream=f"file://{path}")
+    return x
+
+  printed = []
+  for of_context in (native, engine.CohortContext()):
+    invoke(of_context, at_clients(component_of(prints, True)), [4.0])
+    printed.append(path.read_text().split())
+    path.unlink()
+  assert printed == [["4", "0", "1", "2", "8"]] * 2
+
+
 def test_a_fold_that_stacks_rows_keeps_its_effects(native):
   rows_type = tff.TensorType(np.float32, [None])
 
@@ -270,6 +292,32 @@ def test_each_client_and_each_component_draws_its_own_number():
   assert len({float(x) for x in found}) == len(found) == 2 * 16
 
 
+def test_what_is_drawn_before_branches_and_loops_is_drawn_once():
+  """Though only they use it."""
+
+  @tff.tensorflow.computation(np.float32)
+  def component(x):
+    held = tf.Variable(tf.random.uniform([]))
+
+    @tf.function
+    def run():
+      first, second, total = 0.0, 0.0, 0.0
+      if x > 0:
+        first = held + x
+      if x > -1:
+        second = held + x
+      for _ in tf.range(tf.cast(x, tf.int32) + 1):
+        total += held + x
+      return first, second, total
+
+    return run()
+
+  found = invoke(engine.CohortContext(), at_clients(component), [1.0, 1.0, 1.0])
+  for first, second, total in found:
+    assert first == second == total / 2
+  assert len({first for first, _, _ in found}) == 3
+
+
 @pytest.mark.parametrize("num_clients", [3, 17])
 def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
   """As TFF leaves open which client draws what; also where as many clients would be compiled."""
@@ -286,8 +334,9 @@ def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
 
 def test_what_is_computed_in_a_branch_is_known_there_alone(native):
   def compute(x):
-    y = x * x * 3 if x > 2 else -(x * x)
-    return y + x * x
+    if x > 2:
+      return 3 * (x * x)
+    return -(x * x)
 
   component = component_of(compute, True)
   expected = invoke(native, at_clients(component), [1.0, 3.0])

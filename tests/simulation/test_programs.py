@@ -149,6 +149,15 @@ def goes_on_after_a_loop(data_set, total, count):
 
 
 @_program
+def takes_three_in_a_loop(data_set, total, count):
+  iterator, i = iter(data_set), tf.constant(0)
+  while i < 3:
+    total.assign(total * 1.1 + next(iterator))
+    i += 1
+  return total.read_value()
+
+
+@_program
 def draws_with_a_seed(data_set, total, count):
   return data_set.reduce(0.0, lambda a, b: a * 1.1 + b * tf.random.stateless_uniform([], [1, 2]))
 
