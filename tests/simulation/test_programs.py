@@ -149,6 +149,14 @@ def goes_on_after_a_loop(data_set, total, count):
 
 
 @_program
+def hands_values_round(data_set, total, count):
+  last, next_to_last = data_set.reduce(1.0, lambda a, b: a + b), 0.5
+  for i in tf.range(4):
+    last, next_to_last = last * 0.9 + tf.cast(i, tf.float32), last
+  return last, next_to_last
+
+
+@_program
 def takes_three_in_a_loop(data_set, total, count):
   iterator, i = iter(data_set), tf.constant(0)
   while i < 3:
