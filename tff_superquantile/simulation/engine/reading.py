@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent import futures
+import itertools
 import math
 from typing import NamedTuple
 
@@ -139,12 +140,15 @@ class Reader:
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """The values of each client, in the order of `refs`."""
-    num_threads = limits.num_cores()
-    size = min(_CLIENTS_A_CALL, max(1, math.ceil(len(clients) / num_threads)))
+    # Threads help where TensorFlow sets up a data set for each client, and not with files.
+    num_threads = limits.num_cores() if tf.variant in self._dtypes else 1
+    size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / num_threads)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
+    if num_threads == 1 or len(parts) == 1:
+      yield from itertools.chain.from_iterable(map(self._read_part, parts))
+      return
     with futures.ThreadPoolExecutor(num_threads, thread_name_prefix="reads") as pool:
-      for values_of_part in pool.map(self._read_part, parts):
-        yield from values_of_part
+      yield from itertools.chain.from_iterable(pool.map(self._read_part, parts))
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [
