@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.engine import emission
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
@@ -80,16 +79,20 @@ _Names = tuple[bytes | data_sets.Source, ...]
 class Reader:
   """Reads the files and data sets of clients."""
 
-  def __init__(self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin]):
+  def __init__(
+    self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin], parallel: int
+  ):
     """Initializes a reader.
 
     Args:
       refs: What is read.
       origins: What says from where, by the positions among the arguments.
+      parallel: How many data sets are set up at once.
     """
     self.refs = refs
     self.positions = list(origins)
     self._dtypes = [origin.dtype for origin in origins.values()]
+    self._parallel = parallel if tf.variant in self._dtypes else 1
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
     groups = walks.by_looks(refs)
@@ -140,15 +143,12 @@ class Reader:
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """The values of each client, in the order of `refs`."""
-    # Threads help where TensorFlow sets up a data set for each client, and not with files.
-    num_threads = limits.num_cores() if tf.variant in self._dtypes else 1
-    size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / num_threads)))
+    size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
-    if num_threads == 1 or len(parts) == 1:
-      yield from itertools.chain.from_iterable(map(self._read_part, parts))
-      return
-    with futures.ThreadPoolExecutor(num_threads, thread_name_prefix="reads") as pool:
-      yield from itertools.chain.from_iterable(pool.map(self._read_part, parts))
+    with futures.ThreadPoolExecutor(self._parallel, thread_name_prefix="reads") as pool:
+      # Files are read here: a thread would be no help.
+      at_once = map if self._parallel == 1 else pool.map
+      yield from itertools.chain.from_iterable(at_once(self._read_part, parts))
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [

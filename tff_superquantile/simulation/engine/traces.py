@@ -50,7 +50,7 @@ class CohortFunction:
     discovery = mapping.Discovery(library)
     with tf.Graph().as_default():
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
-    self._reader = reading.Reader(discovery.reads, origins) if discovery.reads else None
+    self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
     self._functions: dict[reading.Key | None, Any] = {}
