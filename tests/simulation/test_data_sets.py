@@ -351,6 +351,18 @@ SHUFFLED = {
   "shuffled, twice": lambda one: one.shuffle(9, seed=4).shuffle(5, seed=2),
   "shuffled, kept": lambda one: one.shuffle(20, seed=4).cache(),
   "shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2),
+  "one shuffled epoch": lambda one: one.shuffle(20, seed=4).repeat(1),
+  "one shuffled epoch of batches": lambda one: (
+    one.shuffle(20, seed=4).repeat(1).batch(2).repeat(2).unbatch()
+  ),
+  "epochs in one order": lambda one: one.shuffle(20, seed=4, reshuffle_each_iteration=False).repeat(
+    2
+  ),
+  "epochs of shuffled epochs": lambda one: one.shuffle(20, seed=4).repeat(2).repeat(2),
+  "shuffled epochs, shuffled": lambda one: one.shuffle(9, seed=4).repeat(2).shuffle(9, seed=5),
+  "shuffled, beside its epochs": lambda one: (
+    lambda shuffled: tf.data.Dataset.zip((shuffled.repeat(2), shuffled)).map(lambda a, b: a - 3 * b)
+  )(one.shuffle(20, seed=4)),
   "shuffled epochs, all taken": lambda one: one.shuffle(20, seed=4).take(-1).repeat(2),
   "shuffled epochs, mapped": lambda one: one.shuffle(20, seed=4).map(lambda x: x).repeat(2),
   "epochs, shuffled": lambda one: one.repeat(2).shuffle(20, seed=4),

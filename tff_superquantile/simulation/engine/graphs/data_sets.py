@@ -92,6 +92,7 @@ class Source:
     The orders in which it was read so far, and the elements that it keeps, are not a part of it.
     """
     graph_def = self._graph_def(_IGNORE_STATE, as_it_is=True)
+    _fuse_shuffles_with_repeats(graph_def)
     if _may_repeat_a_shuffle(graph_def):
       graph_def = self._graph_def(_IGNORE_STATE)
     nodes = _nodes(graph_def)
@@ -112,6 +113,25 @@ def _maker(name: str) -> str:
   return name.lstrip("^").partition(":")[0]
 
 
+def _fuse_shuffles_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Fuses each shuffle with the repeat that follows, as TensorFlow's own rewriting does.
+
+  That drops what repeats once, before.
+  """
+  nodes = _nodes(graph_def)
+  for node in nodes.values():
+    if node.op != "RepeatDataset":
+      continue
+    data_set, count = node.input
+    shuffle = nodes[_maker(data_set)]
+    times = tf.make_ndarray(nodes[_maker(count)].attr["value"].tensor)
+    if shuffle.op == "ShuffleDatasetV3" and times != 1:
+      *shuffled, generator = shuffle.input
+      node.op = "ShuffleAndRepeatDatasetV2"
+      node.input[:] = [*shuffled, count, generator]
+      node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
+
+
 def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
   """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
 
@@ -126,7 +146,7 @@ def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
   below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
   while below:
     for node in (nodes[_maker(name)] for name in below.pop().input):
-      if "Shuffle" in node.op:
+      if node.op.startswith("ShuffleDataset"):
         return True
       if "Batch" not in node.op:
         below.append(node)
