@@ -344,7 +344,16 @@ READERS = {
   "several epochs": at_clients(_by_epochs),
   "several components": _by_several_components,
 }
+_UNFUSED, _NOT_REWRITTEN = tf.data.Options(), tf.data.Options()
+_UNFUSED.experimental_optimization.shuffle_and_repeat_fusion = False
+_NOT_REWRITTEN.experimental_optimization.apply_default_optimizations = False
 SHUFFLED = {
+  "shuffled epochs, not fused": lambda one: (
+    one.shuffle(20, seed=4).repeat(2).with_options(_UNFUSED)
+  ),
+  "shuffled epochs, not rewritten": lambda one: (
+    one.shuffle(20, seed=4).with_options(_NOT_REWRITTEN).repeat(2)
+  ),
   "as it is": lambda one: one,
   "shuffled": lambda one: one.shuffle(20, seed=4),
   "in one order": lambda one: one.shuffle(20, seed=4, reshuffle_each_iteration=False),

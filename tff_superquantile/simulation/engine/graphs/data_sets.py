@@ -29,6 +29,7 @@ _IGNORE_STATE, _FAIL_ON_STATE = 1, 2
 # changes no element but where it fuses a shuffle with the repeat that follows.
 _AS_IT_IS = tf.data.Options()
 _AS_IT_IS.experimental_optimization.apply_default_optimizations = False
+_TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
 # A resource that nobody has. A data set that looks for its own in vain makes a new one.
 _NOBODYS = "of no data set"
 
@@ -91,10 +92,12 @@ class Source:
 
     The orders in which it was read so far, and the elements that it keeps, are not a part of it.
     """
-    graph_def = self._graph_def(_IGNORE_STATE, as_it_is=True)
-    _fuse_shuffles_with_repeats(graph_def)
-    if _may_repeat_a_shuffle(graph_def):
-      graph_def = self._graph_def(_IGNORE_STATE)
+    has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
+    graph_def = self._graph_def(_IGNORE_STATE, as_it_is=not has_own_options)
+    if not has_own_options:
+      _fuse_shuffles_with_repeats(graph_def)
+      if _may_repeat_a_shuffle(graph_def):
+        graph_def = self._graph_def(_IGNORE_STATE)
     nodes = _nodes(graph_def)
     for node in nodes.values():
       if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
@@ -124,8 +127,9 @@ def _fuse_shuffles_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
       continue
     data_set, count = node.input
     shuffle = nodes[_maker(data_set)]
-    times = tf.make_ndarray(nodes[_maker(count)].attr["value"].tensor)
-    if shuffle.op == "ShuffleDatasetV3" and times != 1:
+    if shuffle.op != "ShuffleDatasetV3":
+      continue
+    if tf.make_ndarray(nodes[_maker(count)].attr["value"].tensor) != 1:
       *shuffled, generator = shuffle.input
       node.op = "ShuffleAndRepeatDatasetV2"
       node.input[:] = [*shuffled, count, generator]
