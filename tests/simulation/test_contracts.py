@@ -232,6 +232,40 @@ def counts_in_a_queue(number):
     return queue.size()
 
 
+def closes_a_queue(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    taken = queue.dequeue()
+  with tf.control_dependencies([taken]):
+    close = queue.close()
+  with tf.control_dependencies([close]):
+    return tf.identity(taken)
+
+
+def empties_a_queue_in_a_function(number):
+  queue = tf.queue.RandomShuffleQueue(9, 0, [tf.string], [[]])
+
+  @tf.function
+  def through():
+    before = queue.size()
+    queue.enqueue(tf.strings.as_string(number))
+    return before + tf.strings.to_number(queue.dequeue(), tf.int32)
+
+  return through()
+
+
+def adds_to_a_variable_by_a_queue(number):
+  variable = tf.Variable(number)
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(variable.assign_add(1))]):
+    return queue.dequeue() + variable
+
+
+def looks_up(number):
+  keys = tf.lookup.KeyValueTensorInitializer([1, 2, 7], [5, 6, number])
+  return tf.lookup.StaticHashTable(keys, -1).lookup(number)
+
+
 def counts_in_a_dense_table(number):
   table = tf.lookup.experimental.DenseHashTable(tf.int32, tf.int32, 0, -1, -2)
   with tf.control_dependencies([table.insert(number, table.lookup(number) + 1)]):
@@ -246,7 +280,15 @@ def counts_in_a_variable(number):
 
 @pytest.mark.parametrize(
   "function",
-  [counts_in_a_queue, counts_in_a_dense_table, counts_in_a_variable],
+  [
+    adds_to_a_variable_by_a_queue,
+    closes_a_queue,
+    counts_in_a_dense_table,
+    counts_in_a_queue,
+    counts_in_a_variable,
+    empties_a_queue_in_a_function,
+    looks_up,
+  ],
   ids=lambda f: f.__name__,
 )
 def test_clients_and_calls_share_no_state(native, function):
@@ -259,10 +301,31 @@ def test_clients_and_calls_share_no_state(native, function):
     counts = [tff.federated_map(component, numbers) for _ in range(2)]
     return *counts, tff.federated_eval(alone, tff.CLIENTS), tff.federated_eval(alone, tff.SERVER)
 
-  expected = invoke(native, twice, [7, 7, 7])
-  context.set_simulation_context(engine="in_process")
-  for _ in range(2):
-    assert_same(twice([7, 7, 7]), expected)
+  expected = invoke(native, twice, [7, 2, 7])
+  here = engine.CohortContext()
+  for _ in range(3):
+    assert_same(invoke(here, twice, [7, 2, 7]), expected)
+
+
+def test_many_clients_have_queues_at_once():
+  """More of them than TensorFlow has threads."""
+  component = tff.tensorflow.computation(counts_in_a_queue, np.int32)
+  here = engine.CohortContext(parallel=64)
+  assert invoke(here, at_clients(component), [3] * 100) == [1] * 100
+
+
+def test_heavy_hitters_are_found_in_this_process(native):
+  build = tff.analytics.heavy_hitters.iblt.build_iblt_computation
+  compute = build(capacity=10, string_max_bytes=4)
+  here = engine.CohortContext()
+  for words in (["a", "b", "a"], ["b", "cd"], ["a"] * 5):
+    held = [tf.constant(one, tf.string) for one in (words, words[:1], [])]
+    clients = [tf.data.Dataset.from_tensor_slices(texts).batch(2) for texts in held]
+    found, expected = (invoke(context, compute, clients) for context in (here, native))
+    counts, expected_counts = (
+      dict(zip(one.heavy_hitters, one.heavy_hitters_counts)) for one in (found, expected)
+    )
+    assert counts == expected_counts and found.clients == 3 and not found.num_not_decoded
 
 
 def test_clients_that_read_elements_in_turn_share_no_iterator():

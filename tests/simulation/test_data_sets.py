@@ -590,12 +590,13 @@ def test_other_values_than_data_sets_of_the_type(native):
   assert invoke(both, computation, [[1.0, 2.0]]) == [(4.0, 5)]
 
 
-@tff.tensorflow.computation(np.int64)
-def _look_up(key):
+@tff.tensorflow.computation(tff.SequenceType(np.int64))
+def _look_up(keys):
   initializer = tf.lookup.KeyValueTensorInitializer(
     tf.constant([1], tf.int64), tf.constant([5], tf.int64)
   )
-  return tf.lookup.StaticHashTable(initializer, -1).lookup(key)
+  table = tf.lookup.StaticHashTable(initializer, -1)
+  return keys.reduce(np.int64(0), lambda total, key: total + table.lookup(key))
 
 
 def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
@@ -606,12 +607,12 @@ def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
   both = engine.CohortContext(lambda: native)
   computation = at_clients(_look_up)
   for _ in range(2):
-    assert invoke(both, computation, [1, 2]) == [5, -1]
+    assert invoke(both, computation, [[1, 2, 1], [2]]) == [9, -1]
 
-  assert invoke(both, at_clients(_look_up), [2]) == [-1]
+  assert invoke(both, at_clients(_look_up), [[2]]) == [-1]
   said = [(level, text) for level, text in said if "cannot be:" in text]
   levels = [level for level, _ in said]
   assert levels == [cohort_context.logging.WARNING, cohort_context.logging.INFO]
   assert "cannot be: a component with HashTableV2" in said[0][1]
   with pytest.raises(errors.UnsupportedError, match="a component with HashTableV2"):
-    invoke(engine.CohortContext(), at_clients(_look_up), [1])
+    invoke(engine.CohortContext(), at_clients(_look_up), [[1]])

@@ -25,9 +25,9 @@ class CohortContext(tff.framework.SyncContext):
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
 
-  What the engine does not know (tables, data sets as results, tensors of unknown shape between the
-  computations of clients) another context does, if there is one, after a warning that says why; a
-  computation that went there once stays there.
+  What the engine does not know (tables beside data sets, data sets as results, tensors of unknown
+  shape between the computations of clients) another context does, if there is one, after a warning
+  that says why; a computation that went there once stays there.
   """
 
   def __init__(

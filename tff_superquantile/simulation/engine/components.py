@@ -1,6 +1,6 @@
 """TensorFlow components of a federated computation, called in a trace."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,17 +13,11 @@ from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
+from tff_superquantile.simulation.engine.graphs import sessions
 
 # Of the ops that make what keeps a state, those that make it anew in each run, and variables, which
-# are values here. All clients would share what others make, where TFF gives each its own session.
+# are values here. What others make would be shared by all clients and runs without a session.
 _OWN_STATE = ("Anonymous", "Dummy", "TensorArray", "VarHandleOp")
-
-
-def nodes_of(graph_def: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
-  """Yields the nodes of a graph and of its functions."""
-  yield from graph_def.node
-  for function in graph_def.library.function:
-    yield from function.node_def
 
 
 def tensor_names(binding: Any) -> list[str]:
@@ -45,7 +39,8 @@ class Component:
     """Reads a component.
 
     Raises:
-      UnsupportedError: If it is not TensorFlow, or has state that clients would share.
+      UnsupportedError: If it is not TensorFlow, or has data sets beside state that calls would
+        share.
     """
     proto = block.proto
     if proto.WhichOneof("computation") != "tensorflow":
@@ -56,11 +51,9 @@ class Component:
     self._parameters = tensor_names(proto.tensorflow.parameter)
     self._results = tensor_names(proto.tensorflow.result)
     self._session_token = proto.tensorflow.session_token_tensor_name
-    ops = {node.op for node in nodes_of(self._graph_def)}
+    ops = {node.op for node in op_types.nodes_of(self._graph_def)}
     makers = (op for op in ops if op_types.makes_resource(op))
-    shared = sorted(op for op in makers if not op.startswith(_OWN_STATE))
-    if shared:
-      raise errors.UnsupportedError(f"a component with {', '.join(shared)}")
+    self._shared = sorted(op for op in makers if not op.startswith(_OWN_STATE))
     self._initialize_op = proto.tensorflow.initialize_op
     self._has_session_token = any(
       f"{node.name}:0" == self._session_token for node in self._graph_def.node
@@ -78,12 +71,17 @@ class Component:
       and not any("Dataset" in op for op in ops)
     )
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
-    if has_variables:
+    if self._shared:
+      leaves = (*self.parameter_types, *self.result_types)
+      if any(leaf.is_data_set for leaf in leaves):
+        raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
+      self._function = self._in_sessions()
+    elif has_variables:
       self._function = self.taken_apart()
-      return
-    with tf.init_scope():
-      specs = [leaf.spec for leaf in self.parameter_types]
-      self._function = tf.compat.v1.wrap_function(self._import, specs)
+    else:
+      with tf.init_scope():
+        specs = [leaf.spec for leaf in self.parameter_types]
+        self._function = tf.compat.v1.wrap_function(self._import, specs)
 
   def body(self, roots: Sequence[expressions.Ref], pool: expressions.Pool) -> expressions.Body:
     """The component as expressions.
@@ -98,6 +96,8 @@ class Component:
     Raises:
       UnsupportedError: If it cannot be taken apart.
     """
+    if self._shared:
+      raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
     names = [name.rpartition(":")[0] for name in self._parameters]
     return inlining.graph_body(
       self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
@@ -122,6 +122,15 @@ class Component:
       return [result.as_tensor() for result in results]
 
     return emit
+
+  def _in_sessions(self) -> Callable[..., list[tf.Tensor]]:
+    """Returns what computes the component of its arguments, in a session of its own."""
+    with tf.Graph().as_default() as graph:
+      inputs = {self._session_token: tf.constant("")} if self._has_session_token else {}
+      tf.graph_util.import_graph_def(sessions.with_own_queues(self._graph_def), inputs, name="")
+    run = sessions.Sessions(graph, self._parameters, self._results, self._initialize_op)
+    types = [leaf.argument_dtype for leaf in self.result_types]
+    return lambda *arguments: tf.numpy_function(run, arguments, types)
 
   def _import(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
     inputs = dict(zip(self._parameters, arguments))

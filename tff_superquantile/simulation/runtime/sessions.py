@@ -1,30 +1,16 @@
 """TensorFlow components in sessions, as TFF's worker runs them: state begins anew in each call."""
 
-from collections.abc import Callable, Iterator
-import contextlib
-import queue
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import errors
-from tff_superquantile.simulation.engine.graphs import ops
+from tff_superquantile.simulation.engine.graphs import sessions
 from tff_superquantile.simulation.runtime import sequences
-
-# Resources that a component's initializer sets anew, or that end with the step which made them.
-_BEGIN_ANEW = ("Anonymous", "HashTable", "VarHandleOp", "Variable")
-
-
-def _config() -> tf.compat.v1.ConfigProto:
-  config = tf.compat.v1.ConfigProto()
-  # It would be applied to the body of a data set's loop in every call.
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  return config
 
 
 class Component:
@@ -52,11 +38,8 @@ class Component:
     self._element_types = sequences.element_types(self._type.result)
     graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(graph_def)
-    makers = {node.op for node in components.nodes_of(graph_def) if ops.makes_resource(node.op)}
-    self._shares_session = not makers and not proto.initialize_op
-    self._keeps_sessions = all(op.startswith(_BEGIN_ANEW) for op in makers)
-    self._graph = tf.Graph()
-    with self._graph.as_default():
+    graph = tf.Graph()
+    with graph.as_default():
       given = dict(zip(components.tensor_names(proto.parameter), parameters))
       kinds = sequences.element_types(parameter)
       names = [name for name, leaf in given.items() if leaf.is_data_set]
@@ -71,43 +54,15 @@ class Component:
         control = "^" + name.partition(":")[0]
         if control in controls:
           inputs[control] = tensor
-      fetched = tf.graph_util.import_graph_def(
-        graph_def, inputs, components.tensor_names(proto.result), name=""
+      results = tf.graph_util.import_graph_def(
+        sessions.with_own_queues(graph_def), inputs, components.tensor_names(proto.result), name=""
       )
-      self._fed = [
-        serialized[name] if name in serialized else self._graph.get_tensor_by_name(name)
-        for name in given
-      ]
-      self._fetched = [
+      fed = [serialized[name].name if name in serialized else name for name in given]
+      fetched = [
         (tf.raw_ops.DatasetToGraphV2(input_dataset=tensor) if leaf.is_data_set else tensor).name
-        for tensor, leaf in zip(fetched, self._results)
+        for tensor, leaf in zip(results, self._results)
       ]
-    self._initializer = proto.initialize_op
-    self._idle: queue.SimpleQueue[list[Callable[..., Any]]] = queue.SimpleQueue()
-
-  def _open(self) -> list[Callable[..., Any]]:
-    """Returns what to call in a new session, in order: the initializer, the component."""
-    session = tf.compat.v1.Session(graph=self._graph, config=_config())
-    feed = [tensor.name for tensor in self._fed]
-    options = []
-    if self._initializer:  # An initial value may depend on the argument.
-      options.append(config_pb2.CallableOptions(feed=feed, target=[self._initializer]))
-    if self._fetched:
-      options.append(config_pb2.CallableOptions(feed=feed, fetch=self._fetched))
-    # The public `make_callable` takes 0.15 ms more where there is something to feed.
-    return [session._make_callable_from_options(option) for option in options]
-
-  @contextlib.contextmanager
-  def _session(self) -> Iterator[list[Callable[..., Any]]]:
-    try:
-      found = self._idle.get_nowait()
-    except queue.Empty:
-      found = self._open()
-    if self._shares_session:
-      self._idle.put(found)
-    yield found
-    if self._keeps_sessions and not self._shares_session:
-      self._idle.put(found)
+    self._run = sessions.Sessions(graph, fed, fetched, proto.initialize_op)
 
   def __call__(self, argument: Any) -> Any:
     """Computes the component.
@@ -126,10 +81,7 @@ class Component:
       np.asarray(leaf.graph_def() if isinstance(leaf, sequences.Sequence) else leaf, dtype)
       for leaf, dtype in zip(leaves, self._dtypes)
     ]
-    found: list[Any] = []
-    with self._session() as steps:
-      for step in steps:
-        found = step(*fed)
+    found = self._run(*fed)
     kinds = iter(self._element_types)
     results = (
       sequences.Sequence(next(kinds), serialized=tensor, is_made=True)

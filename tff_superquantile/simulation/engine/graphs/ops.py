@@ -1,6 +1,6 @@
 """What the engine knows about TensorFlow's ops and functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import hashlib
 from typing import Any
 
@@ -35,6 +35,13 @@ _SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
 
 # Maps a function's name to its FunctionDef, a protocol buffer that TensorFlow does not export.
 Functions = Mapping[str, Any]
+
+
+def nodes_of(graph_def: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
+  """Yields the nodes of a graph and of its functions."""
+  yield from graph_def.node
+  for function in graph_def.library.function:
+    yield from function.node_def
 
 
 def is_stateful(op: str) -> bool:
