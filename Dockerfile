@@ -18,6 +18,7 @@ COPY scripts scripts
 RUN PIP_NO_CACHE_DIR=1 bash -c 'source scripts/venv.sh && ensure_venv packages'
 
 COPY LICENSE README.md pyproject.toml setup.cfg run_experiments.sh ./
+COPY paper paper
 COPY privacy privacy
 COPY tasks tasks
 COPY tff_superquantile tff_superquantile

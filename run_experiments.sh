@@ -218,8 +218,14 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile | convergence | nonconvex | paper)
+  private_quantile)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
+    ;;
+  convergence | nonconvex)
+    exec "$VENV/bin/python" -m "paper.$experiment" "$@"
+    ;;
+  paper)
+    exec "$VENV/bin/python" -m paper.statements "$@"
     ;;
 esac
 exec "$VENV/bin/python" -m tff_superquantile.experiments.sweep "--experiment=$experiment" "$@"

@@ -18,7 +18,7 @@ _ENGINES = {
   "ray": ", Ray's workers, one thread each",
 }
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
-_PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, client_weighting="uniform")
+_PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, delta=1e-5, client_weighting="uniform")
 # This project's methods in the order of the table: title, and flags of a run that make the method
 # what it is. Nobody else does the work of those that are not FedAvg.
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

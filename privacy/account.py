@@ -14,7 +14,8 @@ no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import functools
 import os
 import pathlib
 import sys
@@ -48,17 +49,17 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   return answer.to_json() if args.json else answer.to_text(), code
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
+def say(run: Callable[[], tuple[str, int]]) -> int:
+  """Prints the answer of a command, or one sentence for a mistake.
 
   Args:
-    argv: Its arguments without its name; None for the process's.
+    run: The command: it returns the text to print, and the exit code.
 
   Returns:
     The exit code.
   """
   try:
-    text, code = _run(argv)
+    text, code = run()
   except ValueError as error:
     print(f"Error: {error}", file=sys.stderr, flush=True)
     return USAGE_ERROR
@@ -70,6 +71,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The reader has closed the pipe. Without this, Python would complain again at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command.
+
+  Args:
+    argv: Its arguments without its name; None for the process's.
+
+  Returns:
+    The exit code.
+  """
+  return say(functools.partial(_run, argv))
 
 
 if __name__ == "__main__":

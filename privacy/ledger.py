@@ -6,7 +6,6 @@ seed draw the same cohort and noise again: they release nothing new and count on
 """
 
 import dataclasses
-import functools
 import json
 import math
 import sys
@@ -14,7 +13,6 @@ from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
-from privacy import paper
 from privacy import releases
 from privacy import server
 from privacy import statements
@@ -31,8 +29,6 @@ WITHOUT_GUARANTEE = (
   " trying them all: what that run published has no guarantee, whatever its ledger says. Train anew"
   " in another folder."
 )
-PAPER = "paper"
-ACCOUNTINGS = (*accounting.ACCOUNTANTS, PAPER)
 
 
 class Claim(TypedDict):
@@ -48,7 +44,7 @@ class Ledger:
 
   Attributes:
     version: The version of the mechanisms, one of `VERSIONS`.
-    accounting: "tightest", "pld" or "rdp"; "paper" for the paper's, which is not a guarantee.
+    accounting: "tightest", "pld" or "rdp".
     claim: The budget of the whole run.
     release: The releases of each round.
     clip_norm: C, of the updates as they are summed; None if no updates are released, or if it
@@ -107,10 +103,10 @@ class Ledger:
         f"Found version = {found['version']!r} in the ledger; expected one of"
         f" {', '.join(map(str, VERSIONS))}, which this version of tff_superquantile reads."
       )
-    if found["accounting"] not in ACCOUNTINGS:
+    if found["accounting"] not in accounting.ACCOUNTANTS:
       raise ValueError(
         f"Found accounting = {found['accounting']!r} in the ledger; expected one of"
-        f" {', '.join(ACCOUNTINGS)}."
+        f" {', '.join(accounting.ACCOUNTANTS)}."
       )
     found["release"] = _read_release(found["release"])
     claim = found["claim"]
@@ -210,29 +206,6 @@ def _optional_number(value: Any, name: str, optional: bool = True) -> float | No
   return float(value)
 
 
-def spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> float:
-  """Returns the epsilon of some rounds by any of `ACCOUNTINGS`."""
-  if accountant == PAPER:
-    return _paper_epsilon(release, num_rounds, delta)
-  return accounting.epsilon(release, num_rounds, delta, accountant).epsilon
-
-
-@functools.lru_cache(maxsize=512)
-def _paper_epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
-  return paper.epsilon(release, num_rounds, delta)
-
-
-@functools.lru_cache(maxsize=32)
-def sentences(
-  release: releases.Release, num_rounds: int, delta: float, accountant: str
-) -> tuple[str, ...]:
-  """Returns the sentences on the epsilon of a ledger with these numbers."""
-  if accountant != PAPER:
-    return tuple(statements.guarantee(release))
-  caveat = statements.paper_caveat(release, max(1, num_rounds), delta)
-  return (*caveat, *statements.guarantee(release))
-
-
 def build_ledger(
   release: releases.Release,
   *,
@@ -255,7 +228,7 @@ def build_ledger(
       adapts.
     num_rounds_planned: After how many rounds the run ends.
     rounds_done: Rounds that were begun, aborted ones included.
-    accountant: "tightest", "pld", "rdp" or "paper", the last of which is not a guarantee.
+    accountant: "tightest", "pld" or "rdp".
     meter: The run's meter, if there is one; of the same release, delta and accountant.
     starts: The runs from whose models it starts, the latest first.
 
@@ -265,9 +238,9 @@ def build_ledger(
   Raises:
     ValueError: If a number is out of its range, or the meter is of something else.
   """
-  if accountant not in ACCOUNTINGS:
+  if accountant not in accounting.ACCOUNTANTS:
     raise ValueError(
-      f"Found accountant = {accountant!r}; expected one of {', '.join(ACCOUNTINGS)}."
+      f"Found accountant = {accountant!r}; expected one of {', '.join(accounting.ACCOUNTANTS)}."
     )
   delta = checks.fraction("delta", delta)
   if meter is not None:
@@ -275,7 +248,7 @@ def build_ledger(
       raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
     epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
   else:
-    epsilon = spent(release, rounds_done, delta, accountant)
+    epsilon = accounting.epsilon(release, rounds_done, delta, accountant).epsilon
   if not math.isfinite(epsilon):
     raise ValueError(
       f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."
@@ -293,7 +266,7 @@ def build_ledger(
     rounds_done=int(rounds_done),
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, delta).epsilon,
-    guarantee=sentences(release, num_rounds_planned, delta, accountant),
+    guarantee=tuple(statements.guarantee(release)),
     not_covered=statements.not_covered(starts),
     starts=starts,
   )

@@ -205,26 +205,3 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
     "Released: the noisy histogram, and what is computed from it alone. No exact number is.",
     "Adversary: whoever sees the release, also who knows which clients were asked.",
   )
-
-
-def paper_caveat(release: releases.Release, num_rounds: int, delta: float) -> list[str]:
-  """States that the paper's accounting is no guarantee, and the real cost of the noise."""
-  # The import is here, because `paper` depends on more than the other sentences do.
-  from privacy import paper
-
-  cost = paper.real_cost(release, num_rounds, delta)
-  sentences = [
-    paper.NOT_A_GUARANTEE,
-    f"The same noise really has epsilon = {cost.poisson:.4g} with Poisson cohorts if a client's"
-    " data are removed.",
-  ]
-  if cost.fixed_size is not None:
-    least = ""
-    if cost.fixed_size_at_least is not None:
-      least = f" between {cost.fixed_size_at_least:.4g} and"
-    sentences.append(
-      f"With the paper's cohorts of fixed size it has{least or ' at most'} {cost.fixed_size:.4g} if"
-      " a client is replaced."
-    )
-  sentences.append("If the exact number of tail clients is published too, no epsilon is finite.")
-  return sentences

@@ -57,7 +57,7 @@ _LONG = (
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
   *("experiments/test_kept_results", "experiments/test_export", "experiments/test_trackers"),
   "algorithms/test_private_threshold",
-  *("experiments/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
+  *("paper/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
 )
 
 

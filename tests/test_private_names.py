@@ -34,7 +34,7 @@ def _example_code():
 
 
 def _library_code():
-  for folder in ("benchmarks", "privacy", "tasks", "tff_superquantile"):
+  for folder in ("benchmarks", "paper", "privacy", "tasks", "tff_superquantile"):
     for path in sorted((_ROOT / folder).rglob("*.py")):
       yield str(path.relative_to(_ROOT)), path.read_text(encoding="utf-8")
 

@@ -9,7 +9,8 @@ import re
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_FOLDERS = ("benchmarks", "privacy", "tasks", "tff_superquantile")
+_LIBRARY = ("privacy", "tasks", "tff_superquantile")
+_FOLDERS = ("benchmarks", "paper", *_LIBRARY)
 _MODULES = [path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglob("*.py"))]
 _MOST_MODULES = 12
 _MOST_LINES = 250
@@ -61,6 +62,18 @@ def test_no_imports_below_the_experiments_go_round_in_a_circle():
   assert f"{_ENGINE}.computation" in arrows[f"{_ENGINE}.stages.staged"]
   assert sum(map(len, arrows.values())) > 300
   tuple(graphlib.TopologicalSorter(arrows).static_order())  # Raises a CycleError that names it.
+
+
+@pytest.mark.parametrize("room", ["benchmarks", "paper"])
+def test_the_library_knows_nothing_of_what_is_beside_it(room):
+  arrows = _arrows()
+  assert any(_is_in(to, room) for all_of_it in arrows.values() for to in all_of_it)
+  assert not [
+    (name, to)
+    for name, all_of_it in arrows.items()
+    for to in all_of_it
+    if any(_is_in(name, part) for part in _LIBRARY) and _is_in(to, room)
+  ]
 
 
 @pytest.mark.parametrize("part", [_ENGINE, f"{_ENGINE}.graphs"])

@@ -15,7 +15,7 @@ import pytest
 from tff_superquantile.doctor import packages
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.plan import presets
-from tff_superquantile.experiments.run import methods
+from tff_superquantile.experiments.run.parts import methods
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = (
@@ -175,7 +175,8 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   # Studies that need no finished runs are experiments of their own.
   needy = {*presets.PRESETS, "comparison", "communication"}
   alone = [name for name in studies.STUDIES if name not in needy]
-  assert described("EXPERIMENTS", "COMMANDS") == [*presets.PRESETS, *alone]
+  of_the_paper = ["convergence", "nonconvex", "paper"]
+  assert described("EXPERIMENTS", "COMMANDS") == [*presets.PRESETS, *alone, *of_the_paper]
   words = " ".join(result.stdout.split()).lower()
   for method in methods.METHODS.values():
     assert method.title.lower() in words
@@ -227,18 +228,18 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
 @pytest.mark.parametrize(
   "name,module",
   [
-    ("private_quantile", "experiments.study private_quantile"),
-    ("convergence", "experiments.study convergence"),
-    ("nonconvex", "experiments.study nonconvex"),
-    ("paper", "experiments.study paper"),
-    ("doctor", "doctor"),
+    ("private_quantile", "tff_superquantile.experiments.study private_quantile"),
+    ("convergence", "paper.convergence"),
+    ("nonconvex", "paper.nonconvex"),
+    ("paper", "paper.statements"),
+    ("doctor", "tff_superquantile.doctor"),
   ],
 )
 def test_what_is_no_sweep_is_a_module_of_its_own(machine, name, module):
   machine.python()
   result = machine.run("run_experiments.sh", name, "--output_dir=a b")
   assert result.returncode == 0
-  assert machine.calls()[-1] == f"-m tff_superquantile.{module} --output_dir=a b"
+  assert machine.calls()[-1] == f"-m {module} --output_dir=a b"
 
 
 def test_experiment_replaces_the_script(machine):

@@ -16,6 +16,7 @@ import tff_superquantile
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PACKAGES = ("privacy", "tasks", "tff_superquantile")
+_NOT_IN_IT = ("paper",)
 _BESIDE = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg")
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 
@@ -33,7 +34,7 @@ def _python(*arguments, **kwargs):
 def source(tmp_path_factory):
   """A copy: setuptools takes into a wheel whatever an older build has left in build/."""
   folder = tmp_path_factory.mktemp("source")
-  for name in _PACKAGES:
+  for name in (*_PACKAGES, *_NOT_IN_IT):
     shutil.copytree(_ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
   for name in _BESIDE:
     shutil.copy(_ROOT / name, folder)
@@ -43,11 +44,16 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
   folder = tmp_path_factory.mktemp("wheel")
-  files = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+  files = {
+    path.relative_to(source).as_posix()
+    for name in _PACKAGES
+    for path in (source / name).rglob("*")
+    if path.is_file()
+  }
   # The environment has the build tools, so that this needs no network.
   _python(*_PIP, "wheel", ".", "--no-deps", "--no-build-isolation", "-w", folder, cwd=source)
   (path,) = folder.glob("*.whl")
-  return path, files - set(_BESIDE)
+  return path, files
 
 
 def test_has_every_file_of_the_packages(wheel):
@@ -91,7 +97,7 @@ def test_dockerfile_copies_what_is_there_and_not_ignored():
   kept = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
   assert copied == {line[1:] for line in kept if line.startswith("!")}
   assert all((_ROOT / name).exists() for name in copied)
-  assert {*_PACKAGES, *_BESIDE} <= copied
+  assert {*_PACKAGES, *_NOT_IN_IT, *_BESIDE} <= copied
 
 
 def test_works_away_from_the_checkout(wheel, tmp_path):
@@ -101,6 +107,14 @@ def test_works_away_from_the_checkout(wheel, tmp_path):
   for package in _PACKAGES:
     path = _python("-c", f"print(__import__('{package}').__file__)", cwd=tmp_path, env=environment)
     assert path.startswith(str(site))
+  study = ("-m", "tff_superquantile.experiments.study", "paper")
+  where = dict(cwd=tmp_path, env=environment)
+  result = subprocess.run([sys.executable, *study], capture_output=True, text=True, **where)
+  assert result.returncode == 2
+  assert result.stderr == (
+    "Error: Found 'paper', a study of the paper, which is no part of the library; expected"
+    " ./run_experiments.sh paper in a clone of the project.\n"
+  )
   sweep = ("-m", "tff_superquantile.experiments.sweep", "--experiment=default", "--thetas=0.5")
   _python(*sweep, "--quick", "--num_rounds=2", "--cache_dir=cache", cwd=tmp_path, env=environment)
   assert "Superquantile" in (tmp_path / "results/synthetic/report.md").read_text()

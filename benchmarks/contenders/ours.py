@@ -20,7 +20,6 @@ def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, An
       algorithm="superquantile",
       theta=options["theta"],
       threshold="exact",
-      delta=1e-5,
       sampling="fixed_size",
       clients_per_round=workload.num_places,
       l2=0.0,  # The others have none.
@@ -29,7 +28,7 @@ def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, An
     ),
     **lineup.METHODS[options["method"]][1],
   }
-  return run_config.RunConfig(**values)
+  return run_config.of(**values)
 
 
 def set_context(engine: str, block_size: int | None = None) -> None:
@@ -56,10 +55,10 @@ class _Ours(contender.Contender):
     from tff_superquantile import algorithms
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
-    from tff_superquantile.experiments.run import run_config
+    from tff_superquantile.experiments.run.parts import engines
     from tff_superquantile.simulation import client_files
 
-    set_context(options["engine"], run_config.BLOCK_SIZE)  # As runs of so many clients do it.
+    set_context(options["engine"], engines.BLOCK_SIZE)  # As runs of so many clients do it.
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])
@@ -68,7 +67,7 @@ class _Ours(contender.Contender):
     model = task.build_model_for(self._files, 0)
     config = _config(task, workload, options)
     release = None
-    if config.update_noise_multiplier is not None:
+    if config.is_private:
       num_parameters = sum(weights.size for weights in workload.initial_weights)
       # Cohorts larger than the population: for timing, nobody's privacy is at stake.
       population = max(len(self._ids), workload.num_places)
@@ -77,7 +76,7 @@ class _Ours(contender.Contender):
     if self._is_family:
       self._process = algorithms.build_superquantile_family(
         thetas=lineup.FAMILY_THETAS,
-        client_weighting=config.client_weighting,
+        client_weighting=config.local.weighting,
         **build.build_options(config, model, self._files),
       )
     else:

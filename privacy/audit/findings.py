@@ -81,11 +81,7 @@ def _audit(
 ) -> Audit:
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
   rounds, num_rounds = results.rounds, max(results.num_rounds, ledger.rounds_done)
-  # The paper's accounting is no guarantee; its claim is compared with the cost of its noise.
-  accountant = ledger.accounting
-  if accountant == ledger_lib.PAPER:
-    accountant = accounting.TIGHTEST
-  meter = accounting.Meter(release, delta, accountant)
+  meter = accounting.Meter(release, delta, ledger.accounting)
   spent = meter.spent(num_rounds)
   planned = max(num_rounds, ledger.num_rounds_planned)
   epsilon_planned = meter.epsilon(planned)
@@ -97,7 +93,7 @@ def _audit(
     failures.append(
       f"{num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed {claim:.6g}."
     )
-  recorded = ledger_lib.spent(release, ledger.rounds_done, delta, ledger.accounting)
+  recorded = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting).epsilon
   if ledger.epsilon_spent < recorded * (1.0 - tolerance):
     failures.append(
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
@@ -115,15 +111,13 @@ def _audit(
       f"The ledger says that the run costs epsilon = {texts[0]} against the server; it is"
       f" {texts[1]}."
     )
-  said = ledger_lib.sentences(release, ledger.num_rounds_planned, delta, ledger.accounting)
+  said = tuple(statements.guarantee(release))
   not_covered = statements.not_covered(ledger.starts, ledger.version)
   if (ledger.guarantee, ledger.not_covered) != (said, not_covered):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
   failures.extend(contradictions)
 
   notes = []
-  if ledger.accounting == ledger_lib.PAPER:
-    notes.extend(statements.paper_caveat(release, max(1, num_rounds), delta))
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
   elif spent.epsilon <= claim * (1.0 + tolerance) < epsilon_planned:

@@ -21,20 +21,21 @@ _LABEL_WIDTH = 34
 ABSENT: Any = object()
 
 
-def _entry(label: str = "", note: str = "", without: str = "none") -> Any:
+def labelled(label: str = "", note: str = "", without: str = "none") -> Any:
   """Returns a field with its row's label, the note behind the value, and the text for None."""
   metadata = dict(label=label, note=f"  ({note})" if note else "", without=without)
   return dataclasses.field(default=ABSENT, metadata=metadata)
 
 
-def _text(value: float | None, without: str = "none") -> str:
+def as_text(value: float | None, without: str = "none") -> str:
   """Formats a whole number with all its digits, any other number with five."""
   if value is None:
     return without
   return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
-def _row(label: str, text: str) -> str:
+def row(label: str, text: str) -> str:
+  """Returns a row of an answer's text."""
   return f"  {label:<{_LABEL_WIDTH}}{text}"
 
 
@@ -63,7 +64,7 @@ def _without_server(explanation: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Answer:
+class Answer:
   """An answer whose fields are in the order of its JSON object."""
 
   def to_json(self) -> str:
@@ -71,20 +72,20 @@ class _Answer:
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
-  def _rows(self, *names: str, without: str | None = None) -> list[str]:
+  def rows(self, *names: str, without: str | None = None) -> list[str]:
     """Returns the rows of the fields with these names, but for absent ones."""
     fields = {field.name: field.metadata for field in dataclasses.fields(self)}
     found = []
     for name in names:
       value, metadata = getattr(self, name), fields[name]
       if value is not ABSENT:
-        text = _text(value, without or metadata["without"])
-        found.append(_row(metadata["label"], text + metadata["note"]))
+        text = as_text(value, without or metadata["without"])
+        found.append(row(metadata["label"], text + metadata["note"]))
     return found
 
 
 @dataclasses.dataclass(frozen=True)
-class BudgetAnswer(_Answer):
+class BudgetAnswer(Answer):
   """The answer of `calibrate` and `spend`: the noise of a run and its costs."""
 
   command: str
@@ -99,38 +100,35 @@ class BudgetAnswer(_Answer):
   relation: str
   neighboring_relation: str
   threshold: str | None
-  effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
-  threshold_noise_multiplier: float | None = _entry("  threshold", "z_q")
-  update_noise_multiplier: float | None = _entry("  weights", "z_w")
-  clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
+  effective_noise_multiplier: float = labelled("noise multiplier, together", "z_eff")
+  threshold_noise_multiplier: float | None = labelled("  threshold", "z_q")
+  update_noise_multiplier: float | None = labelled("  weights", "z_w")
+  clip_count_noise_multiplier: float = labelled("  updates within the clip norm", "z_b")
   target_epsilon: float = ABSENT
   clip_norm: float = ABSENT
-  sigma_update: float | None = _entry("noise on the sum of updates", "sigma_W = z_w C")
+  sigma_update: float | None = labelled("noise on the sum of updates", "sigma_W = z_w C")
   epsilon: float = ABSENT
-  epsilon_one_round: float = _entry("  one round")
+  epsilon_one_round: float = labelled("  one round")
   accountant: str = ABSENT
-  epsilon_rdp: float | None = _entry("  by RDP", without="not computed")
+  epsilon_rdp: float | None = labelled("  by RDP", without="not computed")
   rdp_order: float | None = ABSENT
-  epsilon_pld: float | None = _entry("  by PLD", without="not computed")
-  epsilon_real_poisson: float = _entry("  really, Poisson cohorts", "zero-out")
-  epsilon_real_fixed_size: float | None = ABSENT
-  epsilon_real_fixed_size_at_least: float | None = ABSENT
-  epsilon_server: float | None = _entry("epsilon against the server")
-  epsilon_server_one_round: float | None = _entry("  one round")
+  epsilon_pld: float | None = labelled("  by PLD", without="not computed")
+  epsilon_server: float | None = labelled("epsilon against the server")
+  epsilon_server_one_round: float | None = labelled("  one round")
   server_participations: int = ABSENT
   server: str = ABSENT
   noise_shares: str = ABSENT
-  num_shares: int = _entry("shares of noise, most clients", "K")
+  num_shares: int = labelled("shares of noise, most clients", "K")
   contacted_clients: float = ABSENT
   num_bins: int = ABSENT
-  scale: int = _entry("histogram's scale", "c")
-  local_stddev: float = _entry("noise of a client, scaled", "sigma_local")
+  scale: int = labelled("histogram's scale", "c")
+  local_stddev: float = labelled("noise of a client, scaled", "sigma_local")
   sigma_threshold: float = ABSENT
   modulus: int = ABSENT
   bits_per_entry: int = ABSENT
-  bits_per_client: int = _entry("bits per client and round")
+  bits_per_client: int = labelled("bits per client and round")
   num_parameters: int = ABSENT
-  bits_per_update: int = _entry("bits per update")
+  bits_per_update: int = labelled("bits per update")
   guarantee: Sequence[str] = ()
   not_covered: Sequence[str] = statements.NOT_COVERED
   warnings: Sequence[str] = ()
@@ -143,12 +141,12 @@ class BudgetAnswer(_Answer):
       f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
       f" delta = {self.delta:.4g}:",
       *self._epsilon_rows(),
-      *self._rows("epsilon_one_round"),
-      *self._rows(
+      *self.rows("epsilon_one_round"),
+      *self.rows(
         "epsilon_server", "epsilon_server_one_round", without=_without_server(self.server)
       ),
       "",
-      *self._rows(
+      *self.rows(
         "effective_noise_multiplier",
         "threshold_noise_multiplier",
         "update_noise_multiplier",
@@ -159,8 +157,8 @@ class BudgetAnswer(_Answer):
       ),
     ]
     if self.modulus is not ABSENT:
-      lines.append(_row("modulus", f"{self.modulus}, {self.bits_per_entry} bits  (M)"))
-    lines += self._rows("bits_per_client", "bits_per_update", "num_shares")
+      lines.append(row("modulus", f"{self.modulus}, {self.bits_per_entry} bits  (M)"))
+    lines += self.rows("bits_per_client", "bits_per_update", "num_shares")
     lines += _explanations(self.guarantee, self.server, self.not_covered)
     if self.plot is not ABSENT:
       lines += ["", f"Plot: {self.plot}"]
@@ -169,24 +167,15 @@ class BudgetAnswer(_Answer):
   def _epsilon_rows(self) -> list[str]:
     """Returns the rows of epsilon and of its bounds by other accountants."""
     by, beside = "by PLD", "epsilon_rdp"
-    if not self.is_guarantee:
-      by = "by the paper's formulas, NOT a guarantee"
-    elif self.accountant == accounting.RDP:
+    if self.accountant == accounting.RDP:
       by, beside = "by RDP", "epsilon_pld"
       if self.rdp_order is not None:
         by += f", order {self.rdp_order:g}"
-    rows = [_row("epsilon, all rounds", f"{_text(self.epsilon)}  ({by})")]
-    if self.is_guarantee:
-      return rows + self._rows(beside)
-    fixed = _text(self.epsilon_real_fixed_size)
-    if self.epsilon_real_fixed_size_at_least is not None:
-      fixed = f"{_text(self.epsilon_real_fixed_size_at_least)} to {fixed}"
-    rows += self._rows("epsilon_real_poisson")
-    return [*rows, _row("  really, fixed cohorts", f"{fixed}  (replace one)")]
+    return [row("epsilon, all rounds", f"{as_text(self.epsilon)}  ({by})"), *self.rows(beside)]
 
 
 @dataclasses.dataclass(frozen=True)
-class AuditAnswer(_Answer):
+class AuditAnswer(Answer):
   """The answer of `audit`: whether a run's claim holds, and the costs of the run."""
 
   command: str
@@ -200,17 +189,17 @@ class AuditAnswer(_Answer):
   rounds_done: int
   rounds_in_csv: int
   rounds_in_ledger: int
-  rounds_aborted: int | None = _entry("rounds aborted", without="not recorded")
-  threshold_noise_multiplier: float | None = _entry("  threshold", "z_q")
-  update_noise_multiplier: float | None = _entry("  weights", "z_w")
-  clip_count_noise_multiplier: float = _entry("  updates within the clip norm", "z_b")
-  effective_noise_multiplier: float = _entry("noise multiplier, together", "z_eff")
-  epsilon: float = _entry("epsilon, recomputed")
-  epsilon_rdp: float | None = _entry("  by RDP", without="not computed")
-  epsilon_planned: float = _entry("  after all planned rounds")
+  rounds_aborted: int | None = labelled("rounds aborted", without="not recorded")
+  threshold_noise_multiplier: float | None = labelled("  threshold", "z_q")
+  update_noise_multiplier: float | None = labelled("  weights", "z_w")
+  clip_count_noise_multiplier: float = labelled("  updates within the clip norm", "z_b")
+  effective_noise_multiplier: float = labelled("noise multiplier, together", "z_eff")
+  epsilon: float = labelled("epsilon, recomputed")
+  epsilon_rdp: float | None = labelled("  by RDP", without="not computed")
+  epsilon_planned: float = labelled("  after all planned rounds")
   rdp_order: float | None = ABSENT
   delta: float = ABSENT
-  epsilon_server: float | None = _entry("epsilon against the server")
+  epsilon_server: float | None = labelled("epsilon against the server")
   server_participations: int = ABSENT
   server: str = ABSENT
   guarantee: Sequence[str] = ()
@@ -255,9 +244,9 @@ class AuditAnswer(_Answer):
     claimed, delta = self.claim["epsilon"], self.claim["delta"]
     lines = [
       f"{self.folder}: The claim {'holds' if self.holds else 'does NOT hold'}.",
-      _row("claimed epsilon", f"{_text(claimed)}  (delta = {delta:.4g})"),
-      _row("rounds done, of those planned", f"{self.rounds_done} of {self.num_rounds_planned}"),
-      *self._rows(
+      row("claimed epsilon", f"{as_text(claimed)}  (delta = {delta:.4g})"),
+      row("rounds done, of those planned", f"{self.rounds_done} of {self.num_rounds_planned}"),
+      *self.rows(
         "rounds_aborted",
         "effective_noise_multiplier",
         "threshold_noise_multiplier",
@@ -267,7 +256,7 @@ class AuditAnswer(_Answer):
         "epsilon_rdp",
         "epsilon_planned",
       ),
-      *self._rows("epsilon_server", without=_without_server(self.server)),
+      *self.rows("epsilon_server", without=_without_server(self.server)),
       *paragraphs("Why it does not hold:", self.failures),
       *paragraphs("Notes:", self.notes),
       *_explanations(self.guarantee, self.server, self.not_covered),

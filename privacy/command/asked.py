@@ -10,8 +10,6 @@ from typing import Any
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
-from privacy import ledger
-from privacy import paper
 from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
@@ -42,13 +40,6 @@ def optional_whole(name: str, value: float | None) -> int | None:
   return None if value is None else whole(name, value)
 
 
-def _sampling(args: argparse.Namespace) -> str:
-  if args.sampling is not None:
-    return args.sampling
-  paper = args.accounting == ledger.PAPER and args.command == "calibrate"
-  return releases.FIXED_SIZE if paper else releases.POISSON
-
-
 def delta_of(args: argparse.Namespace) -> float:
   """Returns --delta, or its default for the population."""
   if args.delta is None:
@@ -57,8 +48,9 @@ def delta_of(args: argparse.Namespace) -> float:
 
 
 def _protection(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the fields of a release on neighbours and on the sources of noise."""
+  """Returns the fields of a release on sampling, neighbours and the sources of noise."""
   return dict(
+    sampling=args.sampling,
     threshold_kind=args.threshold,
     relation=args.relation,
     protocol=args.noise_shares,
@@ -68,28 +60,19 @@ def _protection(args: argparse.Namespace) -> dict[str, Any]:
 
 def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release that the flags of `calibrate` ask for."""
-  target: dict[str, Any] = dict(
+  return calibration.calibrate(
+    args.epsilon,
+    delta,
     population=args.population,
     clients_per_round=args.clients_per_round,
     num_rounds=rounds(args.num_rounds),
     rho_ratio=args.rho_ratio,
+    clip_rho_ratio=args.clip_rho_ratio,
     num_bins=optional_whole("num_bins", args.num_bins),
-    sampling=_sampling(args),
+    accountant=args.accounting,
+    **_protection(args),
+    **_distributed(args),
   )
-  if args.accounting != ledger.PAPER:
-    target.update(**_protection(args), **_distributed(args), accountant=args.accounting)
-    target.update(clip_rho_ratio=args.clip_rho_ratio)
-    return calibration.calibrate(args.epsilon, delta, **target)
-  if args.clip_rho_ratio:
-    raise ValueError(
-      f"Found --clip_rho_ratio={args.clip_rho_ratio:g} with --accounting=paper, whose clip norm is"
-      " fixed; leave it out."
-    )
-  if args.threshold != releases.TREE:
-    raise ValueError(
-      f"Found --threshold={args.threshold}; expected tree, the paper's only threshold."
-    )
-  return paper.calibrate(args.epsilon, delta, **target)
 
 
 def _distributed(args: argparse.Namespace) -> dict[str, Any]:
@@ -135,7 +118,6 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
     args.clients_per_round,
     z_q,
     z_w,
-    _sampling(args),
     **_protection(args),
     clip_count_noise_multiplier=args.clip_count_noise_multiplier,
   )

@@ -11,8 +11,6 @@ import numpy as np
 
 from privacy import accounting
 from privacy import checks
-from privacy import ledger
-from privacy import paper
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
@@ -50,8 +48,6 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
   z_q, z_w, z_b = release.noise_multipliers
-  is_paper = args.accounting == ledger.PAPER
-  caveat = statements.paper_caveat(release, num_rounds, delta) if is_paper else []
   warning = accounting.delta_warning(delta, release.population)
   optional: dict[str, Any] = {}
   if args.command == "calibrate":
@@ -66,7 +62,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   found = answers.BudgetAnswer(
     command=args.command,
     accounting=args.accounting,
-    is_guarantee=not is_paper,
+    is_guarantee=True,
     num_rounds=num_rounds,
     delta=delta,
     threshold=None if z_q is None else release.threshold_kind,
@@ -74,7 +70,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
     **_costs(release, num_rounds, delta, args),
     **_noise_of_clients(release),
     **optional,
-    guarantee=caveat + statements.guarantee(release),
+    guarantee=statements.guarantee(release),
     warnings=[] if warning is None else [warning],
   )
   if "plot" in optional:
@@ -92,21 +88,16 @@ def _costs(
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
   participations = asked.optional_whole("participations", args.participations)
-  is_paper = args.accounting == ledger.PAPER
-  accountant = accounting.TIGHTEST if is_paper else args.accounting
   one = min(1, num_rounds)
-  spent = accounting.epsilon(release, num_rounds, delta, accountant)
+  spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
   found: dict[str, Any] = dict(
-    epsilon=ledger.spent(release, num_rounds, delta, args.accounting),
-    epsilon_one_round=ledger.spent(release, one, delta, args.accounting),
+    epsilon=spent.epsilon,
+    epsilon_one_round=accounting.epsilon(release, one, delta, args.accounting).epsilon,
     accountant=spent.accountant,
     epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
     rdp_order=spent.rdp_order,
     epsilon_pld=accounting.epsilon_or_none(release, num_rounds, delta, accounting.PLD),
   )
-  if is_paper:
-    real = paper.real_cost(release, num_rounds, delta)
-    found.update((f"epsilon_real_{name}", cost) for name, cost in vars(real).items())
   server = server_lib.server_epsilon(release, num_rounds, delta, participations)
   server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
   found.update(

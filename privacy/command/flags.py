@@ -6,12 +6,16 @@ from typing import Any, NoReturn
 
 from privacy import accounting
 from privacy import calibration
-from privacy import ledger
 from privacy import releases
 from privacy.noise import shares
 
 # argparse's messages, and the sentences in their place.
 _SENTENCES = (
+  (
+    r"argument --accounting: invalid choice: 'paper' .*",
+    "Found --accounting=paper, which is no guarantee; expected another one, or in a clone of the"
+    " project `python -m paper.account` for the paper's formulas",
+  ),
   (r"argument ([^:]+): invalid number value: '(.*)'", "Found {}={}; expected a number"),
   (
     r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
@@ -48,6 +52,21 @@ def number(text: str) -> float:
   return float(text)
 
 
+def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
+  """Adds a flag that takes a number."""
+  group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
+
+
+def run_flags(parser: Parser) -> Any:
+  """Adds the flags on clients, rounds and delta; returns their group."""
+  group = parser.add_argument_group("the run")
+  number_flag(group, "population", "n, the number of clients", "N", required=True)
+  number_flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
+  number_flag(group, "num_rounds", "T, the number of rounds", "T", required=True)
+  number_flag(group, "delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1")
+  return group
+
+
 def make_parser() -> argparse.ArgumentParser:
   """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
   parser = Parser(
@@ -67,25 +86,14 @@ def make_parser() -> argparse.ArgumentParser:
     found.add_argument("--json", action="store_true", help="print one JSON object")
     return found
 
-  def flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
-    group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
-
-  def run_flags(found: Parser) -> None:
-    group = found.add_argument_group("the run")
-    flag(group, "population", "n, the number of clients", "N", required=True)
-    flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
-    flag(group, "num_rounds", "T, the number of rounds", "T", required=True)
-    flag(
-      group,
-      "delta",
-      "delta of the budget; by default the smaller of 1e-5 and n^-1.1",
-    )
+  def release_flags(found: Parser) -> None:
+    group = run_flags(found)
     group.add_argument(
       "--sampling",
       choices=releases.SAMPLINGS,
+      default=releases.POISSON,
       help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
-      " replacement; none: as if all took part in all rounds. Default: poisson; with"
-      " --accounting=paper calibrate, fixed_size",
+      " replacement; none: as if all took part in all rounds (default: poisson)",
     )
     group.add_argument(
       "--relation",
@@ -100,14 +108,14 @@ def make_parser() -> argparse.ArgumentParser:
       default=releases.TREE,
       help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
     )
-    flag(group, "num_bins", "bins of the histogram, a power of two", "B")
+    number_flag(group, "num_bins", "bins of the histogram, a power of two", "B")
     group.add_argument(
       "--update_sum",
       choices=("central", "distributed"),
       default="central",
       help="source of the updates' noise: the server, or the clients (default: central)",
     )
-    flag(
+    number_flag(
       group,
       "num_parameters",
       "d, numbers in an update, d + 1 if weighted by losses; for --update_sum=distributed",
@@ -121,15 +129,15 @@ def make_parser() -> argparse.ArgumentParser:
       " (complement), other clients (helpers), or more clients than add data, by a coin of their"
       " own (private_coin) (default: complement)",
     )
-    flag(
+    number_flag(
       group,
       "contacted_clients",
       "for --noise_shares=private_coin: the expected number of clients that a round contacts; M of"
       " them add data",
       "K",
     )
-    flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
-    flag(
+    number_flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
+    number_flag(
       group,
       "participations",
       "for epsilon against the server: the number of rounds in which a client takes part; by"
@@ -138,25 +146,24 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
       "--accounting",
-      choices=ledger.ACCOUNTINGS,
+      choices=accounting.ACCOUNTANTS,
       default=accounting.TIGHTEST,
       help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
-      " the smaller of both (tightest), or the paper's formulas, NOT a guarantee (paper) (default:"
-      " tightest)",
+      " or the smaller of both (tightest) (default: tightest)",
     )
 
   calibrate = command("calibrate", "finds the noise for a privacy budget")
-  run_flags(calibrate)
+  release_flags(calibrate)
   budget = calibrate.add_argument_group("the budget")
-  flag(budget, "epsilon", "of the whole run", required=True)
-  flag(
+  number_flag(budget, "epsilon", "of the whole run", required=True)
+  number_flag(
     budget,
     "rho_ratio",
     "r, the budget of the threshold over that of the weights; inf for a threshold alone; by default"
     " there is no threshold, as in DP-FedAvg",
     "R",
   )
-  flag(
+  number_flag(
     budget,
     "clip_rho_ratio",
     "the budget of the count by which a clip norm adapts over that of the updates (runs take"
@@ -165,25 +172,27 @@ def make_parser() -> argparse.ArgumentParser:
   )
 
   spend = command("spend", "finds the cost of a run")
-  run_flags(spend)
+  release_flags(spend)
   noise = spend.add_argument_group("the noise of the weights, the threshold or both")
-  flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
-  flag(noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z")
-  flag(
+  number_flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
+  number_flag(
+    noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
+  )
+  number_flag(
     noise,
     "clip_count_noise_multiplier",
     "z_b, noise of the count by which a clip norm adapts over its sensitivity",
     "Z",
   )
-  flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
-  flag(
+  number_flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
+  number_flag(
     noise,
     "sigma_threshold",
     "standard deviation on a scaled node of the histogram, (z_q^2 c^2 log2 b + 2)^(1/2), in place"
     " of z_q; with --scale and --num_bins",
     "S",
   )
-  flag(noise, "scale", "c, the factor of the histogram's counts", "C")
+  number_flag(noise, "scale", "c, the factor of the histogram's counts", "C")
   spend.add_argument(
     "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
   )

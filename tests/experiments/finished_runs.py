@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from tasks import models
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run import thresholds
-from tff_superquantile.experiments.run.training import server_optimizers
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import servers
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"
@@ -22,7 +22,9 @@ _NUM_FEATURES, _NUM_CLASSES = 5, 3
 
 
 # Short names of numbers in a folder's name, and their flags.
-_NUMBERS = {one.short: one.name for one in methods.parameters().values() if one.short}
+_NUMBERS = {
+  one.short: one.name for kind in methods.METHODS.values() for one in methods.parameters(kind)
+}
 _NUMBERS["epsilon"] = "epsilon"
 
 
@@ -37,7 +39,7 @@ def flags_of(method):
       flags[_NUMBERS[word]] = next(words, "")
     elif word in thresholds.THRESHOLDS:
       flags["threshold"] = word
-    elif word in server_optimizers.SERVER_OPTIMIZERS:
+    elif word in servers.SERVERS:
       flags["server_optimizer"] = word
   try:
     is_its_folder = names.folder(run_config.from_flags(flags)) == method

@@ -29,9 +29,13 @@ def test_new_method_is_named_sorted_and_checked_by_its_row(trial):
   ]
   assert trial["ordered"] == ["fed_avg", "superquantile_theta_0.25", "capped_fed_avg_cap_1.5"]
   assert trial["flag"] == "Largest loss that counts."
-  said = ("without --cap; give one", "it belongs to capped_fed_avg", "in a private run; use one of")
-  for sentence, part in zip(trial["refusals"], said):
-    assert part in sentence
+  said = (
+    "without --cap; give one",
+    "it belongs to --algorithm=capped_fed_avg",
+    "in a private run; use one of",
+  )
+  for sentence, words in zip(trial["refusals"], said):
+    assert words in sentence
 
 
 def test_new_method_is_trained_as_its_rule_says(trial):

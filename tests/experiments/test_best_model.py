@@ -11,12 +11,10 @@ from tff_superquantile.experiments.run.training import best_model
 
 
 def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
-  config = run_config.RunConfig(
-    keep="best", best_by="validation.loss.mean", rounds_per_evaluation=3, patience=2
-  )
+  config = run_config.of(keep="best", best_by="validation.loss.mean", patience=2)
 
   def kept(values):
-    model = best_model.BestModel(config, tmp_path)
+    model = best_model.BestModel(config.keep, 3, tmp_path)
     for round_num, value in values.items():
       weights = run_files.Weights((np.full(2, round_num, np.float32),), ())
       model.consider(weights, {"validation_loss_mean": value}, round_num)
@@ -38,7 +36,7 @@ def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
 
 
 def test_task_without_validation_clients_is_refused():
-  config = run_config.RunConfig(keep="best")
+  config = run_config.of(keep="best")
   with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
     best_model.check_splits(config, {"train": 0, "test": 0})
   best_model.check_splits(config, {"train": 0, "test": 0, "validation": 0})

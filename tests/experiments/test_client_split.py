@@ -1,6 +1,5 @@
 """How a run's clients are split: attacks through `train`, and runs of before that go on."""
 
-import dataclasses
 import shutil
 
 import numpy as np
@@ -39,7 +38,7 @@ def config(tmp_path):
   """Of a table; `write` makes it."""
   _write(tmp_path / "visits.csv", _rows())
   (tmp_path / "key").write_text(_KEY)
-  return run_config.RunConfig(
+  return run_config.of(
     task="own",
     data_dir=str(tmp_path / "visits.csv"),
     client_column="site",
@@ -60,7 +59,7 @@ def _private(config, tmp_path, name, **changes):
   changes = {"update_noise_multiplier": 30.0, "clip_norm": 1.0, **changes}
   key = str(tmp_path / "key")
   output = str(tmp_path / name)
-  return dataclasses.replace(config, output_dir=output, noise_key_file=key, **changes)
+  return run_config.replace(config, output_dir=output, noise_key_file=key, **changes)
 
 
 def _drop_split(path):
@@ -111,11 +110,11 @@ def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
     asked = _private(config, tmp_path, "private") if private else config
     if private:
       with pytest.raises(ValueError, match="shuffled for a private run that has not begun"):
-        runner.train(dataclasses.replace(asked, client_split="shuffled", delta=1e-3))
-      asked = dataclasses.replace(asked, delta=1e-3)
+        runner.train(run_config.replace(asked, client_split="shuffled", delta=1e-3))
+      asked = run_config.replace(asked, delta=1e-3)
       path = _of_version_02(asked)
     else:
-      path = runner.train(dataclasses.replace(asked, client_split="shuffled")).path
+      path = runner.train(run_config.replace(asked, client_split="shuffled")).path
       _drop_split(path)
     before = run.Run(path, 0)
     ids = before.clients("test")["client_id"]
@@ -130,30 +129,30 @@ def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
     assert again.flags["client_split"] == "shuffled" and again.finished
     np.testing.assert_array_equal(again.clients("test")["client_id"], ids)
     with pytest.raises(ValueError, match="--client_split=shuffled there, by_id here"):
-      runner.train(dataclasses.replace(asked, client_split="by_id"))
+      runner.train(run_config.replace(asked, client_split="by_id"))
 
 
 def _of_version_02(asked):
   """A private run that began before there was a flag."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(client_split, "resolve", lambda config, task: config)
-    path = runner.train(dataclasses.replace(asked, client_split="shuffled")).path
+    path = runner.train(run_config.replace(asked, client_split="shuffled")).path
   _drop_split(path)
   return path
 
 
 def test_runs_with_other_clients_are_not_mixed(config, tmp_path):
-  path = runner.train(dataclasses.replace(config, client_split="shuffled")).path
+  path = runner.train(run_config.replace(config, client_split="shuffled")).path
   _drop_split(path)
-  new = dataclasses.replace(config, algorithm="superquantile", theta=0.5)
+  new = run_config.replace(config, algorithm="superquantile", theta=0.5)
   with pytest.raises(ValueError, match="split otherwise.*--output_dir, or .*=shuffled") as error:
     runner.train(new)
   assert "\n" not in str(error.value)
   noise = dict(update_noise_multiplier=1.0, threshold_noise_multiplier=1.0, clip_norm=1.0)
   with pytest.raises(ValueError, match="another --output_dir.$"):
-    runner.train(dataclasses.replace(new, **noise))
+    runner.train(run_config.replace(new, **noise))
   assert not names.run_path(new).exists()
-  found = runner.train(dataclasses.replace(new, client_split="shuffled"))
+  found = runner.train(run_config.replace(new, client_split="shuffled"))
   test = run.Run(path, 0).clients("test")["client_id"]
   np.testing.assert_array_equal(found.clients("test")["client_id"], test)
   shutil.rmtree(tmp_path / "results")
@@ -161,7 +160,7 @@ def test_runs_with_other_clients_are_not_mixed(config, tmp_path):
 
 
 def test_a_task_with_clients_of_its_own_knows_no_split(tmp_path, cache_dir):
-  config = run_config.RunConfig(
+  config = run_config.of(
     algorithm="fed_avg",
     num_rounds=1,
     num_train_clients=30,

@@ -18,7 +18,7 @@ _WEIGHTS = 210  # The synthetic task's: 20 features and an intercept for each of
 
 
 def _config(**flags):
-  return run_config.RunConfig(clients_per_round=100, **flags)
+  return run_config.of(clients_per_round=100, **flags)
 
 
 @pytest.mark.parametrize(

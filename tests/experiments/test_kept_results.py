@@ -43,13 +43,13 @@ def _train(method, output_dir, cache_dir, **changed):
   config = run_config.from_flags(
     dict(line.removeprefix("--").split("=", 1) for line in found if line)
   )
-  if config.noise_key_file:
-    changed["noise_key_file"] = str(_KEPT / config.noise_key_file)
+  if config.privacy is not None:
+    changed["noise_key_file"] = str(_KEPT / config.privacy.noise_key_file)
     # What follows from the budget.
     followed = ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio")
     changed.update(dict.fromkeys(followed))
   places = dict(output_dir=str(output_dir), cache_dir=str(cache_dir))
-  return runner.train(dataclasses.replace(config, **places, **changed)).path
+  return runner.train(run_config.replace(config, **places, **changed)).path
 
 
 def _rows(path):

@@ -1,6 +1,5 @@
 """Names of runs: from a config to its folder and to what people read."""
 
-import dataclasses
 import math
 import pathlib
 import random
@@ -12,13 +11,14 @@ from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import part
 
 
 def _config(**values):
-  return run_config.RunConfig(**values)
+  return run_config.of(**values)
 
 
 def _name(**values):
@@ -149,8 +149,8 @@ def test_name_knows_theta_and_epsilon_of_its_run(values, folder, name):
   del folder, name
   config = _config(**values)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
-  has_theta = has_theta and config.wanted_updates is None
-  assert _name(**values).theta == (config.theta if has_theta else None)
+  has_theta = has_theta and "wanted_updates" not in values
+  assert _name(**values).theta == (values.get("theta", 0.5) if has_theta else None)
   assert _name(**values).epsilon == config.epsilon
   assert _name(**values).is_superquantile == (config.algorithm == "superquantile")
 
@@ -159,8 +159,9 @@ def test_name_knows_theta_and_epsilon_of_its_run(values, folder, name):
 def test_what_followed_from_a_budget_changes_no_name(values, folder, name):
   if "epsilon" not in values:
     return
-  resolved = dict(threshold_noise_multiplier=3.0, update_noise_multiplier=2.0, delta=1e-5)
-  resolved["rho_ratio"] = 0.5
+  resolved = dict(update_noise_multiplier=2.0, delta=1e-5, rho_ratio=0.5)
+  if "threshold" in values:
+    resolved["threshold_noise_multiplier"] = 3.0
   assert names.folder(_config(**values, **resolved)) == folder
   assert _name(**values, **resolved).label == name
   assert _name(**values, **resolved).without_epsilon == _name(**values).without_epsilon
@@ -186,7 +187,9 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
     "superquantile": "superquantile_theta_0.3_tree",
   }
   assert expected == {
-    algorithm: names.folder(_config(algorithm=algorithm, **everything))
+    algorithm: names.folder(
+      run_config.from_flags({"algorithm": algorithm, **{k: str(v) for k, v in everything.items()}})
+    )
     for algorithm in methods.METHODS
   }
 
@@ -224,10 +227,10 @@ def test_afl_is_q_fed_avg_with_exponent_ten(values, afl):
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_without_epsilon_is_the_folder_of_the_same_flags_without(values, folder, name):
-  del folder, name
+def test_without_epsilon_is_the_folder_without(values, folder, name):
+  del name
   without = _name(**values).without_epsilon
-  assert without == names.folder(_config(**{**values, "epsilon": None}))
+  assert without == folder.removesuffix(f"_epsilon_{values.get('epsilon', 0):g}")
   assert without.epsilon is None
 
 
@@ -387,12 +390,12 @@ def test_run_name_replaces_the_methods_name():
 def _runs_of_a_preset(preset):
   """A config of each of its methods, with every value of the method's own that is to be tuned."""
   for method in preset.methods():
-    settings = {**dataclasses.asdict(_config()), "task": preset.task, **preset.flags, **method}
+    settings = {**run_config.defaults(), "task": preset.task, **preset.flags, **method}
     settings = tuning.with_defaults(settings, "methods")
     if tuning.is_tuned(settings):
       yield from (found.config for found in tuning.method_search(preset, settings).candidates)
     else:
-      yield run_config.RunConfig(**settings)
+      yield run_config.of(**settings)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -413,14 +416,13 @@ def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(nam
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
-  every = set(methods.parameters())
+  every = {name for kind in methods.METHODS.values() for name in part.own_flags(kind)}
   for method in presets.PRESETS[name].methods():
-    parameters = methods.METHODS[method["algorithm"]].parameters
-    own = {parameter.name for parameter in parameters}
-    assert method.keys() & every <= own
+    parameters = part.own_flags(methods.METHODS[method["algorithm"]])
+    assert method.keys() & every <= set(parameters)
     for flag in method.keys() & every:
       assert flags.FLAGS[flag].default is None or flag in ("theta", "min_theta", "max_theta")
-    assert {parameter.name for parameter in parameters if parameter.is_required} <= method.keys()
+    assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, preset_lib.Grid):
         assert value.default in (*value.values, None)

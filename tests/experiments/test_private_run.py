@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import csv
-import dataclasses
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
@@ -65,7 +65,7 @@ def _config(**values):
   """A small run with `values`."""
   small = dict(num_train_clients=_POPULATION, num_test_clients=15, clients_per_round=8)
   private = dict(delta=_DELTA, clip_norm=0.5, num_rounds=4, rounds_per_evaluation=2)
-  return run_config.RunConfig(**{**small, **private, **values})
+  return run_config.of(**{**small, **private, **values})
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   }
   assert manifest["data"] is None  # A digest of data would be one of the training clients.
   assert manifest["num_clients"]["train"] == _POPULATION
-  assert set(_flags_of(run)) <= set(run_config.names())
+  assert set(_flags_of(run)) <= set(run_config.flags())
 
   rows = list(csv.DictReader(contents["rounds.csv"].decode().splitlines()))
   assert set(rows[0]) == {"round", "epsilon", *columns, *_TEST_COLUMNS}
@@ -338,14 +338,15 @@ def _assert_same_weights(run, other):
 def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, private, run_here):
   _, whole = private
   del killed_copy  # Made before it goes on.
-  noise = [_flags_of(killed).get(name) for name in private_runs.CALIBRATED]
+  followed = ("threshold_noise_multiplier", "update_noise_multiplier", "delta", "rho_ratio")
+  noise = [_flags_of(killed).get(name) for name in followed]
   # It has its key, and needs no file of it any more.
   assert run_here("killed", **_RESUMED) == killed
   commands.assert_same_results(killed, whole)
   _assert_same_weights(killed, whole)
   for name in ("privacy.json", "rounds.csv", "test_clients.csv"):
     assert (killed / name).read_bytes() == (whole / name).read_bytes()
-  assert noise == [_flags_of(killed).get(name) for name in private_runs.CALIBRATED]
+  assert noise == [_flags_of(killed).get(name) for name in followed]
   _assert_nothing_of_the_cohorts(killed, _GEOMETRIC_COLUMNS, _cohorts(killed))
   _assert_the_key_is_kept(killed)
 
@@ -368,7 +369,10 @@ _BAD_FLAGS = (
   ),
   (dict(_NOT_PRIVATE, clip_norm="adaptive"), "--clip_norm=adaptive .* not private"),
   (dict(_NOT_PRIVATE, clip_quantile=0.5), "--clip_quantile=0.5 .* not private"),
-  (dict(**_BUDGET, clip_quantile=0.5), "--clip_quantile=0.5 with --clip_norm=0.5; it belongs"),
+  (
+    dict(**_BUDGET, clip_quantile=0.5),
+    "--clip_quantile=0.5 with a --clip_norm that does not adapt; it belongs",
+  ),
   (dict(**_BUDGET, clip_norm="adaptive", clip_quantile=1.0), "--clip_quantile = 1"),
   (dict(**_BUDGET, clip_norm="adaptive", initial_clip_norm=0.0), "--initial_clip_norm = 0"),
   (dict(**_BUDGET, clip_norm="adaptive", clip_rho_ratio=0.0), "--clip_rho_ratio = 0"),
@@ -401,14 +405,14 @@ _BAD_FLAGS = (
   (dict(_NOT_PRIVATE, accounting="rdp"), "--accounting=rdp .* not private"),
   (dict(_NOT_PRIVATE, noise_key_file="key"), "--noise_key_file=key .* not private"),
   # Who makes the noise.
-  (dict(**_BUDGET, contacted_clients=9), "complement with --contacted_clients=9; .*private_coin"),
+  (dict(**_BUDGET, contacted_clients=9), "--contacted_clients=9 .*=complement; .*private_coin"),
   (
     dict(**_BUDGET, **_TREE, noise_shares="helpers", contacted_clients=9),
-    "helpers with --contacted_clients=9; .*private_coin",
+    "--contacted_clients=9 with --noise_shares=helpers; .*private_coin",
   ),
   (
     dict(**_BUDGET, **_TREE, noise_shares="private_coin"),
-    "private_coin with --contacted_clients=None; give the number",
+    "private_coin without --contacted_clients; give the number",
   ),
   (dict(**_BUDGET, noise_shares="helpers"), "helpers in a run whose noise the server makes"),
   (
@@ -438,9 +442,12 @@ _BAD_FLAGS = (
     "--threshold=tree .* --sampling=poisson .* budget",
   ),
   (_NOISE, "no --threshold_noise_multiplier"),
-  (dict(_NOISE, threshold_noise_multiplier=9.0, rho_ratio=1.0), "--rho_ratio without --epsilon"),
+  (
+    dict(_NOISE, threshold_noise_multiplier=9.0, rho_ratio=1.0),
+    "--rho_ratio=1.0 with .* belongs to --epsilon",
+  ),
   (dict(update_noise_multiplier=0.0, algorithm="fed_avg"), "update_noise_multiplier = 0"),
-  (dict(**_BUDGET, **_TREE, algorithm="fed_avg"), "--threshold=tree .* without a threshold"),
+  (dict(**_BUDGET, **_TREE, algorithm="fed_avg"), "--threshold=tree with --algorithm=fed_avg"),
   (dict(**_BUDGET, theta=1.0, rho_ratio=0.5), "--rho_ratio=0.5 .* without a threshold"),
   (dict(**_BUDGET, smoothing=0.3), "--smoothing=0.3"),
 )
@@ -479,8 +486,9 @@ _BAD_NUMBERS = (
 
 @pytest.mark.parametrize("values,message", _BAD_FLAGS)
 def test_bad_flags_are_refused(values, message):
+  task = tasks.get_task("synthetic")
   with pytest.raises(ValueError, match=message):
-    build.resolve(_config(**values), tasks.get_task("synthetic"))
+    build.resolve(_config(**values), task)
 
 
 @pytest.mark.parametrize("values,message", _BAD_NUMBERS)
@@ -718,7 +726,7 @@ def test_an_adaptive_clip_norm(adaptive, capsys):
   said = " ".join(capsys.readouterr().out.split())
   assert "a one-bit count of the updates within the clip norm" in said
   # The flags are read again.
-  assert run_config.from_flags(flag).clip_norm == "adaptive"
+  assert run_config.from_flags(flag).values()["clip_norm"] == "adaptive"
 
 
 def test_a_killed_run_whose_clip_norm_adapts_ends_as_if_nothing_had_happened(
@@ -930,14 +938,14 @@ def test_what_a_private_run_has_by_default():
   tree = build.resolve(_config(epsilon=3.0, threshold="tree"), task)
   fed_avg = build.resolve(_config(epsilon=3.0, algorithm="fed_avg"), task)
   names = ("threshold", "sampling", "client_weighting", "update_sum", "noise_shares", "relation")
-  assert [getattr(geometric, name) for name in names] == [
+  assert [geometric.values()[name] for name in names] == [
     *("geometric", "poisson", "uniform", "central", "complement", "zero_out"),
   ]
-  assert tree.threshold == "tree" and fed_avg.threshold is None
+  assert isinstance(tree.method.threshold, thresholds.Tree) and fed_avg.method.threshold is None
   # How the budget is divided follows from its noise, see the next test.
-  assert {config.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
+  assert {config.privacy.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
   found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
-  assert found.rho_ratio is None and found.threshold_noise_multiplier is None
+  assert found.privacy.rho_ratio is None
 
 
 @pytest.mark.parametrize("num_parameters", [_NUM_PARAMETERS, 10**6])
@@ -945,8 +953,8 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   task = tasks.get_task("synthetic")
   config = build.resolve(_config(epsilon=3.0, clients_per_round=25), task)
   found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
-  z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
-  ratio = found.rho_ratio
+  z_q, z_w = private_runs.noise_multipliers(found).values()
+  ratio = found.privacy.rho_ratio
   assert (z_w / z_q) ** 2 == pytest.approx(ratio)
   # By hand: of 2 A z_q^2 + d z_w^2, given z_q^-2 + z_w^-2, the least; or A z_q^2 = (m / 10)^2.
   one_client = 0.12 / (2.0 - 0.12) / 4.0
@@ -957,10 +965,10 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   best = grid[np.argmin(np.where(far_off, np.inf, error))]
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
-  config = dataclasses.replace(config, rho_ratio=0.25)
+  config = run_config.replace(config, rho_ratio=0.25)
   found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
-  assert found.rho_ratio == 0.25
-  z_q, z_w = found.threshold_noise_multiplier, found.update_noise_multiplier
+  assert found.privacy.rho_ratio == 0.25
+  z_q, z_w = private_runs.noise_multipliers(found).values()
   assert (z_w / z_q) ** 2 == pytest.approx(0.25)
 
 
@@ -971,7 +979,7 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   earlier = first.to_flags()
   assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
   # Noise that somebody has lowered in flags.txt is past the budget.
-  earlier["update_noise_multiplier"] = str(first.update_noise_multiplier / 2)
+  earlier["update_noise_multiplier"] = str(first.privacy.update_noise_multiplier / 2)
   lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
   release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
   with pytest.raises(ValueError, match="past --epsilon=3"):

@@ -39,7 +39,7 @@ def _with_shares(**values):
 
 
 def _rounds(files, release, key=_KEY):
-  select = selection.build_selection(files, run_config.RunConfig(), release, key)
+  select = selection.build_selection(files, run_config.of(), release, key)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [str(handle["client_id"]) for handle in handles]

@@ -24,7 +24,7 @@ from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names, run_config
 flags.FLAGS(sys.argv)
 plan = [
-  [names.folder(run_config.RunConfig(**tuning.with_defaults(c))), c["seed"], c]
+  [names.folder(run_config.of(**tuning.with_defaults(c))), c["seed"], c]
   for c in sweep.plan()
 ]
 print(json.dumps(plan, default=dataclasses.asdict))

@@ -31,7 +31,7 @@ def train(lab):
 
   def train(output_dir, **values):
     folders = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir))
-    return runner.train(run_config.RunConfig(**{**_SMALL, **folders, **values}))
+    return runner.train(run_config.of(**{**_SMALL, **folders, **values}))
 
   return train
 
@@ -206,7 +206,7 @@ def test_a_private_run_is_sent_at_its_end_as_it_is_released(train, recorder):
 )
 def test_a_tracker_that_is_not_there_is_refused_before_work(tracker, said, monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "mlflow", None)
-  config = run_config.RunConfig(**_SMALL, tracker=tracker, output_dir=str(tmp_path / "none"))
+  config = run_config.of(**_SMALL, tracker=tracker, output_dir=str(tmp_path / "none"))
   with pytest.raises(ValueError, match=said):
     runner.train(config)
   assert not (tmp_path / "none").exists()

@@ -19,9 +19,8 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.training import measurements
-from tff_superquantile.experiments.run.training import schedules
-from tff_superquantile.experiments.run.training import server_optimizers
 
 _SMALL = dict(
   num_train_clients=30,
@@ -40,7 +39,7 @@ def train(lab):
 
   def train(output_dir, **values):
     folders = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir))
-    return runner.train(run_config.RunConfig(**{**_SMALL, **folders, **values}))
+    return runner.train(run_config.of(**{**_SMALL, **folders, **values}))
 
   return train
 
@@ -73,13 +72,13 @@ def _reddi(name, rate, updates):
     yield position
 
 
-@pytest.mark.parametrize("name", server_optimizers.SERVER_OPTIMIZERS)
+@pytest.mark.parametrize("name", servers.SERVERS)
 def test_server_takes_the_steps_of_the_paper_and_of_tff(name):
   rate = 0.05
-  config = run_config.RunConfig(server_optimizer=name, server_learning_rate=rate)
+  config = run_config.of(server_optimizer=name, server_learning_rate=rate)
   arguments = dict(
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3),
-    server_optimizer_fn=server_optimizers.build(config),
+    server_optimizer_fn=config.server.build(),
   )
   arrays = problems.client_arrays()[:3]
   sizes = np.array([len(y) for _, y in arrays], float)
@@ -124,7 +123,7 @@ def test_flags_and_names_say_the_optimizer(adam):
   assert adam.path.parent.name == "superquantile_theta_0.5_adam"
   assert adam.method.label == "Superquantile θ = 0.5, server Adam"
   assert adam.flags["server_learning_rate"] == "0.01"
-  plain = names.folder(run_config.RunConfig())
+  plain = names.folder(run_config.of())
   assert plain == "superquantile_theta_0.5"  # As before there were others.
 
 
@@ -311,7 +310,7 @@ def test_private_ledger_has_the_rounds_done(train):
 
 
 def _scheduled(name, **values):
-  return run_config.RunConfig(
+  return run_config.of(
     client_learning_rate=0.4, learning_rate_schedule=name, num_rounds=8, **values
   )
 
@@ -328,17 +327,18 @@ def _scheduled(name, **values):
   ],
 )
 def test_rates_of_rounds(config, expected):
-  np.testing.assert_allclose([schedules.learning_rate(config, t) for t in range(8)], expected)
-  in_graph = tf.function(schedules.build_learning_rate_fn(config))
-  found = [in_graph(tf.constant(t)).numpy() for t in range(8)]
+  np.testing.assert_allclose([config.learning_rate(float(t), math) for t in range(8)], expected)
+  in_graph = tf.function(lambda t: config.learning_rate(t, tf.math))
+  found = [in_graph(tf.constant(t, tf.float32)).numpy() for t in range(8)]
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   np.testing.assert_allclose(config.final_learning_rate, expected[-1])
 
 
-def test_constant_rate_needs_no_function():
-  config = _scheduled("step", learning_rate_decay=1.0, rounds_per_decay=1)
-  assert schedules.build_learning_rate_fn(config) is None and schedules.is_constant(config)
-  assert not schedules.is_constant(_scheduled("cosine"))
+def test_only_steps_without_decay_are_constant():
+  constant = _scheduled("step", learning_rate_decay=1.0, rounds_per_decay=1)
+  assert constant.local.schedule.is_constant
+  falling = _scheduled("step", learning_rate_decay=0.5, rounds_per_decay=1)
+  assert not any(config.local.schedule.is_constant for config in (falling, _scheduled("cosine")))
 
 
 def test_run_follows_its_schedule_and_momentum(train):
@@ -347,7 +347,7 @@ def test_run_follows_its_schedule_and_momentum(train):
   first = train("first", num_rounds=1, **values)
   linear = dict(values, learning_rate_schedule="linear")
   # The second of two rounds has half the rate: a run of another start would show it as well.
-  rates = [schedules.learning_rate(_scheduled("linear"), t) for t in (0, 4)]
+  rates = [_scheduled("linear").learning_rate(float(t), math) for t in (0, 4)]
   assert rates[1] == rates[0] / 2
   two, constant = train("two", num_rounds=2, **linear), train("two_c", num_rounds=2, **values)
   steps = [_vector(run) - _vector(first) for run in (two, constant)]
@@ -361,7 +361,7 @@ def test_run_follows_its_schedule_and_momentum(train):
   [
     (
       dict(learning_rate_schedule="cosine", learning_rate_decay=0.5),
-      "Found --learning_rate_decay=0.5 with --learning_rate_schedule=cosine; it belongs to step",
+      "with --learning_rate_schedule=cosine; it belongs to --learning_rate_schedule=step",
     ),
     (dict(client_momentum=1.0), r"Found --client_momentum=1.0; expected a number in \[0, 1\)"),
     (dict(server_learning_rate=0.0), "Found --server_learning_rate=0.0; expected a positive"),
@@ -376,6 +376,6 @@ def test_run_follows_its_schedule_and_momentum(train):
   ],
 )
 def test_options_that_cannot_be_are_refused(values, said):
-  config = run_config.RunConfig(**{**_SMALL, **values})
   with pytest.raises(ValueError, match=said):
+    config = run_config.of(**{**_SMALL, **values})
     build.resolve(config, build.get_task(config))

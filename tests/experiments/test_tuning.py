@@ -7,6 +7,7 @@ import math
 import pathlib
 import shlex
 import sys
+import types
 
 import commands
 import finished_runs
@@ -15,10 +16,10 @@ import pytest
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import part
 
 _P90 = preset_lib.VALIDATION_P90
 _LOSS = preset_lib.TRAIN_LOSS
@@ -26,7 +27,7 @@ _LOSS = preset_lib.TRAIN_LOSS
 
 def _settings(**values):
   """Values of all fields of a config: the defaults, and `values`."""
-  return {**dataclasses.asdict(run_config.RunConfig()), **values}
+  return {**run_config.defaults(), **values}
 
 
 def _finish(config, folder="", **criteria):
@@ -138,8 +139,8 @@ def test_search_without_a_result_names_method_and_criterion(search):
   with pytest.raises(RuntimeError) as error:
     search.choose()
   sentence = str(error.value)
-  for part in ("Found no run of q-FFL ", "validation.error.p90", "6", "log.txt"):
-    assert part in sentence
+  for words in ("Found no run of q-FFL ", "validation.error.p90", "6", "log.txt"):
+    assert words in sentence
   assert "\n" not in sentence
 
 
@@ -165,7 +166,7 @@ def test_method_is_tried_with_all_combinations_of_its_grids():
   assert [candidate.values for candidate in search.candidates] == values
   apart = dict(output_dir="a/b/tuning", validation_fraction=0.5)
   assert [candidate.config for candidate in search.candidates] == [
-    run_config.RunConfig(**{**settings, **apart, **one}) for one in values
+    run_config.of(**{**settings, **apart, **one}) for one in values
   ]
   paths = [str(names.run_path(candidate.config)) for candidate in search.candidates]
   assert paths[1] == "a/b/tuning/synthetic/tilted_erm_t_1_average_0.2/seed_7"
@@ -180,7 +181,7 @@ def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
   _finish_all(search, [0.5, 0.4])
   assert search.choose() == {"q": 2.0}
   assert run_folder.find_runs(tmp_path) == []
-  _finish(run_config.RunConfig(**tuning.with_defaults(settings)), **{_P90: 0.3})
+  _finish(run_config.of(**tuning.with_defaults(settings)), **{_P90: 0.3})
   (run,) = run_folder.find_runs(tmp_path)
   assert run.method == "q_fed_avg_q_1"
 
@@ -212,8 +213,8 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
   ]
   assert [candidate.values for candidate in search.candidates] == values
   for candidate in search.candidates:
-    assert {name: getattr(candidate.config, name) for name in candidate.values} == candidate.values
-    assert candidate.config.algorithm == "fed_avg" and candidate.config.l2 == 0.1
+    assert candidate.values.items() <= candidate.config.values().items()
+    assert candidate.config.algorithm == "fed_avg" and candidate.config.local.l2 == 0.1
   # These are no part of a method's name, yet no two runs may share a folder.
   paths = {names.run_path(candidate.config) for candidate in search.candidates}
   assert len(paths) == 6
@@ -241,7 +242,7 @@ def test_no_experiment_is_tuned_on_test_clients(name):
   # The synthetic task has validation clients of its own, and no others are held out.
   assert (preset.validation_fraction == 0.0) == (preset.task == "synthetic")
   for grid in preset.shared_grids:
-    assert grid.values.keys() <= set(run_config.names())
+    assert grid.values.keys() <= set(run_config.flags())
     assert all(len(set(values)) == len(values) > 1 for values in grid.values.values())
 
 
@@ -295,9 +296,9 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   what = "tuning --client_learning_rate with FedAvg"
   rates = steps.next(4, 4, what)
   assert not (lab.folder / output_dir).exists()
-  assert [config.client_learning_rate for config in rates] == [0.003, 0.01, 0.03, 0.1]
+  assert [config.local.learning_rate for config in rates] == [0.003, 0.01, 0.03, 0.1]
   for config in rates:
-    assert config.algorithm == "fed_avg" and config.seed == 4 and config.l2 is None
+    assert config.algorithm == "fed_avg" and config.seed == 4 and config.local.l2 is None
     assert config.validation_fraction == 0.5 and config.data_dir == "the $data"
     assert config.output_dir == f"{output_dir}/tuning"
   for config, loss in zip(rates[:2] + rates[3:], (3.0, 2.0, 2.5)):
@@ -306,24 +307,24 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   steps.finish(rates[2], **{_LOSS: 1.0, _P90: 0.9})
   # Then l2 with that learning rate, by the validation clients.
   l2s = steps.next(6, 6, "tuning --l2 with FedAvg")
-  assert [config.l2 for config in l2s] == [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
-  assert {config.client_learning_rate for config in l2s} == {0.03}
+  assert [config.local.l2 for config in l2s] == [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8]
+  assert {config.local.learning_rate for config in l2s} == {0.03}
   for config in l2s:
     assert not (lab.folder / names.run_path(config)).exists()
-    steps.finish(config, **{_LOSS: config.l2, _P90: 0.4 if config.l2 == 1e-5 else 0.5})
+    steps.finish(config, **{_LOSS: config.local.l2, _P90: 0.4 if config.local.l2 == 1e-5 else 0.5})
   # Then each method's own, all side by side, with the first seed.
   own = steps.next(19, 19, "tuning each method on validation clients")
   tried = {}
   for config in own:
-    assert (config.client_learning_rate, config.l2, config.seed) == (0.03, 1e-5, 4)
-    (flag,) = (one.name for one in methods.METHODS[config.algorithm].parameters if one.is_required)
-    tried.setdefault(flag, []).append(getattr(config, flag))
+    assert (config.local.learning_rate, config.local.l2, config.seed) == (0.03, 1e-5, 4)
+    (flag,) = (name for name, one in part.own_flags(type(config.method)).items() if one.is_required)
+    tried.setdefault(flag, []).append(getattr(config.method, flag))
   assert {flag: len(values) for flag, values in tried.items()} == {
     **{"proximal_weight": 4, "q": 4, "temperature": 8, "ascent_rate": 3}
   }
   chosen = dict(proximal_weight=0.001, q=1.0, temperature=50.0, ascent_rate=0.01)
   for config in own:
-    best = any(getattr(config, flag) == value for flag, value in chosen.items())
+    best = any(config.values()[flag] == value for flag, value in chosen.items())
     steps.finish(config, **{_P90: 0.3 if best else 0.35, "test.error.p90": 0.9 if best else 0.1})
   # Then the comparison.
   runs = steps.next(20, 20, "every method with every seed")
@@ -334,7 +335,7 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
     *("agnostic_fed_avg_rate_0.01", "superquantile_theta_0.5"),
   ]
   for config in runs:
-    assert (config.client_learning_rate, config.l2) == (0.03, 1e-5)
+    assert (config.local.learning_rate, config.local.l2) == (0.03, 1e-5)
     assert config.validation_fraction == 0.0 and config.output_dir == output_dir
     assert config.run_name == ""
   written = json.loads((lab.folder / output_dir / "emnist_linear" / "tuning.json").read_text())
@@ -359,27 +360,29 @@ def test_the_papers_grid_of_a_private_run_and_its_warning(lab):
   assert left == "68 of 68 runs are left: tuning each method on validation clients"
   assert warning.startswith("Warning: 68 private runs") and "up to 340" in warning
   configs = _configs(result.out.splitlines())
-  tree = [config for config in configs if config.threshold == "tree"]
-  kept = {(config.max_loss, config.num_bins, config.clip_norm) for config in tree}
+  found = [types.SimpleNamespace(**config.values()) for config in configs]
+  tree = [values for values in found if values.threshold == "tree"]
+  kept = {(values.max_loss, values.num_bins, values.clip_norm) for values in tree}
   bounds = (0.7, 0.9, 1.1, 1.3, 1.5)
   assert kept == set(itertools.product(bounds, (16, 32, 64), (0.9, 1.3, 1.7, 2.4)))
-  assert {config.rho_ratio for config in tree} == {0.25}
+  assert {values.rho_ratio for values in tree} == {0.25}
   assert len({names.run_path(config) for config in configs}) == 68
-  for config in configs:
+  for config, values in zip(configs, found):
     assert config.output_dir == f"{output_dir}/tuning" and config.validation_fraction == 0.0
-    best = config.clip_norm == 1.7 and (config.threshold != "tree" or config.num_bins == 32)
+    best = values.clip_norm == 1.7 and (values.threshold != "tree" or values.num_bins == 32)
     _finish(config, lab.folder, **{_P90: 0.4 if best and config.max_loss != 0.7 else 0.5})
   result = lab.bare("sweep", *arguments)
-  runs = _configs(result.out.splitlines())
+  runs = [types.SimpleNamespace(**c.values()) for c in _configs(result.out.splitlines())]
   assert {config.clip_norm for config in runs} == {1.7} and len(runs) == 15
-  assert {config.run_name for config in runs} == {""}
+  assert {values.run_name for values in runs} == {""}
   assert {(c.num_bins, c.max_loss) for c in runs if c.threshold == "tree"} == {(32, 0.9)}
 
 
 def test_the_papers_grid_of_private_runs_is_not_searched_unasked(lab):
   result = lab.bare("sweep", "--experiment=private_synthetic", "--epsilons=5", "--print_commands")
   assert result.err == "25 of 25 runs are left: every method with every seed\n"
-  trees = [c for c in _configs(result.out.splitlines()) if c.threshold == "tree"]
+  found = [types.SimpleNamespace(**c.values()) for c in _configs(result.out.splitlines())]
+  trees = [values for values in found if values.threshold == "tree"]
   assert {(c.clip_norm, c.max_loss, c.num_bins, c.rho_ratio) for c in trees} == {
     (1.3, 0.9, 16, None)
   }

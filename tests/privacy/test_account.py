@@ -143,23 +143,6 @@ def test_participations(capsys):
   assert found["epsilon_server"] == found["epsilon_server_one_round"]
 
 
-def test_papers_accounting(capsys):
-  found = _json(capsys, *_EXAMPLE, "--accounting=paper")
-  assert found["is_guarantee"] is False
-  assert found["sampling"] == "fixed_size"
-  assert found["epsilon"] == pytest.approx(3, abs=1e-3)
-  assert found["epsilon_real_fixed_size"] > found["epsilon_real_fixed_size_at_least"] > 4
-  assert "NOT a guarantee" in found["guarantee"][0]
-  assert account.main(["calibrate", "--epsilon=3", *_RUN, "--accounting=paper"]) == 0
-  printed = capsys.readouterr().out
-  assert "2.0907" in printed
-  assert printed.count("NOT a guarantee") == 2
-  assert "really" in printed
-  spent = _json(capsys, "spend", *_RUN, "--update_noise_multiplier=2.0907", "--accounting=paper")
-  assert spent["epsilon"] == pytest.approx(3, rel=1e-3)
-  assert spent["epsilon_real_poisson"] < 3 < spent["epsilon_real_fixed_size_at_least"]
-
-
 def test_plot(capsys, tmp_path):
   for name in ("a.png", "a.svg"):
     found = _json(capsys, *_SPEND, "--num_rounds=9", f"--plot={tmp_path / name}")
@@ -192,6 +175,8 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--delta=0"), "Found delta = 0"),
     ((*_SPEND, "--delta=1.5"), "Found delta = 1.5"),
     ((*_SPEND, "--delta=nan"), "expected a finite number"),
+    ((*_SPEND, "--accounting=paper"), "in a clone of the project `python -m paper.account` for"),
+    ((*_SPEND, "--accounting=x"), "Found --accounting=x; expected one of tightest, pld, rdp"),
     ((*_SPEND, "--sampling=x"), "Found --sampling=x; expected one of poisson"),
     ((*_SPEND, "--clients_per_round=2501"), "a sampling probability of at most 1"),
     ((*_SPEND, "--clients_per_round=0"), "expected a positive number"),

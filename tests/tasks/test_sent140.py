@@ -149,7 +149,7 @@ def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
     sent140_fixtures.make_users([31, 12], prefix="other"),
   )
   flags = dict(task=name, data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
-  least = run_config.RunConfig(**flags, min_examples_per_client=30)
+  least = run_config.of(**flags, min_examples_per_client=30)
   splits = tasks.get_task(name).load_clients(task.Request.of_run(least))
   assert {split: sorted(files.num_examples) for split, files in splits.items()} == {
     "train": [30, 49],
@@ -157,7 +157,7 @@ def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
   }
   assert [splits[split].num_dropped for split in ("train", "test")] == [1, 1]
   with pytest.raises(ValueError) as error:
-    tasks.get_task(name).load_clients(task.Request.of_run(run_config.RunConfig(**flags)))
+    tasks.get_task(name).load_clients(task.Request.of_run(run_config.of(**flags)))
   emnist_fixtures.assert_one_sentence(
     error, "no user with 50 tweets among 3", "--min_examples_per_client"
   )

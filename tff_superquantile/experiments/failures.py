@@ -20,7 +20,7 @@ USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 FAILED = 1
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_OUR_PACKAGES = ("tff_superquantile", "privacy", "benchmarks")
+_OUR_PACKAGES = ("tff_superquantile", "privacy", "paper", "benchmarks")
 # Files and folders of `tasks` that are the project's; the others there are users'.
 _OUR_TASKS = (
   *("__init__", "data_set", "defaults", "emnist", "models", "own", "places", "preprocessing"),

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 from absl import flags
 
@@ -18,13 +19,16 @@ from tff_superquantile.experiments import studies
 __doc__ += "\n".join(f"    {name:<18}{question}" for name, question in studies.STUDIES.items())
 
 
-def run(name: str) -> None:
+# Studies of the paper, which are beside the library, in a clone of the project alone.
+_OF_THE_PAPER = ("convergence", "nonconvex", "paper")
+
+
+def run(study: types.ModuleType) -> None:
   """Runs the command of a study, whose flags are the arguments of this process.
 
   Args:
-    name: A key of `studies.STUDIES`.
+    study: Its module.
   """
-  study = studies.load(name)
   study.define_flags()
   # --help shows the docstring of the main module, whichever that is.
   sys.modules["__main__"].__doc__ = study.__doc__
@@ -35,9 +39,15 @@ def run(name: str) -> None:
 
 if __name__ == "__main__":
   if len(sys.argv) > 1 and sys.argv[1] in studies.STUDIES:
-    run(sys.argv.pop(1))
+    run(studies.load(sys.argv.pop(1)))
   elif sys.argv[1:2] in (["--help"], ["--helpfull"]):
     print(__doc__)
+  elif len(sys.argv) > 1 and sys.argv[1] in _OF_THE_PAPER:
+    cli.fail(
+      f"Found {sys.argv[1]!r}, a study of the paper, which is no part of the library; expected"
+      f" ./run_experiments.sh {sys.argv[1]} in a clone of the project.",
+      cli.USAGE_ERROR,
+    )
   else:
     found = repr(sys.argv[1]) if len(sys.argv) > 1 else "no name"
     cli.fail(

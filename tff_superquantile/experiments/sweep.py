@@ -29,15 +29,14 @@ from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import part
 
 flags.adopt_module_key_flags(train_flags)
-_EXPERIMENT = flags.DEFINE_string(
-  "experiment", "default", "The experiment to run; see run_experiments.sh --help."
-)
+_EXPERIMENT = flags.DEFINE_string("experiment", "default", "See run_experiments.sh --help.")
 _QUICK = flags.DEFINE_bool("quick", False, "Few rounds and one seed, to see that all works.")
 _SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.")
 _THETAS = flags.DEFINE_list(
@@ -59,8 +58,7 @@ _NUM_WORKERS = flags.DEFINE_integer(
   "num_workers", None, "Runs at once; None for one a core, or all below two a core.", lower_bound=1
 )
 
-# The experiment decides these: they tell its runs apart.
-_NOT_OF_A_SWEEP = {
+_NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   "theta": "--thetas",
   "epsilon": "--epsilons",
   "seed": "--seeds",
@@ -68,8 +66,9 @@ _NOT_OF_A_SWEEP = {
   "run_name": "",
   **{
     name: "--experiment"
-    for name, parameter in methods.parameters().items()
-    if parameter.default is None
+    for kind in methods.METHODS.values()
+    for name, one in part.own_flags(kind).items()
+    if one.default is None
   },
 }
 
@@ -126,7 +125,7 @@ def plan() -> list[tuning.Settings]:
   elif _QUICK.value:
     seeds = seeds[:1]
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
-  defaults = dataclasses.asdict(run_config.RunConfig())
+  defaults = run_config.defaults()
   return [
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **train_flags.given()}
     for seed, method in itertools.product(seeds, preset.methods(thetas, epsilons))
@@ -137,7 +136,7 @@ def _is_left(config: run_config.RunConfig) -> bool:
   """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
   run, wanted = run_folder.of_config(config), config.num_rounds
   if run.flags:  # What is None here, the task has decided there.
-    run_config.check_same(run.path, run.flags, config, run_config.names())
+    run_config.check_same(run.path, run.flags, config, run_config.flags())
   is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
   return not run.diverged and (not run.finished or is_shorter)
 
@@ -217,7 +216,7 @@ def _key(settings: tuning.Settings) -> str:
 
 def main() -> None:
   planned, preset = plan(), _preset()
-  first = run_config.RunConfig(**tuning.with_defaults(planned[0]))
+  first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
   if preset.describes_data and not _PRINT_COMMANDS.value:
     describe.print_description(first)
@@ -231,7 +230,7 @@ def main() -> None:
       tuning.write(folder, stages.searches)
   except RuntimeError as error:
     cli.fail(str(error), cli.FAILED)
-  configs = [run_config.RunConfig(**settings) for settings in planned]
+  configs = [run_config.of(**settings) for settings in planned]
   failed = stages.carry_out("every method with every seed", configs)
   if _PRINT_COMMANDS.value:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)

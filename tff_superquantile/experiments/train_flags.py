@@ -1,6 +1,5 @@
 """The flags of a run, one for each field of `RunConfig`. Importing this starts no TensorFlow."""
 
-import dataclasses
 from typing import Any
 
 from absl import flags
@@ -26,19 +25,15 @@ class _NumberOrWord(flags.FloatParser):
 
 def _define() -> None:
   define: dict[type, Any] = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-  for field in dataclasses.fields(run_config.RunConfig):
-    kind = run_config.types()[field.name]
-    default: Any = field.default
-    description, choices = field.metadata["help"], field.metadata["choices"]
-    word = field.metadata["word"]
-    if word is not None:
-      flags.DEFINE(_NumberOrWord(word), field.name, default, description)
-    elif choices:
-      flags.DEFINE_enum(field.name, default, [*choices, *field.metadata["synonyms"]], description)
-    elif kind is str:
-      flags.DEFINE_string(field.name, default, description)
+  for name, one in run_config.flags().items():
+    if one.word is not None:
+      flags.DEFINE(_NumberOrWord(one.word), name, one.default, one.help)
+    elif one.choices:
+      flags.DEFINE_enum(name, one.default, [*one.choices, *one.synonyms], one.help)
+    elif one.kind is str:
+      flags.DEFINE_string(name, one.default, one.help)
     else:
-      define[kind](field.name, default, description, lower_bound=field.metadata["least"])
+      define[one.kind](name, one.default, one.help, lower_bound=one.least)
   flags.register_validator(
     "output_dir", bool, message="Found no folder; expected one: name it, or . for this one"
   )
@@ -49,12 +44,12 @@ _define()
 
 def given() -> dict[str, Any]:
   """Returns the values of a run's flags that are on the command line, by name."""
-  return {name: flags.FLAGS[name].value for name in run_config.names() if flags.FLAGS[name].present}
+  return {name: flags.FLAGS[name].value for name in run_config.flags() if flags.FLAGS[name].present}
 
 
 def config() -> run_config.RunConfig:
   """Returns the config that the command line asks for."""
-  return run_config.RunConfig(**given())
+  return run_config.of(**given())
 
 
 def finished_task() -> tuple[str, str, dict[str, str]]:

@@ -15,7 +15,8 @@ from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import thresholds
 
 _COMMON = dict(num_train_clients=30, num_test_clients=15, clients_per_round=8, num_rounds=4)
 _CAPPED = dict(algorithm="capped_fed_avg", cap=1.5)
@@ -24,21 +25,21 @@ _PRIVATE = dict(threshold="slow_geometric", epsilon=8.0, clip_norm=0.5)
 
 def _refusal(**values):
   try:
-    run.train(run.RunConfig(**_COMMON, output_dir="refused", **values))
+    run.train(run_config.of(**_COMMON, output_dir="refused", **values))
   except ValueError as error:
     return str(error)
   return ""
 
 
 def _name(**values):
-  config = run.RunConfig(**values)
+  config = run_config.of(**values)
   return names.Name(names.folder(config), config)
 
 
 def main(output_dir, cache_dir):
   where = dict(_COMMON, rounds_per_evaluation=2, output_dir=output_dir, cache_dir=cache_dir)
   trained = [
-    run.train(run.RunConfig(**where, **own))
+    run.train(run_config.of(**where, **own))
     for own in (_CAPPED, _PRIVATE, dict(algorithm="fed_avg"))
   ]
   study = studies.load("lengths").report(output_dir, "synthetic")

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from tff_superquantile.experiments.run import thresholds
+from tff_superquantile.experiments.run.parts import thresholds
 
 TRAIN_LOSS = "train.loss.mean"
 VALIDATION_P90 = "validation.error.p90"

@@ -18,10 +18,11 @@ from typing import Any
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.plan import preset as preset_lib
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import part
 
 FILE_NAME = "tuning.json"
 _FOLDER = "tuning"
@@ -101,7 +102,7 @@ def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[s
 
 def _own_parameters(algorithm: str) -> frozenset[str]:
   """Returns the names of a method's own parameters, which are in the names of its runs."""
-  return frozenset(parameter.name for parameter in methods.METHODS[algorithm].parameters)
+  return frozenset(part.own_flags(methods.METHODS[algorithm]))
 
 
 def _run_name(config: run_config.RunConfig, values: Mapping[str, float]) -> str:
@@ -125,14 +126,14 @@ def shared_search(
     The search.
   """
   settings = with_defaults(settings)
-  fed_avg = run_config.RunConfig(**settings)
+  fed_avg = run_config.of(**settings)
   method = names.Name(names.folder(fed_avg), fed_avg)
   candidates = []
   for combination in itertools.product(*grid.values.values()):
     values = dict(zip(grid.values, combination))
     own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = _run_name(run_config.RunConfig(**own), values)
-    candidates.append(Candidate(values, run_config.RunConfig(**own)))
+    own["run_name"] = _run_name(run_config.of(**own), values)
+    candidates.append(Candidate(values, run_config.of(**own)))
   return Search(method, grid.criterion, candidates)
 
 
@@ -148,14 +149,14 @@ def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
   """
   grids = {name: value for name, value in settings.items() if isinstance(value, preset_lib.Grid)}
   in_names = grids.keys() & _own_parameters(settings["algorithm"])
-  without = run_config.RunConfig(**{**with_defaults(settings), **dict.fromkeys(in_names)})
+  without = run_config.of(**{**with_defaults(settings), **dict.fromkeys(in_names)})
   method = names.Name(names.folder(without), without)
   candidates = []
   for combination in itertools.product(*(grid.values for grid in grids.values())):
     values = dict(zip(grids, combination))
     own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = _run_name(run_config.RunConfig(**own), values)
-    candidates.append(Candidate(values, run_config.RunConfig(**own)))
+    own["run_name"] = _run_name(run_config.of(**own), values)
+    candidates.append(Candidate(values, run_config.of(**own)))
   return Search(method, preset_lib.VALIDATION_P90, candidates)
 
 

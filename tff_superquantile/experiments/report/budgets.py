@@ -12,9 +12,9 @@ import pandas as pd
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
 
 _MEAN = "test.error.mean"
 _CHANGES_NOTE = (

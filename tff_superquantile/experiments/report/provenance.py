@@ -11,10 +11,10 @@ from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
 
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})

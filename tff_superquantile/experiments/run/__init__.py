@@ -2,23 +2,82 @@
 
     from tff_superquantile.experiments import run
 
-    finished = run.train(run.RunConfig(theta=0.25, num_rounds=100))
+    finished = run.train(
+      run.RunConfig(method=run.Superquantile(theta=0.25), num_rounds=100)
+    )
 
-`METHODS` has a row for each algorithm. `find_runs` reads the runs of an output directory.
+A config is composed of parts (`parts/`), which are public names here, too. `METHODS` has a row for
+each algorithm. `find_runs` reads the runs of an output directory.
 """
 
 import os
+import typing
 
 from tff_superquantile import lazy
+
+if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loaded on first use.
+  from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
+  from tff_superquantile.experiments.run.parts.engines import Ray as Ray
+  from tff_superquantile.experiments.run.parts.kept import Best as Best
+  from tff_superquantile.experiments.run.parts.kept import Last as Last
+  from tff_superquantile.experiments.run.parts.local_training import LocalTraining as LocalTraining
+  from tff_superquantile.experiments.run.parts.methods import METHODS as METHODS
+  from tff_superquantile.experiments.run.parts.methods import Aaggff as Aaggff
+  from tff_superquantile.experiments.run.parts.methods import AgnosticFedAvg as AgnosticFedAvg
+  from tff_superquantile.experiments.run.parts.methods import FedAvg as FedAvg
+  from tff_superquantile.experiments.run.parts.methods import FedAvgSub as FedAvgSub
+  from tff_superquantile.experiments.run.parts.methods import FedProx as FedProx
+  from tff_superquantile.experiments.run.parts.methods import Gifair as Gifair
+  from tff_superquantile.experiments.run.parts.methods import PropFair as PropFair
+  from tff_superquantile.experiments.run.parts.methods import QFedAvg as QFedAvg
+  from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
+  from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
+  from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
+  from tff_superquantile.experiments.run.parts.privacy import AdaptiveClip as AdaptiveClip
+  from tff_superquantile.experiments.run.parts.privacy import Budget as Budget
+  from tff_superquantile.experiments.run.parts.privacy import Complement as Complement
+  from tff_superquantile.experiments.run.parts.privacy import FixedClip as FixedClip
+  from tff_superquantile.experiments.run.parts.privacy import Helpers as Helpers
+  from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
+  from tff_superquantile.experiments.run.parts.privacy import PrivateCoin as PrivateCoin
+  from tff_superquantile.experiments.run.parts.schedules import Cosine as Cosine
+  from tff_superquantile.experiments.run.parts.schedules import Linear as Linear
+  from tff_superquantile.experiments.run.parts.schedules import Step as Step
+  from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad
+  from tff_superquantile.experiments.run.parts.servers import Adam as Adam
+  from tff_superquantile.experiments.run.parts.servers import Sgd as Sgd
+  from tff_superquantile.experiments.run.parts.servers import Yogi as Yogi
+  from tff_superquantile.experiments.run.parts.thresholds import Exact as Exact
+  from tff_superquantile.experiments.run.parts.thresholds import Geometric as Geometric
+  from tff_superquantile.experiments.run.parts.thresholds import PrimalDual as PrimalDual
+  from tff_superquantile.experiments.run.parts.thresholds import Reweighting as Reweighting
+  from tff_superquantile.experiments.run.parts.thresholds import Tree as Tree
+  from tff_superquantile.experiments.run.run_config import RunConfig as RunConfig
+  from tff_superquantile.experiments.run.run_folder import Run as Run
+  from tff_superquantile.experiments.run.run_folder import find_runs as find_runs
+  from tff_superquantile.experiments.run.run_folder import group_by_method as group_by_method
+  from tff_superquantile.experiments.run.runner import train as train
 
 # A run shows its progress; TensorFlow's own log stays silent unless a user asks for it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
-  ("methods", "thresholds"),
+  (),
   {
-    "methods": ("METHODS",),
+    "parts.engines": ("InProcess", "Ray"),
+    "parts.kept": ("Best", "Last"),
+    "parts.local_training": ("LocalTraining",),
+    "parts.methods": (
+      *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),
+      *("PropFair", "QFedAvg", "SemiVRed", "Superquantile", "TiltedErm"),
+    ),
+    "parts.privacy": (
+      *("AdaptiveClip", "Budget", "Complement", "FixedClip", "Helpers", "Noise", "PrivateCoin"),
+    ),
+    "parts.schedules": ("Cosine", "Linear", "Step"),
+    "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),
+    "parts.thresholds": ("Exact", "Geometric", "PrimalDual", "Reweighting", "Tree"),
     "run_config": ("RunConfig",),
     "run_folder": ("Run", "find_runs", "group_by_method"),
     "runner": ("train",),

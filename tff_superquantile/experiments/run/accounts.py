@@ -15,11 +15,12 @@ from privacy import statements
 from tff_superquantile import atomic_files
 from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.algorithms.private import private_weighted_fed_avg
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.threshold import adaptive_theta
 
@@ -64,10 +65,11 @@ class Account:
       ValueError: If all rounds together cost more than --epsilon, or the folder has a ledger that
         cannot be read.
     """
-    assert config.delta is not None  # `calibrate` sees to it.
+    privacy = config.privacy
+    assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
     self._release = release
-    self._meter = accounting.Meter(self._release, config.delta, config.accounting)
-    self._config = config
+    self._meter = accounting.Meter(self._release, privacy.delta, privacy.accounting)
+    self._config, self._privacy = config, privacy
     self._path = folder / ledger.FILE_NAME
     self._starts = tuple(starts)
     total = self._meter.epsilon(config.num_rounds)
@@ -90,10 +92,10 @@ class Account:
       Lines of text.
     """
     config, release = self._config, self._release
-    is_adaptive = private.is_adaptive(config)
+    is_adaptive = release.clip_count_noise_multiplier is not None
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
-      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {config.delta:.3g}"
+      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
       f" ({release.neighboring_relation}).",
       f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
@@ -107,13 +109,14 @@ class Account:
       )
     if release.threshold_noise_multiplier is not None:
       lines.append(
-        f"Noise multiplier of the {config.threshold} threshold:"
+        f"Noise multiplier of the {release.threshold_kind} threshold:"
         f" {release.threshold_noise_multiplier:.4g}."
       )
-      if config.rho_ratio is not None:
-        more = math.sqrt(1.0 + config.rho_ratio) - 1.0
+      privacy = self._privacy
+      if isinstance(privacy, privacy_lib.Budget) and privacy.rho_ratio is not None:
+        more = math.sqrt(1.0 + privacy.rho_ratio) - 1.0
         lines.append(
-          f"The threshold has {config.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
+          f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
           f" costs these {100.0 * more:.2g} % more noise."
         )
     if release.tree is not None:
@@ -145,18 +148,17 @@ class Account:
   @property
   def _is_relative(self) -> bool:
     """Whether a round divides by the sum of the clients' shares, at most their number."""
-    method = methods.METHODS[self._config.algorithm]
-    return method.weighted_updates or method.private_threshold is not None
+    return isinstance(self._config.method, (methods.OwnLossMethod, methods.RelativeMethod))
 
   def _relative_noise(self, num_parameters: int) -> float:
     """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most."""
     config, noise = self._config, self._release.update_noise_multiplier
     assert noise is not None  # `calibrate` sees to it.
-    method, divisor = methods.METHODS[config.algorithm], float(config.clients_per_round)
-    if method.has_threshold:
-      divisor *= float(adaptive_theta.of_round(methods.theta_of(config), divisor))
-    elif method.weighted_updates:
-      share_weight = config.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
+    method, divisor = config.method, float(config.clients_per_round)
+    if isinstance(method, methods.Superquantile):
+      divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
+    elif isinstance(method, methods.OwnLossMethod):
+      share_weight = method.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
       divisor = max(divisor, private_sum.least_divisor(noise, share_weight))
     return noise * math.sqrt(num_parameters) / divisor
 
@@ -171,15 +173,15 @@ class Account:
       rounds_done: The last round that was begun. A resumed run repeats rounds, and none that was
         released is ever taken back: the ledger has the largest number of all.
     """
-    config = self._config
+    config, is_fixed = self._config, self._release.clip_count_noise_multiplier is None
     text = ledger.build_ledger(
       self._release,
       claim_epsilon=config.epsilon,
       delta=self._meter.delta,
-      clip_norm=None if private.is_adaptive(config) else private.update_clip_norm(config),
+      clip_norm=private.update_clip_norm(config) if is_fixed else None,
       num_rounds_planned=config.num_rounds,
       rounds_done=max(rounds_done, self.released),
-      accountant=config.accounting,
+      accountant=self._privacy.accounting,
       meter=self._meter,
       starts=self._starts,
     ).to_json()

@@ -11,21 +11,22 @@ import tensorflow_federated as tff
 
 from privacy import checks
 from privacy import releases
-from privacy.noise import shares
 import tasks
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run import thresholds
 from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.parts import ingredients
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import part
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
-from tff_superquantile.experiments.run.training import schedules
-from tff_superquantile.experiments.run.training import server_optimizers
 from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation import seeds
 
 
 def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
@@ -64,67 +65,61 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   Raises:
     ValueError: If a value is out of its range, or values contradict each other.
   """
+  given, config = config, run_config.replace(config)  # Its parts are those that its flags choose.
+  if given.is_private and not config.is_private:
+    raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   config = client_split.resolve(config, task)
-  methods.check(config)
-  schedules.check(config)
-  trackers.check(config)
+  methods.check(config.method, config.is_private, config.sampling)
+  trackers.check(config.tracker)
   config = initial_weights.resolve(config)
   if config.is_private:
     config = private.resolve(config)
-  own: dict[str, Any] = {
-    name: value
-    for name, value in task.defaults.items()
-    if getattr(config, name) is None and schedules.has_flag(config, name)
-  }
-  if config.server_learning_rate is None:
-    row = server_optimizers.SERVER_OPTIMIZERS[config.server_optimizer]
-    own["server_learning_rate"] = row.learning_rate
-  own.setdefault("sampling", config.sampling or "fixed_size")
-  has_threshold = methods.METHODS[config.algorithm].has_threshold
-  if not config.is_private and has_threshold:
-    own["threshold"] = config.threshold or "exact"
+  config = part.fill(config, task.defaults)
+  own: dict[str, Any] = dict(sampling=config.sampling or "fixed_size")
   for name in ("data_dir", "glove"):
     if getattr(config, name):
       own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
-  resolved = dataclasses.replace(config, **own)
-  resolved = best_model.resolve(_resolve_engine(resolved))
+  engine = config.engine.resolve(config.clients_per_round)
+  resolved = dataclasses.replace(config, engine=engine, **own)
+  best_model.check(resolved)
+  threshold = resolved.method.threshold
+  if threshold is not None and not threshold.is_asked:  # Now it is said which it is.
+    method = methods.replace(
+      resolved.method, threshold=dataclasses.replace(threshold, is_asked=True)
+    )
+    resolved = dataclasses.replace(resolved, method=method)
   if resolved.is_private:
     private.check_resolved(resolved)
-  else:
-    private.check_not_private(resolved)
-    if has_threshold:
-      thresholds.check(resolved)
+  elif isinstance(resolved.method, methods.Superquantile):
+    _check_threshold(resolved, resolved.method)
+  found = part.values(resolved)
   for name in ("client_learning_rate", "server_learning_rate", "learning_rate_decay"):
-    value = getattr(resolved, name)
-    if schedules.has_flag(resolved, name) and not 0.0 < value < math.inf:
+    value = found.get(name, 1.0)
+    if not 0.0 < value < math.inf:
       raise ValueError(f"Found --{name}={value}; expected a positive number.")
-  if not resolved.client_momentum < 1.0:
+  if not resolved.local.momentum < 1.0:
     raise ValueError(
-      f"Found --client_momentum={resolved.client_momentum}; expected a number in [0, 1)."
+      f"Found --client_momentum={resolved.local.momentum}; expected a number in [0, 1)."
     )
   checks.scale("--max_loss", resolved.max_loss)
-  checks.scale("--threshold_step", resolved.threshold_step)
+  if isinstance(threshold, thresholds.PrimalDual):
+    checks.scale("--threshold_step", threshold.threshold_step)
   return resolved
 
 
-def _resolve_engine(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in what only one engine has, and refuses it for the others."""
-  own = {
-    "in_process": ("block_size",),
-    "ray": ("num_blocks", "threads_per_worker"),
-  }[config.engine]
-  for name in ("block_size", "num_blocks", "threads_per_worker"):
-    if getattr(config, name) is not None and name not in own:
+def _check_threshold(config: run_config.RunConfig, method: methods.Superquantile) -> None:
+  """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
+  method.tail()
+  threshold = method.threshold
+  assert threshold is not None
+  threshold.check()
+  if isinstance(threshold, thresholds.Tree):
+    if config.sampling != "fixed_size":
       raise ValueError(
-        f"Found --{name}={getattr(config, name)} with --engine={config.engine}, which has no such"
-        " thing; leave it out, or choose another engine."
+        f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
+        " fewest clients of a round follow from one. Use --sampling=fixed_size."
       )
-  if config.engine == "ray":
-    return dataclasses.replace(config, threads_per_worker=config.threads_per_worker or 1)
-  if config.block_size is None and "block_size" in own:
-    if config.clients_per_round > run_config.BLOCK_SIZE:
-      return dataclasses.replace(config, block_size=run_config.BLOCK_SIZE)
-  return config
+    threshold.mechanism(config.clients_per_round)  # It checks its bins and its noise.
 
 
 def load_task(
@@ -175,21 +170,27 @@ def build_options(
   Returns:
     The arguments, without `client_weighting`, which private algorithms do not have.
   """
+  # Clients that make noise and send no data.
+  has_helpers = config.privacy is not None and not isinstance(
+    config.privacy.shares, privacy_lib.Complement
+  )
   return dict(
     model_fn=model,
     # Without momentum there is no state for it.
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(
-      config.client_learning_rate, config.client_momentum or None
+      config.local.learning_rate, config.local.momentum or None
     ),
-    client_learning_rate_fn=schedules.build_learning_rate_fn(config),
-    server_optimizer_fn=server_optimizers.build(config),
-    local_epochs=config.local_epochs,
-    local_batch_size=config.batch_size,
-    l2=config.l2,
+    client_learning_rate_fn=None
+    if config.local.schedule.is_constant
+    else lambda round_num: config.learning_rate(tf.cast(round_num, tf.float32), tf.math),
+    server_optimizer_fn=config.server.build(),
+    local_epochs=config.local.epochs,
+    local_batch_size=config.local.batch_size,
+    l2=config.local.l2,
     examples_fn=client_files.build_examples_fn(
       files,
-      shuffle=config.batch_size > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=config.noise_shares != shares.COMPLEMENT or files.min_examples > 0,
+      shuffle=config.local.batch_size > 0,  # The order of one batch of all does not matter.
+      may_lack_examples=has_helpers or files.min_examples > 0,
     ),
   )
 
@@ -213,27 +214,28 @@ def build_process(
   Returns:
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
-  method = methods.METHODS[config.algorithm]
-  work = build_options(config, model, files)
-  build = method.build
+  work, build = build_options(config, model, files), config.method.build
   if release is None:
-    work["client_weighting"] = config.client_weighting
+    work["client_weighting"] = config.local.weighting
   else:
-    assert method.build_private is not None  # `methods.check` sees to it.
-    build = method.build_private
+    assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
+    build = config.method.build_private
     work.update(
       clip_norm=private.clip_norm_of(config),
-      noise_multiplier=config.update_noise_multiplier,
+      noise_multiplier=release.update_noise_multiplier,
       noise_key=key,
       update_sum=release.update_sum,
       seed_fn=_read_seed,
     )
   return build(
-    methods.Ingredients(
-      config=config,
+    ingredients.Ingredients(
       work=work,
-      **thresholds.build(config, release, key),
       num_clients=len(files.client_ids),
+      clients_per_round=config.clients_per_round,
+      max_loss=config.max_loss,
+      # Without a budget there is no claim: noise may be as public as the seed.
+      noise_key=key or seeds.client_seed(config.seed, 0, "noise of the server").tobytes(),
+      tree=None if release is None else release.tree,
       seed_fn=_read_seed,
       index_fn=_read_index,
     )

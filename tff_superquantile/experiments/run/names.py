@@ -14,19 +14,13 @@ import pathlib
 import re
 from typing import Any
 
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.run.parts import thresholds
 
 FED_AVG = "fed_avg"
-# What belongs to a method alone, and what FedAvg has in its place; so do all methods' parameters.
-_NOT_OF_FED_AVG: dict[str, Any] = dict(
-  threshold=None, smoothing=0.0, threshold_noise_multiplier=None, run_name=""
-)
-# A budget and what follows from it; and what private runs have besides in their names.
-_BUDGET = ("epsilon", "threshold_noise_multiplier", "update_noise_multiplier")
-_BESIDES = ("clip_norm", "share_weight")
-
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # field and its value, and the words of a title.
 _APART = {
@@ -102,8 +96,7 @@ def label(config: run_config.RunConfig) -> str:
   """
   if config.run_name:
     return printable(config.run_name)
-  method = methods.METHODS[config.algorithm]
-  name = method.title
+  name = config.method.title
   words = [printable(part.title) for part in name_parts.of_run(config)]
   # The algorithm's first parameter belongs to its name; the rest follows after commas.
   if name_parts.of_method(config):
@@ -115,7 +108,7 @@ def label(config: run_config.RunConfig) -> str:
 
 def is_afl(config: run_config.RunConfig) -> bool:
   """Returns whether the method is q-FFL with the exponent that stands for AFL in the paper."""
-  return config.algorithm == "q_fed_avg" and config.q == _AFL_Q
+  return isinstance(config.method, methods.QFedAvg) and config.method.q == _AFL_Q
 
 
 class Name(str):
@@ -160,15 +153,15 @@ class Name(str):
   @property
   def theta(self) -> float | None:
     """The tail fraction, in (0, 1]; None for methods without, and where it is adaptive."""
-    if self.config is None or self.config.wanted_updates is not None:
-      return None
-    own = methods.METHODS[self.config.algorithm].parameters
-    return self.config.theta if any(one.name == "theta" for one in own) else None
+    method = None if self.config is None else self.config.method
+    if isinstance(method, methods.Superquantile):
+      return None if method.wanted_updates is not None else method.theta
+    return method.theta if isinstance(method, methods.FedAvgSub) else None
 
   @property
   def is_superquantile(self) -> bool:
     """Whether the method averages the tail of each cohort."""
-    return self.config is not None and methods.METHODS[self.config.algorithm].has_threshold
+    return self.config is not None and isinstance(self.config.method, methods.Superquantile)
 
   @property
   def is_plain(self) -> bool:
@@ -187,11 +180,12 @@ class Name(str):
     It is the baseline of the method, and of itself.
     """
     if self.config is None:
-      return Name(FED_AVG, run_config.RunConfig(algorithm=FED_AVG))
-    own = {one.name: one.default for one in methods.parameters().values()}
-    config = dataclasses.replace(self.config, algorithm=FED_AVG, **{**own, **_NOT_OF_FED_AVG})
-    if config.update_sum == "central":  # Shares were those of the threshold's noise alone.
-      config = dataclasses.replace(config, noise_shares="complement")
+      return Name(FED_AVG, run_config.RunConfig(method=methods.FedAvg()))
+    privacy = self.config.privacy
+    if privacy is not None and privacy.update_sum == "central":
+      # Shares were those of the threshold's noise alone.
+      privacy = dataclasses.replace(privacy, shares=privacy_lib.Complement())
+    config = dataclasses.replace(self.config, method=methods.FedAvg(), privacy=privacy, run_name="")
     return Name(folder(config), config)
 
   @property
@@ -202,14 +196,30 @@ class Name(str):
   @property
   def without_epsilon(self) -> Name:
     """The name that the method would have without its privacy budget."""
-    return self._without(*_BUDGET, *_BESIDES)
+    return self._without_budget()
 
-  def _without(self, *fields: str) -> Name:
-    if self.config is None or self.config.epsilon is None:
+  def _without_budget(self, keeps_besides: bool = False) -> Name:
+    """Returns the name without budget and noise, or also without what private runs have besides."""
+    if self.config is None or not isinstance(self.config.privacy, privacy_lib.Budget):
       return self
-    nothing: dict[str, Any] = dict.fromkeys(fields)
-    config = dataclasses.replace(self.config, **nothing)
+    fields = (field.name for field in dataclasses.fields(privacy_lib.Privacy))
+    shared = {name: getattr(self.config.privacy, name) for name in fields}
+    shared["update_noise_multiplier"] = None
+    method = _without_noise(self.config.method, keeps_besides)
+    if not keeps_besides:
+      shared["clip"] = privacy_lib.FixedClip()
+    config = dataclasses.replace(self.config, method=method, privacy=privacy_lib.Noise(**shared))
     return Name(folder(config), config)
+
+
+def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.Method:
+  """Returns a method without the noise of its threshold."""
+  changes: dict[str, Any] = {}
+  if isinstance(method.threshold, thresholds.Private):
+    changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
+  if isinstance(method, methods.OwnLossMethod) and not keeps_share_weight:
+    changes["share_weight"] = None
+  return methods.replace(method, **changes)
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
@@ -220,7 +230,7 @@ def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
   found = {method: method.without_epsilon for method in compared}
   counts = collections.Counter((name, method.epsilon) for method, name in found.items())
   shared = {name for (name, _), count in counts.items() if count > 1}
-  return {m: m._without(*_BUDGET) if name in shared else name for m, name in found.items()}
+  return {m: m._without_budget(True) if name in shared else name for m, name in found.items()}
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:

@@ -10,44 +10,28 @@ from privacy import checks
 from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import thresholds
-from tff_superquantile.experiments.run.training import schedules
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
-_MULTIPLIERS = (
-  *("threshold_noise_multiplier", "update_noise_multiplier", "clip_count_noise_multiplier"),
-)
-# Flags that follow from a budget and the number of clients.
-CALIBRATED = (*_MULTIPLIERS, "delta", "rho_ratio")
-# Flags of --clip_norm=adaptive alone.
-_OF_ADAPTIVE_CLIPPING = (
-  *("initial_clip_norm", "clip_quantile", "clip_rho_ratio", "clip_count_noise_multiplier"),
-)
-# C of its first round, by --clip_unit.
-_INITIAL_CLIP_NORMS = {"update": 0.1, "gradient": 1.0}
-# Flags of private runs alone.
-_OF_PRIVATE_RUNS = (
-  *("delta", "rho_ratio", "clip_norm", "clip_unit", "update_sum", "noise_shares"),
-  *("contacted_clients", "relation", "accounting", "noise_key_file", "share_weight"),
-  *_OF_ADAPTIVE_CLIPPING,
-)
+
+def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
+  """Returns the noise of what a round releases, by flag: threshold, updates, and count of clips."""
+  assert config.privacy is not None
+  found: dict[str, float | None] = {}
+  if config.method.threshold is not None:
+    found["threshold_noise_multiplier"] = config.method.threshold.noise_multiplier
+  found["update_noise_multiplier"] = config.privacy.update_noise_multiplier
+  if isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
+    found["clip_count_noise_multiplier"] = config.privacy.clip.noise_multiplier
+  return found
 
 
-def check_not_private(config: run_config.RunConfig) -> None:
-  """Checks that a run that is not private has no flag of a private one.
-
-  Raises:
-    ValueError: If it has one.
-  """
-  defaults = run_config.RunConfig()
-  for name in _OF_PRIVATE_RUNS:
-    if getattr(config, name) != getattr(defaults, name):
-      raise ValueError(
-        f"Found --{name}={getattr(config, name)} in a run that is not private; give --epsilon, too,"
-        " or leave it out."
-      )
+def followed(config: run_config.RunConfig) -> list[str]:
+  """Returns the flags that follow from a budget and the number of clients."""
+  return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
 
 
 def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
@@ -57,116 +41,126 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
     config: The config that was asked for, of a private run.
 
   Returns:
-    The config, with `sampling`, `threshold` and `client_weighting` filled in.
+    The config, with `sampling`, `client_weighting` and its parts filled in.
 
   Raises:
     ValueError: If flags contradict each other.
   """
+  assert config.privacy is not None
   if config.sampling == "diurnal":
     raise ValueError(
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
     )
-  method = methods.METHODS[config.algorithm]
-  usual = "geometric" if method.has_threshold and config.theta < 1.0 else method.private_threshold
-  if usual is None:
-    for name in ("threshold", "threshold_noise_multiplier", "rho_ratio"):
-      if getattr(config, name) is not None:
-        raise ValueError(
-          f"Found --{name}={getattr(config, name)} for a run without a threshold; leave it out."
-        )
-  if config.smoothing:
+  if config.local.weighting not in (None, "uniform"):
     raise ValueError(
-      f"Found --smoothing={config.smoothing} in a private run; only exact reweighting is"
-      " smoothed, which shows the server the losses."
-    )
-  if config.client_weighting not in (None, "uniform"):
-    raise ValueError(
-      f"Found --client_weighting={config.client_weighting} in a private run; each client must"
+      f"Found --client_weighting={config.local.weighting} in a private run; each client must"
       " weigh the same (uniform), or one of many examples would weigh more than its noise hides."
     )
-  resolved = dataclasses.replace(
+  _check_threshold(config.method)
+  config = dataclasses.replace(
     config,
-    threshold=config.threshold or usual,
-    client_weighting="uniform",
+    local=dataclasses.replace(config.local, weighting="uniform"),
     sampling=config.sampling or "poisson",
   )
-  allowed = (method.private_threshold,) if method.private_threshold else thresholds.private()
-  if usual and resolved.threshold not in allowed:
+  assert config.privacy is not None
+  _check_noise_shares(config, config.privacy)
+  config = dataclasses.replace(config, privacy=_resolve_clip(config.privacy))
+  _check_noise(config)
+  return config
+
+
+def _check_threshold(method: methods.Method) -> None:
+  """Checks the threshold of a method's private run."""
+  threshold = method.threshold
+  if not isinstance(method, methods.Superquantile):
+    return
+  if method.theta == 1.0 and threshold is not None:
     raise ValueError(
-      f"Found --threshold={resolved.threshold} in a private run; use one of {', '.join(allowed)}."
+      f"Found --threshold={thresholds.name_of(threshold)} for a run without a threshold; leave it"
+      " out."
     )
-  _check_noise_shares(resolved)
-  resolved = _resolve_clip_norm(resolved)
-  applies = (usual is not None, True, is_adaptive(resolved))
-  multipliers = [name for name, found in zip(_MULTIPLIERS, applies) if found]
-  given = [name for name in multipliers if getattr(resolved, name) is not None]
-  if resolved.epsilon is not None:
-    checks.positive("--epsilon", resolved.epsilon)
-    if given:
-      raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
-    for name in ("rho_ratio", "clip_rho_ratio"):
-      if getattr(resolved, name) is not None:
-        checks.scale(f"--{name}", getattr(resolved, name))
-  else:
-    if len(given) < len(multipliers):
-      missing = next(name for name in multipliers if name not in given)
-      raise ValueError(f"Found no --{missing} and no --epsilon in a private run; give one.")
-    for name in ("rho_ratio", "clip_rho_ratio"):
-      if getattr(resolved, name) is not None:
-        raise ValueError(f"Found --{name} without --epsilon, which is what it splits.")
-    for name in multipliers:
-      checks.scale(f"--{name}", getattr(resolved, name))
-  return resolved
+  if isinstance(threshold, thresholds.Reweighting) and threshold.smoothing:
+    raise ValueError(
+      f"Found --smoothing={threshold.smoothing} in a private run; only exact reweighting is"
+      " smoothed, which shows the server the losses."
+    )
+  if threshold is not None and not threshold.is_private:
+    raise ValueError(
+      f"Found --threshold={thresholds.name_of(threshold)} in a private run; use one of"
+      f" {', '.join(thresholds.private())}."
+    )
 
 
-def is_adaptive(config: run_config.RunConfig) -> bool:
-  """Returns whether the clip norm of a private run follows its updates."""
-  return config.clip_norm == run_config.ADAPTIVE
-
-
-def _resolve_clip_norm(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Checks the flags of the clip norm, and fills in the defaults of an adaptive one."""
-  if config.clip_norm is None:
-    raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
-  if not is_adaptive(config):
-    checks.scale("--clip_norm", config.clip_norm)
-    for name in _OF_ADAPTIVE_CLIPPING:
-      if getattr(config, name) is not None:
-        raise ValueError(
-          f"Found --{name}={getattr(config, name)} with --clip_norm={config.clip_norm:g}; it"
-          " belongs to --clip_norm=adaptive."
-        )
-    return config
-  if config.update_sum == "distributed":
+def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
+  """Checks how updates are clipped, and fills in the defaults of an adaptive norm."""
+  clip = privacy.clip
+  if isinstance(clip, privacy_lib.FixedClip):
+    if clip.norm is None:
+      raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
+    checks.scale("--clip_norm", clip.norm)
+    return privacy
+  assert isinstance(clip, privacy_lib.AdaptiveClip)
+  if privacy.update_sum == "distributed":
     raise ValueError(
       "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a fixed"
       " norm; give a number, or use --update_sum=central."
     )
-  defaults: dict[str, Any] = {
-    "initial_clip_norm": _INITIAL_CLIP_NORMS[config.clip_unit],
-    "clip_quantile": 0.5,
-  }
-  if config.epsilon is not None:
-    defaults["clip_rho_ratio"] = calibration.CLIP_RHO_RATIO
-  missing = {name: value for name, value in defaults.items() if getattr(config, name) is None}
-  config = dataclasses.replace(config, **missing)
-  checks.scale("--initial_clip_norm", config.initial_clip_norm)
-  checks.fraction("--clip_quantile", config.clip_quantile)
-  return config
+  ratio = clip.clip_rho_ratio
+  if ratio is None and isinstance(privacy, privacy_lib.Budget):
+    ratio = calibration.CLIP_RHO_RATIO
+  first = clip.first_norm(privacy.clip_unit)
+  checks.scale("--initial_clip_norm", first)
+  checks.fraction("--clip_quantile", clip.clip_quantile)
+  clip = dataclasses.replace(clip, initial_clip_norm=first, clip_rho_ratio=ratio)
+  return dataclasses.replace(privacy, clip=clip)
 
 
-def _check_noise_shares(config: run_config.RunConfig) -> None:
+def _check_noise(config: run_config.RunConfig) -> None:
+  """Checks that a run has a budget or all of its noise."""
+  privacy, multipliers = config.privacy, noise_multipliers(config)
+  assert privacy is not None
+  clip_rho_ratio = _clip_rho_ratio(privacy)
+  if isinstance(privacy, privacy_lib.Budget):
+    checks.positive("--epsilon", privacy.epsilon)
+    given = [name for name, value in multipliers.items() if value is not None]
+    if given:
+      raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
+    if privacy.rho_ratio is not None and config.method.threshold is None:
+      raise ValueError(
+        f"Found --rho_ratio={privacy.rho_ratio} for a run without a threshold; leave it out."
+      )
+    ratios = {"rho_ratio": privacy.rho_ratio, "clip_rho_ratio": clip_rho_ratio}
+    for name, ratio in ratios.items():
+      if ratio is not None:
+        checks.scale(f"--{name}", ratio)
+    return
+  for name, value in multipliers.items():
+    if value is None:
+      raise ValueError(f"Found no --{name} and no --epsilon in a private run; give one.")
+  if clip_rho_ratio is not None:
+    raise ValueError("Found --clip_rho_ratio without --epsilon, which is what it splits.")
+  for name, value in multipliers.items():
+    checks.scale(f"--{name}", value)
+
+
+def _clip_rho_ratio(privacy: privacy_lib.Privacy) -> float | None:
+  clip = privacy.clip
+  return clip.clip_rho_ratio if isinstance(clip, privacy_lib.AdaptiveClip) else None
+
+
+def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks the source of the noise, given the threshold and the sampling."""
-  protocol, contacted = config.noise_shares, config.contacted_clients
-  if (protocol == shares.PRIVATE_COIN) != (contacted is not None):
+  protocol = privacy_lib.name_of(privacy.shares)
+  if isinstance(privacy.shares, privacy_lib.PrivateCoin) and privacy.shares.contacted is None:
     raise ValueError(
-      f"Found --noise_shares={protocol} with --contacted_clients={contacted}; give the number of"
-      " clients to contact with private_coin, and with nothing else."
+      f"Found --noise_shares={protocol} without --contacted_clients; give the number of clients to"
+      " contact."
     )
   if protocol == shares.COMPLEMENT:
     return
-  if config.threshold != releases.TREE and config.update_sum != "distributed":
+  by_clients = isinstance(config.method.threshold, thresholds.Tree)
+  if not by_clients and privacy.update_sum != "distributed":
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
@@ -185,10 +179,10 @@ def check_resolved(config: run_config.RunConfig) -> None:
     ValueError: If a value is out of its range.
   """
   update_clip_norm(config)
-  if methods.METHODS[config.algorithm].has_threshold:
-    methods.theta_of(config)
-  if config.threshold == "tree":
-    tree_mechanism.check_num_bins(config.num_bins)
+  if isinstance(config.method, methods.Superquantile):
+    config.method.tail()
+  if isinstance(config.method.threshold, thresholds.Tree):
+    tree_mechanism.check_num_bins(config.method.threshold.num_bins)
 
 
 def calibrate(
@@ -209,52 +203,63 @@ def calibrate(
   Raises:
     ValueError: If the noise cannot be found.
   """
-  delta: float = accounting.default_delta(population) if config.delta is None else config.delta
-  epsilon = config.epsilon
-  config = dataclasses.replace(config, delta=delta)
-  if epsilon is None:
+  privacy = config.privacy
+  assert privacy is not None
+  delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
+  config = run_config.replace(config, delta=delta)
+  if not isinstance(privacy, privacy_lib.Budget):
     return config
   if earlier:
-    kept = (*_MULTIPLIERS, "rho_ratio")
-    found: dict[str, Any] = {name: float(earlier[name]) for name in kept if name in earlier}
-    return dataclasses.replace(config, **found)
+    kept = (*noise_multipliers(config), "rho_ratio")
+    return run_config.replace(config, **{n: float(earlier[n]) for n in kept if n in earlier})
   budget: dict[str, Any] = dict(
     num_rounds=config.num_rounds,
-    accountant=config.accounting,
-    clip_rho_ratio=config.clip_rho_ratio,
+    accountant=privacy.accounting,
+    clip_rho_ratio=_clip_rho_ratio(privacy),
     **_of_every_noise(config, population),
     **_made_by_clients(config, num_parameters),
   )
-  if config.threshold is not None and config.rho_ratio is None:
-    whole = calibration.calibrate(epsilon, delta, **{**budget, "num_bins": None, "rho_ratio": None})
-    ratio = calibration.default_rho_ratio(
-      whole, num_parameters, num_bins=config.num_bins, theta=config.theta
+  ratio = privacy.rho_ratio
+  if config.method.threshold is not None and ratio is None:
+    whole = calibration.calibrate(
+      privacy.epsilon, delta, **{**budget, "num_bins": None, "rho_ratio": None}
     )
-    config = dataclasses.replace(config, rho_ratio=float(f"{ratio:.3g}"))
-  release = calibration.calibrate(epsilon, delta, **budget, rho_ratio=config.rho_ratio)
-  return dataclasses.replace(config, **{name: getattr(release, name) for name in _MULTIPLIERS})
+    best = calibration.default_rho_ratio(
+      whole,
+      num_parameters,
+      num_bins=config.values()["num_bins"],
+      theta=config.values()["theta"],
+    )
+    ratio = float(f"{best:.3g}")
+  release = calibration.calibrate(privacy.epsilon, delta, **budget, rho_ratio=ratio)
+  found = {name: getattr(release, name) for name in noise_multipliers(config)}
+  return run_config.replace(config, rho_ratio=ratio, **found)
 
 
 def _of_every_noise(config: run_config.RunConfig, population: int) -> dict[str, Any]:
   """Returns the keyword arguments of `releases.Release` that do not depend on the noise."""
+  assert config.privacy is not None
   return dict(
     population=population,
     clients_per_round=config.clients_per_round,
     sampling=config.sampling,
-    threshold_kind=config.threshold or releases.TREE,
-    relation=config.relation,
-    protocol=config.noise_shares,
-    contacted=config.contacted_clients,
-    weighted_updates=methods.METHODS[config.algorithm].weighted_updates,
+    threshold_kind=thresholds.name_of(config.method.threshold) or releases.TREE,
+    relation=config.privacy.relation,
+    protocol=privacy_lib.name_of(config.privacy.shares),
+    contacted=config.privacy.shares.contacted,
+    weighted_updates=config.method.weighted_updates,
   )
 
 
 def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
   """Returns the keyword arguments of `calibration.complete`."""
+  privacy, threshold = config.privacy, config.method.threshold
+  assert privacy is not None
+  is_fixed = isinstance(privacy.clip, privacy_lib.FixedClip)
   return dict(
-    num_bins=config.num_bins if config.threshold == releases.TREE else None,
-    distributed_updates=config.update_sum == "distributed",
-    clip_norm=1.0 if is_adaptive(config) else update_clip_norm(config),
+    num_bins=threshold.num_bins if isinstance(threshold, thresholds.Tree) else None,
+    distributed_updates=privacy.update_sum == "distributed",
+    clip_norm=update_clip_norm(config) if is_fixed else 1.0,
     num_parameters=num_parameters,
   )
 
@@ -265,24 +270,27 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
   Raises:
     ValueError: If the learning rate that turns gradients into updates is not one number.
   """
-  norm: Any = config.initial_clip_norm if is_adaptive(config) else config.clip_norm
-  if config.clip_unit == "update":
+  assert config.privacy is not None
+  norm = config.privacy.clip.first_norm(config.privacy.clip_unit)
+  assert norm is not None  # `resolve` sees to it.
+  if config.privacy.clip_unit == "update":
     return norm
-  if not schedules.is_constant(config):
+  if not config.local.schedule.is_constant:
     raise ValueError(
       "Found --clip_unit=gradient with a learning rate that decays; use --clip_unit=update."
     )
-  return config.client_learning_rate * norm
+  return config.local.learning_rate * norm
 
 
 def clip_norm_of(config: run_config.RunConfig) -> float | AdaptiveClipNorm:
   """Returns the `clip_norm` of the builders of private algorithms, from a calibrated config."""
   norm = update_clip_norm(config)
-  if not is_adaptive(config):
+  assert config.privacy is not None
+  clip = config.privacy.clip
+  if not isinstance(clip, privacy_lib.AdaptiveClip):
     return norm
-  count_noise, quantile = config.clip_count_noise_multiplier, config.clip_quantile
-  assert count_noise is not None and quantile is not None  # `resolve` and `calibrate` see to it.
-  return AdaptiveClipNorm(count_noise, norm, quantile)
+  assert clip.noise_multiplier is not None  # `resolve` and `calibrate` see to it.
+  return AdaptiveClipNorm(clip.noise_multiplier, norm, clip.clip_quantile)
 
 
 def build_release(
@@ -301,10 +309,6 @@ def build_release(
   Raises:
     ValueError: If a number is out of its range.
   """
-  release = releases.Release(
-    threshold_noise_multiplier=config.threshold_noise_multiplier,
-    update_noise_multiplier=config.update_noise_multiplier,
-    clip_count_noise_multiplier=config.clip_count_noise_multiplier,
-    **_of_every_noise(config, population),
-  )
+  found: dict[str, Any] = {"threshold_noise_multiplier": None, **noise_multipliers(config)}
+  release = releases.Release(**found, **_of_every_noise(config, population))
   return calibration.complete(release, **_made_by_clients(config, num_parameters))

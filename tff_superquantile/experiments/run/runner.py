@@ -19,6 +19,8 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import engines
+from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import client_results
@@ -68,12 +70,13 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, config.seed)
     if earlier.flags:
-      if config.engine == "ray" and config.num_blocks is None and "num_blocks" in earlier.flags:
-        # There may be other workers now.
-        config = dataclasses.replace(config, num_blocks=int(earlier.flags["num_blocks"]))
+      engine = config.engine
+      if isinstance(engine, engines.Ray) and engine.num_blocks is None:
+        if "num_blocks" in earlier.flags:  # There may be other workers now.
+          engine = dataclasses.replace(engine, num_blocks=int(earlier.flags["num_blocks"]))
+          config = dataclasses.replace(config, engine=engine)
       # These follow from the budget and the clients, and are not known yet.
-      followed = private.CALIBRATED if config.is_private else ()
-      run_config.check_same(folder, earlier.flags, config, followed)
+      run_config.check_same(folder, earlier.flags, config, private.followed(config))
       if earlier.finished and int(earlier.flags["num_rounds"]) == config.num_rounds:
         print(f"Finished before: {folder}")
         tracking.Tracking(config, folder).finish()
@@ -120,8 +123,8 @@ def _train(
   starts = initial_weights.starts(config)
   account = release = key = commitments = None
   num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
-  if config.is_private:
-    key, commitments = noise_key.load(earlier, config.noise_key_file, splits)
+  if config.privacy is not None:
+    key, commitments = noise_key.load(earlier, config.privacy.noise_key_file, splits)
     population = len(splits["train"].client_ids)
     config = private.calibrate(config, population, num_parameters, earlier.flags)
     release = private.build_release(config, population, num_parameters)
@@ -133,14 +136,16 @@ def _train(
     print(account.describe(num_parameters), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
   evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
-  on_ray = config.engine == "ray"
+  on_ray = isinstance(config.engine, engines.Ray)
   evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
 
   released = None if account is None else account.released
   rows = release_managers.RowReleaseManager(
     folder / "rounds.csv", final_until=released, may_differ=("epsilon",)
   )
-  best = best_model.BestModel(config, folder) if config.keep == best_model.BEST else None
+  best = None
+  if isinstance(config.keep, kept.Best):
+    best = best_model.BestModel(config.keep, config.rounds_per_evaluation, folder)
   # Nothing above has failed, so from here on the folder is this run's.
   described = manifest.build(config, task.error, task.data_digest)
   described.update(initial_weights.for_manifest(starts))

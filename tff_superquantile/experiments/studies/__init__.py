@@ -23,9 +23,6 @@ STUDIES = {
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "communication": "What do the messages weigh?",
   "private_quantile": "How far are private quantiles from the true ones?",
-  "convergence": "Does the algorithm converge as the theorem says?",
-  "nonconvex": "Does the gradient vanish as the non-convex theorem says?",
-  "paper": "Which statements of the paper hold?",
 }
 
 

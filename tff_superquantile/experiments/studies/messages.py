@@ -6,10 +6,10 @@ import dataclasses
 import math
 
 from privacy import releases
-from privacy.noise import tree_mechanism
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import thresholds
 
 _NUMBER = 4  # Bytes of a float32.
 
@@ -56,18 +56,19 @@ def of_round(
   Returns:
     The traffic.
   """
-  method = methods.METHODS[config.algorithm]
+  method = config.method
   cohort = senders = float(config.clients_per_round or 0)
-  if method.num_trained is not None:
-    cohort = senders = float(method.num_trained(config))
+  num_trained = method.num_trained(config.clients_per_round or 0)
+  if num_trained is not None:
+    cohort = senders = float(num_trained)
   down = _NUMBER * num_weights
   # An average without a budget has the sum of its weights, too.
   update_up = float(_NUMBER * (num_weights + (release is None)))
   threshold_up = 0.0
-  if method.has_threshold:
-    senders = math.ceil(config.theta * cohort * (1 - superquantile.TAIL_MASS_TOLERANCE))
+  if isinstance(method, methods.Superquantile):
+    senders = math.ceil(method.theta * cohort * (1 - superquantile.TAIL_MASS_TOLERANCE))
     # Of the reweighting: the threshold, and the share of the clients that are at it.
-    down += _NUMBER * (2 if config.threshold == "reweighting" else 1)
+    down += _NUMBER * (2 if isinstance(method.threshold, thresholds.Reweighting) else 1)
     threshold_up = _report_bits(config, release) / 8
   if release is not None and release.update_sum is not None:
     update_up = release.update_sum.bits_per_client / 8
@@ -76,15 +77,12 @@ def of_round(
 
 def _report_bits(config: run_config.RunConfig, release: releases.Release | None) -> int:
   """Returns the bits of a client's report to the threshold of a method that has one."""
-  if config.threshold == "tree":
+  threshold = config.method.threshold
+  if isinstance(threshold, thresholds.Tree):
     tree = None if release is None else release.tree
-    if tree is None:  # A run without a budget has no release.
-      assert config.threshold_noise_multiplier is not None and config.clients_per_round
-      tree = tree_mechanism.build_tree_mechanism(
-        config.threshold_noise_multiplier, config.num_bins, config.clients_per_round
-      )
-    return tree.bits_per_client
-  if config.threshold in ("geometric", "primal_dual") and config.threshold_noise_multiplier:
+    # A run without a budget has no release.
+    return (tree or threshold.mechanism(config.clients_per_round)).bits_per_client
+  if threshold is not None and threshold.noise_multiplier:
     # A bit, in a secure sum that has to hold as many as there are clients.
     return (config.clients_per_round or 1).bit_length()
   return 2 * 8 * _NUMBER  # A loss and a weight.

@@ -149,9 +149,9 @@ def _personalize(
     material.examples,
     tff.learning.optimizers.build_sgdm(learning_rate),
     seed=material.run.seed,
-    batch_size=material.config.batch_size,
+    batch_size=material.config.local.batch_size,
     epochs=settings.epochs,
-    l2=material.config.l2,
+    l2=material.config.local.l2,
     proximal_strength=settings.proximal_strength,
     num_threads=context.num_cores(),
   )
@@ -159,7 +159,7 @@ def _personalize(
   columns = metrics._replace(diverged=metrics.diverged.astype(int))._asdict()
   return {"client_id": columns.pop("client_ids"), **columns}, {
     "learning_rate": learning_rate,
-    "batch_size": material.config.batch_size,
+    "batch_size": material.config.local.batch_size,
     "num_clients": len(metrics.client_ids),
     "num_left_out": material.examples.num_left_out,
     "num_diverged": int(metrics.diverged.sum()),

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import importlib.util
 import pathlib
-from typing import Any, Protocol
+from typing import Protocol
 
-Config = Any  # A `RunConfig`, whose help names the rows here.
 # The number of a round, and its values by name, as rounds.csv has them.
 Row = tuple[int, Mapping[str, float]]
 
@@ -92,18 +91,18 @@ TRACKERS: dict[str, TrackerKind] = {
 }
 
 
-def asked(config: Config) -> list[str]:
+def asked(tracker: str | None) -> list[str]:
   """Returns the names in --tracker, each once."""
-  names = (name.strip() for name in (config.tracker or "").split(","))
+  names = (name.strip() for name in (tracker or "").split(","))
   return list(dict.fromkeys(filter(None, names)))
 
 
-def check(config: Config) -> None:
+def check(tracker: str | None) -> None:
   """Raises a `ValueError` for a tracker that does not exist, or whose library is not there."""
-  for name in asked(config):
+  for name in asked(tracker):
     if name not in TRACKERS:
       raise ValueError(
-        f"Found --tracker={config.tracker}; expected names out of {', '.join(TRACKERS)}, separated"
+        f"Found --tracker={tracker}; expected names out of {', '.join(TRACKERS)}, separated"
         " by commas."
       )
     kind = TRACKERS[name]

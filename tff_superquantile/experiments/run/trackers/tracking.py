@@ -44,7 +44,7 @@ class Tracking(tff.program.ReleaseManager):
     """
     self._config = config
     self._folder = folder
-    self._asked = trackers.asked(config)
+    self._asked = trackers.asked(config.tracker)
     self._open: dict[str, trackers.Tracker] = {}
     self._failed: set[str] = set()
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-import dataclasses
 import math
 import pathlib
 from typing import Any
@@ -13,37 +12,29 @@ import numpy as np
 from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.parts import kept
 
-BEST = "best"  # The value of --keep.
 SPLIT = "validation"  # Whose clients tell the best model.
-_BEST_BY = f"{SPLIT}.error.p90"
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in --best_by, and checks the flags of a run that has its task's defaults.
+def check(config: run_config.RunConfig) -> None:
+  """Checks what a run that has its task's defaults keeps.
 
   Raises:
-    ValueError: If flags contradict each other, or --best_by names no number of `metrics.json`.
+    ValueError: If no trained model is evaluated, or --best_by names no number of `metrics.json`.
   """
-  if config.keep != BEST:
-    for name in ("best_by", "patience"):
-      if getattr(config, name) is not None:
-        raise ValueError(
-          f"Found --{name}={getattr(config, name)} with --keep={config.keep}; it belongs to"
-          f" --keep={BEST}."
-        )
-    return config
-  best_by = config.best_by or _BEST_BY
+  if not isinstance(config.keep, kept.Best):
+    return
+  best_by = config.keep.best_by
   names = [f"{SPLIT}.{quantity}.{s}" for quantity in ("error", "loss") for s in _statistics()]
   if best_by not in names:
     raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
   if config.rounds_per_evaluation > config.num_rounds:
     raise ValueError(
-      f"Found --rounds_per_evaluation={config.rounds_per_evaluation} with --keep={BEST}; expected"
+      f"Found --rounds_per_evaluation={config.rounds_per_evaluation} with --keep=best; expected"
       f" at most --num_rounds={config.num_rounds}, or no trained model is evaluated."
     )
-  return dataclasses.replace(config, best_by=best_by)
 
 
 def _statistics() -> Iterable[str]:
@@ -52,9 +43,9 @@ def _statistics() -> Iterable[str]:
 
 def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
   """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
-  if config.keep == BEST and SPLIT not in splits:
+  if isinstance(config.keep, kept.Best) and SPLIT not in splits:
     raise ValueError(
-      f"Found --keep={BEST} for {config.task}, which has no validation clients; hold out some of"
+      f"Found --keep=best for {config.task}, which has no validation clients; hold out some of"
       " the training clients, for example by --validation_fraction=0.2."
     )
 
@@ -71,21 +62,21 @@ class BestModel:
     weights: Its weights; None before the first evaluation.
   """
 
-  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
+  def __init__(self, keep: kept.Best, rounds_per_evaluation: int, folder: pathlib.Path):
     """Reads what an earlier process has kept.
 
     Args:
-      config: From `resolve`.
+      keep: By what the best model is told.
+      rounds_per_evaluation: The number of rounds from one evaluation to the next.
       folder: The run's folder.
 
     Raises:
       ValueError: If the file is damaged.
     """
-    assert config.best_by is not None  # `resolve` sees to it.
     self._path = folder / "checkpoints" / _FILE
-    self._rounds_per_evaluation = config.rounds_per_evaluation
-    self._patience = config.patience
-    _, self._quantity, self._statistic = config.best_by.split(".")
+    self._rounds_per_evaluation = rounds_per_evaluation
+    self._patience = keep.patience
+    _, self._quantity, self._statistic = keep.best_by.split(".")
     self.round_num: int | None = None
     self._value = math.inf
     self.weights = run_files.read_weights(self._path)

@@ -6,6 +6,7 @@ import dataclasses
 import tensorflow_federated as tff
 
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 
@@ -14,13 +15,16 @@ def set_context(
   config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
 ) -> run_config.RunConfig:
   """Sets the context of a run; its config then has the number of blocks, if on a cluster."""
-  if config.engine != "ray":
-    context.set_simulation_context(engine=config.engine, block_size=config.block_size or None)
+  engine = config.engine
+  if isinstance(engine, engines.InProcess):
+    context.set_simulation_context(engine="in_process", block_size=engine.block_size or None)
     return config
+  assert isinstance(engine, engines.Ray)
   cluster = context.Cluster(
-    config.ray_address, config.num_blocks, config.threads_per_worker, config.worker_timeout
+    engine.ray_address, engine.num_blocks, engine.threads_per_worker, engine.worker_timeout
   )
   context.set_simulation_context(engine="ray", cluster=cluster)
   on_cluster = tff.framework.get_context_stack().current
   on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
-  return dataclasses.replace(config, num_blocks=on_cluster.num_blocks)
+  engine = dataclasses.replace(engine, num_blocks=on_cluster.num_blocks)
+  return dataclasses.replace(config, engine=engine)

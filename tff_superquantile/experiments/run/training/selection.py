@@ -7,7 +7,6 @@ import numpy as np
 
 from privacy import releases
 from privacy.noise import shares
-from tff_superquantile.experiments.run import methods
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
@@ -44,8 +43,7 @@ def build_selection(
     "diurnal": cohorts.build_diurnal_sampler,
   }
   sample = samplers[config.sampling](files.client_ids, config.clients_per_round, config.seed)
-  num_trained = methods.METHODS[config.algorithm].num_trained
-  size = None if num_trained is None else num_trained(config)
+  size = config.method.num_trained(config.clients_per_round)
 
   def select(round_num: int) -> list[Any]:
     return [

@@ -12,6 +12,7 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import thresholds
 
 METRICS = {"mean": "test.error.mean", "p90": tables.P90}
 
@@ -42,7 +43,7 @@ _THETA = Setting("theta", "Tail fraction θ (1: FedAvg)", "tail fractions θ")
 OF_THETAS = names.Name("every_theta")
 # What decides nothing, or is compared by itself.
 _MAY_DIFFER = {
-  *run_config.INCIDENTAL,
+  *run_config.incidentals(),
   *("seed", "run_name", "algorithm", "theta", "threshold"),
   *("engine", "block_size", "num_blocks", "threads_per_worker"),
   *(setting.flag for setting in _SHARED),
@@ -91,10 +92,10 @@ def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
       continue
     config = dataclasses.replace(run.config, run_name="")
     method = _method(config)
-    is_tail = method.is_superquantile and config.threshold in (None, "exact")
+    is_tail = method.is_superquantile and isinstance(config.method.threshold, thresholds.Exact)
     if config.algorithm == names.FED_AVG or (is_tail and method.theta not in (None, 1.0)):
-      shared = {setting.flag: getattr(config, setting.flag) for setting in _SHARED}
-      others = {k: v for k, v in dataclasses.asdict(config).items() if k not in _MAY_DIFFER}
+      shared = {setting.flag: config.values()[setting.flag] for setting in _SHARED}
+      others = {k: v for k, v in config.values().items() if k not in _MAY_DIFFER}
       row = dict(run=run, method=method, theta=method.theta or 1.0, others=repr(others))
       rows.append({**row, **shared})
   points = pd.DataFrame(rows)

@@ -1,0 +1,177 @@
+"""The paper's privacy accounting on the command line. Its epsilon is NOT a guarantee.
+
+    python -m paper.account calibrate --epsilon=3 --delta=4e-4 --population=2500 \
+        --clients_per_round=100 --num_rounds=1000 --rho_ratio=0.5 --num_bins=64
+    python -m paper.account spend --update_noise_multiplier=1.3741 --delta=4e-4 \
+        --population=2500 --clients_per_round=100 --num_rounds=1000
+
+`calibrate` finds the noise that the paper would take for an epsilon, `spend` the epsilon that it
+would state for given noise. Both show the real cost of that noise. `--json` is for programs. The
+exit code is 0, or 2 for a mistake in the flags. `python -m privacy.account` has guarantees.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import functools
+import sys
+from typing import Any
+
+from paper import accounting as paper_accounting
+from paper import real_costs
+from privacy import account
+from privacy import accounting
+from privacy import releases
+from privacy.command import answers
+from privacy.command import asked
+from privacy.command import flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer(answers.Answer):
+  """The answer of `calibrate` and `spend`: the noise, the paper's epsilon and the real ones."""
+
+  command: str
+  is_guarantee: bool
+  population: int
+  clients_per_round: float
+  num_rounds: int
+  delta: float
+  sampling: str
+  epsilon: float
+  epsilon_one_round: float = answers.labelled("  one round")
+  epsilon_real_poisson: float = answers.labelled("  really, Poisson cohorts", "zero-out")
+  epsilon_real_fixed_size: float = answers.ABSENT
+  epsilon_real_fixed_size_at_least: float | None = answers.ABSENT
+  effective_noise_multiplier: float = answers.labelled("noise multiplier, together", "z_eff")
+  threshold_noise_multiplier: float | None = answers.labelled("  threshold", "z_q")
+  update_noise_multiplier: float | None = answers.labelled("  weights", "z_w")
+  num_bins: int = answers.ABSENT
+  scale: int = answers.labelled("histogram's scale", "c")
+  local_stddev: float = answers.labelled("noise of a client, scaled", "sigma_local")
+  caveat: Sequence[str] = ()
+  warnings: Sequence[str] = ()
+
+  def to_text(self) -> str:
+    """Returns the answer for people."""
+    epsilon = f"{answers.as_text(self.epsilon)}  (by the paper's formulas, NOT a guarantee)"
+    fixed = answers.as_text(self.epsilon_real_fixed_size)
+    if self.epsilon_real_fixed_size_at_least is not None:
+      fixed = f"{answers.as_text(self.epsilon_real_fixed_size_at_least)} to {fixed}"
+    noise = ("effective_noise_multiplier", "threshold_noise_multiplier", "update_noise_multiplier")
+    lines = [
+      *answers.paragraphs("Warning:", self.warnings)[1:],
+      f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
+      f" delta = {self.delta:.4g}:",
+      answers.row("epsilon, all rounds", epsilon),
+      *self.rows("epsilon_one_round", "epsilon_real_poisson"),
+      answers.row("  really, fixed cohorts", f"{fixed}  (replace one)"),
+      "",
+      *self.rows(*noise, "scale", "local_stddev"),
+      *answers.paragraphs("What epsilon is about:", self.caveat),
+    ]
+    return "\n".join(lines)
+
+
+def _make_parser() -> flags.Parser:
+  parser = flags.Parser(
+    prog="paper.account",
+    description="The paper's privacy accounting, NOT a guarantee, and what its noise really costs.",
+    epilog="`paper.account COMMAND --help` lists a command's flags.",
+    allow_abbrev=False,
+  )
+  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+  def command(name: str, text: str) -> Any:
+    found = commands.add_parser(name, help=text, allow_abbrev=False)
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    flags.run_flags(found)
+    return found
+
+  calibrate = command("calibrate", "finds the noise that the paper would take for an epsilon")
+  flags.number_flag(calibrate, "epsilon", "that the paper would state", required=True)
+  flags.number_flag(
+    calibrate,
+    "rho_ratio",
+    "r, the budget of the threshold over that of the weights; by default there is no threshold",
+    "R",
+  )
+  flags.number_flag(calibrate, "num_bins", "bins of the threshold's histogram, a power of two", "B")
+  spend = command("spend", "finds the epsilon that the paper would state for given noise")
+  flags.number_flag(
+    spend, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z"
+  )
+  flags.number_flag(
+    spend, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
+  )
+  return parser
+
+
+def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> releases.Release:
+  """Returns the release that the flags ask for."""
+  cohorts: dict[str, Any] = dict(
+    population=args.population, clients_per_round=args.clients_per_round
+  )
+  if args.command == "calibrate":
+    return paper_accounting.calibrate(
+      args.epsilon,
+      delta,
+      **cohorts,
+      num_rounds=num_rounds,
+      rho_ratio=args.rho_ratio,
+      num_bins=asked.optional_whole("num_bins", args.num_bins),
+    )
+  return releases.Release(
+    **cohorts,
+    threshold_noise_multiplier=args.threshold_noise_multiplier,
+    update_noise_multiplier=args.update_noise_multiplier,
+    sampling=releases.FIXED_SIZE,
+  )
+
+
+def _run(argv: Sequence[str] | None) -> tuple[str, int]:
+  args = _make_parser().parse_args(argv)
+  num_rounds, delta = asked.rounds(args.num_rounds), asked.delta_of(args)
+  release = _release(args, num_rounds, delta)
+  real = real_costs.real_cost(release, num_rounds, delta)
+  warning = accounting.delta_warning(delta, release.population)
+  tree: dict[str, Any] = {}
+  if release.tree is not None:
+    tree = {name: getattr(release.tree, name) for name in ("num_bins", "scale", "local_stddev")}
+  answer = Answer(
+    command=args.command,
+    is_guarantee=False,
+    population=release.population,
+    clients_per_round=release.clients_per_round,
+    num_rounds=num_rounds,
+    delta=delta,
+    sampling=release.sampling,
+    epsilon=paper_accounting.epsilon(release, num_rounds, delta),
+    epsilon_one_round=paper_accounting.epsilon(release, min(1, num_rounds), delta),
+    **{f"epsilon_real_{name}": cost for name, cost in vars(real).items()},
+    effective_noise_multiplier=release.effective_noise_multiplier,
+    threshold_noise_multiplier=release.threshold_noise_multiplier,
+    update_noise_multiplier=release.update_noise_multiplier,
+    **tree,
+    caveat=real_costs.caveat(real),
+    warnings=[] if warning is None else [warning],
+  )
+  return answer.to_json() if args.json else answer.to_text(), account.SUCCESS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command.
+
+  Args:
+    argv: Its arguments without its name; None for the process's.
+
+  Returns:
+    The exit code.
+  """
+  return account.say(functools.partial(_run, argv))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,236 @@
+"""What the paper says of quantile and superquantile, by brute force over small cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+import itertools
+import math
+
+import numpy as np
+from scipy import optimize
+from scipy import special
+
+from paper.statements import rows
+from tff_superquantile import superquantile
+
+_NUM_DRAWS = 200
+# Rounding differs from machine to machine, and what the page says of it does not.
+_EXACT = 1e-9
+_NEARLY_EXACT = 1e-6
+
+
+def _draws() -> Iterator[tuple[np.ndarray, float]]:
+  """Yields losses without ties in [0, 1], B = 1, and tail fractions; theta n is often whole."""
+  rng = np.random.default_rng(0)
+  for _ in range(_NUM_DRAWS):
+    losses = rng.uniform(size=int(rng.integers(2, 13)))
+    n = len(losses)
+    whole = float(rng.integers(1, n + 1) / n)
+    yield losses, float(rng.choice([whole, rng.uniform(1 / n, 1.0)]))
+
+
+def _lower_quantile(losses: np.ndarray, theta: float) -> float:
+  """Returns inf{eta: P(Z > eta) <= theta}, the paper's definition."""
+  candidates = np.sort(losses)
+  above = np.array([np.mean(losses > eta) for eta in candidates])
+  return float(candidates[above <= theta + _EXACT][0])
+
+
+def _linear_program(losses: np.ndarray, theta: float) -> float:
+  """Returns max pi' losses over the simplex with pi_i <= 1 / (theta n)."""
+  n = len(losses)
+  cap = min(1.0, 1 / (theta * n))
+  found = optimize.linprog(-losses, A_eq=np.ones((1, n)), b_eq=[1.0], bounds=(0.0, cap))
+  return -found.fun
+
+
+def _integral(losses: np.ndarray, theta: float) -> float:
+  """Returns the mean of the quantiles Q_alpha over alpha in (0, theta), the paper's definition."""
+  n = len(losses)
+  descending = np.sort(losses)[::-1]
+  widths = np.clip(theta - np.arange(n) / n, 0.0, 1 / n)
+  return float(descending @ widths / theta)
+
+
+def _size(difference: float) -> str:
+  """Says how large a difference is that is zero but for rounding."""
+  bounds = [bound for bound in (_EXACT, _NEARLY_EXACT) if difference < bound]
+  return f"less than {bounds[0]:g}" if bounds else f"{difference:.2g}"
+
+
+def _is_whole(number: float) -> bool:
+  return abs(number - round(number)) < _EXACT
+
+
+def of_superquantile() -> Iterator[rows.Row]:
+  """Yields the statements on quantile and superquantile, each for many random losses."""
+  draws = list(_draws())
+  worst = max(
+    max(abs(_linear_program(z, t) - superquantile.superquantile(z, t)),
+        abs(_integral(z, t) - superquantile.superquantile(z, t)))
+    for z, t in draws
+  )  # fmt: skip
+  tried = f"{len(draws)} random sets of 2 to 12 losses"
+  yield rows.Row(
+    "Section 3.3",
+    "The superquantile, a mean of quantiles, is the largest π·F over the capped simplex",
+    f"{tried}: the integral, a linear program and the code differ by {_size(worst)}.",
+    rows.judge(worst < _NEARLY_EXACT),
+  )
+  ends = max(
+    max(abs(superquantile.superquantile(z, 1.0) - z.mean()),
+        abs(superquantile.superquantile(z, 1e-9) - z.max()))
+    for z, _ in draws
+  )  # fmt: skip
+  yield rows.Row(
+    "Section 4.1",
+    "θ = 1 is the mean of the losses, θ to 0 their maximum",
+    f"{tried}: differences are {_size(ends)}.",
+    rows.judge(ends < _EXACT),
+  )
+  yield from _of_thresholds(draws)
+
+
+def _of_thresholds(draws: list[tuple[np.ndarray, float]]) -> Iterator[rows.Row]:
+  """Yields the statements of the proposition on hard thresholds."""
+  where = "Section 5.1, proposition on the quantile"
+  as_printed = right = 0
+  for losses, theta in draws:
+    ascending, n = np.sort(losses), len(losses)
+    found = _lower_quantile(losses, theta)
+    as_printed += found == ascending[max(math.ceil(theta * n - _EXACT), 1) - 1]
+    right += found == ascending[max(math.ceil((1 - theta) * n - _EXACT), 1) - 1]
+  yield rows.Row(
+    where,
+    "(b) With F_1 < ... < F_n, the (1 − θ)-quantile is F_i for i = ⌈θ n⌉",
+    f"True for {as_printed} of {len(draws)} random sets. i = ⌈(1 − θ) n⌉ is true for {right}.",
+    rows.judge(as_printed == len(draws), rows.Verdict.WRONG),
+  )
+  whole = [
+    (losses, theta) for losses, theta in draws if _is_whole(theta * len(losses)) and theta < 1
+  ]
+  passing = {int(np.sum(z >= _lower_quantile(z, t)) - round(t * len(z))) for z, t in whole}
+  gap = max(
+    abs(superquantile.tail_weights(z, t) - superquantile.dual_weights(z, t)).max() for z, t in whole
+  )
+  yield rows.Row(
+    where,
+    "(c) If θ n is whole, the clients at or above the quantile are the maximiser’s",
+    f"{len(whole)} random sets: of the paper’s quantile, inf{{η: P(Z > η) ≤ θ}}, θ n +"
+    f" {', '.join(map(str, sorted(passing)))} clients are at or above. With the upper quantile,"
+    f" which this project takes, the weights differ by {_size(gap)}.",
+    rows.judge(passing == {0}, rows.Verdict.WRONG),
+    "Either the quantile has to be the upper one, or the comparison strict.",
+  )
+  excesses = []
+  for losses, theta in draws:
+    if not _is_whole(theta * len(losses)):
+      kept = superquantile.tail_weights(losses, theta) @ losses
+      excesses.append((superquantile.superquantile(losses, theta) - kept) * theta * len(losses))
+  yield rows.Row(
+    where,
+    "(d) If θ n is not whole, 0 ≤ F_θ − F̂_θ ≤ B / (θ n)",
+    f"{len(excesses)} random sets: θ n / B times the difference is between {min(excesses):.2f} and"
+    f" {max(excesses):.2f}.",
+    rows.judge(min(excesses) >= -_EXACT and max(excesses) <= 1 + _EXACT, rows.Verdict.WRONG),
+  )
+  counts = {
+    int(np.sum(superquantile.dual_weights(z, t) > _EXACT) - math.ceil(t * len(z) - _EXACT))
+    for z, t in draws
+  }
+  yield rows.Row(
+    "Section 5.1, remark on filtering",
+    "Exactly ⌈θ m⌉ clients have weight, those with the largest losses",
+    f"{len(draws)} random sets: the number differs by {', '.join(map(str, sorted(counts)))}.",
+    rows.judge(counts == {0}, rows.Verdict.WRONG),
+  )
+
+
+def of_formulas() -> Iterator[rows.Row]:
+  """Yields the formulas whose print is not what is meant."""
+  rng = np.random.default_rng(0)
+  targets, point = rng.normal(size=(7, 3)), rng.normal(size=3)
+
+  def objective(w: np.ndarray) -> float:
+    return superquantile.superquantile(np.sum((targets - w) ** 2, axis=1), 3 / 7)
+
+  steps = 1e-6 * np.eye(3)
+  numeric = np.array([(objective(point + h) - objective(point - h)) / 2e-6 for h in steps])
+  pi = superquantile.dual_weights(np.sum((targets - point) ** 2, axis=1), 3 / 7)
+  error = np.max(np.abs(numeric - pi @ (2 * (point - targets))))
+  yield rows.Row(
+    "Section 5.1, property on the subdifferential",
+    "Σ π*_i F_i(w) + λ w is a subgradient of F_θ",
+    "As printed it adds a number to a vector. With ∇F_i in place of F_i it differs from"
+    f" finite differences by {_size(max(error, _EXACT))}.",
+    rows.Verdict.WRONG,
+  )
+  yield rows.Row(
+    "Section 4.1, property on duality",
+    "F_θ(w) = max Σ π_i F_i(w)",
+    "The right-hand side lacks λ / 2 |w|², which the equation before it has.",
+    rows.Verdict.WRONG,
+  )
+  losses, nu = rng.uniform(size=10), 0.3
+  as_printed = np.mean(np.exp(nu * losses)) / nu
+  meant = (special.logsumexp(nu * losses) - math.log(10)) / nu
+  yield rows.Row(
+    "Section 6, risk measures",
+    "The entropic risk measure is E[exp(ν Z)] / ν",
+    f"It lacks the logarithm: for ten losses with mean {losses.mean():.2f} and ν = 0.3 it is"
+    f" {as_printed:.2f}, with the logarithm {meant:.2f}; the objective below it has the logarithm.",
+    rows.Verdict.WRONG,
+  )
+  tilted = {nu: (special.logsumexp(nu * losses) - math.log(10)) / nu for nu in (1e-4, 1e4)}
+  yield rows.Row(
+    "Section 7.3",
+    "Tilted-ERM approaches the worst client’s loss as ν goes to 0",
+    f"Ten losses, mean {losses.mean():.3f}, maximum {np.max(losses):.3f}: the objective is"
+    f" {tilted[1e-4]:.3f} at ν = 1e-4 and {tilted[1e4]:.3f} at ν = 1e4, so ν has to go to"
+    " infinity.",
+    rows.judge(abs(tilted[1e-4] - np.max(losses)) < 1e-2, rows.Verdict.WRONG),
+  )
+
+
+@functools.cache
+def _smoothing_gaps() -> tuple[float, float]:
+  """Returns the largest (F - F^nu) / (nu log n) and / (nu log 1 / theta) over random losses."""
+  of_n, of_theta = 0.0, 0.0
+  for losses, theta in _draws():
+    for nu in (1e-3, 1e-1, 1.0, 10.0):
+      pi = superquantile.smoothed_dual_weights(losses, theta, nu)
+      divergence = float(np.sum(special.xlogy(pi, pi * len(losses))))
+      gap = superquantile.superquantile(losses, theta) - (pi @ losses - nu * divergence)
+      of_n = max(of_n, gap / (nu * math.log(len(losses))))
+      if theta < 1 - _EXACT:
+        of_theta = max(of_theta, gap / (nu * math.log(1 / theta)))
+  return of_n, of_theta
+
+
+def of_smoothing() -> Iterator[rows.Row]:
+  """Yields the statements on the smoothed objective."""
+  of_n, of_theta = _smoothing_gaps()
+  yield rows.Row(
+    "Section 5.1, convex case",
+    "|F_θ^ν − F_θ| ≤ 2 ν log n",
+    f"The difference is at most {of_n:.2f} ν log n, and {of_theta:.2f} ν log(1 / θ).",
+    rows.judge(of_n <= 2.0),
+    "The bound ν log(1 / θ), the largest divergence in the polytope, does not grow with n.",
+  )
+  rng = np.random.default_rng(1)
+  printed, inverse = [], []
+  for n, nu in itertools.product((3, 10, 50), (0.1, 10.0)):
+    losses = rng.uniform(size=n)
+    weights = superquantile.smoothed_dual_weights(losses, 1 / n, nu)
+    printed.append(abs(weights - special.softmax(nu * losses)).max())
+    inverse.append(abs(weights - special.softmax(losses / nu)).max())
+  yield rows.Row(
+    "Section 6, risk measures",
+    "F_ent^ν is the limit of F_θ^ν as θ goes to 0",
+    "The gradients’ weights are softmax(ν F) of the one, and differ from those of the other by up"
+    f" to {max(printed):.2f}.",
+    rows.judge(max(printed) < _EXACT, rows.Verdict.WRONG),
+    "The temperature is the inverse: F_θ^ν goes to F_ent^(1 / ν). From θ = 1 / n on, not only in"
+    f" the limit, the weights differ from softmax(F / ν) by {_size(max(inverse))}.",
+  )

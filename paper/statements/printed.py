@@ -1,0 +1,233 @@
+"""The paper's tables of errors: each printed cell beside what was measured.
+
+`printed.csv` has a row a cell: table, method, column, value and sd in %, mark ("bold", "entirely
+bold" with its sd, or empty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+import pathlib
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from paper.statements import evidence as evidence_lib
+from paper.statements import rows
+from paper.statements import sources
+from tff_superquantile.experiments.report import tables
+
+_MEASURED_TASKS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
+_METRICS = {"sd": "std"}  # Our name of a column where it is another.
+_NUM_SEEDS = 5
+# Within this the same number was rounded twice.
+ROUNDING = 0.0151
+
+
+class Place(NamedTuple):
+  """A table of the paper.
+
+  Attributes:
+    number: Its name.
+    title: What it shows.
+    task: The task of all columns; empty where each column is a task.
+    metric: The metric of all columns; empty where each column is a metric.
+  """
+
+  number: str
+  title: str
+  task: str = ""
+  metric: str = ""
+
+
+TABLES = {
+  "results_90": Place("Table 2", "90th percentile of the error", metric="p90"),
+  "results_mean": Place("Table 3", "mean error", metric="mean"),
+  "pers": Place("Table 4", "personalization", task="EMNIST ConvNet"),
+  "ext_comp_emnist_linear": Place("Table 6", "EMNIST, linear", task="EMNIST linear"),
+  "ext_comp_emnist_convnet": Place("Table 7", "EMNIST, ConvNet", task="EMNIST ConvNet"),
+  "ext_comp_sent140_linear": Place("Table 8", "Sent140, linear", task="Sent140 linear"),
+  "ext_comp_sent140_rnn": Place("Table 9", "Sent140, RNN", task="Sent140 RNN"),
+}
+
+
+@functools.lru_cache(maxsize=1)
+def read() -> pd.DataFrame:
+  """Returns the printed cells: table, method, column, value, sd (both in %) and mark."""
+  return pd.read_csv(pathlib.Path(__file__).parent / "printed.csv", keep_default_na=False)
+
+
+def value(table: str, method: str, column: str) -> float:
+  """Returns a printed mean in %."""
+  cells = read().set_index(["table", "method", "column"])
+  return float(cells.loc[(table, method, column), "value"])
+
+
+def column(table: str, name: str) -> pd.Series:
+  """Returns the printed means of a column in %, by method."""
+  cells = read()
+  chosen = cells[(cells["table"] == table) & (cells["column"] == name)]
+  return chosen.set_index("method")["value"].astype(float)
+
+
+def values(table: str, name: str) -> dict[str, evidence_lib.Value]:
+  """Returns the printed entries of a column, as fractions over the paper's seeds, by method."""
+  cells = read()
+  chosen = cells[(cells["table"] == table) & (cells["column"] == name)]
+  return {
+    cell.method: evidence_lib.Value(float(cell.value) / 100, float(cell.sd) / 100, _NUM_SEEDS)
+    for cell in chosen.itertuples()
+  }
+
+
+def _family(method: str) -> str:
+  """Returns the name of a printed method without the value of its parameter."""
+  return method.split(" q = ")[0].split(" t = ")[0]
+
+
+def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> str | None:
+  """Returns our label of a printed method: of several values of its parameter, the best one."""
+  exact = evidence.methods(source)
+  if method in exact:
+    return method
+  # The value of a parameter that was best there need not be the best here.
+  return evidence.best(source, _family(method))
+
+
+def measured(
+  evidence: evidence_lib.Evidence, table: str, method: str, column: str
+) -> evidence_lib.Value | None:
+  """Returns our measurement for a printed cell; None without one."""
+  place = TABLES[table]
+  if table == "pers":
+    metric, when = column.split(", ")
+    return evidence.get("personalization", method, f"{when}.error.{metric}")
+  source = _MEASURED_TASKS.get(place.task or column, "")
+  ours = _measured_method(evidence, source, method)
+  metric = place.metric or _METRICS.get(column, column)
+  return evidence.get(source, ours, f"test.error.{metric}") if ours else None
+
+
+def _of_other_parameter(evidence: evidence_lib.Evidence, table: str, cell: Any) -> str:
+  """Returns " (q = 1)" where a printed cell's measurement is of that value of its parameter."""
+  place = TABLES[table]
+  source = _MEASURED_TASKS.get(place.task or cell.column, "")
+  ours = None if table == "pers" else _measured_method(evidence, source, cell.method)
+  if ours is None or ours == cell.method:
+    return ""
+  return f" ({ours.removeprefix(_family(cell.method)).strip(' ()')})"
+
+
+def cell_rows(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields a row for each printed cell."""
+  for cell in read().itertuples():
+    place = TABLES[cell.table]
+    ours = measured(evidence, cell.table, cell.method, cell.column)
+    other = _of_other_parameter(evidence, cell.table, cell)
+    found = "nothing"
+    if ours:
+      found = f"{ours.in_percent()}{other} over {tables.plural(ours.num_seeds, 'seed')}"
+    task = place.task or cell.column
+    data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
+    yield rows.Row(
+      f"{place.number}, {cell.method}, {cell.column}",
+      f"{cell.value:.2f} ± {cell.sd:.2f}",
+      found,
+      rows.Verdict.UNCHECKED,
+      f"{data} is not here{f': these are {sources.DIGITS}' if ours else ''}.",
+    )
+
+
+def grids(evidence: evidence_lib.Evidence) -> Iterator[tables.Table]:
+  """Yields each printed table: in a cell what is printed, and below what was measured."""
+  cells = read()
+  for name, place in TABLES.items():
+    of_table = cells[cells["table"] == name]
+    columns = list(dict.fromkeys(of_table["column"]))
+    laid_out = []
+    for method, of_method in of_table.groupby("method", sort=False):
+      entries = []
+      for cell in of_method.itertuples():
+        ours = measured(evidence, name, method, cell.column)
+        text = f"{cell.value:.2f} ± {cell.sd:.2f}"
+        other = _of_other_parameter(evidence, name, cell)
+        found = f"{ours.in_percent()}{other}" if ours else "–"
+        entries.append(tables.Cell(text, f"→ {found}", bool(cell.mark)))
+      laid_out.append(tables.Row(method, entries))
+    yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
+
+
+def mark_rows() -> Iterator[rows.Row]:
+  """Yields a row for each column that does not follow the paper's rule for what is bold."""
+  cells = read()
+  for (name, heading), of_column in cells.groupby(["table", "column"], sort=False):
+    lowest = of_column["value"].min()
+    best = set(of_column.loc[of_column["value"] == lowest, "method"])
+    marked = set(of_column.loc[of_column["mark"] != "", "method"])
+    if marked == best:
+      continue
+    yield rows.Row(
+      f"{TABLES[name].number}, {heading}",
+      f"bold: {', '.join(sorted(marked)) or 'nothing'}",
+      f"The smallest is {', '.join(sorted(best))} with {lowest:.2f}.",
+      rows.Verdict.WRONG,
+    )
+
+
+def entire_rows() -> Iterator[rows.Row]:
+  """Yields the rule for entries that are bold with their sd: nobody else is within one sd."""
+  cells = read()
+  breaking, num_columns = [], 0
+  for (name, heading), of_column in cells.groupby(["table", "column"], sort=False):
+    marked = of_column[of_column["mark"] != ""]
+    if not name.startswith("ext_comp") or len(marked) != 1:
+      continue
+    num_columns += 1
+    best = marked.iloc[0]
+    others = of_column[of_column["method"] != best["method"]]
+    is_alone = (others["value"] > best["value"] + best["sd"]).all()
+    if is_alone != (best["mark"] == "entirely bold"):
+      breaking.append(f"{TABLES[name].number}, {heading} ({best['method']})")
+  yield rows.Row(
+    "Tables 6 to 9",
+    "An entry is bold with its sd if no other method is within one sd of it",
+    f"{len(breaking)} of {num_columns} columns with one bold entry break it:"
+    f" {'; '.join(breaking)}.",
+    rows.judge(not breaking, rows.Verdict.WRONG),
+  )
+
+
+def _same_cells() -> Iterator[tuple[str, str, str, float, float]]:
+  """Yields (table, method, task, value, value in the appendix) of cells that are printed twice."""
+  for name in ("results_90", "results_mean"):
+    for detailed, place in TABLES.items():
+      if not detailed.startswith("ext_comp"):
+        continue
+      short, full = column(name, place.task), column(detailed, TABLES[name].metric)
+      for method, printed in short.items():
+        family = [other for other in full.index if _family(other) == method]
+        if method != "FedAvg-Sub" and len(family) == 1:
+          yield name, method, place.task, printed, full[family[0]]
+
+
+def twice_rows() -> Iterator[rows.Row]:
+  """Yields a row for each number that two tables print differently, and one for all others."""
+  num_same = 0
+  for name, method, task, printed, again in _same_cells():
+    if abs(printed - again) <= ROUNDING:
+      num_same += 1
+      continue
+    yield rows.Row(
+      f"{TABLES[name].number}, {method}, {task}",
+      f"{printed:.2f}",
+      f"The appendix prints {again:.2f}.",
+      rows.Verdict.WRONG,
+      "One of the two is of other runs.",
+    )
+  yield rows.Row(
+    "Tables 2 and 3",
+    "the numbers of the appendix in brief",
+    f"{num_same} cells are the same up to rounding.",
+    rows.Verdict.HOLDS,
+  )

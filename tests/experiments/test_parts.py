@@ -1,0 +1,258 @@
+"""The parts of a run's config: what can be written down, and what their flags make of them."""
+
+import ast
+import dataclasses
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tasks
+from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import part
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_CLIP = run.FixedClip(norm=0.1)
+
+
+def _resolved(config):
+  return build.resolve(config, tasks.get_task("synthetic"))
+
+
+@pytest.mark.parametrize(
+  "config, flags",
+  [
+    (run.RunConfig(), dict()),
+    (run.RunConfig(method=run.Superquantile(theta=0.25)), dict(theta=0.25)),
+    (
+      run.RunConfig(method=run.QFedAvg(q=2), server=run.Adam(), keep=run.Best(patience=3)),
+      dict(algorithm="q_fed_avg", q=2.0, server_optimizer="adam", keep="best", patience=3),
+    ),
+    (
+      run.RunConfig(
+        method=run.Superquantile(threshold=run.Reweighting(smoothing=0.05)),
+        local=run.LocalTraining(learning_rate=0.3, schedule=run.Cosine()),
+      ),
+      dict(
+        threshold="reweighting",
+        smoothing=0.05,
+        client_learning_rate=0.3,
+        learning_rate_schedule="cosine",
+      ),
+    ),
+    (
+      run.RunConfig(privacy=run.Budget(epsilon=3, clip=_CLIP)),
+      dict(epsilon=3.0, clip_norm=0.1),
+    ),
+    (
+      run.RunConfig(method=run.SemiVRed(beta=1), privacy=run.Budget(epsilon=3, clip=_CLIP)),
+      dict(algorithm="semi_vred", beta=1.0, epsilon=3.0, clip_norm=0.1),
+    ),
+    (
+      run.RunConfig(
+        method=run.Superquantile(threshold=run.Tree(num_bins=32)),
+        privacy=run.Budget(
+          epsilon=3, clip=run.AdaptiveClip(clip_quantile=0.4), relation="replace_one"
+        ),
+      ),
+      dict(
+        threshold="tree",
+        num_bins=32,
+        epsilon=3.0,
+        clip_norm="adaptive",
+        clip_quantile=0.4,
+        relation="replace_one",
+      ),
+    ),
+    (
+      run.RunConfig(
+        method=run.Superquantile(threshold=run.Tree(noise_multiplier=2.0)),
+        privacy=run.Noise(
+          update_noise_multiplier=1.5, clip=_CLIP, shares=run.PrivateCoin(contacted_clients=300)
+        ),
+      ),
+      dict(
+        threshold="tree",
+        threshold_noise_multiplier=2.0,
+        update_noise_multiplier=1.5,
+        clip_norm=0.1,
+        noise_shares="private_coin",
+        contacted_clients=300,
+      ),
+    ),
+  ],
+)
+def test_parts_are_what_flags_make_of_them(config, flags):
+  """As resolved: then a threshold that nobody asked for is there, too."""
+  assert _resolved(config) == _resolved(run_config.of(**flags))
+
+
+@pytest.mark.parametrize("algorithm", methods.METHODS)
+@pytest.mark.parametrize("server, schedule", [("sgd", "step"), ("yogi", "linear")])
+@pytest.mark.parametrize("epsilon", [None, 3.0])
+def test_flags_txt_makes_the_same_config(algorithm, server, schedule, epsilon):
+  required = {one.name: 2.5 for one in methods.parameters(methods.METHODS[algorithm])}
+  required = {n: v for n, v in required.items() if run_config.flags()[n].is_required}
+  private_flags = {} if epsilon is None else dict(epsilon=epsilon, clip_norm="adaptive")
+  config = run_config.of(
+    algorithm=algorithm,
+    server_optimizer=server,
+    learning_rate_schedule=schedule,
+    client_split="by_id",
+    **required,
+    **private_flags,
+  )
+  assert run_config.from_flags(config.to_flags()) == config
+  assert part.build(run.RunConfig, config.values()) == config
+  assert run_config.differences(config.to_flags(), config) == []
+
+
+_KEPT = json.loads((pathlib.Path(__file__).parent / "kept_results" / "configs.json").read_text())
+
+
+@pytest.mark.parametrize("kept", _KEPT, ids=lambda kept: kept["folder"])
+def test_flags_and_names_are_those_of_before_there_were_parts(kept):
+  asked = run_config.of(**kept["given"])
+  resolved = _resolved(asked)
+  defaults = {name: str(value) for name, value in run_config.defaults().items()}
+  flags = {n: text for n, text in resolved.to_flags().items() if text != defaults[n]}
+  assert flags == kept["flags"]
+  name = names.Name(names.folder(asked), asked)
+  assert [name, name.label] == [kept["folder"], kept["label"]]
+  assert [name.fed_avg, name.without_epsilon] == [kept["fed_avg"], kept["without_epsilon"]]
+  # As flags.txt has them.
+  written = {**{n: text for n, text in defaults.items() if text != "None"}, **kept["flags"]}
+  assert names.label(run_config.from_flags(written)) == kept["resolved_label"]
+  assert run_config.differences(written, resolved) == []
+
+
+def test_no_flag_has_two_meanings():
+  """Where several kinds have a flag, its help, default and range are one."""
+  found = {}
+
+  def visit(kind):
+    for one in part.own_flags(kind).values():
+      found.setdefault(one.name, set()).add((one.kind, one.default, one.least))
+    for field in dataclasses.fields(kind):
+      if "choice" in field.metadata:
+        for inner in field.metadata["choice"].kinds.values():
+          visit(inner)
+
+  visit(run.RunConfig)
+  several = {name for name, meanings in found.items() if len(meanings) > 1}
+  assert several == {"clip_norm"}  # A number, or the word that it adapts.
+  assert len(run_config.flags()) > 80
+
+
+@pytest.mark.parametrize(
+  "write, said",
+  [
+    (lambda: run.Superquantile(thetta=0.5), "thetta"),
+    (lambda: run.QFedAvg(), "q"),
+    (lambda: run.Budget(clip=_CLIP), "epsilon"),
+    (lambda: run.FedAvg(threshold=run.Exact()), "threshold"),
+    (lambda: run.RunConfig(theta=0.5), "theta"),
+    (lambda: run.RunConfig(method="superquantile"), "expected one of FedAvg, FedAvgSub"),
+    (lambda: run.RunConfig(method=run.Superquantile), "expected one of FedAvg, FedAvgSub"),
+    (lambda: run.RunConfig(server=run.Best()), "expected one of Sgd, Adam"),
+    (lambda: run.Superquantile(threshold="tree"), "expected one of Exact"),
+    (lambda: run.Superquantile(theta="a half"), "expected float"),
+    (lambda: run.Sgd(learning_rate=True), "expected float"),
+  ],
+)
+def test_what_is_wrong_cannot_be_written_down(write, said):
+  with pytest.raises(TypeError, match=said):
+    write()
+
+
+@pytest.mark.parametrize(
+  "config, said",
+  [
+    (run.RunConfig(privacy=run.Noise()), "give one of them"),
+    (run.RunConfig(privacy=run.Noise(clip=_CLIP)), "not private"),
+    (run.RunConfig(privacy=run.Noise(update_noise_multiplier=1, clip=_CLIP)), "no --threshold_noi"),
+    (run.RunConfig(privacy=run.Budget(epsilon=1)), "no --clip_norm"),
+    (run.RunConfig(method=run.QFedAvg(q=None)), "without --q"),
+    (
+      run.RunConfig(
+        method=run.Superquantile(threshold=run.Exact()), privacy=run.Budget(epsilon=1, clip=_CLIP)
+      ),
+      "use one of tree, geometric, primal_dual",
+    ),
+    (
+      run.RunConfig(
+        method=run.Superquantile(threshold=run.Tree(noise_multiplier=1.0)),
+        privacy=run.Budget(epsilon=1, clip=_CLIP),
+      ),
+      "the noise follows from the budget",
+    ),
+    (run.RunConfig(method=run.SemiVRed(beta=1, threshold=run.Tree())), "not private"),
+  ],
+)
+def test_parts_that_do_not_go_together_are_refused(config, said):
+  with pytest.raises(ValueError, match=said):
+    _resolved(config)
+
+
+def test_a_private_run_has_noise_wherever_something_is_released():
+  """Whatever part was left out: nothing is released without noise."""
+  kinds = (None, run.Geometric(), run.Tree(), run.PrimalDual())
+  clips = (_CLIP, run.AdaptiveClip())
+  for threshold, clip in itertools.product(kinds, clips):
+    config = run.RunConfig(
+      method=run.Superquantile(threshold=threshold), privacy=run.Budget(epsilon=5, clip=clip)
+    )
+    config = private.calibrate(_resolved(config), 2500, 610, {})
+    noise = private.noise_multipliers(config)
+    assert len(noise) == 2 + isinstance(clip, run.AdaptiveClip)
+    assert all(z is not None and z > 0 for z in noise.values())
+    release = private.build_release(config, 2500, 610)
+    assert [z for z in release.noise_multipliers if z is not None] == list(noise.values())
+
+
+def test_type_checkers_see_every_public_name():
+  tree = ast.parse((_ROOT / "tff_superquantile/experiments/run/__init__.py").read_text())
+  (block,) = (node for node in tree.body if isinstance(node, ast.If))
+  seen = {alias.name for node in block.body for alias in node.names}
+  assert seen == set(run.__all__)
+
+
+_RIGHT = """
+from tff_superquantile.experiments import run
+
+config = run.RunConfig(
+  method=run.Superquantile(theta=0.25, threshold=run.Tree(num_bins=32)),
+  privacy=run.Budget(epsilon=5.0, clip=run.FixedClip(norm=0.1)),
+)
+theta: float = run.Superquantile(theta=0.25).theta
+"""
+_WRONG = """
+run.Superquantile(thetta=0.25)
+run.RunConfig(theta=0.25)
+run.RunConfig(method=run.Tree())
+config.thetta
+"""
+
+
+def test_a_users_code_is_type_checked(tmp_path):
+  path = tmp_path / "snippet.py"
+  path.write_text(_RIGHT + _WRONG)
+  result = subprocess.run(
+    [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  first = _RIGHT.count("\n") + 2
+  wrong = [line for line in result.stdout.splitlines() if ": error:" in line and "snippet" in line]
+  lines = {int(line.split("snippet.py:")[1].split(":")[0]) for line in wrong}
+  assert lines == set(range(first, first + 4)), result.stdout

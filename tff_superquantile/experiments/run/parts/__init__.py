@@ -1,0 +1,1 @@
+"""The parts of which a run's config is composed."""

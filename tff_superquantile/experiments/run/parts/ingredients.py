@@ -1,0 +1,36 @@
+"""The values from which methods and thresholds build a learning process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from privacy.noise import tree_mechanism
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ingredients:
+  """The values from which a method builds its learning process.
+
+  Attributes:
+    work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
+      private run also the noise of the updates.
+    num_clients: The number of training clients.
+    clients_per_round: The (expected) number of clients of a round.
+    max_loss: B, up to which a private release tells losses apart.
+    noise_key: The key of the threshold's noise, 16 bytes.
+    tree: The tree for which the release of a private run accounts; None where there is none.
+    seed_fn: Reads a client's seed.
+    index_fn: Reads a client's number.
+  """
+
+  work: Mapping[str, Any]
+  num_clients: int
+  clients_per_round: int
+  max_loss: float
+  noise_key: bytes
+  tree: tree_mechanism.TreeMechanism | None
+  seed_fn: Callable[[Any], Any]
+  index_fn: Callable[[Any], Any]

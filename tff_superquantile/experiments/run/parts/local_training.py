@@ -1,0 +1,57 @@
+"""The work of a client in a round. Importing this starts no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_superquantile.experiments.run.parts import flag
+from tff_superquantile.experiments.run.parts import part
+from tff_superquantile.experiments.run.parts import schedules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTraining(part.Part):
+  """SGD on a client's own examples; None where the task decides."""
+
+  learning_rate: float = flag.field(
+    None,
+    "Learning rate of the local SGD; None for the task's own.",
+    name="client_learning_rate",
+  )
+  momentum: float = flag.field(
+    0.0,
+    "Momentum of the local SGD, in [0, 1); it begins anew in each round.",
+    least=0.0,
+    name="client_momentum",
+    before="0.0",
+  )
+  schedule: schedules.Schedule = part.choice(
+    "learning_rate_schedule",
+    schedules.SCHEDULES,
+    "How the local learning rate falls: by --learning_rate_decay after every --rounds_per_decay"
+    " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
+    before="step",
+  )
+  epochs: int = flag.field(
+    None,
+    "Passes over local data; None for the task's own.",
+    least=1,
+    most=(10**6, "a client's work of a round cannot be interrupted"),
+    name="local_epochs",
+  )
+  batch_size: int = flag.field(
+    None,
+    "Local batch size, 0 for all examples; None for the task's own.",
+    least=0,
+  )
+  l2: float = flag.field(
+    None,
+    "lambda of lambda / 2 |w|^2; None for the task's own.",
+    least=0.0,
+  )
+  weighting: str = flag.field(
+    None,
+    "Weight of a client in the average and in the quantile; None for the task's own.",
+    choices=("num_examples", "uniform"),
+    name="client_weighting",
+  )

@@ -1,0 +1,442 @@
+"""The methods of runs: a class each, whose fields are the method's parameters.
+
+A class and its row of `METHODS` make the value of `--algorithm`, the flags of the method's
+parameters, the folder and the title of its runs, its place in tables, the checks of its flags, and
+its learning process. Importing this starts no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+import dataclasses
+import math
+import typing
+from typing import Any, ClassVar
+
+import tff_superquantile
+from tff_superquantile.experiments.run.parts import flag
+from tff_superquantile.experiments.run.parts import ingredients
+from tff_superquantile.experiments.run.parts import part
+from tff_superquantile.experiments.run.parts import privacy
+from tff_superquantile.experiments.run.parts import thresholds
+
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method(part.Part, abc.ABC):
+  """A method. The first of its parameters belongs to its name; the others follow it.
+
+  Attributes:
+    title: The method's name for people.
+    weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
+      in `privacy.releases.Release`.
+  """
+
+  title: ClassVar[str]
+  weighted_updates: ClassVar[bool] = False
+
+  @property
+  def threshold(self) -> thresholds.Threshold | None:
+    """What the server makes of the losses; None where it makes nothing."""
+    return None
+
+  @abc.abstractmethod
+  def build(self, run: ingredients.Ingredients) -> Any:
+    """Builds its `tff.learning.templates.LearningProcess`."""
+
+  def num_trained(self, clients_per_round: int) -> int | None:
+    """Returns how many clients of a cohort train, if that is not the whole cohort."""
+    del clients_per_round
+    return None
+
+  def check(self, is_private: bool, sampling: str | None) -> None:
+    """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
+    del is_private, sampling
+
+
+class PrivateMethod(Method):
+  """A method that has private runs, too."""
+
+  @abc.abstractmethod
+  def build_private(self, run: ingredients.Ingredients) -> Any:
+    """Builds the process of a private run."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnLossMethod(PrivateMethod):
+  """A method whose private runs weigh a client by a function of its own loss and constants."""
+
+  weighted_updates: ClassVar[bool] = True
+  share_weight: float | None = flag.field(
+    None,
+    "k in (0, 1), of private runs of q_fed_avg, tilted_erm and prop_fair: the part of the clip norm"
+    " that carries a client's weight, of whose noisy sum the divisor is made; None for 0.3.",
+    short="k",
+    symbol="k",
+  )
+
+  @abc.abstractmethod
+  def share(self, max_loss: float) -> Any:
+    """Returns the function from a loss to a client's share."""
+
+  def check(self, is_private: bool, sampling: str | None) -> None:
+    if self.share_weight is not None and not is_private:
+      raise ValueError(
+        f"Found --share_weight={self.share_weight} in a run that is not private; give --epsilon,"
+        " too, or leave it out."
+      )
+
+  def build_private(self, run: ingredients.Ingredients) -> Any:
+    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
+    return tsq.build_private_weighted_fed_avg(
+      share_fn=self.share(run.max_loss), **given, **run.work
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativeMethod(PrivateMethod):
+  """A method whose private runs weigh a client relative to a private histogram of the losses."""
+
+  threshold: thresholds.Tree | None = thresholds.choice(
+    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+  )
+
+  @abc.abstractmethod
+  def relative_share(self) -> Any:
+    """Returns the `tff_superquantile.threshold.RelativeShare`."""
+
+  def check(self, is_private: bool, sampling: str | None) -> None:
+    if self.threshold is not None and not is_private:
+      raise ValueError(
+        "Found --threshold=tree in a run that is not private, whose losses the server sees; leave"
+        " it out."
+      )
+
+  def build_private(self, run: ingredients.Ingredients) -> Any:
+    assert self.threshold is not None  # `private.resolve` sees to it.
+    return tsq.build_private_fed_avg(
+      threshold=tsq.threshold.build_histogram_weighting(
+        self.relative_share(), **self.threshold.histogram(run)
+      ),
+      expected_clients=run.clients_per_round,
+      **run.work,
+    )
+
+
+_THETA = 0.5  # The default of both methods that have a theta.
+
+
+def _theta() -> Any:
+  return flag.field(
+    _THETA,
+    "Tail fraction in (0, 1], for superquantile; 1 averages all clients. For fed_avg_sub: the"
+    " fraction of each cohort that trains, drawn at random.",
+    short="theta",
+    symbol="θ",
+    may_idle=True,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAvg(PrivateMethod):
+  """The average of all clients (McMahan et al. 2017)."""
+
+  title: ClassVar[str] = "FedAvg"
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_fed_avg(**run.work)
+
+  def build_private(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_private_superquantile_fed_avg(
+      theta=1.0, threshold=None, expected_clients=run.clients_per_round, **run.work
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAvgSub(Method):
+  """FedAvg on as many clients, drawn at random, as superquantile aggregation trains."""
+
+  title: ClassVar[str] = "FedAvg-Sub"
+  theta: float = _theta()
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_fed_avg(**run.work)
+
+  def num_trained(self, clients_per_round: int) -> int | None:
+    tail = self.theta * clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
+    return math.ceil(tail)
+
+  def check(self, is_private: bool, sampling: str | None) -> None:
+    tsq.superquantile.check_theta(self.theta)
+    if sampling not in (None, "fixed_size"):
+      raise ValueError(
+        f"Found --algorithm=fed_avg_sub with --sampling={sampling}; it trains a fraction of cohorts"
+        " of fixed size."
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedProx(Method):
+  """FedAvg with a proximal term (Li et al. 2020)."""
+
+  title: ClassVar[str] = "FedProx"
+  proximal_weight: float = flag.field(
+    ..., "mu of fed_prox: mu / 2 |w - w0|^2 at each client.", short="mu", symbol="μ"
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_fed_prox(proximal_strength=self.proximal_weight, **run.work)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QFedAvg(OwnLossMethod):
+  """q-FFL: a client weighs by its loss to the power of q (Li et al. 2020)."""
+
+  title: ClassVar[str] = "q-FFL"
+  q: float = flag.field(
+    ..., "Exponent of q_fed_avg (q-FFL); 10 stands for AFL in the paper.", short="q", symbol="q"
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_q_fed_avg(q=self.q, **run.work)
+
+  def share(self, max_loss: float) -> Any:
+    return tsq.threshold.build_power_share(self.q, max_loss)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TiltedErm(OwnLossMethod):
+  """A client weighs by exp(t loss) (Li et al. 2021)."""
+
+  title: ClassVar[str] = "Tilted-ERM"
+  temperature: float = flag.field(
+    ..., "t of tilted_erm: weights proportional to exp(t loss).", short="t", symbol="t"
+  )
+  moving_average_rate: float | None = flag.field(
+    None,
+    "tilted_erm normalises by a moving average over rounds, as its authors do; None for"
+    " each round by itself, which is stable.",
+    short="average",
+    symbol="moving average",
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_tilted_erm(
+      temperature=self.temperature,
+      moving_average_rate=self.moving_average_rate or 0.0,
+      **run.work,
+    )
+
+  def share(self, max_loss: float) -> Any:
+    return tsq.threshold.build_tilted_share(self.temperature, max_loss)
+
+  def check(self, is_private: bool, sampling: str | None) -> None:
+    super().check(is_private, sampling)
+    if is_private and self.moving_average_rate is not None:
+      raise ValueError(
+        f"Found --moving_average_rate={self.moving_average_rate} in a private run, which divides by"
+        " its own estimate of the weights' sum; leave it out."
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgnosticFedAvg(Method):
+  """The worst mixture of clients (Mohri et al. 2019; Ro et al. 2021)."""
+
+  title: ClassVar[str] = "Agnostic FedAvg"
+  ascent_rate: float = flag.field(
+    ..., "Step size on the client weights of agnostic_fed_avg.", short="rate", symbol="rate"
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_agnostic_fed_avg(
+      ascent_rate=self.ascent_rate, num_clients=run.num_clients, index_fn=run.index_fn, **run.work
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PropFair(OwnLossMethod):
+  """Proportional fairness (Zhang et al. 2022)."""
+
+  title: ClassVar[str] = "PropFair"
+  utility_bound: float = flag.field(
+    ...,
+    "M of prop_fair, above --max_loss: a client weighs by 1 / (M - loss).",
+    short="M",
+    symbol="M",
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_prop_fair(utility_bound=self.utility_bound, max_loss=run.max_loss, **run.work)
+
+  def share(self, max_loss: float) -> Any:
+    return tsq.threshold.build_proportional_share(self.utility_bound, max_loss)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SemiVRed(RelativeMethod):
+  """The mean and the semi-variance of the losses."""
+
+  title: ClassVar[str] = "Semi-VRed"
+  beta: float = flag.field(
+    ...,
+    "Coefficient of the semi-variance in the objective of semi_vred: a client weighs by"
+    " 1 + 2 beta (loss - mean)_+.",
+    short="beta",
+    symbol="β",
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_semi_vred(beta=self.beta, **run.work)
+
+  def relative_share(self) -> Any:
+    return tsq.threshold.build_semi_variance_share(self.beta)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gifair(RelativeMethod):
+  """A client weighs by the rank of its loss (Yue et al. 2021)."""
+
+  title: ClassVar[str] = "GIFAIR"
+  fairness_strength: float = flag.field(
+    ...,
+    "lambda of gifair, from 0 to 1: a client weighs by 1 + lambda (the fraction of clients"
+    " with smaller losses - that with larger ones).",
+    short="lambda",
+    symbol="λ",
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_gifair(fairness_strength=self.fairness_strength, **run.work)
+
+  def relative_share(self) -> Any:
+    return tsq.threshold.build_rank_share(self.fairness_strength)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Aaggff(Method):
+  """Online convex optimization of the clients' weights (Hahn et al. 2024)."""
+
+  title: ClassVar[str] = "AAggFF-D"
+  decision_step: float | None = flag.field(
+    None,
+    "Factor on the step of aaggff's mixing coefficients; None for 1, its authors' step.",
+    short="step",
+    symbol="step",
+  )
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_aaggff(
+      decision_step=1.0 if self.decision_step is None else self.decision_step,
+      num_clients=run.num_clients,
+      index_fn=run.index_fn,
+      **run.work,
+    )
+
+
+def _usual_threshold(given: Mapping[str, Any]) -> str | None:
+  if not privacy.is_private(given):
+    return "exact"
+  return "geometric" if (given.get("theta") or _THETA) < 1.0 else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Superquantile(PrivateMethod):
+  """The average of the tail: of the clients whose losses are above the (1 - theta)-quantile."""
+
+  title: ClassVar[str] = "Superquantile"
+  theta: float = _theta()
+  wanted_updates: int | None = flag.field(
+    None,
+    "For superquantile, in place of --theta: the number of clients that should train in a"
+    " round; theta adapts to the cohort's size within --min_theta and --max_theta.",
+    short="updates",
+    symbol="updates",
+    least=1,
+  )
+  min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
+  max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
+  threshold: thresholds.Threshold | None = thresholds.choice(
+    thresholds.THRESHOLDS, _usual_threshold
+  )
+
+  def tail(self) -> Any:
+    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
+
+    Raises:
+      ValueError: If theta is outside (0, 1], or no `AdaptiveTheta` has these numbers.
+    """
+    if self.wanted_updates is None:
+      return tsq.superquantile.check_theta(self.theta)
+    return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
+
+  def build(self, run: ingredients.Ingredients) -> Any:
+    assert self.threshold is not None  # `build.resolve` sees to it.
+    return tsq.build_superquantile_fed_avg(
+      theta=self.tail(), threshold=self.threshold.build(run), seed_fn=run.seed_fn, **run.work
+    )
+
+  def build_private(self, run: ingredients.Ingredients) -> Any:
+    return tsq.build_private_superquantile_fed_avg(
+      theta=self.tail(),
+      threshold=None if self.threshold is None else self.threshold.build(run),
+      expected_clients=run.clients_per_round,
+      **run.work,
+    )
+
+
+# By the value of --algorithm, in the order of the paper's tables.
+METHODS: dict[str, type[Method]] = {
+  "fed_avg": FedAvg,
+  "fed_avg_sub": FedAvgSub,
+  "fed_prox": FedProx,
+  "q_fed_avg": QFedAvg,
+  "tilted_erm": TiltedErm,
+  "agnostic_fed_avg": AgnosticFedAvg,
+  "prop_fair": PropFair,
+  "semi_vred": SemiVRed,
+  "gifair": Gifair,
+  "aaggff": Aaggff,
+  "superquantile": Superquantile,
+}
+
+
+def name_of(method: Method) -> str:
+  """Returns the value of --algorithm."""
+  return part.key(METHODS, method)
+
+
+def replace(method: Method, **changes: Any) -> Method:
+  """Returns a method with other values of its fields."""
+  return dataclasses.replace(typing.cast(Any, method), **changes)
+
+
+def parameters(kind: type[Method]) -> list[flag.Flag]:
+  """Returns the parameters of a method that its name tells, in their order."""
+  found = part.own_flags(kind).values()
+  return sorted((one for one in found if one.short), key=lambda one: not one.is_required)
+
+
+def check(method: Method, is_private: bool, sampling: str | None) -> None:
+  """Checks a method that was asked for.
+
+  Args:
+    method: The method.
+    is_private: Whether its run is private.
+    sampling: The sampling of its cohorts that was asked for; None for the usual one.
+
+  Raises:
+    ValueError: If a parameter is missing, or the method contradicts itself or its run.
+  """
+  algorithm = name_of(method)
+  for name, one in part.own_flags(type(method)).items():
+    if one.is_required and getattr(method, name) is None:
+      raise ValueError(f"Found --algorithm={algorithm} without --{one.name}; give one.")
+  method.check(is_private, sampling)
+  if is_private and not isinstance(method, PrivateMethod):
+    private = [name for name, kind in METHODS.items() if issubclass(kind, PrivateMethod)]
+    raise ValueError(
+      f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
+    )

@@ -1,0 +1,279 @@
+"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again.
+
+A part that comes in several kinds is a class for each, of which the value of a flag chooses one:
+the fields of a kind are the flags that belong to this value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import typing
+from typing import Any, TypeVar
+
+from tff_superquantile.experiments.run.parts import flag as flag_lib
+
+_CHOICE = "choice"
+_T = TypeVar("_T", bound="Part")
+
+
+# Returns the kind of a part that a run has by its other flags; None for no such part.
+Usual = Callable[[Mapping[str, Any]], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """A part in several kinds.
+
+  Attributes:
+    kinds: The classes, by the value of the flag, or by words that say when they are chosen.
+    usual: Chooses where the flag has no value.
+    own_flag: The flag that chooses, without its choices; None where others do.
+    values: Its choices, those for other runs among them; rows may be added to them.
+    without: The words for a run without the part.
+  """
+
+  kinds: Mapping[str, type[Part]]
+  usual: Usual
+  own_flag: flag_lib.Flag | None = None
+  values: Mapping[str, type[Part]] = dataclasses.field(default_factory=dict)
+  without: str = ""
+
+  @property
+  def flag(self) -> flag_lib.Flag | None:
+    """The flag that chooses; None where others do."""
+    if self.own_flag is None:
+      return None
+    return dataclasses.replace(self.own_flag, choices=tuple(self.values or self.kinds))
+
+  def key(self, given: Mapping[str, Any]) -> str | None:
+    """Returns which kind some values of flags choose.
+
+    Raises:
+      ValueError: If it is none of them.
+    """
+    flag = self.flag
+    if flag is None or self.flag_value(given) is None:
+      return self.usual(given)
+    value = flag.checked(self.flag_value(given))
+    if value not in self.kinds:
+      kinds = ", ".join(self.kinds)
+      raise ValueError(f"Found --{flag.name}={value} for a method without it; use one of {kinds}.")
+    return value
+
+  def flag_value(self, given: Mapping[str, Any]) -> Any:
+    """Returns the value of the flag that chooses."""
+    own = self.own_flag
+    return None if own is None else given.get(own.name, own.default)
+
+  def said(self, key: str | None) -> str:
+    """Returns how a sentence names a kind."""
+    if key is None:
+      return self.without
+    return f"with {self._phrase(key)}"
+
+  def _phrase(self, key: str) -> str:
+    return key if self.own_flag is None else f"--{self.own_flag.name}={key}"
+
+  def owners(self, name: str) -> str:
+    """Returns to which kinds a flag belongs, for a sentence."""
+    found = [key for key, kind in self.kinds.items() if name in flags(kind)]
+    return " or ".join(found) if self.own_flag is None else self._phrase(", ".join(found))
+
+
+def choice(
+  name: str,
+  kinds: Mapping[str, type[Part]],
+  description: str,
+  *,
+  usual: Usual | None = None,
+  values: Mapping[str, type[Part]] | None = None,
+  default: str | None = None,
+  **options: Any,
+) -> Any:
+  """Returns a field that is a part in several kinds, of which a flag chooses.
+
+  Args:
+    name: The flag.
+    kinds: The class of each of its values.
+    description: The flag's help.
+    usual: Chooses where the flag is None; without it, the flag has a default.
+    values: All choices of the flag, if other parts have it with further kinds.
+    default: The default of the flag and the field; None for the first kind.
+    **options: Other attributes of the `Flag`.
+  """
+  if usual is not None:
+    one = flag_lib.Flag(description, name=name, **options)
+    chosen = Choice(kinds, usual, one, values or {}, f"without --{name}")
+    return dataclasses.field(default=None, metadata={_CHOICE: chosen})
+  first = default or next(iter(kinds))
+  one = flag_lib.Flag(description, name=name, default=first, **options)
+  chosen = Choice(kinds, lambda given: first, one)
+  return dataclasses.field(default=kinds[first](), metadata={_CHOICE: chosen})
+
+
+def chosen_by(
+  usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
+) -> Any:
+  """Returns a field that is a part in several kinds, of which the flags of the kinds choose.
+
+  Args:
+    usual: Chooses.
+    kinds: The classes, by words that say when they are chosen.
+    without: The words for a run without the part.
+    default: The default of the field.
+  """
+  chosen = Choice(kinds, usual, without=without)
+  return dataclasses.field(default=default, metadata={_CHOICE: chosen})
+
+
+def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
+  """Returns the name of a part's class among kinds."""
+  return next(name for name, kind in kinds.items() if kind is type(part))
+
+
+class Part:
+  """A frozen dataclass whose fields are flags (`flag.field`), `choice`s and parts."""
+
+  def __post_init__(self) -> None:
+    """Checks each field by itself; numbers get the type of their field.
+
+    Raises:
+      TypeError: If a value is not of its field's type.
+      ValueError: If a value is out of its range.
+    """
+    for name, one in own_flags(type(self)).items():
+      object.__setattr__(self, name, one.checked(getattr(self, name)))
+    for field in _fields(type(self)):
+      if _CHOICE in field.metadata:
+        value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds.values()
+        if value is not field.default and type(value) not in kinds:
+          expected = ", ".join(kind.__name__ for kind in kinds)
+          raise TypeError(f"Found {field.name} = {value!r}; expected one of {expected}.")
+
+
+def _fields(kind: type[Part]) -> tuple[dataclasses.Field, ...]:
+  return dataclasses.fields(typing.cast(Any, kind))
+
+
+# It takes long, as it evaluates all annotations of a class.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+_own_flags: dict[type[Part], Mapping[str, flag_lib.Flag]] = {}
+
+
+def own_flags(kind: type[Part]) -> Mapping[str, flag_lib.Flag]:
+  """Returns the flags of a part by their fields' names, without those of parts within it."""
+  if kind in _own_flags:
+    return _own_flags[kind]
+  found: dict[str, flag_lib.Flag] = {}
+  for field in _fields(kind):
+    if flag_lib.METADATA in field.metadata:
+      one, hint = field.metadata[flag_lib.METADATA], _hints(kind)[field.name]
+      of_union = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+      type_ = of_union[0] if of_union else hint
+      found[field.name] = dataclasses.replace(one, name=one.name or field.name, kind=type_)
+  _own_flags[kind] = found
+  return found
+
+
+def _part_of(kind: type[Part], name: str) -> type[Part] | None:
+  """Returns the class of a field that is a part in one kind; None for another field."""
+  hint = _hints(kind)[name]
+  return hint if isinstance(hint, type) and issubclass(hint, Part) else None
+
+
+def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
+  """Returns all flags of a part and of the parts within it, by name, in the order of its fields."""
+  found: dict[str, flag_lib.Flag] = {}
+  own = own_flags(kind)
+  for field in _fields(kind):
+    inner: list[type[Part]] = []
+    if field.name in own:
+      found.setdefault(own[field.name].name, own[field.name])
+    elif _CHOICE in field.metadata:
+      chosen: Choice = field.metadata[_CHOICE]
+      if chosen.flag is not None:
+        found.setdefault(chosen.flag.name, chosen.flag)
+      inner = list(chosen.kinds.values())
+    elif (part := _part_of(kind, field.name)) is not None:
+      inner = [part]
+    for one in inner:
+      for name, flag in flags(one).items():
+        found.setdefault(name, flag)
+  return found
+
+
+def values(part: Part) -> dict[str, Any]:
+  """Returns the values of the flags that a part and the parts within it have, by name."""
+  found: dict[str, Any] = {}
+  own = own_flags(type(part))
+  for field in _fields(type(part)):
+    value = getattr(part, field.name)
+    if field.name in own:
+      found[own[field.name].name] = value
+      continue
+    if _CHOICE in field.metadata:
+      chosen: Choice = field.metadata[_CHOICE]
+      if chosen.flag is not None:
+        is_asked = value is not None and getattr(value, "is_asked", True)
+        found[chosen.flag.name] = key(chosen.kinds, value) if is_asked else None
+    if isinstance(value, Part):
+      found.update(values(value))
+  return found
+
+
+def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _T:
+  """Builds a part of the values of its flags, and of those of the parts within it.
+
+  Args:
+    kind: The part's class.
+    given: Values by the names of flags. Those of no flag of the part are passed over.
+    is_strict: Whether flags of kinds that were not chosen are refused.
+
+  Returns:
+    The part.
+
+  Raises:
+    TypeError: If a value is not of its flag's type.
+    ValueError: If a value is out of its range, or belongs to a kind that was not chosen.
+  """
+  own = own_flags(kind)
+  found: dict[str, Any] = {}
+  for field in _fields(kind):
+    if field.name in own:
+      one = own[field.name]
+      value = given.get(one.name, one.default)
+      if value is not None or one.is_required:
+        found[field.name] = value
+    elif _CHOICE in field.metadata:
+      chosen: Choice = field.metadata[_CHOICE]
+      name = chosen.key(given)
+      if is_strict:
+        _refuse_others(chosen, name, given)
+      part = None if name is None else build(chosen.kinds[name], given, is_strict)
+      if part is not None and chosen.flag is not None and chosen.flag_value(given) is None:
+        part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
+      found[field.name] = part
+    elif (inner := _part_of(kind, field.name)) is not None:
+      found[field.name] = build(inner, given, is_strict)
+  return kind(**found)
+
+
+def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
+  """Raises a `ValueError` for a flag of kinds that were not chosen."""
+  own = {} if name is None else flags(chosen.kinds[name])
+  for kind in chosen.kinds.values():
+    for other, one in flags(kind).items():
+      if other not in own and not one.may_idle and given.get(other, one.default) != one.default:
+        raise ValueError(
+          f"Found --{other}={given[other]} {chosen.said(name)}; it belongs to"
+          f" {chosen.owners(other)}."
+        )
+
+
+def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
+  """Returns a part with values for those of its flags, and of parts within, that are None."""
+  found = values(part)
+  missing = {n: defaults[n] for n, value in found.items() if value is None and n in defaults}
+  return build(type(part), {**found, **missing})

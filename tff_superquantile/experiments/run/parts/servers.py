@@ -1,0 +1,108 @@
+"""The optimizers of the server.
+
+The server takes the average of the clients' updates for a negative gradient. SGD with learning rate
+1 is FedAvg; the others are FedAdam, FedYogi and FedAdagrad of Reddi et al., "Adaptive Federated
+Optimization", 2021, with the correction of the moments' bias that Adam and Yogi have in TFF.
+
+In a private run the average is released with its noise, and the optimizer sees nothing else of the
+clients: its steps and its state are post-processing, which costs no budget. Importing this starts
+no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from tff_superquantile.experiments.run.parts import flag
+from tff_superquantile.experiments.run.parts import part
+
+# tau of Reddi et al., who find that 1e-3 does well in all their experiments.
+_ADAPTIVITY = 1e-3
+_MOMENTS: Mapping[str, float] = dict(beta_1=0.9, beta_2=0.99, epsilon=_ADAPTIVITY)
+
+
+def _learning_rate(default: float) -> Any:
+  description = "Learning rate of the server; None for 1 (sgd), 0.01 (adam, yogi), 0.1 (adagrad)."
+  return flag.field(
+    default, description, name="server_learning_rate", flag_default=None, before="1.0"
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server(part.Part, abc.ABC):
+  """An optimizer of the server.
+
+  Attributes:
+    learning_rate: Its learning rate. An adaptive optimizer moves each weight by about so much a
+      round, whatever the size of the updates.
+  """
+
+  learning_rate: float
+
+  @abc.abstractmethod
+  def build(self) -> Any:
+    """Returns the `tff.learning.optimizers.Optimizer`."""
+
+
+def _optimizers() -> Any:
+  import tensorflow_federated as tff  # --help needs no TensorFlow.
+
+  return tff.learning.optimizers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sgd(Server):
+  """FedAvg's."""
+
+  learning_rate: float = _learning_rate(1.0)
+
+  def build(self) -> Any:
+    return _optimizers().build_sgdm(self.learning_rate)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(Server):
+  """FedAdam's."""
+
+  learning_rate: float = _learning_rate(0.01)
+
+  def build(self) -> Any:
+    return _optimizers().build_adam(self.learning_rate, **_MOMENTS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Yogi(Server):
+  """FedYogi's."""
+
+  learning_rate: float = _learning_rate(0.01)
+
+  def build(self) -> Any:
+    start = _ADAPTIVITY**2
+    return _optimizers().build_yogi(
+      self.learning_rate, **_MOMENTS, initial_preconditioner_value=start
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adagrad(Server):
+  """FedAdagrad's, whose steps shrink like t^-1/2."""
+
+  learning_rate: float = _learning_rate(0.1)
+
+  def build(self) -> Any:
+    # TFF adds epsilon to the sum of squares, below the root.
+    return _optimizers().build_adagrad(
+      self.learning_rate, initial_preconditioner_value=0.0, epsilon=_ADAPTIVITY**2
+    )
+
+
+# By the value of --server_optimizer, which names the folders of its runs, too.
+SERVERS: dict[str, type[Server]] = {
+  "sgd": Sgd,
+  "adam": Adam,
+  "yogi": Yogi,
+  "adagrad": Adagrad,
+}
