@@ -1,12 +1,16 @@
-"""Adding a method, a private threshold and a study: a file each, and their rows."""
+"""Adding a method, a threshold, a study, an export format and a tracker: a file and a row each."""
 
 import json
 import pathlib
 import re
 
+import commands
+import numpy as np
 import pytest
 
-_TRIAL = pathlib.Path(__file__).parent / "additions" / "trial.py"
+_ADDITIONS = pathlib.Path(__file__).parent / "additions"
+_TRIAL = _ADDITIONS / "trial.py"
+_EXPORTED = "results/synthetic/capped_fed_avg_cap_1.5/seed_0"
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +19,18 @@ def trial(lab, cache_dir):
   result = lab.python(str(_TRIAL), "results", str(cache_dir)).wait()
   assert result.code == 0, result.err
   return json.loads(result.out.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def command(lab):
+  """Carries out a command of a project that has the rows of the additions."""
+
+  def command(module, *arguments):
+    result = lab.python(str(_ADDITIONS / "command.py"), module, *arguments).wait()
+    assert "Traceback" not in result.err, result.err
+    return result
+
+  return command
 
 
 @pytest.fixture
@@ -70,3 +86,52 @@ def test_report_and_new_study_show_all_of_them(lab, trial, results):
   text = (results / "lengths.md").read_text()
   for label in trial["labels"]:
     assert re.search(rf"\| {re.escape(label)} +\| +1 \| +\**4\**", text), text
+
+
+def test_new_study_is_a_command(command, results):
+  (results / "lengths.md").unlink(missing_ok=True)
+  made = command("study", "lengths", "--output_dir=results")
+  assert made.code == 0, made.err
+  assert "The longest run took 4 rounds." in made.out
+  assert "|  **4** |" in (results / "lengths.md").read_text()
+  assert "    lengths           How long did each method train?" in command("study", "--help").out
+  assert "communication, private_quantile, lengths." in command("study", "length").err
+
+
+def test_new_format_is_written_and_replaced_and_the_card_mentions_it(lab, command, results):
+  arguments = ("export", _EXPORTED, "--format=plain_text", "--out=text")
+  made = command(*arguments)
+  assert made.code == 0, made.err
+  out = lab.folder / "text"
+  assert {path.name for path in out.iterdir()} == {"model.txt", "labels.txt", "MODEL_CARD.md"}
+  weights = np.load(results.parent.parent / _EXPORTED / "weights.npz")
+  numbers = [line.partition("] ")[2].split() for line in (out / "model.txt").open()]
+  kept = np.sort(np.concatenate([weights[name].ravel() for name in weights.files]))
+  np.testing.assert_array_equal(np.sort(np.float32(np.concatenate(numbers))), kept)
+  said = "model.npz has neither, but the network's weights by name; model.txt has neither, but the"
+  assert said in " ".join((out / "MODEL_CARD.md").read_text().split())
+  assert command(*arguments).code == 2  # It is there already.
+  assert command(*arguments, "--overwrite").code == 0
+  (out / "model.text").touch()
+  assert "which no export has written" in command(*arguments, "--overwrite").err
+  shown = " ".join(command("export", "--help").out.split())
+  assert "plain_text, the weights as text, for people" in shown
+
+
+def test_new_tracker_follows_a_run_and_goes_on_with_it(lab, command):
+  def train(*flags):
+    small = lab.small(("--output_dir=tracked", "--rounds_per_evaluation=2", *flags))
+    return command("train", *small, "--tracker=diary")
+
+  assert train("--num_rounds=2").code == 0
+  assert train("--num_rounds=4").code == 0
+  lines = [json.loads(line) for line in (lab.folder / "tracked" / "diary.jsonl").open()]
+  assert {line["id"] for line in lines} == {"superquantile_theta_0.5/seed_0"}
+  assert [line["known"] for line in lines if line["what"] == "opened"] == [False, True]
+  assert [line["round"] for line in lines if line["what"] == "row"] == [0, 1, 2, 3, 4]
+  assert [line["round"] for line in lines if line["what"] == "finished"] == [2, 4]
+  metrics = json.loads(
+    (lab.folder / "tracked" / commands.METHOD / "seed_0" / "metrics.json").read_text()
+  )
+  assert lines[-1]["error"] == metrics["test"]["error"]["mean"]
+  assert "mlflow, wandb, diary" in " ".join(command("train", "--help").out.split())

@@ -1,12 +1,16 @@
-"""The rows of the additions: one of METHODS, two of thresholds, one of STUDIES."""
+"""The rows of the additions: two of thresholds, one of each other table."""
 
 import pathlib
 
 import capped_fed_avg
+import diary
+import plain_text
 import slow_geometric
 
 from privacy import releases
 from tff_superquantile.experiments import studies
+from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import thresholds
 
@@ -15,5 +19,7 @@ releases.THRESHOLDS["slow_geometric"] = releases.ThresholdKind(
   "a one-bit count of losses, followed slowly", 2.0, noise_by_server=True, rank_variance=0.004
 )
 thresholds.THRESHOLDS["slow_geometric"] = slow_geometric.SlowGeometric
+formats.FORMATS["plain_text"] = plain_text.PLAIN_TEXT
+trackers.TRACKERS["diary"] = trackers.TrackerKind("json", "json", diary.Diary)
 studies.STUDIES["lengths"] = "How long did each method train?"
 studies.__path__.append(str(pathlib.Path(__file__).parent))  # In place of a file in the package.

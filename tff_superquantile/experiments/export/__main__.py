@@ -32,6 +32,8 @@ from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.export import formats
 
+_DEFAULT = "saved_model"
+
 
 def make_parser() -> flags.Parser:
   """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
@@ -48,9 +50,11 @@ def make_parser() -> flags.Parser:
   parser.add_argument(
     "--format",
     choices=tuple(formats.FORMATS),
-    default="saved_model",
-    help="saved_model, for TensorFlow (the default); keras, for Keras; tflite, for TensorFlow Lite;"
-    " npz, the weights by name, for NumPy",
+    default=_DEFAULT,
+    help="; ".join(
+      f"{name}, {one.purpose}" + " (the default)" * (name == _DEFAULT)
+      for name, one in formats.FORMATS.items()
+    ),
   )
   parser.add_argument(
     "--out", type=pathlib.Path, metavar="DIR", required=True, help="the folder to write"

@@ -1,8 +1,12 @@
-"""Writes an exported model into a folder, in one of several formats."""
+"""Writes an exported model into a folder, in one of the formats of `FORMATS`.
+
+A format is a function and a row. Importing this starts no TensorFlow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import fnmatch
 import io
 import os
@@ -14,25 +18,43 @@ import numpy as np
 
 CARD = "MODEL_CARD.md"
 LABELS = "labels.txt"
-_FILES = (
-  *(CARD, LABELS, "model.keras", "model.tflite", "model.npz", "saved_model", "saved_model/assets"),
-  *("saved_model/saved_model.pb", "saved_model/fingerprint.pb", "saved_model/assets/*"),
-  *("saved_model/variables", "saved_model/variables/variables.*"),
-)
-# What a format may change of a model's outputs. TensorFlow Lite takes raw numbers as float32.
-_MOST_DIFFERENCE = {"tflite": 1e-3}
-_LEAST_DIFFERENCE = 1e-5
 # In the messages of TensorFlow Lite's converter.
 _OTHER_OPERATOR = re.compile(r"'tf\.(\w+)' op")
 
 
 # From raw examples to the outputs of a model that was written.
-_Serve = Callable[[np.ndarray], Mapping[str, Any]]
+Serve = Callable[[np.ndarray], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """A row of `FORMATS`.
+
+  Attributes:
+    purpose: The program that it is for, to continue the name of the format in --help.
+    files: Patterns of the relative paths of all files and folders that it writes, the model first.
+    write: Takes an `exported_model.ExportedModel` and an existing folder, writes these files, and
+      returns what reads them again; None where nothing does. Raises a `ValueError` if the model has
+      no such form.
+    most_difference: How much the outputs of the written model may differ from the run's own.
+    on_difference: The reason and the remedy where they differ more.
+    instead: What it has in place of the model's outputs, for the model card; "" if it has them.
+  """
+
+  purpose: str
+  files: tuple[str, ...]
+  write: Callable[[Any, pathlib.Path], Serve | None]
+  most_difference: float = 1e-5
+  on_difference: str = (
+    "report the run's columns.json as a fault of this program, or choose another --format"
+  )
+  instead: str = ""
 
 
 def is_exported(path: pathlib.PurePath) -> bool:
   """Tells whether an export, of any format, has such a file or folder, by its relative path."""
-  return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in _FILES)
+  patterns = (CARD, LABELS, *(file for one in FORMATS.values() for file in one.files))
+  return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in patterns)
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
@@ -49,7 +71,7 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
     ValueError: If the model has no such form, or gives other answers in it.
     OSError: If a file cannot be written.
   """
-  serve = FORMATS[name](model, folder)
+  serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)
   if model.labels:
@@ -57,29 +79,23 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
     (folder / LABELS).write_text(text, encoding="utf-8")
 
 
-def _check(model: Any, name: str, serve: _Serve) -> None:
+def _check(model: Any, name: str, serve: Serve) -> None:
   """Raises a `ValueError` if a written model gives other answers than the run's own."""
   raw, x = model.preprocessing.probe()
-  found, most = serve(raw), _MOST_DIFFERENCE.get(name, _LEAST_DIFFERENCE)
+  found, most = serve(raw), FORMATS[name].most_difference
   for output, expected in model.outputs(x).items():
     mean, std = model.label_scale or (0.0, 1.0)
     given = np.reshape(np.asarray(found[output], np.float64), np.shape(expected))
     scale = np.maximum(std, np.abs(expected - mean))
     difference = float(np.max(np.abs(given - expected) / scale))
     if not difference <= most:  # NaN is not either.
-      why = "report the run's columns.json as a fault of this program, or choose another --format"
-      if name in _MOST_DIFFERENCE:
-        why = (
-          "its numbers are float32, which cannot hold some columns, such as times in seconds;"
-          " choose --format=saved_model"
-        )
       raise ValueError(
         f"Found {output} of the model as {name} that differ by {difference:.2g} from the run's own;"
-        f" expected at most {most:g}: {why}."
+        f" expected at most {most:g}: {FORMATS[name].on_difference}."
       )
 
 
-def _write_saved_model(model: Any, folder: pathlib.Path) -> _Serve:
+def _write_saved_model(model: Any, folder: pathlib.Path) -> Serve:
   import tensorflow as tf
 
   module = model.to_module()
@@ -93,14 +109,14 @@ def _write_saved_model(model: Any, folder: pathlib.Path) -> _Serve:
   return serve
 
 
-def _write_keras(model: Any, folder: pathlib.Path) -> _Serve:
+def _write_keras(model: Any, folder: pathlib.Path) -> Serve:
   import tensorflow as tf
 
   model.to_keras().save(folder / "model.keras")
   return lambda raw: tf.keras.models.load_model(folder / "model.keras")(raw)
 
 
-def _write_tflite(model: Any, folder: pathlib.Path) -> _Serve:
+def _write_tflite(model: Any, folder: pathlib.Path) -> Serve:
   import tensorflow as tf
 
   spec = model.preprocessing.raw_spec
@@ -134,10 +150,29 @@ def _write_npz(model: Any, folder: pathlib.Path) -> None:
   (folder / "model.npz").write_bytes(buffer.getvalue())
 
 
-# Each writes a model, and returns what reads it again, if anything does.
-FORMATS: dict[str, Callable[[Any, pathlib.Path], _Serve | None]] = {
-  "saved_model": _write_saved_model,
-  "keras": _write_keras,
-  "tflite": _write_tflite,
-  "npz": _write_npz,
+FORMATS = {
+  "saved_model": Format(
+    "for TensorFlow",
+    (
+      *("saved_model", "saved_model/saved_model.pb", "saved_model/fingerprint.pb"),
+      *("saved_model/assets", "saved_model/assets/*"),
+      *("saved_model/variables", "saved_model/variables/variables.*"),
+    ),
+    _write_saved_model,
+  ),
+  "keras": Format("for Keras", ("model.keras",), _write_keras),
+  "tflite": Format(
+    "for TensorFlow Lite",
+    ("model.tflite",),
+    _write_tflite,
+    most_difference=1e-3,  # It takes raw numbers as float32.
+    on_difference="its numbers are float32, which cannot hold some columns, such as times in"
+    " seconds; choose --format=saved_model",
+  ),
+  "npz": Format(
+    "the weights by name, for NumPy",
+    ("model.npz",),
+    _write_npz,
+    instead="the network's weights by name",
+  ),
 }

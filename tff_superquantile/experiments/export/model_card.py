@@ -25,13 +25,11 @@ from tff_superquantile.experiments.run import run_folder
 
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 _TAIL = 0.1
-_OF_NUMBERS = (
-  "prediction, in the unit of the labels; model.npz has none, but the network's weights by name,"
-  " and the network predicts labels of mean 0 and standard deviation 1"
-)
-_OUTPUTS = (
+_PREDICTION = "prediction, in the unit of the labels"
+_SCALE = "and the network predicts labels of mean 0 and standard deviation 1"
+_PROBABILITIES = (
   "logits, the scores of the network, and probabilities, a column a class in the order of"
-  " labels.txt; model.npz has neither, but the network's weights by name"
+  " labels.txt"
 )
 _NO_GUARANTEE = (
   "None: training had no budget. The model may reveal something of its training clients to whoever"
@@ -67,9 +65,9 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
   unit = units.of_run(run).error
   baseline = _find_fed_avg(run)
   fed_avg = None if baseline is None else baseline.clients("test")["error"]
-  use = {"Input": raw, "Output": _OUTPUTS, "Labels": " ".join(labels)}
-  if not labels:
-    use = {"Input": raw, "Output": _OF_NUMBERS}
+  use = {"Input": raw, "Output": _outputs(bool(labels))}
+  if labels:
+    use["Labels"] = " ".join(labels)
   blocks: list[page.Block] = [
     _listing("How it was made", _facts(run)),
     _listing("How to use it", use),
@@ -88,6 +86,17 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     blocks=blocks,
   )
   return page.render(card, "md")
+
+
+def _outputs(has_classes: bool) -> str:
+  """Says what an exported model computes, and which formats have something else in its place."""
+  said = [_PROBABILITIES if has_classes else _PREDICTION]
+  for one in formats.FORMATS.values():
+    if one.instead and has_classes:
+      said.append(f"{one.files[0]} has neither, but {one.instead}")
+    elif one.instead:
+      said.append(f"{one.files[0]} has none, but {one.instead}, {_SCALE}")
+  return "; ".join(said)
 
 
 def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
