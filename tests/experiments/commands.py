@@ -17,6 +17,24 @@ _SECONDS_BETWEEN_LOOKS = 0.3
 _SMALL = ("--num_train_clients=30", "--num_test_clients=15", "--clients_per_round=8")
 _PACKAGE = "tff_superquantile.experiments"
 METHOD = "synthetic/superquantile_theta_0.5"
+# A command as a user starts it, but that it, and each fork of it, waits before it appends another
+# row to its rounds.csv, until it is let go: it cannot end before a test has interrupted it.
+_HELD = """
+import os, runpy, sys, time
+left = [{rows}]
+def hook(event, arguments):
+  if event != "open" or arguments[1] != "a" or not str(arguments[0]).endswith("/rounds.csv"):
+    return
+  left[0] -= 1
+  if left[0] < 0:
+    with open({place!r} + ".held", "w"):
+      pass
+    while not os.path.exists({place!r} + ".go"):
+      time.sleep(0.02)
+sys.addaudithook(hook)
+sys.argv[0] = {module!r}
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +87,7 @@ class Command:
 
   def __init__(self, arguments, folder, name, forked=False):
     self._files = {kind: folder / f"{name}.{kind}" for kind in ("out", "err")}
+    self._place = str(folder / name)  # Beginning of the paths of what holds it.
     self._seen = set()
     if forked:
       self.process = forks.Fork(arguments, folder, **self._files)
@@ -105,11 +124,20 @@ class Command:
         self.look()
     return Result(self.process.returncode, *(f.read_text() for f in self._files.values()))
 
+  def wait_until_held(self):
+    """Waits until the command, of `Lab.held`, does not go on."""
+    self.wait_until(pathlib.Path(f"{self._place}.held").exists)
+
+  def let_go(self):
+    """Lets a command of `Lab.held` go on."""
+    pathlib.Path(f"{self._place}.go").touch()
+
   def end_by(self, signum):
-    """Sends the command a signal and waits for its end."""
+    """Sends the command a signal, lets it go if it is held, and waits for its end."""
     self.look()
     assert self.process.poll() is None, f"it ended before it could be interrupted: {self.wait()}"
     self.process.send_signal(signum)
+    self.let_go()  # After the signal, which may have to wait until a row is written.
     return self.wait()
 
   def left_behind(self, seconds=10.0):
@@ -158,6 +186,12 @@ class Lab:
   def start_fork(self, module, *arguments):
     """As `start`, by a fork: where the start of a process is not the point."""
     return self.fork("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
+
+  def held(self, module, *arguments, rows, forked=False):
+    """As `start`, but the command is held after so many rows, and again in each of its forks."""
+    place = str(self.folder / f"command_{len(self._commands)}")
+    script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
+    return self._command(["-c", script, *self.small(arguments)], forked=forked)
 
   def bare(self, module, *arguments):
     """Carries out a command, as a fork."""

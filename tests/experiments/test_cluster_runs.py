@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 _RUN = f"{commands.METHOD}/seed_0"
-_NUM_ROUNDS = 80  # So many, of 0.05 s, that the workers are met before they are done.
+_NUM_ROUNDS = 80
 _WORKER_TIMEOUT = 15  # So many seconds that a busy machine ends the first round in time.
 _FLAGS = (
   f"--num_rounds={_NUM_ROUNDS}",
@@ -58,10 +58,6 @@ def workers(command):
   return found
 
 
-def rounds_done(command, run, number):
-  command.wait_until(lambda: commands.num_rows(run) >= number)
-
-
 @pytest.fixture(scope="module")
 def expected(lab):
   """An undisturbed run of the same blocks in one process."""
@@ -77,23 +73,25 @@ def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_proc
   run = lab.folder / "disturbed" / _RUN
   # All workers fall silent.
   flags = (*_RAY, f"--worker_timeout={_WORKER_TIMEOUT}", "--output_dir=disturbed")
-  command = lab.start("train", *flags)
-  rounds_done(command, run, 3)
+  command = lab.held("train", *flags, rows=3)
+  command.wait_until_held()
   stopped = workers(command)
   assert len(stopped) == len(os.sched_getaffinity(0)), f"after {commands.num_rows(run)} rounds"
   own = os.getpriority(os.PRIO_PROCESS, 0)
   assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in stopped] == [own] * len(stopped)
   for pid in stopped:
     os.kill(pid, signal.SIGSTOP)
+  command.let_go()
   result = command.wait()
   in_time = f"has answered in {_WORKER_TIMEOUT} s"
   result.assert_fails_with_a_sentence(1, in_time, "The same command goes on where")
   assert (run / "checkpoints").is_dir()
   assert not command.left_behind(_SECONDS_TO_END)
   # The same command goes on, with other values of what decides nothing, until SIGTERM.
-  command = lab.start("train", *_RAY, "--output_dir=disturbed")
   before = commands.num_rows(run)
-  rounds_done(command, run, before + 3)
+  command = lab.held("train", *_RAY, "--output_dir=disturbed", rows=3)
+  command.wait_until_held()
+  assert commands.num_rows(run) >= before + 3
   result = command.end_by(signal.SIGTERM)
   assert result.code == 143, result.err
   assert not command.left_behind(_SECONDS_TO_END)
@@ -115,13 +113,14 @@ def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_proc
 @pytest.mark.ray
 def test_a_killed_run_leaves_nobody_and_two_at_once_do_not_meet(with_ray, lab, expected):
   names = ("killed", "beside")
-  started = [lab.start("train", *_RAY, f"--output_dir={name}") for name in names]
+  started = [lab.held("train", *_RAY, f"--output_dir={name}", rows=3) for name in names]
   runs = [lab.folder / name / _RUN for name in names]
-  for command, run in zip(started, runs):
-    rounds_done(command, run, 3)
+  for command in started:
+    command.wait_until_held()
   assert not set(workers(started[0])) & set(workers(started[1]))
   result = started[0].end_by(signal.SIGKILL)
   assert result.code == -signal.SIGKILL
+  started[1].let_go()
   assert started[1].wait().code == 0
   assert not started[0].left_behind(_SECONDS_TO_END)
   result = lab.start("train", *_RAY, "--output_dir=killed").wait()

@@ -619,10 +619,14 @@ def test_a_real_run_finds_only_what_is_wrong(real_run):
   assert started.left_behind() == []
 
 
-def test_ctrl_c_ends_it_at_once(lab):
+def test_ctrl_c_ends_it_at_once(tmp_path, cache_dir):
+  lab = commands.Lab(tmp_path, cache_dir)
+  # Found before the real one, and on its way for ever.
+  (tmp_path / "tensorflow.py").write_text(
+    "import time\nopen('on_its_way', 'w').close()\ntime.sleep(1000)\n"
+  )
   started = lab.python("-m", "tff_superquantile.doctor")
-  started.wait_until(lambda: "versions" in started._files["out"].read_text())
-  time.sleep(0.5)  # TensorFlow is on its way.
+  started.wait_until((tmp_path / "on_its_way").exists)
   result = started.end_by(signal.SIGINT)
   assert (result.code, result.err) == (130, "Error: Interrupted.\n")
   assert started.left_behind() == []

@@ -91,9 +91,11 @@ def private(lab):
 def killed(lab, private):
   """A run as it was when it was killed, with the key of the one that nothing disturbed."""
   flags = ("--output_dir=killed", "--seconds_per_checkpoint=0", *_FLAGS)
-  command = lab.start_fork("train", f"--noise_key_file={private[1] / _KEY}", *flags)
+  key = f"--noise_key_file={private[1] / _KEY}"
+  command = lab.held("train", key, *flags, rows=5, forked=True)
   run = lab.folder / "killed" / _RUN
-  command.wait_until(lambda: commands.num_rows(run) > 5)
+  command.wait_until_held()
+  assert commands.num_rows(run) > 5
   result = command.end_by(signal.SIGKILL)
   assert result.code == -signal.SIGKILL
   return run

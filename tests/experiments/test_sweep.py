@@ -319,10 +319,11 @@ def interrupted(lab, base):
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
 
-  def start_and_end(signum, condition):
-    # One run after the other, so that the sweep is still at it when this looks.
-    command = lab.start("sweep", *flags, "--num_workers=1")
-    command.wait_until(condition)
+  def start(rows):
+    # One run after the other: those that follow are held too.
+    return lab.held("sweep", *flags, "--num_workers=1", rows=rows)
+
+  def end(command, signum):
     result = command.end_by(signum)
     ends[signum] = (result, command.left_behind())
 
@@ -331,12 +332,17 @@ def interrupted(lab, base):
   old = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
     logs = (lab.folder / "seeds").glob
-    start_and_end(signal.SIGTERM, lambda: list(logs("synthetic/*/seed_0/log.txt")))
+    command = start(rows=0)
+    command.wait_until(lambda: list(logs("synthetic/*/seed_0/log.txt")))
+    end(command, signal.SIGTERM)
   finally:
     signal.signal(signal.SIGINT, old)
   for signum in (signal.SIGINT, signal.SIGKILL):
     before = _num_rows(lab)
-    start_and_end(signum, lambda: _num_rows(lab) > before + 2)  # noqa: B023
+    command = start(rows=3)
+    command.wait_until_held()
+    assert _num_rows(lab) > before + 2
+    end(command, signum)
   broken = lab.folder / "seeds" / _BROKEN
   while broken.exists():  # A run that has been killed may still have been writing.
     shutil.rmtree(broken, ignore_errors=True)

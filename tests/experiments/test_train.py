@@ -249,9 +249,11 @@ def interrupted_run(bench):
   flags = ("--output_dir=interrupted", "--seconds_per_checkpoint=0", *bench.base.flags)
   run = bench.folder / "interrupted" / _RUN
   ends = {}
-  for signum, num_rows in ((signal.SIGTERM, 2), (signal.SIGINT, 8), (signal.SIGKILL, 14)):
-    command = bench.lab.start_fork("train", *flags)
-    command.wait_until(lambda: commands.num_rows(run) > num_rows)  # noqa: B023
+  for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+    before = commands.num_rows(run)
+    command = bench.lab.held("train", *flags, rows=4, forked=True)
+    command.wait_until_held()
+    assert commands.num_rows(run) > before + 3
     versions = [path.name for path in (run / "checkpoints").iterdir()]
     result = command.end_by(signum)
     ends[signum] = (result, command.left_behind(), versions, commands.num_rows(run))
