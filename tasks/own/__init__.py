@@ -15,10 +15,9 @@ from tasks import models
 from tasks import request as request_lib
 from tasks import splits
 from tasks import task
-from tasks.own import conversion
 from tasks.own import encoding as encoding_lib
-from tasks.own import preprocessing
 from tasks.own import summary
+from tasks.own import table
 from tff_superquantile.simulation import client_files
 
 _TEST_FRACTION = 0.2
@@ -31,7 +30,7 @@ def _open(request: task.Request) -> tuple[client_files.ClientFiles, summary.Summ
   """Opens all clients of a table, by the split of this task."""
   least = request.min_examples_per_client or _OWN.min_examples
   request = dataclasses.replace(request, min_examples_per_client=least)
-  return conversion.open_clients(request, functools.partial(_OWN.split_clients, request=request))
+  return table.open_clients(request, functools.partial(_OWN.split_clients, request=request))
 
 
 def _open_clients(request: task.Request) -> splits.Pools:
@@ -92,7 +91,7 @@ def _of_columns(encoding: encoding_lib.Encoding, request: task.Request) -> task.
     adapt=None,
     labels=label.classes,
     label_scale=None if label.classes else (label.mean, label.std),
-    preprocessing=lambda request: preprocessing.build(encoding.features),
+    preprocessing=lambda request: encoding.preprocessing(),
     error="misclassification" if label.classes else "rmse",
     columns=encoding.to_text(),
   )

@@ -10,7 +10,6 @@ import difflib
 import os
 
 from tasks import task
-from tasks.own import reading
 
 _MOST_NAMES = 20
 _MOST_CHARACTERS = 60
@@ -33,12 +32,12 @@ class Columns:
   are_named: bool
 
 
-def choose(request: task.Request, paths: Sequence[str], known: Sequence[str] = ()) -> Columns:
+def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:
   """Finds the columns that a request names.
 
   Args:
     request: The clients that a run asks for.
-    paths: The files of the table.
+    names: The columns of the table.
     known: The columns that the model of an earlier table reads; where there are such, the table
       needs these, and those of `--features` only if they are among them.
 
@@ -48,7 +47,6 @@ def choose(request: task.Request, paths: Sequence[str], known: Sequence[str] = (
   Raises:
     ValueError: If a name is missing, or no column has it, or one is named twice.
   """
-  names = reading.columns_of(paths)
   if request.label_column is None:
     raise ValueError(
       f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"

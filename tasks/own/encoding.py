@@ -1,13 +1,14 @@
 """Describes what the columns of a table became; the only source of all that encodes rows.
 
-The rows of the run's own table, those of later tables and those that an exported model takes follow
-the same description, which a run keeps. It has nothing of the clients but these numbers and texts,
+The rows of the run's own table, those of later tables (`Encoding.encode`, in numpy) and those that
+an exported model takes (`Encoding.apply`, in TensorFlow) follow the same description, which a run
+keeps. It has nothing of the clients but these numbers and texts,
 and no name, number or hash of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import math
@@ -15,13 +16,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 
+from tasks import preprocessing
 from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 
 UNKNOWN = "rows of unknown categories"  # A remark on a feature of a later table ends so.
 _KINDS = ("number", "boolean", features_lib.CATEGORY)
+# Where an exported model is tried, in standard deviations from the mean.
+_STEPS = np.array([-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +77,132 @@ class Encoding:
           f"Found other columns than the model was trained on, --{flag}={found} in place of"
           f" {expected}; expected the same: ask for these, or start without that model."
         )
+
+  def encode(self, raw: np.ndarray) -> np.ndarray:
+    """Encodes some rows, as `apply` does in a graph.
+
+    Args:
+      raw: float64 [n, features], the numbers that `features.read` returns.
+
+    Returns:
+      float32 [n, num_inputs].
+    """
+    x = np.zeros((len(raw), self.num_inputs), np.float32)
+    start = 0
+    for feature, values in zip(self.features, raw.T):
+      _encode(feature, values, x[:, start : start + feature.width])
+      start += feature.width
+    return x
+
+  def apply(self, raw: tf.Tensor) -> tf.Tensor:
+    """Encodes rows of raw examples in a graph, as `encode` does.
+
+    Args:
+      raw: float64 [n, features], NaN where a value is missing, truth values as 0 and 1, and a
+        category as its number; any other number is a category that the model does not know. Or
+        float32, of numbers that it holds.
+
+    Returns:
+      float32 [n, num_inputs].
+    """
+    is_category = np.array([feature.kind == features_lib.CATEGORY for feature in self.features])
+    numeric, textual = (np.flatnonzero(one).tolist() for one in (~is_category, is_category))
+    parts = _apply_numbers(tf.gather(raw, numeric, axis=1), [self.features[i] for i in numeric])
+    for i in textual:
+      values, categories = tf.cast(raw[:, i], tf.float32), float(len(self.features[i].categories))
+      known = tf.where(tf.logical_and(values >= 0.0, values < categories), values, -1.0)
+      # A missing value is the category after the others if there is one. Else it is none.
+      number = tf.where(tf.math.is_nan(values), categories, known)
+      parts.append(tf.one_hot(tf.cast(number, tf.int32), self.features[i].width))
+    return tf.gather(tf.concat(parts, axis=1), self._order(numeric, textual), axis=1)
+
+  def _order(self, numeric: Sequence[int], textual: Sequence[int]) -> np.ndarray:
+    """Returns where the inputs are: first numbers, then where these are missing, then texts."""
+    places: dict[int, list[int]] = {}
+    place = len(numeric)
+    for rank, i in enumerate(numeric):
+      places[i] = [rank]
+      if self.features[i].has_missing:
+        places[i].append(place)
+        place += 1
+    for i in textual:
+      places[i] = list(range(place, place + self.features[i].width))
+      place += self.features[i].width
+    return np.array([p for i in range(len(self.features)) for p in places[i]], np.int32)
+
+  def preprocessing(self) -> preprocessing.Preprocessing:
+    """Builds the preprocessing of an exported model, whose raw examples are those of `apply`."""
+    return preprocessing.Preprocessing(
+      tf.TensorSpec([None, len(self.features)], tf.float64, "features"),
+      self._describe(),
+      self.apply,
+      tf.TensorSpec([None, self.num_inputs], tf.float32),
+      probe=self._probe,
+    )
+
+  def _probe(self) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows with every category and numbers far and near, and what the run makes of them."""
+    features = self.features
+    rows = np.arange(max(len(_STEPS), *(feature.width + 2 for feature in features)) + 1)
+    raw = np.empty([len(rows), len(features)])
+    for i, feature in enumerate(features):
+      if feature.kind == features_lib.CATEGORY:
+        raw[:, i] = rows % (len(feature.categories) + 2) - 1  # And two that are none.
+      elif feature.kind == "boolean":
+        raw[:, i] = rows % 2
+      else:
+        raw[:, i] = feature.mean + feature.std * _STEPS[(rows + i) % len(_STEPS)]
+    raw[-1] = np.nan
+    places = np.where(raw < [max(len(f.categories), 1) for f in features], raw, -1.0)
+    are_categories = [feature.kind == features_lib.CATEGORY for feature in features]
+    return raw, self.encode(np.where(are_categories & ~np.isnan(raw), places, raw))
+
+  def _describe(self) -> str:
+    """Says what a raw example is."""
+    said = []
+    for feature in self.features:
+      listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
+      said.append(f"{feature.name} ({listed})" if listed else feature.name)
+    return (
+      "a row of numbers, float64 (float32 for TensorFlow Lite), NaN where a value is missing, truth"
+      f" values as 0 and 1, categories by their numbers: {'; '.join(said)}"
+    )
+
+
+def _encode(feature: features_lib.Feature, values: np.ndarray, out: np.ndarray) -> None:
+  """Writes the inputs of a feature into `out`, float32 [n, width], which is all zeros."""
+  missing = np.isnan(values)
+  if feature.kind != features_lib.CATEGORY:
+    limit = features_lib.LARGEST_INPUT
+    scaled = np.clip((values - feature.mean) / feature.std, -limit, limit)
+    out[:, 0] = np.where(missing, 0.0, scaled)
+    if feature.has_missing:
+      out[:, 1] = missing
+    return
+  of_missing = len(feature.categories) if feature.has_missing else -1
+  places = np.where(missing, of_missing, values).astype(np.int64)
+  known = np.flatnonzero(places >= 0)
+  out[known, places[known]] = 1.0
+
+
+def _apply_numbers(values: tf.Tensor, features: Sequence[features_lib.Feature]) -> list[tf.Tensor]:
+  """Returns the inputs of numbers [n, features], then those that say where these are missing."""
+  if not features:
+    return []
+  means, stds = (np.array([getattr(f, n) for f in features], np.float64) for n in ("mean", "std"))
+  missing = tf.math.is_nan(values)
+  limit = features_lib.LARGEST_INPUT
+  # A mean that float32 does not hold is subtracted in two steps.
+  with np.errstate(over="ignore"):
+    high = means.astype(values.dtype.as_numpy_dtype)
+    low, scales = (a.astype(high.dtype) for a in (means - high, stds))
+  scaled = tf.clip_by_value((values - high - low) / scales, -limit, limit)
+  parts = [tf.cast(tf.where(missing, tf.zeros_like(values), scaled), tf.float32)]
+  has_missing = np.array([feature.has_missing for feature in features], bool)
+  if has_missing.any():
+    flags = tf.gather(missing, np.flatnonzero(has_missing), axis=1)
+    parts.append(tf.cast(flags, tf.float32))
+  return parts
 
 
 def from_text(text: str) -> Encoding:

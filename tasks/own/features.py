@@ -1,7 +1,7 @@
 """Turns the columns of a table into numbers for a model: standardised, or one-hot.
 
-`fit` finds out what a column becomes, `read` and `encode` carry that out, on the same table or on a
-later one.
+`fit` finds out what a column becomes. `read` and `encoding.Encoding.encode` carry that out, on the
+same table or on a later one.
 
 A number x becomes (x - mean) / std. Where some are missing they become the mean, 0, and a column
 more says where: 1 for missing, else 0. A text becomes one column a category, missing values being
@@ -13,7 +13,6 @@ Mean, std, categories and the columns of missing values are those of the referen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -154,7 +153,7 @@ def _fit_category(name: str, seen: pd.Series) -> tuple[Feature | None, str]:
 
 
 def read(feature: Feature, column: pd.Series) -> np.ndarray:
-  """Reads a column as the numbers that `encode` and an exported model take.
+  """Reads a column as the numbers that `Encoding.encode` and an exported model take.
 
   Args:
     feature: What the column, of this or an earlier table, became.
@@ -204,36 +203,3 @@ def number_of(value: Any) -> float:
   """Returns the number of a text; NaN if it is none, infinite or too large."""
   number = values_lib.number(str(value))
   return number if number is not None and abs(number) <= LARGEST else np.nan
-
-
-def encode(features: Sequence[Feature], raw: np.ndarray) -> np.ndarray:
-  """Encodes some rows, as `preprocessing.build` does in a graph.
-
-  Args:
-    features: The features.
-    raw: float64 [n, features], the numbers that `read` returns.
-
-  Returns:
-    float32 [n, sum of the widths].
-  """
-  x = np.zeros((len(raw), sum(feature.width for feature in features)), np.float32)
-  start = 0
-  for feature, values in zip(features, raw.T):
-    _encode(feature, values, x[:, start : start + feature.width])
-    start += feature.width
-  return x
-
-
-def _encode(feature: Feature, values: np.ndarray, out: np.ndarray) -> None:
-  """Writes the inputs of a feature into `out`, float32 [n, width], which is all zeros."""
-  missing = np.isnan(values)
-  if feature.kind != CATEGORY:
-    scaled = np.clip((values - feature.mean) / feature.std, -LARGEST_INPUT, LARGEST_INPUT)
-    out[:, 0] = np.where(missing, 0.0, scaled)
-    if feature.has_missing:
-      out[:, 1] = missing
-    return
-  of_missing = len(feature.categories) if feature.has_missing else -1
-  places = np.where(missing, of_missing, values).astype(np.int64)
-  known = np.flatnonzero(places >= 0)
-  out[known, places[known]] = 1.0

@@ -6,11 +6,12 @@ file is a client, whose name is the file's without its format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 import contextlib
 import csv
 import gzip
 import hashlib
+import io
 import os
 from typing import Any
 import zlib
@@ -18,9 +19,10 @@ import zlib
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyarrow import compute
 from pyarrow import parquet
 
-from tasks.own import parquets
+from tasks.own import values
 
 FORMATS = (".csv", ".csv.gz", ".parquet")
 # The column of clients where the files' names are the clients'.
@@ -29,6 +31,24 @@ _CHUNK_BYTES = 1 << 20
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
 _MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
+_MOST_SAID = 60  # Characters of a type's name.
+_TIMES = (pa.types.is_timestamp, pa.types.is_duration)
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (
+  pa.types.is_binary,
+  pa.types.is_large_binary,
+  pa.types.is_fixed_size_binary,
+  pa.types.is_binary_view,
+)
+_OTHERS = (
+  pa.types.is_null,
+  pa.types.is_boolean,
+  pa.types.is_integer,
+  pa.types.is_floating,
+  pa.types.is_decimal,
+  pa.types.is_date,
+  pa.types.is_time,
+)
 
 
 def stem(path: str) -> str:
@@ -87,11 +107,39 @@ def digest(paths: Sequence[str]) -> str:
   return total.hexdigest()
 
 
+class _NulError(ValueError):
+  """A table has NUL bytes; its message is a sentence."""
+
+  def __init__(self, path: str) -> None:
+    super().__init__(
+      f"{path} has NUL bytes, as text in UTF-16 and damaged files have; expected a table in UTF-8:"
+      " write it anew in UTF-8."
+    )
+
+
+class _WithoutNul(io.RawIOBase):
+  """Hands on the bytes of a file; raises a `_NulError` at a NUL, where pandas would end a value."""
+
+  def __init__(self, file: Any, path: str) -> None:
+    self._file, self._path = file, path
+
+  def readable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    number = self._file.readinto(buffer)
+    if b"\0" in bytes(buffer[:number]):
+      raise _NulError(self._path)
+    return number
+
+
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
   """Turns the errors of a file that cannot be read into one sentence."""
   try:
     yield
+  except _NulError:
+    raise
   except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
     why = " ".join(str(getattr(error, "strerror", None) or error).split())
     raise ValueError(
@@ -116,7 +164,7 @@ def _columns_of(path: str) -> list[str]:
     return [name for name in names if not name.startswith(_INDEX)]
   header, first = _header_of(path)
   if any("\0" in value for value in (*header, *first)):
-    raise _nul_error(path)
+    raise _NulError(path)
   if first and len(first) != len(header):
     raise ValueError(
       f"{path} has {len(header)} names of columns and {len(first)} values in its first row;"
@@ -125,24 +173,12 @@ def _columns_of(path: str) -> list[str]:
   return [name for name in header if name]
 
 
-def _nul_error(path: str) -> ValueError:
-  return ValueError(
-    f"{path} has NUL bytes, as text in UTF-16 and damaged files have; expected a table in UTF-8:"
-    " write it anew in UTF-8."
-  )
-
-
 def _read_csv(path: str, dtype: Any, na_values: dict[str, list[str]]) -> pd.DataFrame:
   """Reads a CSV file; its columns without a name have their numbers as names."""
-  # pandas ends a value at a NUL, unsaid.
   open_bytes: Any = gzip.open if path.endswith(".gz") else open
   with _reading(path), open_bytes(path, "rb") as file:
-    has_nul = any(b"\0" in chunk for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
-  if has_nul:
-    raise _nul_error(path)
-  with _reading(path):
     return pd.read_csv(
-      path,
+      io.BufferedReader(_WithoutNul(file, path), _CHUNK_BYTES),
       names=[name or place for place, name in enumerate(_header_of(path)[0])],
       header=0,
       dtype=dtype,
@@ -152,6 +188,94 @@ def _read_csv(path: str, dtype: Any, na_values: dict[str, list[str]]) -> pd.Data
       index_col=False,
       low_memory=False,
     )
+
+
+def _is(kind: pa.DataType, tests: Collection) -> bool:
+  return any(test(kind) for test in tests)
+
+
+def _read_parquet(path: str, texts: Collection[str], *, all_texts: bool) -> pd.DataFrame:
+  """Reads a Parquet file.
+
+  Args:
+    path: The file.
+    texts: Columns that become text, whatever their type.
+    all_texts: Whether all columns do.
+
+  Returns:
+    All columns: numbers, truth values and texts as pandas has them; dates and times of the day as
+    text or objects with one; bytes in UTF-8 as text. All else is `values.Unusable`.
+
+  Raises:
+    ValueError, OSError or pa.ArrowException: If the file cannot be read.
+  """
+  # Without threads, which a fork of this process would lack.
+  table = parquet.read_table(path, use_threads=False)
+  return pd.DataFrame(
+    {
+      name: _read_column(column, all_texts or name in texts)
+      for name, column in zip(table.column_names, table.columns)
+    }
+  )
+
+
+def _read_column(column: pa.ChunkedArray, is_text: bool) -> pd.Series:
+  kind = column.type
+  if pa.types.is_dictionary(kind):
+    kind = kind.value_type
+    if not _is(kind, _TEXTS):
+      column = column.cast(kind)
+  if pa.types.is_string_view(kind):
+    kind, column = pa.string(), column.cast(pa.string())
+  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
+  if _is(kind, _TIMES):
+    return _map(_to_pandas(column), lambda value: values.Unusable(said, str(value)))
+  if _is(kind, _BYTES):
+    return _map(_to_pandas(column), lambda value: _decode(value, said))
+  if not _is(kind, _TEXTS + _OTHERS):
+    one = values.Unusable(said)
+    return pd.Series([one if is_valid else None for is_valid in _valid(column)], dtype=object)
+  found = _to_pandas(column, integer_object_nulls=is_text)
+  if _is(kind, _TEXTS) and _has_nul(column, kind):
+    found = _map(found, lambda value: _checked(value, said))
+  return _map(found, _text) if is_text else found
+
+
+def _to_pandas(column: pa.ChunkedArray, **asked: bool) -> pd.Series:
+  return column.to_pandas(use_threads=False, **asked).reset_index(drop=True)
+
+
+def _valid(column: pa.ChunkedArray) -> np.ndarray:
+  return compute.is_valid(column).to_numpy()
+
+
+def _has_nul(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
+  has_nul = compute.match_substring(column.cast(kind), "\0")
+  return bool(compute.any(has_nul).as_py())  # Neither if all are missing.
+
+
+def _map(column: pd.Series, make: Any) -> pd.Series:
+  """Returns `make` of each value that is not missing."""
+  return column.astype(object).map(make, na_action="ignore").astype(object)
+
+
+def _checked(text: str, said: str) -> Any:
+  """Returns a text, unless pandas, which ends some at a NUL, would take it for another one."""
+  return values.Unusable(f"{said} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
+
+
+def _decode(content: bytes, said: str) -> Any:
+  try:
+    return _checked(content.decode("utf-8"), said)
+  except UnicodeDecodeError:
+    return values.Unusable(f"{said} that is no text in UTF-8", content.hex())
+
+
+def _text(value: Any) -> Any:
+  """Returns the text of a value, the same for a number whatever the type of its column."""
+  if isinstance(value, values.Unusable):
+    return value
+  return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def columns_of(paths: Sequence[str]) -> list[str]:
@@ -197,6 +321,7 @@ def _join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def read(
   paths: Sequence[str],
+  names: Sequence[str],
   client_column: str | None,
   texts: Sequence[str] = (),
   *,
@@ -206,6 +331,7 @@ def read(
 
   Args:
     paths: Its files.
+    names: Its columns, as `columns_of` returns them.
     client_column: The column of clients, which stays text; None for the files' names, which become
       the column `FILE_NAME`.
     texts: Other columns that stay text, whatever their values look like.
@@ -219,7 +345,6 @@ def read(
   Raises:
     ValueError: If a file cannot be read or has no rows.
   """
-  names = columns_of(paths)
   na_values = {name: list(_MISSING) for name in names if name != client_column}
   # A column's type is that of all its files: so types of many files are told when all are there.
   is_typed = len(paths) == 1 and not all_texts
@@ -228,10 +353,10 @@ def read(
   for path in paths:
     if path.endswith(".parquet"):
       with _reading(path):
-        table = parquets.read(path, texts, all_texts=all_texts)
+        table = _read_parquet(path, texts, all_texts=all_texts)
     else:
       table = _read_csv(path, dtype, na_values)
-    tables.append(table[names])
+    tables.append(table[list(names)])
     owners.append(stem(path))
   sizes = [len(table) for table in tables]
   if not sum(sizes):

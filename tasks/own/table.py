@@ -1,10 +1,15 @@
-"""A table in memory, whose clients are known, and whose columns have become features."""
+"""Opens a user's table as client files, which are written once: `Table` is it in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import os
 from typing import Any
 
+from absl import logging
 import numpy as np
 import pandas as pd
 
@@ -17,10 +22,22 @@ from tasks.own import labels as labels_lib
 from tasks.own import reading
 from tasks.own import summary as summary_lib
 from tasks.own import values
+from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
+_VERSION = 2  # In the digest, by which a table is known again; it stays.
+_FORMAT = 4  # A change of the converted files, or of what is kept beside them, changes this.
+# What else the converted files follow from.
+_OF_RUN = (
+  "seed",
+  "num_train_clients",
+  "num_test_clients",
+  "validation_fraction",
+  "is_private",
+  "is_shuffled",
+)
 
 # Takes all clients, and chooses those of a run by the names of splits.
 Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
@@ -46,7 +63,7 @@ class Table:
     split: Split,
     known: encoding_lib.Encoding | None,
   ) -> None:
-    """Checks a table; see `conversion.open_clients`.
+    """Checks a table; see `open_clients`.
 
     Args:
       frame: All rows; texts, where the request keeps clients apart.
@@ -178,7 +195,7 @@ class Table:
       # Many clients at once: calls for each of them would take most of the time.
       last = max(first + 1, int(np.searchsorted(self._offsets, start + _ROWS_AT_ONCE)) - 1)
       rows = self._rows[start : self._offsets[last]]
-      x, y = features_lib.encode(self._encoding.features, self._raw[rows]), self._labels[rows]
+      x, y = self._encoding.encode(self._raw[rows]), self._labels[rows]
       for i in range(first, last):
         own = slice(self._offsets[i] - start, self._offsets[i + 1] - start)
         yield self._ids[i], x[own], y[own]
@@ -202,3 +219,103 @@ class Table:
       encoding=self._encoding,
       columns=self._described,
     )
+
+
+def open_clients(
+  request: task.Request, split: Split
+) -> tuple[client_files.ClientFiles, summary_lib.Summary]:
+  """Opens the clients of a table, after converting it on first use.
+
+  Mean, standard deviation and categories are those of the training clients. In a private run they
+  are those of the other clients: a statistic of training clients would be a release that no
+  accounting covers, and would let one client move the inputs of all others. So are, then, the kinds
+  of columns, which of them are dropped and the classes, if the user does not name these. Rows of
+  training clients with another class are left out, and their values of another kind are missing;
+  see `Table`. Names of columns and the number of clients are public in such a run. Where the
+  request brings what the columns of an earlier table became, that is carried out, and nothing
+  follows from this table.
+
+  Args:
+    request: The clients that a run asks for.
+    split: Chooses a run's clients.
+
+  Returns:
+    The files of all clients with enough examples, and what was found.
+
+  Raises:
+    ValueError: If the table cannot be read or used.
+  """
+  if not request.data_dir:
+    raise ValueError(
+      "Found no --data_dir; name a .csv, .csv.gz or .parquet file, or a folder of such files."
+    )
+  paths = reading.find(request.data_dir)
+  known = encoding_lib.from_text(request.columns) if request.columns else None
+  needed = [] if known is None else [feature.name for feature in known.features]
+  names = reading.columns_of(paths)
+  columns = columns_lib.choose(request, names, needed)
+  kind = request.label_kind
+  if known is not None:
+    known.check_fits(columns, kind, request.classes)
+  least = request.min_examples_per_client
+  facts = [_VERSION, reading.digest(paths), *dataclasses.astuple(columns), kind, least]
+  facts += [request.classes] * bool(request.classes)
+  digest = _hash(facts)
+  of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
+  directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)}")
+  converted = _open_converted(directory)
+  if known is not None and not (converted and converted[1].encoding == known):
+    directory = os.path.join(request.cache_dir, f"own_{_hash([*of_run, request.columns])}")
+    converted = _open_converted(directory)
+  if converted is not None:
+    return converted
+  logging.info("Reading %s, once.", request.data_dir)
+  texts = [columns.label, *(() if known is None else _categories_of(known))]
+  frame = reading.read(paths, names, columns.client, texts, all_texts=request.keeps_apart)
+  table = Table(frame, columns, request, split, known)
+  files = client_files.open_or_write_client_files(
+    directory,
+    table.encode,
+    count_dropped=lambda: table.num_dropped,
+    may_lack_examples=request.keeps_apart,
+  )
+  summary = table.summarise(digest)
+  content = dataclasses.asdict(summary)
+  atomic_files.write_json(f"{directory}.json", {"sha256": _checksum(content), "summary": content})
+  return files, summary
+
+
+def _categories_of(known: encoding_lib.Encoding) -> list[str]:
+  """Returns the columns that are text even if those of a later table look like numbers."""
+  return [feature.name for feature in known.features if feature.kind == features_lib.CATEGORY]
+
+
+def _hash(facts: Sequence) -> str:
+  return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _checksum(content: Any) -> str:
+  """Returns the SHA-256 of a value of JSON, before it is written or after it is read."""
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _open_converted(
+  directory: str,
+) -> tuple[client_files.ClientFiles, summary_lib.Summary] | None:
+  """Opens what an earlier call has left; None if there is nothing."""
+  path = f"{directory}.json"
+  if not (os.path.exists(directory) and os.path.exists(path)):
+    return None
+  try:
+    with open(path, encoding="utf-8") as file:
+      kept = json.load(file)
+    values = kept["summary"]
+    if kept["sha256"] != _checksum(values):
+      raise ValueError("its checksum is that of other contents")
+    columns = [summary_lib.Column(**column) for column in values.pop("columns")]
+    encoding = encoding_lib.from_json(values.pop("encoding"))
+    summary = summary_lib.Summary(columns=columns, encoding=encoding, **values)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    logging.warning("%s cannot be read (%s); it is made anew from the table.", path, error)
+    return None
+  return client_files.open_client_files(directory), summary

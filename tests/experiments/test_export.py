@@ -21,8 +21,9 @@ import tensorflow_federated as tff
 import tasks
 from tasks import models
 from tasks import preprocessing
+from tasks.own import encoding
 from tasks.own import features as own_features
-from tasks.own import preprocessing as own_preprocessing
+from tasks.own import labels
 from tasks.sent140 import features
 from tasks.shakespeare import characters
 from tff_superquantile.experiments import finished_run
@@ -434,10 +435,14 @@ _FAR = {
 }
 
 
+def _encoding(columns):
+  return encoding.Encoding(tuple(columns), labels.Label("y"), {})
+
+
 def _of_features(columns):
   """A model of a table with these columns, and rows of it with the logits of the run."""
   rng = np.random.default_rng(3)
-  way = own_preprocessing.build(columns)
+  way = _encoding(columns).preprocessing()
   model = models.build_table_model(0, way.input_spec, num_classes=2)
   weights = [rng.normal(size=w.shape).astype(np.float32) for w in model.initial_weights[0]]
   exported = exported_model.ExportedModel(
@@ -448,7 +453,7 @@ def _of_features(columns):
     if feature.categories:
       raw[:, i] = rng.integers(-1, len(feature.categories), 50)
   raw[::7] = np.nan
-  return exported, raw, own_features.encode(columns, raw) @ weights[0] + weights[1]
+  return exported, raw, _encoding(columns).encode(raw) @ weights[0] + weights[1]
 
 
 @pytest.mark.parametrize("far", [(), ("time",), ("tiny",), ("huge",), tuple(_FAR)], ids=str)
@@ -468,14 +473,14 @@ def test_columns_that_float32_does_not_hold(tmp_path, kind, far):
     runner = tf.lite.Interpreter(str(tmp_path / "model.tflite")).get_signature_runner()
     # Years and ages are whole numbers.
     raw = np.where([f.kind == "number" for f in _EVERYDAY], np.round(raw), raw)
-    logits = exported.outputs(own_features.encode(_EVERYDAY, raw))["logits"]
+    logits = exported.outputs(_encoding(_EVERYDAY).encode(raw))["logits"]
     found = runner(features=raw.astype(np.float32))
   np.testing.assert_allclose(np.reshape(found["logits"], -1), logits.reshape(-1), atol=2e-5)
 
 
 def test_an_export_that_gives_other_answers_is_not_written(tmp_path, monkeypatch):
   exported, _, _ = _of_features(_EVERYDAY)
-  wrong = own_preprocessing.build((_number("age", 41.2, 17.2, True), *_EVERYDAY[1:]))
+  wrong = _encoding((_number("age", 41.2, 17.2, True), *_EVERYDAY[1:])).preprocessing()
   swapped = dataclasses.replace(exported.preprocessing, apply=wrong.apply)
   for kind in ("saved_model", "keras", "tflite"):
     with pytest.raises(ValueError, match=f"Found .* of the model as {kind} that differ by"):

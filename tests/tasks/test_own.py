@@ -14,9 +14,9 @@ import tensorflow as tf
 import tasks
 from tasks import models
 from tasks import task
-from tasks.own import conversion
 from tasks.own import encoding
 from tasks.own import features
+from tasks.own import labels as labels_lib
 from tasks.own import table as table_lib
 
 _NUM_CLIENTS = 12
@@ -198,7 +198,7 @@ def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, m
   same, request = ask(columns=one.columns)
   assert same.load_clients(request)["test"].directory.startswith(request.cache_dir)
   assert same.description == one.description and same.data_digest == one.data_digest
-  monkeypatch.setattr(conversion, "open_clients", None)  # Nor is a table read.
+  monkeypatch.setattr(table_lib, "open_clients", None)  # Nor is a table read.
   bare, request = ask(columns=one.columns, data_dir="")
   assert (bare.labels, bare.error, bare.columns) == (one.labels, one.error, one.columns)
   raw = tf.constant([[50.0, np.nan, 1.0, np.nan, 3.0], [0.0, 1.0, -1.0, 1.0, 0.0]])
@@ -532,5 +532,7 @@ def test_clients_keep_their_names(ask):
 def test_values_of_other_clients_are_bounded_in_float32():
   column = pd.Series([0.0, 1e-30, 1e90, np.nan], name="v")
   feature, _ = features.fit(column, np.array([True, True, False, False]))
-  x = features.encode([feature], features.read(feature, column)[:, None])
+  x = encoding.Encoding((feature,), labels_lib.Label("y"), {}).encode(
+    features.read(feature, column)[:, None]
+  )
   np.testing.assert_allclose(x[:, 0], [-1, 1, 1e6, 0], rtol=1e-6)

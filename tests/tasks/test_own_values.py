@@ -226,7 +226,9 @@ def test_standard_deviations_of_small_numbers_are_those_of_fractions():
   assert tiny.std() == 0.0
   np.testing.assert_allclose(features.std_of(tiny), np.std([1, 2, 4, 4]) * 1e-170, rtol=1e-12)
   feature, _ = features.fit(pd.Series(tiny, name="v"), np.ones(4, bool))
-  x = features.encode([feature], features.read(feature, pd.Series(tiny))[:, None])[:, 0]
+  x = encoding_lib.Encoding((feature,), labels.Label("y"), {}).encode(
+    features.read(feature, pd.Series(tiny))[:, None]
+  )[:, 0]
   np.testing.assert_allclose([x.mean(), x.std()], [0, 1], atol=1e-6)
   ordinary = np.random.default_rng(0).normal(size=1000)
   assert features.std_of(ordinary) == ordinary.std()
