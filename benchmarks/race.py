@@ -138,6 +138,22 @@ class ContenderProcess:
     self._child.end(with_group=True)
 
 
+def _run_round(record: Record, process: ContenderProcess, round_num: int) -> None:
+  """Runs a round, and records its seconds and memory."""
+  answer = process.ask(f"round {round_num}")
+  record.seconds.append(answer["seconds"])
+  record.resident.append(answer["memory"]["own"] + answer["memory"]["children"])
+
+
+def _finish(record: Record, process: ContenderProcess) -> None:
+  """Ends a contender's rounds, and records its peak memory and its weights."""
+  answer = process.ask("finish")
+  record.own_peak = answer["memory"]["own_peak"]
+  record.children_peak = answer["memory"]["children_peak"]
+  record.last_weights = answer["weights"]
+  record.first_weights = os.path.join(os.path.dirname(answer["weights"]), contender.FIRST_WEIGHTS)
+
+
 def run(
   entries: Sequence[lineup.Entry],
   *,
@@ -190,18 +206,6 @@ def run(
     )
     record.start_seconds, record.details = process.start_seconds, process.details
 
-  def run_round(record: Record, round_num: int) -> None:
-    answer = processes[record.entry.name].ask(f"round {round_num}")
-    record.seconds.append(answer["seconds"])
-    record.resident.append(answer["memory"]["own"] + answer["memory"]["children"])
-
-  def finish(record: Record) -> None:
-    answer = processes[record.entry.name].ask("finish")
-    record.own_peak = answer["memory"]["own_peak"]
-    record.children_peak = answer["memory"]["children_peak"]
-    record.last_weights = answer["weights"]
-    record.first_weights = os.path.join(os.path.dirname(answer["weights"]), contender.FIRST_WEIGHTS)
-
   try:
     # One after the other: they would slow down one another's start.
     for record in records:
@@ -214,12 +218,15 @@ def run(
           if record.entry.name not in processes:
             break
           progress.set_postfix_str(record.entry.title, refresh=False)
-          attempt(record, functools.partial(run_round, record, round_num))
+          attempt(
+            record,
+            functools.partial(_run_round, record, processes[record.entry.name], round_num),
+          )
           progress.update()
         record.load = max(record.load, os.getloadavg()[0])
     for record in records:
       if record.entry.name in processes:
-        attempt(record, functools.partial(finish, record))
+        attempt(record, functools.partial(_finish, record, processes[record.entry.name]))
   finally:
     progress.close()
     for process in processes.values():

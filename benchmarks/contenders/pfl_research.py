@@ -5,7 +5,7 @@ no evaluation in it. With more than one process, clients are dealt to them as pf
 to fast simulations has it: the environment variables PFL_WORKER_RANK and PFL_WORKER_ADDRESSES.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import os
 import socket
 import subprocess
@@ -76,14 +76,7 @@ def _build_module(workload: workload_lib.Workload) -> Any:
       found = []
       for convolution in self.convolutions:
         found += [(convolution.weight, _KERNEL), (convolution.bias, None)]
-      # The dense layer's features are channels first here, last in the workload.
-      channels = initial[2].shape[3]
-      side = round((initial[4].shape[0] // channels) ** 0.5)
-      dense = (
-        lambda w: w.reshape(side, side, channels, -1).transpose(3, 2, 0, 1).reshape(w.shape[::-1]),
-        lambda w: w.reshape(-1, channels, side, side).transpose(2, 3, 1, 0).reshape(w.shape[::-1]),
-      )
-      return [*found, (self.dense.weight, dense), (self.dense.bias, None)]
+      return [*found, (self.dense.weight, _dense(initial[2], initial[4])), (self.dense.bias, None)]
 
   class Lstm(Module):
     """PyTorch's LSTM, whose gates come in the same order; its second bias stays zero."""
@@ -107,16 +100,37 @@ def _build_module(workload: workload_lib.Workload) -> Any:
       ]
 
   module = {"linear": Linear, "convnet": ConvNet, "lstm": Lstm}[settings["model"]]()
-  with torch.no_grad():
-    for (parameter, layout), values in zip(module.slots(), workload.initial_weights):
-      values = layout[0](values) if layout else values
-      parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+  _set_weights(module, workload.initial_weights)
   return module
 
 
+def _set_weights(module: Any, weights: Sequence[np.ndarray]) -> None:
+  """Copies the workload's weights to a model."""
+  import torch
+
+  with torch.no_grad():
+    for (parameter, layout), values in zip(module.slots(), weights):
+      values = layout[0](values) if layout else values
+      parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+
+_Layout = Callable[[np.ndarray], np.ndarray]
 # Between the workload's layout and PyTorch's: (there, back).
 _TRANSPOSED = (np.transpose, np.transpose)
 _KERNEL = (lambda w: w.transpose(3, 2, 0, 1), lambda w: w.transpose(2, 3, 1, 0))
+
+
+def _dense(kernel: Any, weights: Any) -> tuple[_Layout, _Layout]:
+  """Returns the layouts of the weights of a dense layer on the images that a kernel makes.
+
+  Channels are the last dimension of the workload's images, and the first of PyTorch's.
+  """
+  channels = kernel.shape[3]
+  side = round((weights.shape[0] // channels) ** 0.5)
+  return (
+    lambda w: w.reshape(side, side, channels, -1).transpose(3, 2, 0, 1).reshape(w.shape[::-1]),
+    lambda w: w.reshape(-1, channels, side, side).transpose(2, 3, 1, 0).reshape(w.shape[::-1]),
+  )
 
 
 class _PflResearch(contender.Contender):

@@ -82,7 +82,7 @@ def client_drift(drifts: pd.DataFrame) -> style.Figure:
   """Draws the effect of local steps on |grad Phi|^2, and the drift against their number.
 
   Args:
-    drifts: As `expectations.check` takes them.
+    drifts: As `check` takes them.
 
   Returns:
     The figure.

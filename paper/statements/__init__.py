@@ -47,16 +47,9 @@ _GRIDS_NOTE = (
 )
 
 
-def report(evidence: evidence_lib.Evidence) -> page.Page:
-  """Makes the page.
-
-  Args:
-    evidence: The measurements.
-
-  Returns:
-    The page.
-  """
-  sections = {
+def _sections(evidence: evidence_lib.Evidence) -> dict[str, list[rows.Row]]:
+  """Returns all statements, by the titles of their sections."""
+  return {
     "Claims of the text, by the paper’s own tables": [
       *on_print.statements(),
       *on_print.on_chains(),
@@ -95,6 +88,18 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
       *on_print.spread_rows(),
     ],
   }
+
+
+def report(evidence: evidence_lib.Evidence) -> page.Page:
+  """Makes the page.
+
+  Args:
+    evidence: The measurements.
+
+  Returns:
+    The page.
+  """
+  sections = _sections(evidence)
   statements = [row for of_section in sections.values() for row in of_section]
   distinct = {(row.where, row.says) for row in statements}
   cells = list(printed.cell_rows(evidence))

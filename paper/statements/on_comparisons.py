@@ -12,6 +12,10 @@ from tff_superquantile.experiments.report import tables
 MEAN = "test.error.mean"
 _DELTA_FL = "Superquantile"
 _VANILLA = ("FedAvg", "FedProx")
+# From a source to (what was found, whether the statement holds, why not); None if the source has
+# too little.
+_Answer = tuple[str, bool, str] | None
+_Check = Callable[[evidence_lib.Evidence, str], _Answer]
 # Our comparisons of all methods, and what to call their data; empty for the paper's.
 _COMPARISONS = {
   "synthetic": "the synthetic task",
@@ -59,7 +63,7 @@ def _for_each_comparison(
   evidence: evidence_lib.Evidence,
   where: str,
   says: str,
-  check: Callable[[str], tuple[str, bool, str] | None],
+  check: _Check,
 ) -> Iterator[rows.Row]:
   """Yields a row for each comparison that was measured.
 
@@ -67,12 +71,11 @@ def _for_each_comparison(
     evidence: The measurements.
     where: The place in the paper.
     says: The statement.
-    check: From a source to (what was found, whether the statement holds, why not); None if the
-      source has too little.
+    check: Decides it by one source.
   """
   for source, title in _COMPARISONS.items():
     command = sources.SOURCES[source].command
-    answer = check(source) if evidence.has(source) else None
+    answer = check(evidence, source) if evidence.has(source) else None
     if answer is None:
       yield rows.missing(where, f"{says} ({title})", command)
       continue
@@ -82,121 +85,118 @@ def _for_each_comparison(
     yield rows.Row(where, says, f"{found}{over}.", rows.judge(holds), why, title)
 
 
-def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
-  """Yields the statements that our comparisons of all methods decide."""
+def _smallest_tail(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  thetas, rivals = _plain(evidence, source), _rivals(evidence, source)
+  if not thetas or not rivals:
+    return None
+  (ours, tail), (other, rival) = (
+    _lowest(evidence, source, methods, tables.P90) for methods in (thetas, rivals)
+  )
+  found = f"{ours} {tail.in_percent()}, {other} {rival.in_percent()}; {_apart(tail, rival)}"
+  # The rival's lead has to be more than chance before the statement fails.
+  return found, tail.mean <= rival.mean + rival.spread, ""
 
-  def smallest_tail(source: str) -> tuple[str, bool, str] | None:
-    thetas, rivals = _plain(evidence, source), _rivals(evidence, source)
-    if not thetas or not rivals:
+
+def _interpolates(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  chain = ["FedAvg", *_plain(evidence, source), *evidence.methods(source, "AFL")]
+  if len(chain) < 4:
+    return None
+  found, turning = [], []
+  for metric, name in ((MEAN, "Mean error"), (tables.P90, "90th percentile")):
+    known = evidence.get_all(source, chain, metric)
+    if len(known) < len(chain):
       return None
-    (ours, tail), (other, rival) = (
-      _lowest(evidence, source, methods, tables.P90) for methods in (thetas, rivals)
-    )
-    found = f"{ours} {tail.in_percent()}, {other} {rival.in_percent()}; {_apart(tail, rival)}"
-    # The rival's lead has to be more than chance before the statement fails.
-    return found, tail.mean <= rival.mean + rival.spread, ""
+    texts = (f"{m.removeprefix('Superquantile ')} {v.in_percent()}" for m, v in known.items())
+    found.append(f"{name}: {', '.join(texts)}")
+    if not evidence_lib.is_monotone(list(known.values())):
+      turning.append(name.lower())
+  why = f"On the way there is a turn of more than one sd: {', '.join(turning)}." * bool(turning)
+  return ". ".join(found), not turning, why
 
-  yield from _for_each_comparison(
-    evidence,
+
+def _afl_is_worst(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  afl = evidence.best(source, "AFL")
+  others = [m for m in (*_rivals(evidence, source), *_plain(evidence, source)) if m != afl]
+  if afl is None or not others:
+    return None
+  found, holds = [], True
+  for metric, name in ((MEAN, "mean"), (tables.P90, "p90")):
+    known = evidence.get_all(source, (afl, *others), metric)
+    highest = max(known, key=lambda method: known[method].mean)
+    own = known.get(afl)
+    holds &= highest == afl
+    found.append(f"{name} {own.in_percent() if own else '–'}, the highest is {highest}")
+  return "; ".join(found), holds, "" if holds else "Its tail is among the low ones there."
+
+
+def _fewer_do_not_help(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  found, failing = [], []
+  for method in _plain(evidence, source):
+    theta = f"θ = {_theta(method):g}"
+    sub = evidence.get(source, f"FedAvg-Sub {theta}", tables.P90)
+    tail = evidence.get(source, method, tables.P90)
+    if sub is not None and tail is not None:
+      found.append(f"{theta}: {sub.in_percent()} against {tail.in_percent()}")
+      failing += [theta] * (tail.mean >= sub.mean)
+  why = f"With {' and '.join(failing)} as few clients are as good." * bool(failing)
+  return (f"FedAvg-Sub at {'; '.join(found)}", not failing, why) if found else None
+
+
+def _mean_is_competitive(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  thetas = [method for method in _plain(evidence, source) if _theta(method) >= 0.5]
+  known = evidence.get_all(source, ("FedAvg", *thetas), MEAN)
+  if "FedAvg" not in known or len(known) < 2:
+    return None
+  own = known["FedAvg"]
+  holds = all(value.mean <= own.mean + own.spread for value in known.values())
+  return ", ".join(f"{m} {v.in_percent()}" for m, v in known.items()), holds, ""
+
+
+def _clients_vary_less(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+  methods = ("FedAvg", *_plain(evidence, source))
+  known = evidence.get_all(source, methods, "test.error.std")
+  if "FedAvg" not in known or len(known) < 2:
+    return None
+  lower = [m for m, v in known.items() if v.mean < known["FedAvg"].mean]
+  found = ", ".join(f"{m} {v.in_percent()}" for m, v in known.items())
+  return f"Sd over clients: {found}", 2 * len(lower) > len(known) - 1, ""
+
+
+# The place in the paper, the statement, and what checks it.
+_STATEMENTS: Sequence[tuple[str, str, _Check]] = (
+  (
     "Section 7.3",
     "Delta-FL has the lowest 90th percentile of all methods, or is within one sd of it",
-    smallest_tail,
-  )
-
-  def interpolates(source: str) -> tuple[str, bool, str] | None:
-    chain = ["FedAvg", *_plain(evidence, source), *evidence.methods(source, "AFL")]
-    if len(chain) < 4:
-      return None
-    found, turning = [], []
-    for metric, name in ((MEAN, "Mean error"), (tables.P90, "90th percentile")):
-      known = evidence.get_all(source, chain, metric)
-      if len(known) < len(chain):
-        return None
-      texts = (f"{m.removeprefix('Superquantile ')} {v.in_percent()}" for m, v in known.items())
-      found.append(f"{name}: {', '.join(texts)}")
-      if not evidence_lib.is_monotone(list(known.values())):
-        turning.append(name.lower())
-    why = f"On the way there is a turn of more than one sd: {', '.join(turning)}." * bool(turning)
-    return ". ".join(found), not turning, why
-
-  yield from _for_each_comparison(
-    evidence,
-    "Section 7.3",
-    "Delta-FL interpolates between FedAvg (θ to 1) and AFL (θ to 0)",
-    interpolates,
-  )
-
-  def afl_is_worst(source: str) -> tuple[str, bool, str] | None:
-    afl = evidence.best(source, "AFL")
-    others = [m for m in (*_rivals(evidence, source), *_plain(evidence, source)) if m != afl]
-    if afl is None or not others:
-      return None
-    found, holds = [], True
-    for metric, name in ((MEAN, "mean"), (tables.P90, "p90")):
-      known = evidence.get_all(source, (afl, *others), metric)
-      highest = max(known, key=lambda method: known[method].mean)
-      own = known.get(afl)
-      holds &= highest == afl
-      found.append(f"{name} {own.in_percent() if own else '–'}, the highest is {highest}")
-    return "; ".join(found), holds, "" if holds else "Its tail is among the low ones there."
-
-  yield from _for_each_comparison(
-    evidence,
+    _smallest_tail,
+  ),
+  ("Section 7.3", "Delta-FL interpolates between FedAvg (θ to 1) and AFL (θ to 0)", _interpolates),
+  (
     "Section 7.3",
     "AFL (q-FFL with q = 10) has the highest error in the mean and at the 90th percentile",
-    afl_is_worst,
-  )
-
-  def fewer_do_not_help(source: str) -> tuple[str, bool, str] | None:
-    found, failing = [], []
-    for method in _plain(evidence, source):
-      theta = f"θ = {_theta(method):g}"
-      sub = evidence.get(source, f"FedAvg-Sub {theta}", tables.P90)
-      tail = evidence.get(source, method, tables.P90)
-      if sub is not None and tail is not None:
-        found.append(f"{theta}: {sub.in_percent()} against {tail.in_percent()}")
-        failing += [theta] * (tail.mean >= sub.mean)
-    why = f"With {' and '.join(failing)} as few clients are as good." * bool(failing)
-    return (f"FedAvg-Sub at {'; '.join(found)}", not failing, why) if found else None
-
-  yield from _for_each_comparison(
-    evidence,
+    _afl_is_worst,
+  ),
+  (
     "Section 7.2, what FedAvg-Sub is for",
     "It is not the smaller number of clients that helps: FedAvg with as few has a higher tail",
-    fewer_do_not_help,
-  )
-
-  def mean_is_competitive(source: str) -> tuple[str, bool, str] | None:
-    thetas = [method for method in _plain(evidence, source) if _theta(method) >= 0.5]
-    known = evidence.get_all(source, ("FedAvg", *thetas), MEAN)
-    if "FedAvg" not in known or len(known) < 2:
-      return None
-    own = known["FedAvg"]
-    holds = all(value.mean <= own.mean + own.spread for value in known.values())
-    return ", ".join(f"{m} {v.in_percent()}" for m, v in known.items()), holds, ""
-
-  yield from _for_each_comparison(
-    evidence,
+    _fewer_do_not_help,
+  ),
+  (
     "Section 7.3",
     "Delta-FL with θ of 0.5 or more is competitive in the mean error: within one sd of FedAvg",
-    mean_is_competitive,
-  )
-
-  def clients_vary_less(source: str) -> tuple[str, bool, str] | None:
-    methods = ("FedAvg", *_plain(evidence, source))
-    known = evidence.get_all(source, methods, "test.error.std")
-    if "FedAvg" not in known or len(known) < 2:
-      return None
-    lower = [m for m, v in known.items() if v.mean < known["FedAvg"].mean]
-    found = ", ".join(f"{m} {v.in_percent()}" for m, v in known.items())
-    return f"Sd over clients: {found}", 2 * len(lower) > len(known) - 1, ""
-
-  yield from _for_each_comparison(
-    evidence,
+    _mean_is_competitive,
+  ),
+  (
     "Appendix C",
     "The errors of Delta-FL’s clients vary less than FedAvg’s in most cases",
-    clients_vary_less,
-  )
+    _clients_vary_less,
+  ),
+)
+
+
+def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields the statements that our comparisons of all methods decide."""
+  for where, says, check in _STATEMENTS:
+    yield from _for_each_comparison(evidence, where, says, check)
 
 
 def on_personalization(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:

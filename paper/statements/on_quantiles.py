@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import functools
 
 from paper.statements import evidence as evidence_lib
 from paper.statements import rows
@@ -10,19 +11,28 @@ from paper.statements import sources
 
 # The mean over theta of max(theta, 1 - theta), which no error exceeds.
 _LARGEST_ERROR = 0.72
+_WHERE = "Section 7.6"
+
+
+def _error(
+  evidence: evidence_lib.Evidence,
+  recipe: str,
+  bits: int,
+  epsilon: float,
+  num_bins: int = 64,
+  distribution: str = "uniform",
+) -> float | None:
+  """Returns the mean error that was measured, or None."""
+  name = f"{distribution} {num_bins} {bits} {epsilon} {recipe}"
+  value = evidence.get("private_quantile", name, "error")
+  return None if value is None else value.mean
 
 
 def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on private quantiles."""
-  where, command = "Section 7.6", sources.SOURCES["private_quantile"].command
+  where, command = _WHERE, sources.SOURCES["private_quantile"].command
 
-  def error(
-    recipe: str, bits: int, epsilon: float, num_bins: int = 64, distribution: str = "uniform"
-  ) -> float | None:
-    name = f"{distribution} {num_bins} {bits} {epsilon} {recipe}"
-    value = evidence.get("private_quantile", name, "error")
-    return None if value is None else value.mean
-
+  error = functools.partial(_error, evidence)
   for epsilon, printed in ((1.0, 0.14), (5.0, 0.03)):
     says = f"The error is {printed:g} at ε = {epsilon:g} for 256 uniform values and 64 bins"
     found, ours = error("paper", 16, epsilon), error("least_squares", 16, epsilon)
@@ -51,6 +61,13 @@ def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
       + " times that with 16 at ε = 2, 5 and 10.",
       rows.judge(ratios[0] < 1.1 and ratios[1] > 1.5 and ratios[2] > 1.5),
     )
+  yield from _of_other_settings(evidence)
+
+
+def _of_other_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+  """Yields the statements on other distributions and more bins."""
+  where, command = _WHERE, sources.SOURCES["private_quantile"].command
+  error = functools.partial(_error, evidence)
   says = "The results are similar for the other settings, such as the χ² distribution"
   pairs = [
     (error("paper", 16, epsilon), error("paper", 16, epsilon, distribution="chi2(4)"))

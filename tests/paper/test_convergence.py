@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from scipy import optimize
 
+from paper import convergence
 from paper import theory
 from paper.convergence import algorithm
 from paper.convergence import cutting
-from paper.convergence import expectations
 from paper.convergence import optimum
 from paper.convergence import regression
 from paper.convergence import smoothing
@@ -431,7 +431,7 @@ def test_checks_fail_where_the_measured_does_not_hold(problem):
   optima = optimum.compare_optima(problem, [0.5])
   duals = pd.DataFrame(dict(theta=[0.5], cohort_size=[10], num_rounds=[2**14], error=[1e-9]))
   smooth = pd.DataFrame(dict(floor=[0.1], bound=[0.2]))
-  assert all(expectations.check(points, duals, biases, optima, smooth).values())
+  assert all(convergence.check(points, duals, biases, optima, smooth).values())
   wrong = (
     (points - 0.2, duals, biases, optima, smooth),
     (points, duals.assign(error=0.5 * biases["floor"].max()), biases, optima, smooth),
@@ -441,7 +441,7 @@ def test_checks_fail_where_the_measured_does_not_hold(problem):
     (points, duals, biases, optima, smooth.assign(floor=0.3)),
   )
   for measured in wrong:
-    assert not all(expectations.check(*measured).values())
+    assert not all(convergence.check(*measured).values())
 
 
 def test_the_primal_dual_threshold_has_no_floor(problem):

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy import optimize
 
+from paper import nonconvex
 from paper import theory
 from paper.convergence import algorithm
 from paper.convergence import cutting
-from paper.nonconvex import expectations
 from paper.nonconvex import measurement
 from paper.nonconvex import network
 from paper.nonconvex import theorem
@@ -259,7 +259,7 @@ def test_checks_fail_where_the_measured_does_not_hold(measured):
   points = measured[0.1]
   drifts = points.assign(schedule="step")
   rates = pd.Series([-0.45])
-  assert all(expectations.check(points, drifts, rates).values())
+  assert all(nonconvex.check(points, drifts, rates).values())
   more = drifts.assign(squared_norm=1.2 * drifts["squared_norm"])
   wrong = (
     (points.assign(squared_norm=2.0 * points["bound"]), drifts, rates),
@@ -270,7 +270,7 @@ def test_checks_fail_where_the_measured_does_not_hold(measured):
     (points, drifts, pd.Series([-0.45, -0.2])),
   )
   for arguments in wrong:
-    assert not all(expectations.check(*arguments).values())
+    assert not all(nonconvex.check(*arguments).values())
 
 
 def _run(*arguments):

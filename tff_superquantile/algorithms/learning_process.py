@@ -273,7 +273,27 @@ def _compose(
       tff.federated_zip(new_state), tff.federated_zip(metrics)
     )
 
-  state_type = server_state_type.member
+  return tff.learning.templates.LearningProcess(
+    initialize, next_fn, **_build_accessors(server_state_type.member, work, finalizer)
+  )
+
+
+def _build_accessors(
+  state_type: Any,
+  work: process.AnyClientWork,
+  finalizer: tff.learning.templates.FinalizerProcess,
+) -> dict[str, tff.Computation]:
+  """Builds what reads and sets the weights and the hyperparameters in a state.
+
+  Args:
+    state_type: The type of the process's state.
+    work: The client work.
+    finalizer: The finalizer.
+
+  Returns:
+    The computations, by their names as arguments of `LearningProcess`.
+  """
+  state_class = tff.learning.templates.LearningAlgorithmState
 
   @tff.tensorflow.computation(state_type)
   def get_model_weights(state):
@@ -302,11 +322,9 @@ def _compose(
       finalizer.set_hparams(state.finalizer, hparams["finalizer"]),
     )
 
-  return tff.learning.templates.LearningProcess(
-    initialize,
-    next_fn,
-    get_model_weights,
-    set_model_weights,
+  return dict(
+    get_model_weights=get_model_weights,
+    set_model_weights=set_model_weights,
     get_hparams_fn=get_hparams,
     set_hparams_fn=set_hparams,
   )

@@ -10,10 +10,10 @@ from tff_superquantile.evaluation.clients import examples_of_datasets
 from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.distribution import describe
 from tff_superquantile.evaluation.errors import is_single_score
+from tff_superquantile.evaluation.federated import build_evaluators
 from tff_superquantile.evaluation.federated import build_federated_evaluator
 from tff_superquantile.evaluation.personalization import PersonalizationMetrics
 from tff_superquantile.evaluation.personalization import build_personalizer
-from tff_superquantile.evaluation.splits import build_evaluators
 
 __all__ = (
   "ClientExamples",

@@ -1,6 +1,6 @@
-"""Evaluates clients where TFF's context computes: on the workers of a cluster, for example."""
+"""Evaluates the clients of a task's splits, in memory or where TFF's context computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,3 +71,37 @@ def build_federated_evaluator(
     )
 
   return evaluate
+
+
+def build_evaluators(
+  model: tff.learning.models.FunctionalModel,
+  splits: Mapping[str, client_files.ClientFiles],
+  *,
+  federated: bool = False,
+  error: str = "misclassification",
+) -> dict[str, Callable[[Any], clients.ClientMetrics]]:
+  """Builds an evaluator of each split's clients.
+
+  Args:
+    model: The model.
+    splits: The clients by the names of splits.
+    federated: Whether TFF's context computes the clients, see `build_federated_evaluator`. If not,
+      their examples are read into memory, and splits whose files are alike share a trace.
+    error: As in `build_evaluator`.
+
+  Returns:
+    Functions of `tff.learning.models.ModelWeights`, by the names of splits.
+  """
+  if federated:
+    return {
+      split: build_federated_evaluator(model, files, error) for split, files in splits.items()
+    }
+  evaluators: dict[str, Any] = {}
+  by_kind: dict[tuple, Any] = {}
+  for split, files in splits.items():
+    x, y, offsets = files.load()
+    examples = clients.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+    kind = (files.x_shape, files.x_dtype, files.x_scale)
+    evaluators[split] = clients.build_evaluator(model, examples, by_kind.get(kind), error)
+    by_kind.setdefault(kind, evaluators[split])
+  return evaluators

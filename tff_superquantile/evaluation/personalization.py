@@ -76,54 +76,27 @@ def batch_plan(
   return np.concatenate([np.empty(0, np.int64), *order]), np.tile(sizes, epochs)
 
 
-def build_personalizer(
+def _build_fine_tune(
   model: tff.learning.models.FunctionalModel,
-  examples: client_split.SplitExamples,
+  held_in: clients.ClientExamples,
   optimizer: tff.learning.optimizers.Optimizer,
-  *,
-  seed: int,
-  batch_size: int,
-  epochs: int = 10,
-  l2: float = 0.0,
-  proximal_strength: float = 0.0,
-  num_threads: int = 1,
-) -> Callable[..., PersonalizationMetrics]:
-  """Builds a function from model weights to every client's metrics before and after fine-tuning.
-
-  Client i takes local steps, `local_update.train` as in a round, from the model's weights w on
-
-      h_i(v; w) = F_i(v) + l2 / 2 |v|^2 + lambda / 2 |v - w|^2.
-
-  With lambda > 0 this is Ditto's personal objective, solved when training has ended ("fine-tuning"
-  in its paper, instead of one personal step in each round that a client takes part in). lambda = 0
-  is the paper's fine-tuning; a large lambda keeps each client at w.
-
-  A client's work is one call of one TensorFlow function, traced once for all clients, so that
-  personal weights never leave it.
+  l2: float,
+  proximal_strength: float,
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+  """Builds the fine-tuning of one client, traced once for all of them.
 
   Args:
     model: The model.
-    examples: The examples of all clients.
-    optimizer: Takes the local steps, from a fresh state for each client.
-    seed: The seed of the order of the examples, not negative.
-    batch_size: Examples in a local step; 0 for all that the client holds in.
-    epochs: Passes over the examples that a client holds in.
-    l2: The l2 coefficient of the local objective.
-    proximal_strength: lambda. Steps of a rate eta diverge where eta lambda exceeds 2.
-    num_threads: The number of clients at work at once; results do not depend on it.
+    held_in: The examples to fine-tune on, of all clients.
+    optimizer: As in `build_personalizer`.
+    l2: As in `build_personalizer`.
+    proximal_strength: As in `build_personalizer`.
 
   Returns:
-    A function of `tff.learning.models.ModelWeights` and, optionally, of `on_client`, which is
-    called without arguments whenever a client is done.
-
-  Raises:
-    ValueError: If a number is negative.
+    A function of (tensors of the weights, the client's examples to fine-tune on, those to measure
+    on, the two arrays of `batch_plan`) to (sums of losses and errors after fine-tuning, float64
+    [2]; whether it diverged, bool []).
   """
-  batch_size, epochs = checks.whole("batch_size", batch_size, 0), checks.whole("epochs", epochs, 0)
-  l2 = checks.not_negative("l2", l2)
-  proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
-  held_in, held_out = examples.held_in, examples.held_out
-  evaluate_before = clients.build_evaluator(model, held_out)
   local = local_model.build_local_model(model)
   losses_and_errors = clients.build_losses_and_errors(model, of_whole_batches=True)
 
@@ -175,6 +148,59 @@ def build_personalizer(
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(u)) for u in update])
     tuned = tuple(tf.where(finite, w - u, w) for w, u in zip(trainable, update))
     return sums((tuned, non_trainable), *measured_on), tf.logical_not(finite)
+
+  return fine_tune
+
+
+def build_personalizer(
+  model: tff.learning.models.FunctionalModel,
+  examples: client_split.SplitExamples,
+  optimizer: tff.learning.optimizers.Optimizer,
+  *,
+  seed: int,
+  batch_size: int,
+  epochs: int = 10,
+  l2: float = 0.0,
+  proximal_strength: float = 0.0,
+  num_threads: int = 1,
+) -> Callable[..., PersonalizationMetrics]:
+  """Builds a function from model weights to every client's metrics before and after fine-tuning.
+
+  Client i takes local steps, `local_update.train` as in a round, from the model's weights w on
+
+      h_i(v; w) = F_i(v) + l2 / 2 |v|^2 + lambda / 2 |v - w|^2.
+
+  With lambda > 0 this is Ditto's personal objective, solved when training has ended ("fine-tuning"
+  in its paper, instead of one personal step in each round that a client takes part in). lambda = 0
+  is the paper's fine-tuning; a large lambda keeps each client at w.
+
+  A client's work is one call of one TensorFlow function, traced once for all clients, so that
+  personal weights never leave it.
+
+  Args:
+    model: The model.
+    examples: The examples of all clients.
+    optimizer: Takes the local steps, from a fresh state for each client.
+    seed: The seed of the order of the examples, not negative.
+    batch_size: Examples in a local step; 0 for all that the client holds in.
+    epochs: Passes over the examples that a client holds in.
+    l2: The l2 coefficient of the local objective.
+    proximal_strength: lambda. Steps of a rate eta diverge where eta lambda exceeds 2.
+    num_threads: The number of clients at work at once; results do not depend on it.
+
+  Returns:
+    A function of `tff.learning.models.ModelWeights` and, optionally, of `on_client`, which is
+    called without arguments whenever a client is done.
+
+  Raises:
+    ValueError: If a number is negative.
+  """
+  batch_size, epochs = checks.whole("batch_size", batch_size, 0), checks.whole("epochs", epochs, 0)
+  l2 = checks.not_negative("l2", l2)
+  proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
+  held_in, held_out = examples.held_in, examples.held_out
+  evaluate_before = clients.build_evaluator(model, held_out)
+  fine_tune = _build_fine_tune(model, held_in, optimizer, l2, proximal_strength)
 
   def personalize(
     weights: Any, on_client: Callable[[], None] | None = None

@@ -19,6 +19,8 @@ from tff_superquantile.threshold import process
 
 # A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
 _SENSITIVITY = 0.5
+# From the estimate, the next one and the noisy sum to the threshold and the size of its tail.
+_AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -75,6 +77,56 @@ def check(
   return theta, noise_multiplier, checks.scale("expected_clients", expected_clients)
 
 
+def _build_server(
+  query: tfp.QuantileEstimatorQuery,
+  noise: gaussian_sum.GaussianSum,
+  theta: float,
+  at_server_fn: _AtServerFn,
+  learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
+) -> tuple[tff.Computation, tff.Computation]:
+  """Builds the server's half of a tracker.
+
+  Args:
+    query: As in `build_tracker`.
+    noise: The noise of the sum.
+    theta: As in `build_tracker`.
+    at_server_fn: As in `build_tracker`.
+    learning_rate_fn: As in `build_tracker`.
+
+  Returns:
+    (The initial state; from the state and the sum of the records, float32 [], to the next state,
+    the threshold, and the measurements).
+  """
+
+  @tff.tensorflow.computation
+  def initial_state():
+    state = collections.OrderedDict(
+      tracker=query.initial_global_state(), noise=noise.initial_state()
+    )
+    if learning_rate_fn is not None:
+      state["round_num"] = tf.constant(0)
+    return state
+
+  @tff.tensorflow.computation(initial_state.type_signature.result, process.LOSS_TYPE)
+  def at_server(state, total):
+    tracker = state["tracker"]
+    before = tracker.current_estimate
+    if learning_rate_fn is not None:
+      tracker = tracker._replace(learning_rate=learning_rate_fn(state["round_num"]))
+    noise_state, noised = noise.add_noise(state["noise"], noise.steps(total), total)
+    after, tracker_state, _ = query.get_noised_result(noised, tracker)
+    threshold, tail_size = at_server_fn(before, after, noised)
+    if theta == 1.0:
+      threshold = tf.constant(-np.inf, tf.float32)
+    new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
+    if learning_rate_fn is not None:
+      new_state["round_num"] = state["round_num"] + 1
+    measurements = collections.OrderedDict(threshold=threshold, estimated_tail_size=tail_size)
+    return new_state, threshold, measurements
+
+  return initial_state, at_server
+
+
 def build_tracker(
   query: tfp.QuantileEstimatorQuery,
   theta: float,
@@ -82,7 +134,7 @@ def build_tracker(
   sum_factory: tff.aggregators.UnweightedAggregationFactory | None,
   noise_key: bytes | None,
   purpose: str,
-  at_server_fn: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+  at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ThresholdProcess:
   """Builds a threshold that moves by the noisy sum of one bit a client.
@@ -113,15 +165,7 @@ def build_tracker(
     _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
   )
 
-  @tff.tensorflow.computation
-  def initial_state():
-    state = collections.OrderedDict(
-      tracker=query.initial_global_state(), noise=noise.initial_state()
-    )
-    if learning_rate_fn is not None:
-      state["round_num"] = tf.constant(0)
-    return state
-
+  initial_state, at_server = _build_server(query, noise, theta, at_server_fn, learning_rate_fn)
   state_type = initial_state.type_signature.result
 
   @tff.tensorflow.computation(state_type)
@@ -134,23 +178,6 @@ def build_tracker(
     return tf.where(tf.math.is_nan(loss), 0.0, record)
 
   sum_process = (sum_factory or _SecureSignSumFactory()).create(process.LOSS_TYPE)
-
-  @tff.tensorflow.computation(state_type, process.LOSS_TYPE)
-  def at_server(state, total):
-    tracker = state["tracker"]
-    before = tracker.current_estimate
-    if learning_rate_fn is not None:
-      tracker = tracker._replace(learning_rate=learning_rate_fn(state["round_num"]))
-    noise_state, noised = noise.add_noise(state["noise"], noise.steps(total), total)
-    after, tracker_state, _ = query.get_noised_result(noised, tracker)
-    threshold, tail_size = at_server_fn(before, after, noised)
-    if theta == 1.0:
-      threshold = tf.constant(-np.inf, tf.float32)
-    new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
-    if learning_rate_fn is not None:
-      new_state["round_num"] = state["round_num"] + 1
-    measurements = collections.OrderedDict(threshold=threshold, estimated_tail_size=tail_size)
-    return new_state, threshold, measurements
 
   @tff.federated_computation
   def initialize():

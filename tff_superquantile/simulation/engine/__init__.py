@@ -7,9 +7,9 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 - `program` turns an argument into arrays, calls functions of a cohort, and makes Python's values
   of the results. `whole` is one function: the whole cohort is one block.
 - `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
-  in the place of `whole`: `plan` says what is computed where, `received` what a block needs of
-  the server, `functions` makes a TensorFlow function of each stage, `staged` calls them, and
-  `blocks` adds up what they give.
+  in the place of `whole`: `plan` says what is computed where, `functions` finds what a stage needs
+  of the server and makes a TensorFlow function of it, `staged` calls them, and `blocks` adds up
+  what they give.
 - `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,
   or one a stage.
 - `interpreter` evaluates the calls in a trace, a graph for cohorts of all sizes. A broadcast or
@@ -18,11 +18,11 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 - `aggregations` have three steps: a partial value of a block, a merge of two of them, and a
   finish at the server. They find the clients of a trace in `Clients`.
 - `traces` traces a function of a cohort at least twice. The first trace computes nothing, and
-  finds what clients read (`mapping.Discovery`). Later ones are given what was read.
+  finds what clients read (`Discovery`). Later ones are given what was read.
 - `mapping` calls a component, which is a TensorFlow graph, for each client. Its ops, and the shapes
   of what is read, choose the way: once, all at once, in a loop, or in a loop that XLA compiles.
 - `reading` reads what clients hold in files and data sets, and keeps it in memory.
-- `components` reads a component: as a function to call, or taken apart into expressions.
+- `components` reads each component once: as a function to call, or taken apart into expressions.
 - `emission` makes TensorFlow ops of expressions, in the graph of the cohort.
 - `values` has the leaves of a value: a tensor each, with the clients along its first dimension if
   it is at the clients.

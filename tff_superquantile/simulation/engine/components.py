@@ -1,8 +1,9 @@
-"""TensorFlow components of a federated computation, called in a trace."""
+"""TensorFlow components of a federated computation: read once, called in a trace or taken apart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -155,6 +156,80 @@ class Component:
     ]
     results = self._function(*begun)
     return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, self.result_types)]
+
+
+class Library:
+  """Reads each component of a computation once, and makes its expressions.
+
+  All components share one pool, so what several of them read of one client is one expression.
+  """
+
+  def __init__(self, names: Mapping[int, str]):
+    """Initializes a library.
+
+    Args:
+      names: From the position of a leaf in the computation's argument to the name of its root, for
+        the strings and data sets that clients hold.
+    """
+    self.pool = expressions.Pool()
+    self._names = names
+    # The key is the block's id; the block is kept so that no other block gets that id.
+    self._components: dict[int, tuple[Any, Component]] = {}
+    self._count = 0
+
+  def component(self, block: tff.framework.CompiledComputation) -> Component:
+    """Returns the component of a building block."""
+    if id(block) not in self._components:
+      self._components[id(block)] = (block, Component(block))
+    return self._components[id(block)][1]
+
+  def body(
+    self, component: Component, leaves: Sequence[values.Leaf]
+  ) -> tuple[list[values.Input], expressions.Body] | None:
+    """Returns a component's inputs and its body, or None if it cannot be taken apart.
+
+    Arguments of the computation that say from where clients read have the same root wherever they
+    are used. Every other argument has a new root in each call, so none is taken for another.
+
+    Raises:
+      UnsupportedError: If it cannot, and goes over data sets that clients make.
+    """
+    refs: list[expressions.Ref] = []
+    inputs: dict[expressions.Ref, values.Input] = {}
+    for leaf, parameter in zip(leaves, component.parameter_types):
+      if leaf.made is not None:
+        refs.append(leaf.made.ref)
+        inputs.update((one.root, one) for one in leaf.made.inputs)
+        continue
+      name = None if leaf.origin is None else self._names.get(leaf.origin)
+      is_named, is_data_set = name is not None, parameter.is_data_set
+      if name is None:
+        self._count += 1
+        name = f"argument {self._count}"
+      root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
+      refs.append(expressions.Ref(root, 0))
+      inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
+    try:
+      return list(inputs.values()), component.body(refs, self.pool)
+    except errors.UnsupportedError as error:
+      if any(leaf.made is not None for leaf in leaves):
+        raise
+      logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
+      return None
+
+  def is_read(self, expression: expressions.Expression) -> bool:
+    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
+
+    Expressions of a shape do not count: they are known as soon as the shape is.
+    """
+    return (
+      expression.node is not None
+      and expression.reads
+      and not op_types.is_variant(expression.op)
+      and not expression.of_shape
+      and expression.is_pure
+      and expression.roots <= set(self._names.values())
+    )
 
 
 def fold(

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import aggregations
+from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import traces
@@ -54,7 +55,7 @@ class Computation:
     if self._parameter_type is not None:
       self.parameters = values.leaf_types(self._parameter_type)
     self._origins = values.origins(self.parameters)
-    self._library = mapping.Library({i: origin.name for i, origin in self._origins.items()})
+    self._library = components.Library({i: origin.name for i, origin in self._origins.items()})
 
   def num_clients(self, arrays: Sequence[Any]) -> int:
     """Returns the number of clients of an argument; the default if nothing in it tells."""

@@ -6,7 +6,7 @@ Effects: All that are asked for are emitted, and within branches and loops those
 even if nobody needs a result. Ops are made by the numbers of their expressions, and TensorFlow
 runs ops with state in this order. A condition that is known becomes the branch taken, with its
 effects. Loops are tried out for a step beforehand, but not those with effects, draws or looks into
-data sets. The steps of a loop run one after the other. (In the graph of `mapping.Discovery`
+data sets. The steps of a loop run one after the other. (In the graph of `traces.Discovery`
 nothing has to run.)
 
 Draws: An op keeps its attributes but those that say where it was. It draws anew each time it runs,

@@ -29,9 +29,7 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from absl import logging
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import emission
@@ -49,84 +47,10 @@ Leaf = values.Leaf
 _WINDOW = 4
 
 
-class Library:
-  """Reads each component of a computation once, and makes its expressions.
-
-  All components share one pool, so what several of them read of one client is one expression.
-  """
-
-  def __init__(self, names: Mapping[int, str]):
-    """Initializes a library.
-
-    Args:
-      names: From the position of a leaf in the computation's argument to the name of its root, for
-        the strings and data sets that clients hold.
-    """
-    self.pool = expressions.Pool()
-    self._names = names
-    # The key is the block's id; the block is kept so that no other block gets that id.
-    self._components: dict[int, tuple[Any, components.Component]] = {}
-    self._count = 0
-
-  def component(self, block: tff.framework.CompiledComputation) -> components.Component:
-    """Returns the component of a building block."""
-    if id(block) not in self._components:
-      self._components[id(block)] = (block, components.Component(block))
-    return self._components[id(block)][1]
-
-  def body(
-    self, component: components.Component, leaves: Sequence[Leaf]
-  ) -> tuple[list[values.Input], expressions.Body] | None:
-    """Returns a component's inputs and its body, or None if it cannot be taken apart.
-
-    Arguments of the computation that say from where clients read have the same root wherever they
-    are used. Every other argument has a new root in each call, so none is taken for another.
-
-    Raises:
-      UnsupportedError: If it cannot, and goes over data sets that clients make.
-    """
-    refs: list[expressions.Ref] = []
-    inputs: dict[expressions.Ref, values.Input] = {}
-    for leaf, parameter in zip(leaves, component.parameter_types):
-      if leaf.made is not None:
-        refs.append(leaf.made.ref)
-        inputs.update((one.root, one) for one in leaf.made.inputs)
-        continue
-      name = None if leaf.origin is None else self._names.get(leaf.origin)
-      is_named, is_data_set = name is not None, parameter.is_data_set
-      if name is None:
-        self._count += 1
-        name = f"argument {self._count}"
-      root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
-      refs.append(expressions.Ref(root, 0))
-      inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
-    try:
-      return list(inputs.values()), component.body(refs, self.pool)
-    except errors.UnsupportedError as error:
-      if any(leaf.made is not None for leaf in leaves):
-        raise
-      logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
-      return None
-
-  def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
-
-    Expressions of a shape do not count: they are known as soon as the shape is.
-    """
-    return (
-      expression.node is not None
-      and expression.reads
-      and not ops.is_variant(expression.op)
-      and not expression.of_shape
-      and expression.is_pure
-      and expression.roots <= set(self._names.values())
-    )
-
-
 class Mapper(abc.ABC):
   """Calls components in one trace; its tensors are of no use in another."""
 
-  def __init__(self, library: Library):
+  def __init__(self, library: components.Library):
     self._library = library
     self.component = library.component
 
@@ -194,50 +118,6 @@ class Mapper(abc.ABC):
     """Does the work of `map`, except for the cases that need no mapping."""
 
 
-class Discovery(Mapper):
-  """Finds the values that clients read from files, and computes nothing.
-
-  Attributes:
-    reads: The values that are read, in a fixed order.
-    looks_again: Whether a component may go over a data set several times.
-    makes_data_sets: Whether clients make data sets for other components.
-  """
-
-  def __init__(self, library: Library):
-    super().__init__(library)
-    self.reads: list[expressions.Ref] = []
-    self.looks_again = False
-    self.makes_data_sets = False
-
-  def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    self.makes_data_sets = True
-    return super()._made(component, leaves)
-
-  def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
-    return [
-      tf.compat.v1.placeholder(spec.dtype, spec.shape)
-      for spec in (leaf._replace(stacked=stacked).spec for leaf in component.result_types)
-    ]
-
-  def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    return [Leaf(tensor, False) for tensor in self._nothing(component, False)]
-
-  def _map(
-    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
-  ) -> list[tf.Tensor]:
-    found = self._library.body(component, leaves)
-    if found is None:
-      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
-    else:
-      _, body = found
-      self.looks_again |= body.looks_again
-      effects = [expressions.Ref(effect, 0) for effect in body.effects]
-      for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
-        if ref not in self.reads:
-          self.reads.append(ref)
-    return self._nothing(component, True)
-
-
 class Symbolic(Mapper):
   """Builds results as expressions of their leaves, and computes nothing."""
 
@@ -291,7 +171,7 @@ class Sequential(Mapper):
 
   def __init__(
     self,
-    library: Library,
+    library: components.Library,
     reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
     parallel: int,
   ):
@@ -363,7 +243,7 @@ class Compiled(Sequential):
 
   def __init__(
     self,
-    library: Library,
+    library: components.Library,
     reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
     parallel: int,
     stacked_reads: Mapping[expressions.Ref, tf.Tensor],

@@ -6,11 +6,62 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
+from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.engine.graphs import expressions
+from tff_superquantile.simulation.engine.graphs import walks
+
+
+class Discovery(mapping.Mapper):
+  """Finds the values that clients read from files, and computes nothing.
+
+  Attributes:
+    reads: The values that are read, in a fixed order.
+    looks_again: Whether a component may go over a data set several times.
+    makes_data_sets: Whether clients make data sets for other components.
+  """
+
+  def __init__(self, library: components.Library):
+    super().__init__(library)
+    self.reads: list[expressions.Ref] = []
+    self.looks_again = False
+    self.makes_data_sets = False
+
+  def _made(
+    self, component: components.Component, leaves: Sequence[values.Leaf]
+  ) -> list[values.Leaf]:
+    self.makes_data_sets = True
+    return super()._made(component, leaves)
+
+  def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
+    return [
+      tf.compat.v1.placeholder(spec.dtype, spec.shape)
+      for spec in (leaf._replace(stacked=stacked).spec for leaf in component.result_types)
+    ]
+
+  def call(
+    self, component: components.Component, leaves: Sequence[values.Leaf]
+  ) -> list[values.Leaf]:
+    return [values.Leaf(tensor, False) for tensor in self._nothing(component, False)]
+
+  def _map(
+    self, component: components.Component, leaves: Sequence[values.Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
+    found = self._library.body(component, leaves)
+    if found is None:
+      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
+    else:
+      _, body = found
+      self.looks_again |= body.looks_again
+      effects = [expressions.Ref(effect, 0) for effect in body.effects]
+      for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
+        if ref not in self.reads:
+          self.reads.append(ref)
+    return self._nothing(component, True)
 
 
 class CohortFunction:
@@ -25,7 +76,7 @@ class CohortFunction:
     function: Callable[[Sequence[tf.Tensor], mapping.Mapper], list[tf.Tensor]],
     specs: Sequence[tf.TensorSpec],
     origins: Mapping[int, values.Origin],
-    library: mapping.Library,
+    library: components.Library,
     store: reading.Store,
     parallel: int,
   ):
@@ -47,7 +98,7 @@ class CohortFunction:
     self._library = library
     self._store = store
     self._parallel = parallel
-    discovery = mapping.Discovery(library)
+    discovery = Discovery(library)
     with tf.Graph().as_default():
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None

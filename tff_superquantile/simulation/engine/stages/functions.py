@@ -14,7 +14,6 @@ from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.stages import plan as plan_lib
-from tff_superquantile.simulation.engine.stages import received as received_lib
 
 Leaf = values.Leaf
 # A value whose leaves have specs in the place of tensors.
@@ -71,6 +70,36 @@ def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) ->
   }
 
 
+def _received(
+  program: computation.Computation, plan: plan_lib.Plan, stage: plan_lib.Stage
+) -> dict[str, list[int]]:
+  """Finds the leaves at the server that a stage reads; whoever computes it is sent nothing else.
+
+  Args:
+    program: The computation.
+    plan: Its plan.
+    stage: The stage.
+
+  Returns:
+    Positions among the leaves of each value that the stage receives, and among those of the
+    computation's parameter if the stage reads any of them.
+  """
+  # In the place of tensors there are the names of the values.
+  scope: dict[str, Any] = dict(program.scope([plan.parameter] * len(program.parameters)))
+  for name in stage.received:
+    type_spec = plan.type_of(name)
+    number = len(values.leaf_types(type_spec))
+    of_value = iter([Leaf(name, False, i) for i in range(number)])
+    scope[name] = values.pack(type_spec, of_value)
+  found: dict[str, set[int]] = {name: set() for name in stage.received}
+  evaluator = interpreter.Interpreter(program.server())
+  for block in plan.selections(stage):
+    for leaf in values.flatten(evaluator.evaluate(block, scope)):
+      if leaf.origin is not None and not leaf.stacked:
+        found.setdefault(leaf.tensor, set()).add(leaf.origin)
+  return {name: sorted(positions) for name, positions in found.items()}
+
+
 class Stage:
   """Computes one stage of a block, and merges what blocks give.
 
@@ -95,7 +124,7 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self.received = received_lib.leaves(program, plan, stage)
+    self.received = _received(program, plan, stage)
     self._given = {
       name: _only(_server_template(plan.type_of(name)), self.received[name])
       for name in stage.received
