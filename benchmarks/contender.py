@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 from tff_superquantile.simulation import child
 
 FIRST_WEIGHTS = "first_weights.npz"
@@ -104,11 +104,11 @@ def load_weights(path: str) -> list[np.ndarray]:
 
 
 def _answer_commands(
-  build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender],
+  build: Callable[[workloads.Workload, Mapping[str, Any]], Contender],
   answer: Callable[..., None],
 ) -> None:
   directory, output_dir, options = sys.argv[1:]
-  contender = build(workload_lib.read(directory), json.loads(options))
+  contender = build(workloads.read(directory), json.loads(options))
   answer(ready=contender.describe())
   is_first = True
   for line in sys.stdin:
@@ -131,7 +131,7 @@ def _answer_commands(
       raise ValueError(f"Found the command {line.strip()!r}; expected 'round N' or 'finish'.")
 
 
-def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
+def serve(build: Callable[[workloads.Workload, Mapping[str, Any]], Contender]) -> None:
   """Runs a contender's process, with the arguments of its command line.
 
   Args:
@@ -145,13 +145,13 @@ def serve(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]
 
   try:
     _answer_commands(build, answer)
-  except Exception as error:  # Whatever it is, the driver tells the user.
+  except Exception as error:  # The driver reports any error.
     traceback.print_exc()
     answer(error=one_sentence(error))
     sys.exit(1)
 
 
-def follow(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender]) -> None:
+def follow(build: Callable[[workloads.Workload, Mapping[str, Any]], Contender]) -> None:
   """Runs a process that computes its part of a contender's rounds.
 
   It takes the same arguments and commands, and answers nothing.
@@ -160,7 +160,7 @@ def follow(build: Callable[[workload_lib.Workload, Mapping[str, Any]], Contender
     build: As in `serve`.
   """
   directory, _, options = sys.argv[1:]
-  contender = build(workload_lib.read(directory), json.loads(options))
+  contender = build(workloads.read(directory), json.loads(options))
   for line in sys.stdin:
     round_num = int(line.split()[1])
     contender.prepare(round_num)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 
 # The real handwriting that may lie beside the project.
 _HANDWRITING = os.path.join("data", "handwriting_by_writer.npz")
@@ -132,7 +132,7 @@ def _draw_orders(
   return drawn, orders
 
 
-def make(options: Options) -> workload_lib.Workload:
+def make(options: Options) -> workloads.Workload:
   """Makes and writes a workload.
 
   Args:
@@ -159,7 +159,7 @@ def make(options: Options) -> workload_lib.Workload:
   batch_size = int(task.defaults["batch_size"])
   seeds, orders = _draw_orders(cohorts, files.client_ids, files.num_examples, batch_size > 0)
   kind = _model_kind(initial_weights)
-  made = workload_lib.Workload(
+  made = workloads.Workload(
     x=x,
     y=y,
     offsets=offsets,
@@ -181,7 +181,7 @@ def make(options: Options) -> workload_lib.Workload:
       data=data,
     ),
   )
-  workload_lib.write(options.directory, made)
+  workloads.write(options.directory, made)
   return made
 
 

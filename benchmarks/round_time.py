@@ -35,7 +35,7 @@ from benchmarks import make_workload  # noqa: E402
 from benchmarks import race  # noqa: E402
 from benchmarks import report  # noqa: E402
 from benchmarks import results  # noqa: E402
-from benchmarks import workload as workload_lib  # noqa: E402
+from benchmarks import workloads  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
@@ -76,7 +76,7 @@ _PEERS_DIR = flags.DEFINE_string(
 _JSON = flags.DEFINE_string("json", "", "A file for all numbers.")
 
 
-def _make_workload(directory: str, task: str, clients_per_round: int) -> workload_lib.Workload:
+def _make_workload(directory: str, task: str, clients_per_round: int) -> workloads.Workload:
   options = make_workload.Options(
     directory=directory,
     task=task,
@@ -100,7 +100,7 @@ def _make_workload(directory: str, task: str, clients_per_round: int) -> workloa
   if process.returncode:
     lines = [line for line in said.split("\n") if line.strip()]
     raise ValueError(lines[-1] if lines else f"No workload could be made of {task}.")
-  return workload_lib.read(directory)
+  return workloads.read(directory)
 
 
 def _python_path() -> str:

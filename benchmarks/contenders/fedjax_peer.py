@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contender
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 
 # FedJAX and JAX are not in the project's environment: only this process imports them.
 
@@ -82,7 +82,7 @@ class _OrderedDataset:
 class _FedJax(contender.Contender):
   """FedAvg with FedJAX."""
 
-  def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
+  def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     del options
     import jax
 

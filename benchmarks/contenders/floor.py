@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contender
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 
 
 def _build_train(model: Any, learning_rate: float) -> Any:
@@ -40,7 +40,7 @@ def _build_train(model: Any, learning_rate: float) -> Any:
 class _Floor(contender.Contender):
   """FedAvg, one client after the other."""
 
-  def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
+  def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     del options
     import tasks
     from tff_superquantile.simulation import client_files

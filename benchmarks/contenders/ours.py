@@ -7,10 +7,10 @@ import numpy as np
 
 from benchmarks import contender
 from benchmarks import lineup
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 
 
-def _config(task: Any, workload: workload_lib.Workload, options: Mapping[str, Any]) -> Any:
+def _config(task: Any, workload: workloads.Workload, options: Mapping[str, Any]) -> Any:
   """Returns the resolved `RunConfig` of a contender."""
   from tff_superquantile.experiments.run import run_config
 
@@ -50,7 +50,7 @@ def set_context(engine: str, block_size: int | None = None) -> None:
 class _Ours(contender.Contender):
   """One of the methods."""
 
-  def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
+  def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     import tasks
     from tff_superquantile import algorithms
     from tff_superquantile.experiments.run import build
@@ -98,7 +98,7 @@ class _Ours(contender.Contender):
     return [np.asarray(w) for w in weights.trainable]
 
 
-def handles(files: Any, workload: workload_lib.Workload, round_num: int) -> list[Any]:
+def handles(files: Any, workload: workloads.Workload, round_num: int) -> list[Any]:
   """Returns each client's handle in a round: the name of its file, and its seed.
 
   Args:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contender
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 from tff_superquantile.simulation import dependent_process
 
 # pfl and torch are not in the project's environment: only this process imports them.
 
 
-def _build_module(workload: workload_lib.Workload) -> Any:
+def _build_module(workload: workloads.Workload) -> Any:
   """Builds the task's model, with the workload's initial weights."""
   import torch
   from torch import nn
@@ -136,7 +136,7 @@ def _dense(kernel: Any, weights: Any) -> tuple[_Layout, _Layout]:
 class _PflResearch(contender.Contender):
   """FedAvg with pfl-research."""
 
-  def __init__(self, workload: workload_lib.Workload, options: Mapping[str, Any]):
+  def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     self._followers = []
     if options["processes"] > 1 and "PFL_WORKER_RANK" not in os.environ:
       self._followers = _start_followers(options["processes"])

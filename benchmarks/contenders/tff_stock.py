@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contender
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 from benchmarks.contenders import ours
 
 
-def _weighting(workload: workload_lib.Workload) -> Any:
+def _weighting(workload: workloads.Workload) -> Any:
   import tensorflow_federated as tff
 
   return tff.learning.ClientWeighting[workload.settings["client_weighting"].upper()]
@@ -27,7 +27,7 @@ def _weighting(workload: workload_lib.Workload) -> Any:
 class _Stock(contender.Contender):
   """Holds the parts that the two ways share."""
 
-  def __init__(self, workload: workload_lib.Workload):
+  def __init__(self, workload: workloads.Workload):
     self._workload = workload
     self._process: Any = None
     self._state: Any = None
@@ -73,7 +73,7 @@ class _ClientIds(_Stock):
     self._cohort = ours.handles(self._files, self._workload, round_num)
 
 
-def _keras_layers(workload: workload_lib.Workload) -> list[Any]:
+def _keras_layers(workload: workloads.Workload) -> list[Any]:
   """Returns the layers of the task's model, with its weights in the same order."""
   import tensorflow as tf
 
@@ -148,7 +148,7 @@ class _Tutorial(_Stock):
       self._cohort.append(dataset.batch(self._workload.batch_size(len(y))))
 
 
-def _build(workload: workload_lib.Workload, options: Mapping[str, Any]) -> contender.Contender:
+def _build(workload: workloads.Workload, options: Mapping[str, Any]) -> contender.Contender:
   if options["way"] == "client_ids":
     return _ClientIds(workload)
   return _Tutorial(workload, in_process=options["way"] == "data_sets")

@@ -29,7 +29,7 @@ from paper.convergence import algorithm
 from paper.nonconvex import figures
 from paper.nonconvex import measurement
 from paper.nonconvex import network
-from paper.nonconvex import theorem as theorem_lib
+from paper.nonconvex import theorem
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 
@@ -88,9 +88,7 @@ def _measure_gradients(
 def _setting(
   constants: network.Constants, theta: float, num_rounds: int, descent: float, local_steps: int
 ) -> algorithm.Setting:
-  rate = theorem_lib.learning_rate(
-    constants, descent, num_rounds=num_rounds, local_steps=local_steps
-  )
+  rate = theorem.learning_rate(constants, descent, num_rounds=num_rounds, local_steps=local_steps)
   return algorithm.Setting(theta, num_rounds, rate, 0.0)
 
 
@@ -98,10 +96,10 @@ def _measure_drifts(problem: network.Problem, all_rounds: Sequence[int]) -> pd.D
   """Measures the effect of local steps, with everyone, so that nothing is random."""
   constants, n = network.build_constants(problem), problem.num_clients
   descent = measurement.descent(problem, DRIFT_THETA, n)
-  least = theorem_lib.largest_rate(constants, max(ALL_LOCAL_STEPS))
+  least = theorem.largest_rate(constants, max(ALL_LOCAL_STEPS))
   frames = []
   for local_steps in theory.progress(ALL_LOCAL_STEPS, "local steps"):
-    same_step = theorem_lib.largest_rate(constants, local_steps)
+    same_step = theorem.largest_rate(constants, local_steps)
     schedules: dict[str, list[algorithm.Setting]] = {
       "theorem": [_setting(constants, DRIFT_THETA, t, descent, local_steps) for t in all_rounds],
       "rate": [algorithm.Setting(DRIFT_THETA, t, least, 0.0) for t in all_rounds],

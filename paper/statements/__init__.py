@@ -22,7 +22,7 @@ import pathlib
 from absl import flags
 import pandas as pd
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import on_comparisons
 from paper.statements import on_convergence
 from paper.statements import on_print
@@ -47,7 +47,7 @@ _GRIDS_NOTE = (
 )
 
 
-def _sections(evidence: evidence_lib.Evidence) -> dict[str, list[rows.Row]]:
+def _sections(evidence: measurements.Evidence) -> dict[str, list[rows.Row]]:
   """Returns all statements, by the titles of their sections."""
   return {
     "Claims of the text, by the paper’s own tables": [
@@ -90,7 +90,7 @@ def _sections(evidence: evidence_lib.Evidence) -> dict[str, list[rows.Row]]:
   }
 
 
-def report(evidence: evidence_lib.Evidence) -> page.Page:
+def report(evidence: measurements.Evidence) -> page.Page:
   """Makes the page.
 
   Args:
@@ -132,7 +132,7 @@ def report(evidence: evidence_lib.Evidence) -> page.Page:
   )
 
 
-def _commands(evidence: evidence_lib.Evidence) -> tables.Table:
+def _commands(evidence: measurements.Evidence) -> tables.Table:
   """Lists where the measurements come from."""
   laid_out = []
   for name, source in sources.SOURCES.items():
@@ -173,10 +173,10 @@ def main() -> None:
       raise ValueError(
         f"Found --docs_dir={docs_dir}; expected the docs/ of a clone of the project."
       )
-    evidence_lib.keep(output_dir)
+    measurements.keep(output_dir)
   if docs_dir:
     # From what is kept alone, so that everybody gets the same page.
-    kept = report(evidence_lib.load())
+    kept = report(measurements.load())
     page.write_figures(kept, pathlib.Path(docs_dir, "images"), _IMAGES.rpartition("/")[2])
     atomic_files.write(pathlib.Path(docs_dir, "paper.md"), page.render(kept, "md", _IMAGES))
-  print(page.publish(report(evidence_lib.load(output_dir)), folder))
+  print(page.publish(report(measurements.load(output_dir)), folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 from tff_superquantile.experiments.report import tables
@@ -15,7 +15,7 @@ _VANILLA = ("FedAvg", "FedProx")
 # From a source to (what was found, whether the statement holds, why not); None if the source has
 # too little.
 _Answer = tuple[str, bool, str] | None
-_Check = Callable[[evidence_lib.Evidence, str], _Answer]
+_Check = Callable[[measurements.Evidence, str], _Answer]
 # Our comparisons of all methods, and what to call their data; empty for the paper's.
 _COMPARISONS = {
   "synthetic": "the synthetic task",
@@ -24,13 +24,13 @@ _COMPARISONS = {
 }
 
 
-def _rivals(evidence: evidence_lib.Evidence, source: str) -> list[str]:
+def _rivals(evidence: measurements.Evidence, source: str) -> list[str]:
   """Returns the paper's methods besides its own."""
   families = (*_VANILLA, "q-FFL", "Tilted-ERM", "AFL")
   return [method for method in evidence.methods(source) if method.startswith(families)]
 
 
-def _plain(evidence: evidence_lib.Evidence, source: str) -> list[str]:
+def _plain(evidence: measurements.Evidence, source: str) -> list[str]:
   """Returns the superquantile methods of the paper, by falling theta."""
   found = [m for m in evidence.methods(source, _DELTA_FL) if "," not in m and "θ" in m]
   return sorted(found, key=lambda method: -_theta(method))
@@ -40,7 +40,7 @@ def _theta(method: str) -> float:
   return float(method.split("θ = ")[1].split(",")[0])
 
 
-def _apart(first: evidence_lib.Value, second: evidence_lib.Value) -> str:
+def _apart(first: measurements.Value, second: measurements.Value) -> str:
   """Says how far two means are apart, and whether that is more than seeds differ."""
   gap = abs(first.mean - second.mean)
   spread = max(first.spread, second.spread)
@@ -51,8 +51,8 @@ def _apart(first: evidence_lib.Value, second: evidence_lib.Value) -> str:
 
 
 def _lowest(
-  evidence: evidence_lib.Evidence, source: str, methods: Sequence[str], metric: str
-) -> tuple[str, evidence_lib.Value]:
+  evidence: measurements.Evidence, source: str, methods: Sequence[str], metric: str
+) -> tuple[str, measurements.Value]:
   """Returns the method with the lowest mean, and its value."""
   known = evidence.get_all(source, methods, metric)
   best = min(known, key=lambda method: known[method].mean)
@@ -60,7 +60,7 @@ def _lowest(
 
 
 def _for_each_comparison(
-  evidence: evidence_lib.Evidence,
+  evidence: measurements.Evidence,
   where: str,
   says: str,
   check: _Check,
@@ -85,7 +85,7 @@ def _for_each_comparison(
     yield rows.Row(where, says, f"{found}{over}.", rows.judge(holds), why, title)
 
 
-def _smallest_tail(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
   thetas, rivals = _plain(evidence, source), _rivals(evidence, source)
   if not thetas or not rivals:
     return None
@@ -97,7 +97,7 @@ def _smallest_tail(evidence: evidence_lib.Evidence, source: str) -> _Answer:
   return found, tail.mean <= rival.mean + rival.spread, ""
 
 
-def _interpolates(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _interpolates(evidence: measurements.Evidence, source: str) -> _Answer:
   chain = ["FedAvg", *_plain(evidence, source), *evidence.methods(source, "AFL")]
   if len(chain) < 4:
     return None
@@ -108,13 +108,13 @@ def _interpolates(evidence: evidence_lib.Evidence, source: str) -> _Answer:
       return None
     texts = (f"{m.removeprefix('Superquantile ')} {v.in_percent()}" for m, v in known.items())
     found.append(f"{name}: {', '.join(texts)}")
-    if not evidence_lib.is_monotone(list(known.values())):
+    if not measurements.is_monotone(list(known.values())):
       turning.append(name.lower())
   why = f"On the way there is a turn of more than one sd: {', '.join(turning)}." * bool(turning)
   return ". ".join(found), not turning, why
 
 
-def _afl_is_worst(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _afl_is_worst(evidence: measurements.Evidence, source: str) -> _Answer:
   afl = evidence.best(source, "AFL")
   others = [m for m in (*_rivals(evidence, source), *_plain(evidence, source)) if m != afl]
   if afl is None or not others:
@@ -129,7 +129,7 @@ def _afl_is_worst(evidence: evidence_lib.Evidence, source: str) -> _Answer:
   return "; ".join(found), holds, "" if holds else "Its tail is among the low ones there."
 
 
-def _fewer_do_not_help(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _fewer_do_not_help(evidence: measurements.Evidence, source: str) -> _Answer:
   found, failing = [], []
   for method in _plain(evidence, source):
     theta = f"θ = {_theta(method):g}"
@@ -142,7 +142,7 @@ def _fewer_do_not_help(evidence: evidence_lib.Evidence, source: str) -> _Answer:
   return (f"FedAvg-Sub at {'; '.join(found)}", not failing, why) if found else None
 
 
-def _mean_is_competitive(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answer:
   thetas = [method for method in _plain(evidence, source) if _theta(method) >= 0.5]
   known = evidence.get_all(source, ("FedAvg", *thetas), MEAN)
   if "FedAvg" not in known or len(known) < 2:
@@ -152,7 +152,7 @@ def _mean_is_competitive(evidence: evidence_lib.Evidence, source: str) -> _Answe
   return ", ".join(f"{m} {v.in_percent()}" for m, v in known.items()), holds, ""
 
 
-def _clients_vary_less(evidence: evidence_lib.Evidence, source: str) -> _Answer:
+def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
   methods = ("FedAvg", *_plain(evidence, source))
   known = evidence.get_all(source, methods, "test.error.std")
   if "FedAvg" not in known or len(known) < 2:
@@ -193,13 +193,13 @@ _STATEMENTS: Sequence[tuple[str, str, _Check]] = (
 )
 
 
-def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements that our comparisons of all methods decide."""
   for where, says, check in _STATEMENTS:
     yield from _for_each_comparison(evidence, where, says, check)
 
 
-def on_personalization(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on personalization."""
   where = "Section 7.5"
   source = sources.SOURCES["personalization"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 import math
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
 
-def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on bias and rate in the convex case, from the convergence study."""
   command = sources.SOURCES["convergence"].command
   where, says = "Section 5.1, bias", "|F̄_θ − F_θ| ≤ B / √(θ m)"
@@ -55,7 +55,7 @@ def statements(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     yield rows.missing(where, says, command)
 
 
-def of_nonconvex(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_nonconvex(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements of the non-convex theorem, and on the drift of local steps."""
   command = sources.SOURCES["nonconvex"].command
   where = "Section 5.1, non-convex theorem"

@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import printed
 from paper.statements import rows
 from tff_superquantile.experiments.report import tables
@@ -98,7 +98,7 @@ def on_chains() -> Iterator[rows.Row]:
     for metric in ("mean", "p90"):
       values = printed.values(name, metric)
       chain = [value for method, value in values.items() if method.startswith(_DELTA_FL)]
-      if not evidence_lib.is_monotone([values["FedAvg"], *chain, values["AFL"]]):
+      if not measurements.is_monotone([values["FedAvg"], *chain, values["AFL"]]):
         turning.append(f"{title} ({metric})")
     spreads, tails = printed.column(name, "sd"), printed.column(name, "p90")
     for method in (method for method in tails.index if method.startswith(_DELTA_FL)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from paper import accounting
 from paper import real_costs
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 from privacy import releases
@@ -102,7 +102,7 @@ def _of_histograms() -> Iterator[rows.Row]:
 
 
 def _difference(
-  evidence: evidence_lib.Evidence, before: str, after: str, metric: str
+  evidence: measurements.Evidence, before: str, after: str, metric: str
 ) -> float | None:
   first, second = (evidence.get("private_synthetic", m, metric) for m in (before, after))
   return None if first is None or second is None else 100 * (second.mean - first.mean)
@@ -117,7 +117,7 @@ def _fed_avg(epsilon: float) -> str:
 
 
 def _compare(
-  evidence: evidence_lib.Evidence,
+  evidence: measurements.Evidence,
   says: str,
   pairs: dict[str, tuple[str, str, str]],
   check: Callable[[list[float]], bool],
@@ -141,7 +141,7 @@ def _compare(
   return rows.Row(_WHERE, says, f"Points of error: {'; '.join(texts)}.", verdict, why)
 
 
-def _of_printed_tails(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def _of_printed_tails(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields a row for each 90th percentile that the paper prints for epsilon = 5."""
   for name, printed in ((_fed_avg(5), 55.7), (_tree(0.5, 5), 52.6), (_tree(0.25, 5), 51.4)):
     says = f"{name}: 90th percentile {printed}"
@@ -158,7 +158,7 @@ def _of_printed_tails(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def of_training(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on training with end-to-end privacy; its budgets here are real ones."""
   yield from _of_printed_tails(evidence)
   compare = functools.partial(_compare, evidence)

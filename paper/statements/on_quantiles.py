@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import functools
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 
@@ -15,7 +15,7 @@ _WHERE = "Section 7.6"
 
 
 def _error(
-  evidence: evidence_lib.Evidence,
+  evidence: measurements.Evidence,
   recipe: str,
   bits: int,
   epsilon: float,
@@ -28,7 +28,7 @@ def _error(
   return None if value is None else value.mean
 
 
-def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_quantiles(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on private quantiles."""
   where, command = _WHERE, sources.SOURCES["private_quantile"].command
 
@@ -64,7 +64,7 @@ def of_quantiles(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   yield from _of_other_settings(evidence)
 
 
-def _of_other_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def _of_other_settings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on other distributions and more bins."""
   where, command = _WHERE, sources.SOURCES["private_quantile"].command
   error = functools.partial(_error, evidence)
@@ -99,7 +99,7 @@ def _of_other_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def of_bounds(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_bounds(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statement of the theorem on the quantile's error."""
   where, says = "Section 5.2, theorem (b)", "The quantile’s error is at most its bound"
   # More bits than are enough change nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import math
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 from tff_superquantile.experiments.report import tables
@@ -15,7 +15,7 @@ _DIGITS = f"{sources.DIGITS} (docs/results.md)"
 _DATA_POOR = 200
 
 
-def of_histograms(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the figures of the clients' errors."""
   says = "Delta-FL has a thinner upper tail than FedAvg and Tilted-ERM"
   for where, source in (
@@ -40,7 +40,7 @@ def of_histograms(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def of_sizes(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the claims on clients with few examples."""
   says = "Delta-FL helps clients with fewer than 200 images most; Tilted-ERM and q-FFL the others"
   for where, source in (
@@ -79,7 +79,7 @@ def of_sizes(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def of_spread(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_spread(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the claims on how much clients differ, of the ConvNet."""
   source = "emnist_convnet"
   for says, metric in (
@@ -105,7 +105,7 @@ def of_spread(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def of_drawings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_drawings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the figures that explain, and where they are drawn here."""
   ways = ("One for all, by held-in p90", "Family: own choice, by loss")
   known = [v.in_percent() for v in evidence.get_all("model_family", ways, "mean").values()]
@@ -138,7 +138,7 @@ def of_drawings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   )
 
 
-def of_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def of_settings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields what the paper says of data and settings, where it can be seen here."""
   own = evidence.get("synthetic", "FedAvg", "train.loss.mean")
   says = (
@@ -189,6 +189,6 @@ def of_settings(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
   )
 
 
-def _rounds(evidence: evidence_lib.Evidence) -> str:
+def _rounds(evidence: measurements.Evidence) -> str:
   value = evidence.get("synthetic", "FedAvg", "rounds")
   return "–" if value is None else tables.number(value.mean, 0)

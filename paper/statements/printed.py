@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from paper.statements import evidence as evidence_lib
+from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
 from tff_superquantile.experiments.report import tables
@@ -71,12 +71,12 @@ def column(table: str, name: str) -> pd.Series:
   return chosen.set_index("method")["value"].astype(float)
 
 
-def values(table: str, name: str) -> dict[str, evidence_lib.Value]:
+def values(table: str, name: str) -> dict[str, measurements.Value]:
   """Returns the printed entries of a column, as fractions over the paper's seeds, by method."""
   cells = read()
   chosen = cells[(cells["table"] == table) & (cells["column"] == name)]
   return {
-    cell.method: evidence_lib.Value(float(cell.value) / 100, float(cell.sd) / 100, _NUM_SEEDS)
+    cell.method: measurements.Value(float(cell.value) / 100, float(cell.sd) / 100, _NUM_SEEDS)
     for cell in chosen.itertuples()
   }
 
@@ -86,7 +86,7 @@ def _family(method: str) -> str:
   return method.split(" q = ")[0].split(" t = ")[0]
 
 
-def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) -> str | None:
+def _measured_method(evidence: measurements.Evidence, source: str, method: str) -> str | None:
   """Returns our label of a printed method: of several values of its parameter, the best one."""
   exact = evidence.methods(source)
   if method in exact:
@@ -96,8 +96,8 @@ def _measured_method(evidence: evidence_lib.Evidence, source: str, method: str) 
 
 
 def measured(
-  evidence: evidence_lib.Evidence, table: str, method: str, column: str
-) -> evidence_lib.Value | None:
+  evidence: measurements.Evidence, table: str, method: str, column: str
+) -> measurements.Value | None:
   """Returns our measurement for a printed cell; None without one."""
   place = TABLES[table]
   if table == "pers":
@@ -109,7 +109,7 @@ def measured(
   return evidence.get(source, ours, f"test.error.{metric}") if ours else None
 
 
-def _of_other_parameter(evidence: evidence_lib.Evidence, table: str, cell: Any) -> str:
+def _of_other_parameter(evidence: measurements.Evidence, table: str, cell: Any) -> str:
   """Returns " (q = 1)" where a printed cell's measurement is of that value of its parameter."""
   place = TABLES[table]
   source = _MEASURED_TASKS.get(place.task or cell.column, "")
@@ -119,7 +119,7 @@ def _of_other_parameter(evidence: evidence_lib.Evidence, table: str, cell: Any) 
   return f" ({ours.removeprefix(_family(cell.method)).strip(' ()')})"
 
 
-def cell_rows(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
+def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields a row for each printed cell."""
   for cell in read().itertuples():
     place = TABLES[cell.table]
@@ -139,7 +139,7 @@ def cell_rows(evidence: evidence_lib.Evidence) -> Iterator[rows.Row]:
     )
 
 
-def grids(evidence: evidence_lib.Evidence) -> Iterator[tables.Table]:
+def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
   """Yields each printed table: in a cell what is printed, and below what was measured."""
   cells = read()
   for name, place in TABLES.items():

@@ -18,7 +18,7 @@ from benchmarks import make_workload
 from benchmarks import race
 from benchmarks import report
 from benchmarks import results
-from benchmarks import workload as workload_lib
+from benchmarks import workloads
 from tff_superquantile.simulation import limits
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def make_workload_by_hand(cohort=(1, 0, 1), num_rounds=2):
   counts = np.array([3, 2])
   cohorts = np.array([cohort] * num_rounds, np.int32)
   orders = [rng.permutation(counts[client]) for client in cohorts.ravel()]
-  return workload_lib.Workload(
+  return workloads.Workload(
     x=np.arange(10, dtype=np.uint8).reshape(5, 2),
     y=np.arange(5, dtype=np.int32),
     offsets=np.array([0, 3, 5]),
@@ -70,7 +70,7 @@ def make_workload_by_hand(cohort=(1, 0, 1), num_rounds=2):
 def workload_dir(tmp_path):
   directory = tmp_path / "workload"
   directory.mkdir()
-  workload_lib.write(str(directory), make_workload_by_hand())
+  workloads.write(str(directory), make_workload_by_hand())
   return str(directory)
 
 
@@ -126,7 +126,7 @@ def wait_until(condition, seconds=20):
 
 
 def test_workload_is_read_as_it_was_written(workload_dir):
-  made, found = make_workload_by_hand(), workload_lib.read(workload_dir)
+  made, found = make_workload_by_hand(), workloads.read(workload_dir)
   np.testing.assert_array_equal(found.client(1)[0], [[3.0, 3.5], [4.0, 4.5]])
   np.testing.assert_array_equal(found.num_examples(0), [2, 3, 2])
   np.testing.assert_array_equal(found.client_weights(1), [2.0, 3.0, 2.0])

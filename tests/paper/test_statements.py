@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from paper import statements
-from paper.statements import evidence
+from paper.statements import measurements
 from paper.statements import on_comparisons
 from paper.statements import on_print
 from paper.statements import on_settings
@@ -28,7 +28,7 @@ _LATEX = _ROOT.parent / "shared" / "paper" / "superquantile_federated_learning.t
 
 @pytest.fixture(scope="module")
 def kept():
-  return statements.report(evidence.load())
+  return statements.report(measurements.load())
 
 
 def _evidence(**methods):
@@ -41,7 +41,7 @@ def _evidence(**methods):
     ],
     columns=list(sources.COLUMNS),
   )
-  return evidence.Evidence({"synthetic": frame})
+  return measurements.Evidence({"synthetic": frame})
 
 
 def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
@@ -95,7 +95,7 @@ def test_the_smallest_tail_is_judged_by_the_rivals_spread(tail, verdict):
 
 
 def test_a_statement_without_measurements_says_what_to_run():
-  judged = list(on_comparisons.statements(evidence.Evidence({})))
+  judged = list(on_comparisons.statements(measurements.Evidence({})))
   assert judged and all(row.verdict is rows.Verdict.UNCHECKED for row in judged)
   assert all("./run_experiments.sh" in row.why for row in judged)
 
@@ -162,7 +162,7 @@ def test_theta_and_afl_are_a_chain_if_no_step_turns_by_more_than_one_sd(monkeypa
 
 def test_a_value_is_monotone_up_to_its_sd():
   def chain(*means, sd=0.02):
-    return evidence.is_monotone([evidence.Value(mean, sd, 5) for mean in means])
+    return measurements.is_monotone([measurements.Value(mean, sd, 5) for mean in means])
 
   assert chain(0.1, 0.2, 0.3) and chain(0.3, 0.2, 0.1) and chain(0.1, 0.09, 0.3)
   assert not chain(0.1, 0.07, 0.3) and not chain(0.1, 0.4, 0.3)
@@ -180,7 +180,7 @@ def _sizes(ours, theirs, most):
       for third, change in zip(("smallest", "largest"), pair)
     ]
   frame = pd.DataFrame([(*entry, 0.001, 5) for entry in entries], columns=list(sources.COLUMNS))
-  return evidence.Evidence({"emnist_convnet": frame})
+  return measurements.Evidence({"emnist_convnet": frame})
 
 
 @pytest.mark.parametrize(
@@ -209,21 +209,21 @@ def test_runs_with_names_of_their_own_are_no_methods_of_a_comparison(tmp_path):
 
 
 def test_keeps_what_a_directory_has(tmp_path, monkeypatch):
-  monkeypatch.setattr(evidence, "MEASURED", tmp_path / "measured")
+  monkeypatch.setattr(measurements, "MEASURED", tmp_path / "measured")
   (tmp_path / "measured").mkdir()
   folder = tmp_path / "results" / "convergence"
   folder.mkdir(parents=True)
   (folder / "bias.csv").write_text(
     "theta,cohort_size,largest,floor,bound\n0.5,10,0.25,0.125,1.0\n", encoding="utf-8"
   )
-  (path,) = evidence.keep(tmp_path / "results")
+  (path,) = measurements.keep(tmp_path / "results")
   assert path.name == "sampling_bias.csv"
-  assert evidence.load().get("sampling_bias", "0.5 10", "floor").mean == 0.125
-  assert evidence.load(tmp_path / "results").get("sampling_bias", "0.5 10", "bound").mean == 1.0
+  assert measurements.load().get("sampling_bias", "0.5 10", "floor").mean == 0.125
+  assert measurements.load(tmp_path / "results").get("sampling_bias", "0.5 10", "bound").mean == 1.0
 
 
 def test_personalized_models_decide_their_statement_and_their_table(tmp_path, monkeypatch):
-  monkeypatch.setattr(evidence, "MEASURED", tmp_path / "nothing")
+  monkeypatch.setattr(measurements, "MEASURED", tmp_path / "nothing")
   lines = ["task,method,metric,mean,sd,num_seeds"]
   for method, theta, after in (("fed_avg", 1, 0.05), ("superquantile_theta_0.5", 0.5, 0.055)):
     folder = tmp_path / "emnist_convnet" / method / "seed_0"
@@ -232,7 +232,7 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
     (folder / "flags.txt").write_text(f"--algorithm={algorithm}\n--theta={theta}\n")
     lines += [f"emnist_convnet,{method},after.error.{m},{after},,1" for m in ("mean", "p90")]
   (tmp_path / "emnist_convnet" / "personalization.csv").write_text("\n".join(lines) + "\n")
-  found = evidence.load(tmp_path)
+  found = measurements.load(tmp_path)
   for row in on_comparisons.on_personalization(found):
     assert row.verdict is rows.Verdict.DIFFERS and "One seed has no sd" in row.why
     assert "FedAvg 5.0; Superquantile θ = 0.5 5.5 (1 seed). 0 of 1" in row.found
@@ -243,7 +243,7 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
 
 
 def _comparison(num_seeds, num_rounds, mean, methods):
-  """Measurements of a comparison as `evidence` keeps them."""
+  """Measurements of a comparison as `measurements` keeps them."""
   return pd.DataFrame(
     [
       (method, metric, value, np.nan, num_seeds)
@@ -278,13 +278,13 @@ _KEPT = dict.fromkeys(_THREE, 0.1)
   ],
 )
 def test_keeps_the_better_of_two_comparisons(tmp_path, monkeypatch, seeds, lengths, expected):
-  monkeypatch.setattr(evidence, "MEASURED", tmp_path)
+  monkeypatch.setattr(measurements, "MEASURED", tmp_path)
   _comparison(5, 100, 0.1, _THREE).to_csv(tmp_path / "synthetic.csv", index=False)
   frames = [_comparison(seeds, length, 0.2, (method,)) for method, length in lengths.items()]
   found = sources.Source("", lambda output_dir: pd.concat(frames))
   monkeypatch.setattr(sources, "SOURCES", {"synthetic": found})
-  evidence.keep(tmp_path)
-  now = evidence.load()
+  measurements.keep(tmp_path)
+  now = measurements.load()
   means = {m: now.get("synthetic", m, "test.error.mean").mean for m in now.methods("synthetic")}
   assert means == expected
 

@@ -185,7 +185,7 @@ _TRIALS: dict[str, Callable[..., report.Finding]] = {
 def _answer(request: dict) -> report.Finding:
   try:
     return _TRIALS[request["trial"]](**request["arguments"])
-  except Exception as error:  # Whatever it is, it is what there is to find.
+  except Exception as error:  # Any error is the finding.
     message = " ".join(str(error).split())[:300]
     return report.fail(f"Found {type(error).__name__}: {message}", "")
 

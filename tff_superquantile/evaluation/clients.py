@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.client_work import local_model
-from tff_superquantile.evaluation import errors as errors_lib
+from tff_superquantile.evaluation import errors
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
 BATCH_SIZE = 2048
@@ -112,7 +112,7 @@ def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
 def num_classes(model: tff.learning.models.FunctionalModel) -> int:
   """Returns the number of classes of a model: that of its scores, or two for a single score."""
   output = build_predict(model).structured_outputs
-  return 2 if errors_lib.is_single_score(output) else output.shape[1]
+  return 2 if errors.is_single_score(output) else output.shape[1]
 
 
 def build_losses_and_errors(
@@ -134,7 +134,7 @@ def build_losses_and_errors(
     A function that returns float64 [n, 2], so that sums over many examples stay precise.
   """
   loss_fn = local_model.with_autograph(model.loss)
-  error_fn = errors_lib.ERRORS[error].of_examples
+  error_fn = errors.ERRORS[error].of_examples
 
   def example_loss(output_and_label: Any) -> tf.Tensor:
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
@@ -142,12 +142,12 @@ def build_losses_and_errors(
 
   def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     output = model.predict_on_batch(weights, x, training=False)
-    errors = error_fn(output, y)
+    found = error_fn(output, y)
     if of_whole_batches:
-      losses = tf.fill(tf.shape(errors), tf.cast(loss_fn(output=output, label=y), tf.float32))
+      losses = tf.fill(tf.shape(found), tf.cast(loss_fn(output=output, label=y), tf.float32))
     else:
       losses = tf.vectorized_map(example_loss, (output, y))
-    return tf.cast(tf.stack([losses, errors], axis=1), tf.float64)
+    return tf.cast(tf.stack([losses, found], axis=1), tf.float64)
 
   return losses_and_errors
 
@@ -181,7 +181,7 @@ class Evaluator:
       sums += self.batch_sums(tensors, *batch, tf.constant(len(sums))).numpy()
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / self._num_examples[:, np.newaxis]
-    error = errors_lib.ERRORS[self.error].of_means(means[:, 1])
+    error = errors.ERRORS[self.error].of_means(means[:, 1])
     return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], error)
 
 

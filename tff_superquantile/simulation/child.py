@@ -80,7 +80,7 @@ class Child:
     Raises:
       NoAnswer: If there is none.
     """
-    with contextlib.suppress(ConnectionError):  # It has ended; why, the answer tells.
+    with contextlib.suppress(ConnectionError):  # It has ended; `answer` says why.
       self._socket.sendall(line.encode() + b"\n")
     return self.answer(seconds)
 
@@ -127,7 +127,7 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
           self._process.wait(seconds)
       if with_group:
-        # The session is its own, so this is nobody else's process group.
+        # The process leads a session of its own, so the group has no other processes.
         with contextlib.suppress(ProcessLookupError):
           os.killpg(self._process.pid, signal.SIGKILL)
       self._process.kill()

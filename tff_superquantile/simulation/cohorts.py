@@ -6,7 +6,7 @@ import numpy as np
 
 from tff_superquantile.simulation import seeds
 
-# The diurnal sampler's, unless told otherwise; the hour of a round is its number modulo this.
+# The default number of rounds a day in the diurnal sampler; the hour is the round modulo this.
 ROUNDS_PER_DAY = 24
 # Home time zones of the diurnal sampler's clients, in hours behind the first, and their shares:
 # Eastern, Central, Mountain and Pacific by population (US census 2020, rounded).

@@ -157,7 +157,7 @@ def set_simulation_context(
   limit_threads()
   concurrency = max_concurrent_computation_calls or num_cores()
   if engine == "ray":
-    # An earlier one lets its workers go, and with them the cores that the new ones need.
+    # An earlier context of Ray frees its workers, whose cores the new workers need.
     tff.framework.set_default_context(cohort_engine.CohortContext(None, concurrency))
     context = _ray_context(cluster, concurrency)
   else:

@@ -26,7 +26,7 @@ def coroutine_runner() -> Iterator[Callable[[Awaitable], Any]]:
     if not _is_loop_running():
       yield event_loop.run_until_complete
       return
-    # Jupyter's loop is running in this thread, and a thread has but one at a time.
+    # Jupyter runs an event loop in this thread, and a thread can run only one at a time.
     with futures.ThreadPoolExecutor(max_workers=1) as thread:
       yield lambda coroutine: thread.submit(event_loop.run_until_complete, coroutine).result()
   finally:

@@ -40,7 +40,7 @@ def _connect(target: str, options: Any = None) -> grpc.Channel:
 
 def install() -> None:
   """Has TFF start its workers here, and end them with Python. TFF must be there, or on its way."""
-  # Private to TFF: the module that starts the worker. Nothing public reaches the child process.
+  # The module that starts the worker is private to TFF. Nothing public reaches the process.
   from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
   executor_factory.subprocess = types.SimpleNamespace(Popen=Worker)
@@ -53,17 +53,17 @@ def close() -> None:
 
   Until then there are the modules that a context needs for its end.
   """
-  # A channel that is open tells that its worker is gone, by a thread that Python 3.12 cannot start
-  # now.
+  # An open channel would report the end of its worker in a new thread, which Python 3.12 cannot
+  # start at exit.
   for channel in _channels:
     channel.close()
-  # Killed, but not waited for: TFF does that when its context is collected, which may be now, or
-  # never if something like a traceback still holds it.
+  # TFF waits for a worker when the context is collected: now, or never if something such as a
+  # traceback refers to it. So the workers are killed here, and not waited for.
   for process in _workers:
     if process.returncode is None:
       process.kill()
-  # Private to TFF: whatever is public makes another context, with threads that a Python which is
-  # ending cannot start.
+  # This module is private to TFF. The public functions would make another context, whose threads
+  # Python cannot start at exit.
   from tensorflow_federated.python.core.impl.context_stack import set_default_context
 
   set_default_context.set_no_default_context()

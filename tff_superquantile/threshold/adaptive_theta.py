@@ -61,7 +61,7 @@ class AdaptiveTheta:
     Returns:
       float64, of the same shape, in [min_theta, max_theta]; max_theta for no clients.
     """
-    # Fewer than one client count as one: wanted_updates / n_t is then at least 1, and clipped.
+    # Less than one client counts as one: wanted_updates / n_t is then at least 1, and clipped.
     num_clients = tf.maximum(tf.cast(num_clients, tf.float64), 1.0)
     return tf.clip_by_value(self.wanted_updates / num_clients, self.min_theta, self.max_theta)
 

@@ -13,8 +13,8 @@ from tff_superquantile.threshold import exact
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold import quantile_tracker
 
-# In the first rounds losses fall fast, and t has far to go: steps are longer, as if of 30 rounds in
-# the first, and of 2 in the 30th.
+# In the first rounds losses fall fast, and t has far to go. So steps are longer: 31 times as long
+# in the first round, and twice as long in the 30th.
 _EARLY_ROUNDS = 30.0
 
 

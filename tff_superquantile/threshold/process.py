@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import rows as rows_lib
+from tff_superquantile import rows
 from tff_superquantile.threshold import adaptive_theta
 
 LOSS_TYPE = tff.TensorType(np.float32)
@@ -158,7 +158,7 @@ def build_process_of_losses(
   )
   def next_of_reports(state, reports):
     state, result, measurements = tff.federated_map(
-      at_server, (state, rows_lib.collect(reports, num_columns))
+      at_server, (state, rows.collect(reports, num_columns))
     )
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 

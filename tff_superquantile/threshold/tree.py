@@ -107,7 +107,7 @@ def build_tree_quantile(
   edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
 
   def server_fn(last_threshold, result):
-    # A negative total has no quantile; all is noise then.
+    # A negative total has no quantile: the histogram is noise alone.
     cumulative = hierarchical_histogram.Cumulative(
       result["below"], tf.maximum(result["total"], 0.0)
     )

@@ -87,7 +87,7 @@ def _read_index(path: str, remedy: str) -> dict[str, Any]:
     version = index["format_version"]
     if version != FORMAT_VERSION:
       raise ValueError(f"format version {version}, expected {FORMAT_VERSION}")
-    # Whatever it is that was changed: a scale, say, may be as good as another to look at.
+    # A changed scale looks valid; only the checksum tells.
     if index["checksum"] != index_checksum(index):
       raise ValueError("its checksum is that of other contents")
     return index
@@ -107,7 +107,7 @@ def _read_examples(
   x_bytes = client_files.x_bytes
   path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
   raw = tf.io.read_file(path)
-  # The size tells it, not the index: an index in the graph would grow with the number of clients.
+  # The size of the file gives n: with an index, the graph would grow with the number of clients.
   n = tf.strings.length(raw) // (x_bytes + files.Y_BYTES)
   x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
   x = tf.reshape(x, tf.concat([[n], np.asarray(client_files.x_shape, np.int32)], axis=0))
@@ -115,7 +115,7 @@ def _read_examples(
   if shuffle:
     # `index_shuffle` takes three times as long (measured: 0.9 ms against 0.3 for 117 examples).
     order = tf.random.experimental.stateless_shuffle(tf.range(n), handle["seed"])
-    # Gathered as stored: a quarter of the bytes if x is uint8.
+    # The examples are gathered before decoding, as uint8 has a quarter of the bytes of float32.
     x, y = tf.gather(x, order), tf.gather(y, order)
   x_spec, y_spec = client_files.input_spec
   return tf.ensure_shape(client_files.decode(x), x_spec.shape), tf.ensure_shape(y, y_spec.shape)

@@ -112,8 +112,8 @@ def _write_into(
     "checksums": checksums,
   }
   index["checksum"] = reading.index_checksum(index)
-  # The index last, when all that it names would survive a loss of power. One call for all files:
-  # an fsync takes 0.3 to 4 ms each.
+  # The index is written last, when all files that it names would survive a loss of power. One call
+  # makes all of them durable, since an fsync of each would take 0.3 to 4 ms.
   os.sync()
   atomic_files.write(os.path.join(directory, files.INDEX_NAME), json.dumps(index))
 
@@ -142,7 +142,7 @@ def _write_and_open(
     try:
       os.rename(made, directory)
     except OSError:
-      # Another process converted the same clients meanwhile: its directory is as good as ours.
+      # Another process has written the same clients in the meantime, so its directory is used.
       if not os.path.exists(os.path.join(directory, files.INDEX_NAME)):
         raise
   return reading.open_client_files(directory)

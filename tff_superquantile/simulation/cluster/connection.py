@@ -31,8 +31,8 @@ _MOST_OF_A_SOCKET = 107 - len(
   "/ray_12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/raylet.1"
 )
 
-# Removes a folder when its starter ends, in whatever way. Those that write there end some time
-# after, and may make it anew: it is done when it has stayed away for a while.
+# Removes a folder when the process that started it ends, in any way. Processes that write there end
+# later, and may make the folder again, so it is removed until it has been absent for a while.
 _REMOVE = """
 import os, shutil, signal, sys, time
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -85,7 +85,7 @@ def _make_folder() -> str:
   outer = tempfile.mkdtemp(prefix="ray_", dir=place)  # Its owner alone may enter.
   command = [sys.executable, "-I", "-S", "-c", _REMOVE, outer]
   nowhere = subprocess.DEVNULL
-  # Another session: Ctrl-C is not for it.
+  # In a session of its own, Ctrl-C does not end it.
   remover = subprocess.Popen(
     command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
   )
@@ -109,15 +109,15 @@ def connect(address: str) -> None:
   """
   if ray.is_initialized():
     return
-  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Nothing is told to anybody.
-  os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Its logs are in files, too.
+  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # No usage report is sent.
+  os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Files have the logs.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # It would warn of a change.
   options: dict[str, Any] = {}
   is_local = address == "local"
   host, _, port = address.rpartition(":")
   try:
     if is_local:
-      # Ray's workers are nicer than any other process (by 15): a busy machine would starve them.
+      # Ray gives its workers a niceness of 15, with which they get little of a busy machine.
       os.environ.setdefault("RAY_worker_niceness", "0")
       options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
       options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}

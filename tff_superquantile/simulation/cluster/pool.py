@@ -15,7 +15,7 @@ from tff_superquantile.simulation.cluster import errors
 # Ray repeats calls at once, before it knows, and fails; so another worker gets the call then.
 _MAX_RETRIES = 1
 _MAX_WORKERS = 3
-# To import TensorFlow from a disk that many share may take minutes.
+# An import of TensorFlow may take minutes from a shared disk.
 _LEAST_SECONDS_TO_START = 300.0
 _MOST_CHARACTERS = 300  # Of what Ray says, which may be pages.
 
@@ -72,7 +72,7 @@ class Pool:
     actor = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, num_cpus=threads)(worker)
     self._workers = [actor.remote(*arguments) for _ in range(num_workers)]
     self.timeout = timeout
-    # Workers that have not answered in time, or are being started, by what they have not answered.
+    # From a call without an answer to its worker, which is late or being started.
     self._silent: dict[ray.ObjectRef, int] = {}
 
   def __len__(self) -> int:

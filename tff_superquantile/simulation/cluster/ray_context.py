@@ -15,7 +15,7 @@ from tff_superquantile.simulation.cluster import errors
 from tff_superquantile.simulation.cluster import pool
 from tff_superquantile.simulation.cluster import worker
 from tff_superquantile.simulation.engine import cohort_context
-from tff_superquantile.simulation.engine import program as program_lib
+from tff_superquantile.simulation.engine import programs
 from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine.graphs import errors as engine_errors
 
@@ -37,7 +37,7 @@ class _RemoteBlocks:
     self._cut = cut
     self._blocks = blocks
     self._kept: list[worker.Arrays] = [{} for _ in blocks]
-    # Who has computed a block has read the files of its clients.
+    # The worker that has computed a block has read the files of its clients.
     self._owners = [i % len(workers) for i in range(len(blocks))]
 
   def total(self, index: int, received: stages.Named) -> Sequence[tf.Tensor]:
@@ -135,7 +135,7 @@ class RayContext(cohort_context.CohortContext):
     arguments = (threads_per_worker, max_bytes)
     self._workers = pool.Pool(worker.Worker, arguments, num_workers, threads_per_worker, timeout)
     self.num_blocks = num_blocks or num_workers
-    # By identity, as programs.
+    # The keys are ids, as for programs.
     self._serialized: dict[int, tuple[bytes, ray.ObjectRef]] = {}
     self.check_files([])
 
@@ -171,7 +171,7 @@ class RayContext(cohort_context.CohortContext):
   def _compute(
     self,
     comp: tff.framework.ConcreteComputation,
-    program: program_lib.Program,
+    program: programs.Program,
     arrays: Sequence[np.ndarray],
   ) -> Any:
     num_clients = program.num_clients(arrays)

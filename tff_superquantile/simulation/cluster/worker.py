@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 # A private module of TFF's, needed to read what `serialize_computation` gives.
 from tensorflow_federated.proto.v0 import computation_pb2
 
-from tff_superquantile.simulation.engine import program as program_lib
+from tff_superquantile.simulation.engine import programs
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import stages
 
@@ -76,7 +76,7 @@ class Worker:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     self._threads = threads
     self._store = reading.Store(max_bytes)
-    self._programs: dict[bytes, program_lib.Program] = {}
+    self._programs: dict[bytes, programs.Program] = {}
 
   def describe(self, files: Sequence[str]) -> Description:
     """Describes where this worker is, and what of some files it finds there."""
@@ -146,7 +146,7 @@ class Worker:
     if key not in self._programs:
       proto = computation_pb2.Computation.FromString(serialized)
       comp = tff.framework.deserialize_computation(proto)
-      self._programs[key] = program_lib.Program(comp, self._store, self._threads)
+      self._programs[key] = programs.Program(comp, self._store, self._threads)
     cut = self._programs[key].stages
     if isinstance(cut, str):
       raise RuntimeError(cut)

@@ -4,10 +4,10 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 
 - `cohort_context` gets computations from TFF, with arguments. It makes a program of each, once.
   If the engine does not know something (`UnsupportedError`), another context computes it.
-- `program` turns an argument into arrays, calls functions of a cohort, and makes Python's values
+- `programs` turns an argument into arrays, calls functions of a cohort, and makes Python's values
   of the results. `whole` is one function: the whole cohort is one block.
 - `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
-  in the place of `whole`: `plan` says what is computed where, `functions` finds what a stage needs
+  in the place of `whole`: `plans` says what is computed where, `functions` finds what a stage needs
   of the server and makes a TensorFlow function of it, `staged` calls them, and `blocks` adds up
   what they give.
 - `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation.engine import program as program_lib
+from tff_superquantile.simulation.engine import programs
 from tff_superquantile.simulation.engine import reading
 from tff_superquantile.simulation.engine import stages
 from tff_superquantile.simulation.engine.graphs import errors
@@ -25,9 +25,9 @@ class CohortContext(tff.framework.SyncContext):
   Values at the clients are tensors with the clients along the first dimension, so that a
   computation is traced once for cohorts of all sizes. Secure sums are simulated by plain ones.
 
-  What the engine does not know (tables beside data sets, data sets as results, tensors of unknown
-  shape between the computations of clients) another context does, if there is one, after a warning
-  that says why; a computation that went there once stays there.
+  Another context, if there is one, computes what the engine does not know (tables beside data sets,
+  data sets as results, tensors of unknown shape between the computations of clients). A warning
+  says why. A computation that has failed here once is always computed there.
   """
 
   def __init__(
@@ -55,8 +55,8 @@ class CohortContext(tff.framework.SyncContext):
     self._make_fallback = fallback
     self._fallback_context: tff.framework.SyncContext | None = None
     self._parallel = parallel
-    # By identity: comparing computations, or hashing them, means to serialize them.
-    self._programs: dict[int, program_lib.Program | None] = {}
+    # The keys are ids, as comparing or hashing a computation would serialize it.
+    self._programs: dict[int, programs.Program | None] = {}
     self._store = reading.Store(max_bytes)
     self._block_size = block_size
     self._default_num_clients = default_num_clients
@@ -76,7 +76,8 @@ class CohortContext(tff.framework.SyncContext):
       if self._make_fallback is None:
         raise
       self._log(comp, error)
-      return self._fallback(comp, arg)  # Whose errors people know; the next argument may do.
+      # TFF's error messages are the familiar ones. The next argument may be computed here.
+      return self._fallback(comp, arg)
     try:
       return self._compute(comp, program, arrays)
     except (tf.errors.OpError, TypeError, ValueError, errors.UnsupportedError) as error:
@@ -90,7 +91,7 @@ class CohortContext(tff.framework.SyncContext):
   def _compute(
     self,
     comp: tff.framework.ConcreteComputation,
-    program: program_lib.Program,
+    program: programs.Program,
     arrays: Sequence[np.ndarray],
   ) -> Any:
     """Computes a program of `comp`; other contexts have other ways."""
@@ -104,11 +105,11 @@ class CohortContext(tff.framework.SyncContext):
     blocks = stages.split(arrays, program.parameters, math.ceil(num_clients / self._block_size))
     return program.to_python(program.stages(arrays, stages.LocalBlocks(program.stages, blocks)))
 
-  def _program(self, comp: tff.framework.ConcreteComputation) -> program_lib.Program | None:
+  def _program(self, comp: tff.framework.ConcreteComputation) -> programs.Program | None:
     key = id(comp)
     if key not in self._programs:
       try:
-        program = program_lib.Program(comp, self._store, self._parallel, self._default_num_clients)
+        program = programs.Program(comp, self._store, self._parallel, self._default_num_clients)
       except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
         if self._make_fallback is None:
           raise
@@ -119,7 +120,7 @@ class CohortContext(tff.framework.SyncContext):
     return self._programs[key]
 
   def _log(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
-    # That some are slower is worth a warning; which ones are, is not.
+    # One warning is enough to say that computations are slower; the log has the others.
     logging.log(
       logging.INFO if self._fallback_context else logging.WARNING,
       "A computation of type %.200s is done client by client, since all at once cannot be: %s",
@@ -135,7 +136,7 @@ class CohortContext(tff.framework.SyncContext):
 
 
 class AsyncCohortContext(tff.framework.AsyncContext):
-  """The same for programs that wait: computations return coroutines, one runs at a time."""
+  """Computes as `CohortContext`, asynchronously: one computation runs at a time."""
 
   def __init__(self, context: CohortContext):
     """Initializes the context.

@@ -16,8 +16,8 @@ from tff_superquantile.simulation.engine.graphs import inlining
 from tff_superquantile.simulation.engine.graphs import ops as op_types
 from tff_superquantile.simulation.engine.graphs import sessions
 
-# Of the ops that make what keeps a state, those that make it anew in each run, and variables, which
-# are values here. What others make would be shared by all clients and runs without a session.
+# Ops that make a resource anew in each run, and variables, which are values here. Resources of
+# other ops would be shared by all clients and runs, unless each has a session.
 _OWN_STATE = ("Anonymous", "Dummy", "TensorArray", "VarHandleOp")
 
 

@@ -40,7 +40,7 @@ from tff_superquantile.simulation.engine.graphs import walks
 _MAX_FOLDED_SIZE = 64
 # Loops of at most so many steps are unrolled, where that is known.
 _MAX_UNROLLED_STEPS = 1
-# Attributes that say where and beside what an op was.
+# Attributes that hold in an op's former graph alone: its colocation, and the shapes of its outputs.
 _DROPPED = ("_class", "_output_shapes")
 
 
@@ -221,7 +221,7 @@ class Emitter:
         break
       if not goes_on.constant:
         return variables
-      # What the loop turns out to be too long for has been emitted in vain: it must leave no trace.
+      # The loop is too long to be unrolled. What was emitted of it must leave no trace.
       if steps == _MAX_UNROLLED_STEPS or _has_traces(body):
         break
       variables = self._step(body, variables)

@@ -106,7 +106,7 @@ class Mapper(abc.ABC):
     drawn = [e.op for e in made if ops.is_stateful(e.op) and not ops.is_variant(e.op)]
     if drawn or body.effects:
       raise errors.UnsupportedError(f"data sets that depend on {drawn or 'effects'}")
-    # TFF's runtime serializes them in between, and then some give the same order each time.
+    # TFF's runtime serializes data sets between computations. Some of them then have a fixed order.
     if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
       raise errors.UnsupportedError("a data set that clients keep, or shuffle with a seed")
     return [Leaf(None, True, made=values.Made(ref, tuple(inputs))) for ref in body.outputs]

@@ -16,9 +16,9 @@ from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import walks
 
-# Compiling takes about a second, which smaller cohorts do not give back.
+# Compiling takes about a second, which smaller cohorts do not gain.
 _MIN_COMPILED_CLIENTS = 16
-# How many clients' files are read in one call, which bounds what is in memory twice.
+# The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
 
 
@@ -101,7 +101,7 @@ class Reader:
       by_name = {frozenset([o.name]): name for o, name in zip(origins.values(), names)}
       found: dict[expressions.Ref, emission.Value] = {}
       for group in groups:
-        # Other looks are those of other components, which get copies of their own.
+        # Other groups are looks of other components, which get copies of their own.
         roots = [e for e in walks.walk(group) if e.op == "root"]
         given = [data_sets.begin(by_name[e.roots]) if e.reads else by_name[e.roots] for e in roots]
         known = {expressions.Ref(e, 0): emission.Value(g, None) for e, g in zip(roots, given)}
@@ -146,7 +146,7 @@ class Reader:
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
     with futures.ThreadPoolExecutor(self._parallel, thread_name_prefix="reads") as pool:
-      # Files are read here: a thread would be no help.
+      # Files are read in this thread, as others would not make it faster.
       at_once = map if self._parallel == 1 else pool.map
       yield from itertools.chain.from_iterable(at_once(self._read_part, parts))
 

@@ -63,7 +63,7 @@ class Function:
     """Computes the component; as `sessions.Component`."""
     leaves: list[Any] = list(values.flatten(argument))
     are_sequences = [isinstance(leaf, sequences.Sequence) for leaf in leaves]
-    # Of those the first and the second order are the same, if a loop of TensorFlow's own reads.
+    # In TensorFlow's own loops, these data sets have the same order in each reading.
     if any(is_one and leaf.is_made_shuffled for leaf, is_one in zip(leaves, are_sequences)):
       return self._in_session(argument)
     arguments = [

@@ -60,7 +60,7 @@ def _to_proto(value: Any, type_spec: Any, num_clients: int) -> executor_pb2.Valu
     proto = executor_pb2.Value()
     proto.federated.type.CopyFrom(tff.types.serialize_type(type_spec).federated)
     members = value.members
-    # One stands for all; of no clients there is none, which TFF refuses to read.
+    # One value stands for all clients. Without clients there is none, which TFF refuses to read.
     if type_spec.placement is tff.CLIENTS and value.is_all_equal:
       members = members * (min(1, num_clients) if type_spec.all_equal else num_clients)
     proto.federated.value.extend(

@@ -76,7 +76,7 @@ def build_histogram_weighting(
     shares = tf.clip_by_value(relative_share.share(tf.constant(midpoints), summary), 0.0, 1.0)
     num_clients = tf.reduce_sum(counts)
     share_sum = tf.reduce_sum(counts * tf.cast(shares, tf.float64))
-    # Of nobody, all bins are equally likely.
+    # Without clients, bins count equally.
     plain_mean = tf.reduce_mean(tf.cast(shares, tf.float64))
     mean_share = tf.where(num_clients > 0.0, share_sum / num_clients, plain_mean)
     share_sum = mean_share * tf.maximum(num_clients, expected_clients / 2.0)

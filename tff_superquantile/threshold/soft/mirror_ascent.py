@@ -33,7 +33,8 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
 
   def update_fn(log_weights, index, losses):
     log_weights = tf.tensor_scatter_nd_add(log_weights, index[:, tf.newaxis], ascent_rate * losses)
-    # Only differences matter. Unshifted numbers would grow until float32 rounds the steps away.
+    # Only differences matter. Without the shift, the numbers would grow until float32
+    # rounds the steps away.
     log_weights -= tf.reduce_max(log_weights)
     return log_weights, log_weights
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from privacy import checks
 from tff_superquantile.threshold import process
-from tff_superquantile.threshold.soft import cohort
+from tff_superquantile.threshold.soft import relative
 
 # From (state, indices int32 [k], losses float32 [k]) to (state, log-weights float32 [n]).
 UpdateFn = Callable[[Any, tf.Tensor, tf.Tensor], tuple[Any, tf.Tensor]]
@@ -29,7 +29,7 @@ def build_per_client_weighting(
   Returns:
     A `ThresholdProcess` of clients with a `client_index`; its result is the log-weights of all
     clients, float32 [n], relative to the cohort's largest, with the measurements of
-    `cohort.measure`. An index outside [0, n) is left out and has no share.
+    `relative.measure`. An index outside [0, n) is left out and has no share.
 
   Raises:
     TypeError: If `num_clients` is not a whole number.
@@ -55,9 +55,9 @@ def build_per_client_weighting(
     rows, index = tf.boolean_mask(rows, counted), tf.boolean_mask(index, counted)
     losses, weights = rows[:, process.LOSS], rows[:, process.WEIGHT]
     state, log_weights = update_fn(state, index, losses)
-    relative = log_weights - cohort.largest(tf.gather(log_weights, index))
-    measurements = cohort.measure(losses, weights, share_of(relative, index))
-    return state, relative, measurements
+    shifted = log_weights - relative.largest(tf.gather(log_weights, index))
+    measurements = relative.measure(losses, weights, share_of(shifted, index))
+    return state, shifted, measurements
 
   def share_fn(loss, log_weights, client):
     del loss

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from privacy import checks
 from tff_superquantile.threshold import process
-from tff_superquantile.threshold.soft import cohort
 from tff_superquantile.threshold.soft import relative
 
 # Smaller losses count as this one, so that ratios and powers of a loss of zero are numbers.
@@ -19,7 +18,7 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
 
   Returns:
     A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
-    `cohort.measure`.
+    `relative.measure`.
 
   Raises:
     TypeError: If q is not a number.
@@ -32,5 +31,5 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
     return tf.pow(tf.minimum(ratio, 1.0), q)
 
   return relative.build_relative_weighting(
-    relative.RelativeShare(lambda losses, weights: cohort.largest(losses), share)
+    relative.RelativeShare(lambda losses, weights: relative.largest(losses), share)
   )

@@ -1,5 +1,6 @@
-"""Builds weightings in which a share follows from a client's loss and the cohort's distribution."""
+"""Weightings relative to a cohort: how its losses are read and measured, and shares of them."""
 
+import collections
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,9 +8,41 @@ import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.threshold import process
-from tff_superquantile.threshold.soft import cohort
 
 _LARGEST = np.finfo(np.float32).max
+
+
+def measure(
+  losses: tf.Tensor, weights: tf.Tensor, shares: tf.Tensor
+) -> collections.OrderedDict[str, tf.Tensor]:
+  """Measures the losses and the shares of a cohort.
+
+  Args:
+    losses: float32 [k], losses of the clients that count.
+    weights: float32 [k], their weights alpha_i.
+    shares: float32 [k]; client i has the weight alpha_i * shares_i in the average.
+
+  Returns:
+    `loss_mean` and `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2, the number
+    of clients of equal weight that would average as well. All are zero if no client counts.
+  """
+  pi = weights * shares
+  return collections.OrderedDict(
+    loss_mean=tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights)),
+    loss_max=largest(losses),
+    effective_clients=tf.math.divide_no_nan(tf.reduce_sum(pi) ** 2, tf.reduce_sum(pi**2)),
+  )
+
+
+def largest(values: tf.Tensor) -> tf.Tensor:
+  """Returns the largest value, or 0 if there is none."""
+  return tf.cond(tf.size(values) > 0, lambda: tf.reduce_max(values), lambda: tf.constant(0.0))
+
+
+def split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns losses and weights, float32 [k], of the rows that count."""
+  rows = tf.boolean_mask(rows, process.counted(rows))
+  return rows[:, process.LOSS], rows[:, process.WEIGHT]
 
 
 class RelativeShare(NamedTuple):
@@ -36,17 +69,17 @@ def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProces
 
   Returns:
     A `ThresholdProcess` whose result is the summary of the cohort's losses, with the measurements
-    of `cohort.measure`.
+    of `measure`.
   """
 
   def finite(losses):
     return tf.clip_by_value(losses, -_LARGEST, _LARGEST)
 
   def server_fn(state, rows):
-    losses, weights = cohort.split(rows)
+    losses, weights = split(rows)
     summary = relative.summarize(finite(losses), tf.cast(weights, tf.float64))
     shares = relative.share(finite(losses), summary)
-    return state, summary, cohort.measure(losses, weights, shares)
+    return state, summary, measure(losses, weights, shares)
 
   return process.build_process_of_losses(
     server_fn, lambda loss, summary, client: relative.share(finite(loss), summary)

@@ -41,7 +41,7 @@ def build_semi_variance_share(beta: float) -> relative.RelativeShare:
   def summarize(losses, weights):
     losses = tf.cast(losses, tf.float64)  # Sums of them do not overflow.
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
-    # The largest of no losses is minus infinity: nobody is above the mean then.
+    # Without losses, the maximum is minus infinity, so that no loss is above the mean.
     return collections.OrderedDict(mean=mean, largest=tf.reduce_max(losses))
 
   def share(losses, summary):

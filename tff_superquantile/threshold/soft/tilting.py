@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from privacy import checks
 from tff_superquantile.threshold import process
-from tff_superquantile.threshold.soft import cohort
+from tff_superquantile.threshold.soft import relative
 
 
 def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> process.ThresholdProcess:
@@ -26,7 +26,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
 
   Returns:
     A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
-    `cohort.measure`, and `update_scale`.
+    `relative.measure`, and `update_scale`.
 
   Raises:
     TypeError: If an argument is not a number.
@@ -64,9 +64,9 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     return new_state, tf.exp(log_round - log_average)
 
   def server_fn(state, rows):
-    losses, weights = cohort.split(rows)
-    largest = cohort.largest(losses)
-    measurements = cohort.measure(losses, weights, share_of(losses, largest))
+    losses, weights = relative.split(rows)
+    largest = relative.largest(losses)
+    measurements = relative.measure(losses, weights, share_of(losses, largest))
     measurements["update_scale"] = tf.constant(1.0)
     if averages:
       state, measurements["update_scale"] = tf.cond(

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine.graphs import ops
 
-# What reads files, which are taken not to change, or keeps elements, is as good as constant.
+# Ops that read files, which are taken not to change, or keep elements, count as constant.
 _CONSTANT = frozenset(
   (
     "CacheDatasetV2",
@@ -25,12 +25,12 @@ _CONSTANT = frozenset(
 )
 # What `DatasetToGraphV2` does about functions that draw numbers, or call Python.
 _IGNORE_STATE, _FAIL_ON_STATE = 1, 2
-# Rewriting a data set before it is read takes longer than to read most. TensorFlow's own rewriting
+# Rewriting a data set takes longer than reading most of them. TensorFlow's own rewriting
 # changes no element but where it fuses a shuffle with the repeat that follows.
 _AS_IT_IS = tf.data.Options()
 _AS_IT_IS.experimental_optimization.apply_default_optimizations = False
 _TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
-# A resource that nobody has. A data set that looks for its own in vain makes a new one.
+# A name that no resource has, so that a data set does not find its own and makes a new one.
 _NOBODYS = "of no data set"
 
 

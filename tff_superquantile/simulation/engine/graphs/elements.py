@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tff_superquantile.simulation.engine.graphs import errors
 
-# What does not fit into one batch fails. TensorFlow keeps room for all of a batch beforehand.
+# Data sets of more elements fail. TensorFlow allocates room for a whole batch beforehand.
 _MAX_ELEMENTS = 1 << 20
 
 
@@ -58,16 +58,18 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
   def read(variant: tf.Tensor) -> list[tf.Tensor]:
     data_set = tf.data.experimental.from_variant(variant, specs)
     shaped = data_set.map(lambda *element: (element, tuple(map(tf.shape, element))))
-    # One more than there are, as a batch of none is no element.
+    # An element of zeros comes first, since a data set without elements has no batch.
     nothing = tf.nest.map_structure(
       lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
     )
     padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(_MAX_ELEMENTS)
-    # Its thread outlives what it uses where a single element is taken: TensorFlow 2.21 crashes.
+    # Autotuning's thread outlives its data set where a single element is taken, and TensorFlow 2.21
+    # crashes.
     options = tf.data.Options()
     options.autotune.enabled = False
     padded = padded.with_options(options)
-    # As a loop over a data set has it rewritten: fused, shuffles and repeats draw fewer orders.
+    # TensorFlow rewrites a data set before a loop over it. So does this: a fused shuffle and repeat
+    # draws fewer orders.
     types, shapes = zip(
       *((spec.dtype, spec.shape) for spec in tf.nest.flatten(padded.element_spec))
     )

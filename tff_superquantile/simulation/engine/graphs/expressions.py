@@ -150,7 +150,7 @@ class Pool:
       ops.is_stateful(node.op)
       or any(body.effects for body in bodies)
       or any(ops.is_stateful(inner.op) for function in functions for inner in function.node_def)
-      # Each look into a data set that is not the same every time sees another one.
+      # A data set that changes has other elements in each look, so each look is an expression.
       or (node.op in ops.LOOKS and not all(ref.expression.is_pure for ref in refs))
     )
     if stateful:

@@ -187,7 +187,7 @@ class _Evaluator:
       function = library[node.attr[name].func.name]
       branches.append(function_body(function, inputs[1:], library, self._pool, self._state))
       after.append(self._state.copy())
-    # What a variable has become is one more result.
+    # The last value of a variable is one more result.
     changed = [key for key in before if any(state[key] != before[key] for state in after)]
     branches = [
       branch._replace(outputs=(*branch.outputs, *(state[key] for key in changed)))
@@ -274,7 +274,7 @@ class _Evaluator:
       The last values.
     """
     state, before, since = self._state, self._state.copy(), len(self._pool)
-    # What the component's own variables hold goes round with the rest.
+    # The values of the component's own variables are variables of the loop, too.
     keys = list(before)
     initial = [*inputs, *before.values()]
     fixed = [state.is_handle(ref) for ref in initial]
@@ -369,7 +369,7 @@ def graph_body(
   graph, state = _Graph.of(graph_def, arguments), variables.State()
   effects: tuple[Expression, ...] = ()
   if initialize_op:
-    # What it draws for a variable that gets another value before it is read, nobody needs.
+    # An initial value that is drawn, and replaced before it is read, is not needed.
     initializer = _Evaluator(graph, pool, state)
     initializer.run_for_effect([initialize_op])
     effects = tuple(initializer.effects)

@@ -77,7 +77,7 @@ class Sessions:
         is_closed = tf.raw_ops.QueueIsClosedV2(handle=handle)
         self._used.append(tf.logical_or(size > 0, is_closed).name)
     self._idle: queue.SimpleQueue[list[Callable[..., Any]]] = queue.SimpleQueue()
-    # At the latest when Python ends, and TensorFlow is still there to close them.
+    # Sessions are closed at the latest when Python exits, while TensorFlow is still there.
     weakref.finalize(self, _discard, self._idle)
 
   def _open(self) -> list[Callable[..., Any]]:

@@ -13,7 +13,7 @@ from tff_superquantile.simulation.engine import computation
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
-from tff_superquantile.simulation.engine.stages import plan as plan_lib
+from tff_superquantile.simulation.engine.stages import plans
 
 Leaf = values.Leaf
 # A value whose leaves have specs in the place of tensors.
@@ -71,7 +71,7 @@ def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) ->
 
 
 def _received(
-  program: computation.Computation, plan: plan_lib.Plan, stage: plan_lib.Stage
+  program: computation.Computation, plan: plans.Plan, stage: plans.Stage
 ) -> dict[str, list[int]]:
   """Finds the leaves at the server that a stage reads; whoever computes it is sent nothing else.
 
@@ -117,8 +117,8 @@ class Stage:
   def __init__(
     self,
     program: computation.Computation,
-    plan: plan_lib.Plan,
-    stage: plan_lib.Stage,
+    plan: plans.Plan,
+    stage: plans.Stage,
     kept: Mapping[str, Template],
   ):
     self._program = program
@@ -208,8 +208,8 @@ class Step:
   def __init__(
     self,
     program: computation.Computation,
-    plan: plan_lib.Plan,
-    step: plan_lib.Step,
+    plan: plans.Plan,
+    step: plans.Step,
     totals: Mapping[str, Template],
     returns: bool,
   ):

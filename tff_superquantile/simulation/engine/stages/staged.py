@@ -13,7 +13,7 @@ import tensorflow as tf
 from tff_superquantile.simulation.engine import computation
 from tff_superquantile.simulation.engine.stages import blocks as blocks_lib
 from tff_superquantile.simulation.engine.stages import functions
-from tff_superquantile.simulation.engine.stages import plan as plan_lib
+from tff_superquantile.simulation.engine.stages import plans
 
 
 class Blocks(Protocol):
@@ -40,7 +40,7 @@ class Stages:
     Raises:
       UnsupportedError: If it cannot be cut.
     """
-    plan = plan_lib.Plan(program.block)
+    plan = plans.Plan(program.block)
     self._parameter = plan.parameter
     self._stages: list[functions.Stage] = []
     kept: dict[str, functions.Template] = {}

@@ -21,7 +21,7 @@ from tff_superquantile.simulation.engine import aggregations
 from tff_superquantile.simulation.engine import interpreter
 from tff_superquantile.simulation.engine.graphs import errors
 
-# Intrinsics at the clients that only hand on what is there. To do them again costs nothing.
+# Intrinsics at the clients that only pass values on. Repeating them costs nothing.
 _HANDS_ON = frozenset(
   ("federated_broadcast", "federated_value_at_clients", "federated_zip_at_clients")
 )
