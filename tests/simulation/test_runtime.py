@@ -16,8 +16,8 @@ from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import runtime
 from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.runtime import components
 from tff_superquantile.simulation.runtime import evaluation
-from tff_superquantile.simulation.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _NUMBERS = tff.SequenceType(np.float32)
@@ -202,7 +202,7 @@ def test_what_is_not_known_is_refused_with_what_sets_tffs_own():
     type=tff.types.serialize_type(tff.FunctionType(None, np.int32)), xla={}
   )
   with pytest.raises(errors.UnsupportedError, match="not TensorFlow.*TFF's own runtime is set by"):
-    sessions.Component(tff.framework.CompiledComputation(other))
+    components.InSessions(tff.framework.CompiledComputation(other))
 
 
 def test_tffs_programs_run():

@@ -178,7 +178,8 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
     os.makedirs(folder, exist_ok=True)
     place = f"{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
     self._path = os.path.join(folder, f"events.out.tfevents.{place}")
-    # TensorFlow's writer is not used: of each eager tensor, TensorFlow 2.14 on Python 3.11 loses 16 bytes.
+    # TensorFlow's writer is not used: of each eager tensor, TensorFlow 2.14 on Python 3.11 loses 16
+    # bytes.
     with atomic_files.naming(self._path):
       self._writer = record_writer.RecordWriter(open(self._path, "wb"))
     # Closes the file: called at the end, or when this object is collected.

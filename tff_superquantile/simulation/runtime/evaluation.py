@@ -14,8 +14,8 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine import language
 from tff_superquantile.simulation.engine.graphs import errors
+from tff_superquantile.simulation.runtime import components
 from tff_superquantile.simulation.runtime import sequences
-from tff_superquantile.simulation.runtime import sessions
 
 # A TensorFlow graph, from the value of its parameter (None without one) to that of its result.
 Component = Callable[[Any], Any]
@@ -79,7 +79,7 @@ class Evaluator(language.Interpreter):
     return lambda argument, _: component(argument)
 
   def literal(self, block: tff.framework.Literal) -> Any:
-    return sessions.constant(block.value, block.type_signature.dtype)
+    return components.constant(block.value, block.type_signature.dtype)
 
   def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:
     function = _INTRINSICS.get(block.uri)

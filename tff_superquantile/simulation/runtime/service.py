@@ -11,10 +11,9 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.proto.v0 import executor_pb2
 
+from tff_superquantile.simulation.runtime import components
 from tff_superquantile.simulation.runtime import evaluation
-from tff_superquantile.simulation.runtime import functions
 from tff_superquantile.simulation.runtime import sequences
-from tff_superquantile.simulation.runtime import sessions
 
 # Computations beyond these are read anew, the least recently used ones first.
 _MOST_COMPUTATIONS = 256
@@ -77,13 +76,6 @@ def _to_proto(value: Any, type_spec: Any, num_clients: int) -> executor_pb2.Valu
   return tff.framework.serialize_value(value, type_spec)[0]
 
 
-def _component(block: tff.framework.CompiledComputation) -> evaluation.Component:
-  try:
-    return functions.Function(block)
-  except Exception:  # Whatever TensorFlow finds wrong in tracing what was taken apart.
-    return sessions.Component(block)
-
-
 class _Library(dict[tff.framework.CompiledComputation, evaluation.Component]):
   """The components of a computation, each made when it is first needed."""
 
@@ -94,7 +86,7 @@ class _Library(dict[tff.framework.CompiledComputation, evaluation.Component]):
   def __missing__(self, block: tff.framework.CompiledComputation) -> evaluation.Component:
     with self._lock:
       if block not in self:
-        self[block] = _component(block)
+        self[block] = components.component(block)
       return self[block]
 
 
