@@ -36,7 +36,7 @@ def build_federated_evaluator(
 
   @tff.tensorflow.computation(weights_type, client_files.HANDLE_TYPE)
   def sums(weights, handle):
-    """The client's index, and the sums of its losses and errors; float64 [3]."""
+    """Returns the client's index, and the sums of its losses and errors; float64 [3]."""
     x, y = read(handle)
 
     def add(start, total):

@@ -47,7 +47,7 @@ class NoAnswer(Exception):
 
 
 class Child:
-  """A process that answers lines; it ends with this process, in whatever way that ends."""
+  """A process that answers lines; it ends when this process ends, in any way."""
 
   def __init__(
     self, command: Sequence[str], *, log: str | os.PathLike | None = None, **kwargs: Any

@@ -64,7 +64,7 @@ class DependentFork:
   def __init__(
     self, function: Callable[[], int], *, output: int, cores: Sequence[int] | None = None
   ):
-    """Forks.
+    """Forks this process.
 
     Args:
       function: Returns the exit code of the fork. What it raises is shown, with code 1.

@@ -22,7 +22,7 @@ _channels: "weakref.WeakSet[grpc.Channel]" = weakref.WeakSet()
 
 
 class Worker(dependent_process.DependentProcess):
-  """A worker, silent, that lives exactly as long as this process."""
+  """A worker without output, which ends when this process ends."""
 
   def __init__(self, args: Sequence[str], **kwargs: Any):
     """Starts the worker; takes what `subprocess.Popen` takes."""

@@ -159,7 +159,7 @@ class Pool:
   def _submit(
     self, calls: Sequence[Call], todo: list[int], running: dict[ray.ObjectRef, _Running]
   ) -> None:
-    """Gives a call to each worker that has nothing to do, if it can its own."""
+    """Gives a call to each idle worker, one of its own calls if there is one."""
     busy = {one.worker for one in running.values()} | set(self._silent.values())
     for worker, actor in enumerate(self._workers):
       if worker in busy or not todo:
@@ -187,7 +187,7 @@ def _check_failure(call: Call, error: Exception, num_workers: int) -> None:
 
 
 def _words(error: Exception) -> str:
-  """What matters in an error of Ray's: its last line."""
+  """Returns the last line of an error of Ray's, which says what happened."""
   lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
   return _shortened(lines[-1])
 

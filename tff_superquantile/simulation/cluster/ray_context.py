@@ -79,7 +79,7 @@ class _RemoteBlocks:
     return list(map(tf.convert_to_tensor, worker.merged(self._cut, index, sums)))
 
   def _fetch(self, partial: ray.ObjectRef, call: pool.Call) -> list[np.ndarray]:
-    """What a block has given; computed again if it went with its machine."""
+    """Returns the partial aggregates of a block; computes them again if their machine is gone."""
     silent = self._workers.is_silent(call.worker)
     try:
       return ray.get(partial, timeout=_SECONDS_TO_FETCH if silent else self._workers.timeout)
@@ -193,7 +193,7 @@ class RayContext(cohort_context.CohortContext):
     return program.to_python(program.stages(arrays, remote))
 
   def _computation(self, comp: tff.framework.ConcreteComputation) -> tuple[bytes, ray.ObjectRef]:
-    """The digest of a computation, and the computation for the workers."""
+    """Returns the digest of a computation, and the computation for the workers."""
     key = id(comp)
     if key not in self._serialized:
       text = tff.framework.serialize_computation(comp).SerializeToString(deterministic=True)

@@ -154,7 +154,7 @@ class Worker:
 
 
 def _words(error: Exception) -> str:
-  """What matters in an error: of TensorFlow's the line between those of Python and of its graph."""
+  """Returns the line of an error that says what happened; TensorFlow adds lines around it."""
   lines = str(error).partition("\n\t [[")[0].splitlines()
   return next((line for line in reversed(lines) if line.strip()), type(error).__name__)
 

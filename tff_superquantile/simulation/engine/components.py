@@ -85,7 +85,7 @@ class Component:
         self._function = tf.compat.v1.wrap_function(self._import, specs)
 
   def body(self, roots: Sequence[expressions.Ref], pool: expressions.Pool) -> expressions.Body:
-    """The component as expressions.
+    """Returns the component as expressions.
 
     Args:
       roots: One a leaf of the parameter.
@@ -238,7 +238,7 @@ def fold(
   types: Sequence[values.LeafType],
   num_clients: tf.Tensor,
 ) -> list[tf.Tensor]:
-  """acc = accumulate(acc, i) for each client, in their order.
+  """Folds over the clients in their order: acc = accumulate(acc, i).
 
   Args:
     accumulate: From (tensors of the accumulator, index of the client) to the next ones.

@@ -18,7 +18,7 @@ from tff_superquantile.simulation.engine import values
 
 
 class Computation:
-  """A computation that nobody evaluates yet.
+  """Reads a computation, and makes functions of a cohort of it.
 
   Attributes:
     block: The computation in call-dominant form.

@@ -45,7 +45,7 @@ _DROPPED = ("_class", "_output_shapes")
 
 
 class LoopError(Exception):
-  """There is a loop where none may be: it has more steps than are unrolled, or nobody knows."""
+  """Signals a loop where none may be: it has too many steps to unroll, or an unknown number."""
 
 
 class Value(NamedTuple):

@@ -33,7 +33,7 @@ class Interpreter(abc.ABC):
     scope: Mapping[str, Any],
     at_clients: bool = False,
   ) -> Any:
-    """The value of a building block.
+    """Returns the value of a building block.
 
     Args:
       block: The block.

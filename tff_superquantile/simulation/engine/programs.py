@@ -80,7 +80,7 @@ class Program(computation.Computation):
 
   @functools.cached_property
   def stages(self) -> stages_lib.Stages | str:
-    """The computation, cut at its aggregations; or why it cannot be cut."""
+    """Returns the computation, cut at its aggregations; or a sentence on why it cannot be cut."""
     try:
       return stages_lib.Stages(self)
     except Exception as error:  # Whatever TensorFlow finds wrong in tracing.

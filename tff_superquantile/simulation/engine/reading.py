@@ -47,16 +47,16 @@ class Read(NamedTuple):
   shapes: np.ndarray
 
   def places(self) -> tuple[np.ndarray, np.ndarray]:
-    """Where each client's values begin, int64 [n + 1], and their shapes."""
+    """Returns where each client's values begin, int64 [n + 1], and their shapes."""
     sizes = np.prod(self.shapes, axis=1, dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), self.shapes
 
   def parts(self, key: Key | None) -> tuple[np.ndarray, ...]:
-    """What the function of a key takes: the values, and without a key their places."""
+    """Returns the arguments of a key's function: the values, and without a key their places."""
     return (self.flat,) if key is not None else (self.flat, *self.places())
 
   def specs(self, key: Key | None) -> tuple[tf.TensorSpec, ...]:
-    """The specs of `parts`."""
+    """Returns the specs of `parts`."""
     if key is not None:
       return (tf.TensorSpec(self.flat.shape, self.flat.dtype),)
     return (
@@ -66,7 +66,7 @@ class Read(NamedTuple):
     )
 
   def without_padding(self, num_clients: int) -> "Read":
-    """Only the first clients."""
+    """Returns what the first clients have read."""
     shapes = self.shapes[:num_clients]
     size = np.prod(shapes, axis=1, dtype=np.int64).sum()
     return Read(self.ref, self.flat[:size], shapes)
@@ -138,11 +138,11 @@ class Reader:
     self._read_all = function.get_concrete_function()
 
   def specs(self) -> list[tf.TensorSpec]:
-    """What is read, of any client."""
+    """Returns the specs of the values that a client reads."""
     return self._specs
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
-    """The values of each client, in the order of `refs`."""
+    """Yields the values of each client, in the order of `refs`."""
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
     with futures.ThreadPoolExecutor(self._parallel, thread_name_prefix="reads") as pool:
@@ -192,7 +192,7 @@ class Store:
     self._keys_of_data_sets = data_sets.Keys()
 
   def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
-    """The values of each client."""
+    """Returns the values of each client."""
     clients: dict[_Names, list[np.ndarray]] = {}
     missing = []
     for name in dict.fromkeys(names):

@@ -130,7 +130,7 @@ class CohortFunction:
     return self._invoke(key, arrays, reads)
 
   def _function(self, key: reading.Key | None, reads: Sequence[reading.Read]) -> Any:
-    """The traced function for what is read: of any shapes, or with a key of these shapes."""
+    """Returns the traced function for what was read: of any shapes, or of the shapes of the key."""
     if key not in self._functions:
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:

@@ -172,7 +172,7 @@ def begin(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class Keys:
-  """The keys under which something of data sets is kept, until they go."""
+  """The keys under which values of data sets are kept, until the data sets are deleted."""
 
   def __init__(self) -> None:
     self._keys: dict[Source, set[Any]] = {}

@@ -1,4 +1,4 @@
-"""What ops make of constants, computed in numpy."""
+"""Computes the results of ops on constants, in numpy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ _FOLDED: dict[str, Callable[..., Any]] = {
 
 
 def _slice(node: tf.compat.v1.NodeDef, constants: Sequence[np.ndarray]) -> np.ndarray:
-  """What StridedSlice makes of constants. In numpy: a trace may be inside a graph of TFF's."""
+  """Returns StridedSlice of constants, in numpy, as a trace may be inside a graph of TFF's."""
   value, *bounds = constants
 
   def is_set(name: str, position: int) -> bool:

@@ -77,7 +77,7 @@ class _Graph:
 
 
 def _computed(refs: Sequence[Ref]) -> list[Ref]:
-  """Drops roots and parameters, which the bodies may not even use."""
+  """Returns the values that are neither roots nor parameters, which bodies may not use."""
   return [ref for ref in refs if ref.expression.node is not None]
 
 
@@ -108,7 +108,7 @@ class _Evaluator:
       self._results[name] = self._evaluate(self._graph.nodes[name])
 
   def _order(self, names: Sequence[str]) -> list[str]:
-    """Orders the nodes that these need by dependence, and apart from it as the program did."""
+    """Returns the nodes that these need: by dependence, and otherwise in the program's order."""
     needed: set[str] = set()
     unseen = list(names)
     while unseen:

@@ -83,7 +83,7 @@ class State:
     return dict(self._values)
 
   def restore(self, held: Mapping[Ref, Ref]) -> None:
-    """Goes back to what `copy` returned, or on to other values."""
+    """Sets all variables: to what `copy` returned, or to other values."""
     self._values = dict(held)
 
   def apply(

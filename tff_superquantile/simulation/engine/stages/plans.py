@@ -71,7 +71,7 @@ def _is_at_clients(block: tff.framework.ComputationBuildingBlock) -> bool:
 
 
 class Plan:
-  """The stages and steps of a computation. All who make it of one computation get the same.
+  """The stages and steps of a computation; equal computations have equal plans.
 
   Attributes:
     parameter: The name of the computation's parameter; None if it has none.
