@@ -57,7 +57,6 @@ _SMALL_MODULES = {
   "tff_superquantile/experiments/plan/core_shares.py",
   "tff_superquantile/experiments/run/training/measurements.py",
   "tff_superquantile/experiments/run/training/runtime.py",
-  "tff_superquantile/experiments/studies/private_quantile/quantile_bound.py",
 }
 _NO_CODE = {
   getattr(tokenize, name)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_superquantile.experiments.studies.private_quantile import quantile_bound
 from tff_superquantile.experiments.studies.private_quantile import quantile_error
 from tff_superquantile.threshold import hierarchical_histogram
 
@@ -62,7 +61,7 @@ def test_bound_holds_and_is_the_theorems(recipe, factor, num_bins):
   mechanism = quantile_error.build_mechanism(recipe, 5.0, _DELTA, num_bins, _NUM_CLIENTS, bits=20)
   values = quantile_error.draw_values("uniform", 100, _NUM_CLIENTS)
   true_counts, sums = quantile_error.noised_sums(values, mechanism, 1.0)
-  bounds = quantile_bound.error_bounds(sums, mechanism, recipe)
+  bounds = quantile_error.error_bounds(sums, mechanism, recipe)
 
   # By hand: the least error that the noisy counts show, each the sum of the fewest nodes.
   nodes = sums / mechanism.scale
@@ -99,7 +98,7 @@ def test_no_bound_where_the_theorem_does_not_hold():
     recipe = quantile_error.RECIPES[name]
     mechanism = quantile_error.build_mechanism(recipe, 5.0, _DELTA, 64, _NUM_CLIENTS, bits=bits)
     sums = np.zeros([2, mechanism.num_nodes], np.int64)
-    assert np.isnan(quantile_bound.error_bounds(sums, mechanism, recipe)).all()
+    assert np.isnan(quantile_error.error_bounds(sums, mechanism, recipe)).all()
 
 
 def test_six_times_more_accurate_than_published():

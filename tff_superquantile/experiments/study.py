@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 
@@ -27,14 +28,21 @@ def run(study: types.ModuleType) -> None:
   """Runs the command of a study, whose flags are the arguments of this process.
 
   Args:
-    study: Its module.
+    study: Its module. Without `define_flags` and `main`, its report is made of finished runs alone.
   """
-  study.define_flags()
+  if hasattr(study, "define_flags"):
+    study.define_flags()
+    main = study.main
+  else:
+    from tff_superquantile.experiments.studies import finished_models  # With flags of its own.
+
+    finished_models.declare_flags(study.__name__)
+    main = functools.partial(finished_models.publish, study.report)
   # --help shows the docstring of the main module, whichever that is.
   sys.modules["__main__"].__doc__ = study.__doc__
-  for flag in flags.FLAGS.get_key_flags_for_module(study):
+  for flag in flags.FLAGS.get_key_flags_for_module(study.__name__):
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-  cli.run(study.main)
+  cli.run(main)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """A study as somebody adds it: how many rounds did each method train? One file."""
 
-import pathlib
-
-from absl import flags
 import pandas as pd
 
 from tff_superquantile.experiments.report import page
@@ -31,13 +28,3 @@ def report(output_dir, task):
     ],
     tables.to_csv(task, pd.DataFrame(results)),
   )
-
-
-def define_flags():
-  flags.DEFINE_string("output_dir", "results", "Directory with the runs.")
-  flags.DEFINE_string("task", "synthetic", "The task.")
-
-
-def main():
-  output_dir, task = flags.FLAGS.output_dir, flags.FLAGS.task
-  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))

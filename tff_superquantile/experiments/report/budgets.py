@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import itertools
 
 from matplotlib import figure as mpl_figure
-from matplotlib import ticker
 import pandas as pd
 
 from tff_superquantile.experiments.report import style
@@ -133,9 +132,7 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
           capsize=2.5,
         )
       axes.set(title=title, xlabel="ε", xscale="log")
-      axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(results["epsilon"].unique())))
-      axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-      axes.xaxis.set_minor_locator(ticker.NullLocator())
+      style.mark(axes.xaxis, sorted(results["epsilon"].unique()))
     panels[0].set_ylabel(unit.axis("Error of the test clients"))
     style.add_legend(figure, looks, families)
     svg = style.to_svg(figure)

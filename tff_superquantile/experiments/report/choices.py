@@ -89,8 +89,7 @@ def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, st
 
 def _name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.grid(axis="y", visible=False)
-  axes.set_yticks(range(len(names)), [style.plain(name) for name in names])
-  axes.set_ylim(len(names) - 0.4, -0.6)
+  style.name_rows(axes, [style.plain(name) for name in names])
 
 
 def _draw_seeds(axes: mpl_axes.Axes, row: int, values: np.ndarray, color: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib import figure as mpl_figure
-from matplotlib import lines as mpl_lines
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -60,17 +59,10 @@ def arrows(results: pd.DataFrame, methods: Sequence[Name]) -> style.Figure:
       axes.set_title(title)
       axes.set_xlim(left=0)
       axes.grid(axis="y", visible=False)
-    panels[0].set_yticks(range(len(methods)), [style.label(method.label, 34) for method in methods])
-    panels[0].set_ylim(len(methods) - 0.4, -0.6)
-    figure.legend(
-      [
-        mpl_lines.Line2D([], [], color=style.INK, marker="o", mfc=face, linestyle="none")
-        for face in ("none", style.INK)
-      ],
-      ["before", "after fine-tuning"],
-      loc="outside upper left",
-      ncols=2,
-    )
+    style.name_rows(panels[0], [style.label(method.label, 34) for method in methods])
+    faces = {"before": "none", "after fine-tuning": style.INK}
+    dot = dict(color=style.INK, marker="o", linestyle="none")
+    style.add_line_legend(figure, {title: dict(dot, mfc=face) for title, face in faces.items()})
     svg = style.to_svg(figure)
   return style.Figure(
     "before-after",

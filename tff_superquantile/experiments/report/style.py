@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 
 import matplotlib
 from matplotlib import axes as mpl_axes
+from matplotlib import axis as mpl_axis
 from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
+from matplotlib import ticker
 from matplotlib import typing as mpl_typing
 import numpy as np
 import seaborn as sns
@@ -204,6 +206,29 @@ def add_legend(
   figure.legend(
     lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
   )
+
+
+def add_line_legend(figure: mpl_figure.Figure, lines: Mapping[str, Mapping[str, Any]]) -> None:
+  """Names kinds of lines above the panels, by the properties of each in matplotlib's words."""
+  figure.legend(
+    [mpl_lines.Line2D([], [], **properties) for properties in lines.values()],
+    list(lines),
+    loc="outside upper left",
+    ncols=2,
+  )
+
+
+def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
+  """Names the rows of a figure, the first above; panels that share the axis have them, too."""
+  axes.set_yticks(range(len(names)), names)
+  axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
+  """Marks these values of a logarithmic axis, as plain numbers, and no others."""
+  axis.set_major_locator(ticks if isinstance(ticks, ticker.Locator) else ticker.FixedLocator(ticks))
+  axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+  axis.set_minor_locator(ticker.NullLocator())
 
 
 @contextlib.contextmanager

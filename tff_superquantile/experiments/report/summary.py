@@ -162,8 +162,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
         )
       axes.set_title(unit.axis(metrics[metric]))
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
-    grid[0].set_yticks(range(len(methods)), [style.label(method.label, 48) for method in methods])
-    grid[0].set_ylim(len(methods) - 0.4, -0.6)
+    style.name_rows(grid[0], [style.label(method.label, 48) for method in methods])
     svg = style.to_svg(figure)
   return style.Figure(
     "error-by-method",

@@ -3,6 +3,9 @@
 A study is a module of this package with
 
     report(output_dir, task, ...) -> page.Page    takes the missing measurements, makes the page
+
+and, if it needs more than the finished runs of a task,
+
     define_flags() -> None                        defines the flags of its command
     main() -> None                                carries the command out
 

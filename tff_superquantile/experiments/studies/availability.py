@@ -17,13 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 import math
 import os
-import pathlib
 
-from absl import flags
 import pandas as pd
 
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -221,13 +218,3 @@ def _notes(windows: pd.DataFrame) -> list[str]:
       " clients are counted over what there is."
     )
   return notes
-
-
-def define_flags() -> None:
-  for name in ("output_dir", "task"):
-    flags.declare_key_flag(name)
-
-
-def main() -> None:
-  output_dir, task = train_flags.task_without_data()
-  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import math
 import os
-import pathlib
 
 from absl import flags
 import numpy as np
 import pandas as pd
 
 from privacy import ledger
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -170,8 +168,7 @@ def _summarize(groups: run_folder.Groups, results: pd.DataFrame, target: str) ->
 
 
 def define_flags() -> None:
-  for name in ("output_dir", "task"):
-    flags.declare_key_flag(name)
+  finished_models.declare_flags(__name__)
   flags.DEFINE_float(
     "target_error",
     None,
@@ -183,6 +180,4 @@ def define_flags() -> None:
 
 
 def main() -> None:
-  output_dir, task = train_flags.task_without_data()
-  content = report(output_dir, task, flags.FLAGS.target_error)
-  print(page.publish(content, pathlib.Path(output_dir, task)))
+  finished_models.publish(report, flags.FLAGS.target_error)

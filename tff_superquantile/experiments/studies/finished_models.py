@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -20,6 +21,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -66,6 +68,23 @@ def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
       " --task."
     )
   return finished
+
+
+def declare_flags(module: str) -> None:
+  """Lists the flags of a study that reads finished runs alone in the --help of its module."""
+  for name in ("output_dir", "task"):
+    flags.FLAGS.register_key_flag_for_module(module, flags.FLAGS[name])
+
+
+def publish(report: Callable[..., page.Page], *settings: Any) -> None:
+  """Carries out the command of a study that reads finished runs alone.
+
+  Args:
+    report: Takes the output directory, the task and the settings, returns the page.
+    *settings: The settings.
+  """
+  output_dir, task = train_flags.task_without_data()
+  print(page.publish(report(output_dir, task, *settings), pathlib.Path(output_dir, task)))
 
 
 def define_flags(purpose: str) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import math
 
 from matplotlib import axes as mpl_axes
-from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 import numpy as np
 from numpy import typing as npt
@@ -223,12 +222,9 @@ def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> b
     panels[0].set_ylim(bottom=0)  # The axis of all panels: not before all are drawn.
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(quantity.title, fontsize="medium")
-    figure.legend(
-      [mpl_lines.Line2D([], [], color=style.INK, linestyle=d) for d in _PERCENTILES.values()],
-      ["median of clients of similar size", "90th percentile"],
-      loc="outside upper left",
-      ncols=2,
-    )
+    titles = ("median of clients of similar size", "90th percentile")
+    dashes = (dict(color=style.INK, linestyle=dash) for dash in _PERCENTILES.values())
+    style.add_line_legend(figure, dict(zip(titles, dashes)))
     return style.to_svg(figure)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from matplotlib import figure as mpl_figure
-from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 import numpy as np
 
@@ -56,14 +55,8 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
     grid[0].set_ylim(bottom=0)  # The panels have one axis, whose range follows from all of them.
     figure.supxlabel("Round", fontsize="medium")
     figure.supylabel(unit.axis("Mean error"), fontsize="medium")
-    looks_of = [(title, style.INK, dash) for title, dash in _GROUPS.values()]
-    looks_of.append((_EVERYBODY, style.PALE, "-"))
-    figure.legend(
-      [mpl_lines.Line2D([], [], color=ink, linestyle=dash) for _, ink, dash in looks_of],
-      [title for title, _, _ in looks_of],
-      loc="outside upper left",
-      ncols=2,
-    )
+    lines = {title: dict(color=style.INK, linestyle=dash) for title, dash in _GROUPS.values()}
+    style.add_line_legend(figure, {**lines, _EVERYBODY: dict(color=style.PALE, linestyle="-")})
     svg = style.to_svg(figure)
   return style.Figure(
     "worst-tenth-by-round",

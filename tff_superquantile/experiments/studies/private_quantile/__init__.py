@@ -45,7 +45,7 @@ _MEASURED = {
   "recipe": str,
 }
 # z_q, c, the mean quantile error, which is NaN if the recipe needs more bits, and its standard
-# deviation over data sets; and the mean of `quantile_bound.error_bounds`.
+# deviation over data sets; and the mean of `quantile_error.error_bounds`.
 _RESULTS = {"noise_multiplier": float, "scale": int, "error": float, "sd": float, "bound": float}
 # What a terminal shows. The real secure sum takes a tenth of a second: this alone, fewer data sets.
 _SHOWN = ("uniform", 64)
@@ -109,7 +109,6 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
 
 def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float) -> pd.DataFrame:
   """Measures every recipe at every number of bits; returns points as `_read_points` does."""
-  from tff_superquantile.experiments.studies.private_quantile import quantile_bound
   from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
   values = quantile_error.draw_values(distribution, plan.num_seeds, plan.num_clients)
@@ -130,7 +129,7 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
       if recipe.sensitivity != "l2" or bits >= mechanism.bits_per_entry:
         of_bits = quantile_error.build_mechanism(*arguments, bits=bits)
         errors = quantile_error.errors_of_sums(true_counts, sums, of_bits, recipe)
-        bound = float(quantile_bound.error_bounds(sums, of_bits, recipe).mean())
+        bound = float(quantile_error.error_bounds(sums, of_bits, recipe).mean())
       add(bits, name, of_bits, errors, bound)
     if name == "least_squares" and (distribution, num_bins) == _SHOWN:
       errors = quantile_error.errors_in_tff(values[:_TFF_MAX_SEEDS], mechanism, max_value)

@@ -84,12 +84,8 @@ def draw(points: pd.DataFrame, titles: Mapping[str, str]) -> style.Figure:
         axes.set_title(f"{distribution}, {num_bins} bins")
         axes.set(xscale="log", yscale="log")
         axes.set_ylim(0.8 * points["error"].min(), 1.0)
-        axes.xaxis.set_major_locator(ticker.FixedLocator(sorted(points["epsilon"].unique())))
-        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        style.mark(axes.xaxis, sorted(points["epsilon"].unique()))
+        style.mark(axes.yaxis, ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     for axes in panels[-1]:
       axes.set_xlabel("ε")
     for axes in panels[:, 0]:

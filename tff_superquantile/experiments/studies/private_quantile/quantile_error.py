@@ -24,6 +24,8 @@ from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
 THETAS = np.arange(1, 10) / 10.0
+# delta of the paper's bound, thm:sfl:quantile:new (b): the probability with which it may fail.
+FAILURE = 0.05
 
 # Both distributions are on [0, B], with B before the sampler.
 DISTRIBUTIONS: dict[str, tuple[float, Callable[..., np.ndarray]]] = {
@@ -46,7 +48,7 @@ class Recipe:
     accounting: "rdp", the noise for (epsilon, delta) by the Renyi accountant; "zcdp", by the
       paper's conversion from concentrated differential privacy.
     knows_num_clients: Whether the number of values is taken to be public.
-    bound_factor: The factor in `quantile_bound.error_bounds`: the theorem prints 4, its proof shows
+    bound_factor: The factor in `error_bounds`: the theorem prints 4, its proof shows
       2. None if it does not speak of the decoder.
   """
 
@@ -200,6 +202,39 @@ def errors_of_sums(
   cumulative = decode(sums, mechanism, recipe)
   known = mechanism.expected_clients if recipe.knows_num_clients else None
   return _errors(true_counts, cumulative, known)
+
+
+def error_bounds(
+  sums: np.ndarray, mechanism: tree_mechanism.TreeMechanism, recipe: Recipe
+) -> np.ndarray:
+  """Computes the paper's bound on the quantile errors of a recipe, thm:sfl:quantile:new (b).
+
+  With probability 1 - `FAILURE` every error is at most
+
+      R*(hat H) + sqrt(f V log2 b log(4 b / FAILURE)) / n,
+
+  for R*(hat H) = min_j |hat H(j) / n - (1 - theta)| and V = n sigma^2 / c^2, the variance of a
+  node's count. The theorem has f = 4, but its proof shows f = 2, as hat H(j) adds at most log2 b
+  nodes of variance V. No error is above max(theta, 1 - theta) in any case.
+
+  Args:
+    sums: As `errors_of_sums` takes them.
+    mechanism: The parameters.
+    recipe: The recipe, with f.
+
+  Returns:
+    float64 [num_seeds], averaged over theta; NaN if the theorem does not hold, as for another
+    decoder or a smaller modulus than it asks for.
+  """
+  n, b = mechanism.expected_clients, mechanism.num_bins
+  tail = mechanism.local_stddev * math.sqrt(2.0 * math.log(16.0 * n * b / FAILURE))
+  if recipe.bound_factor is None or mechanism.modulus < 2.0 + 2.0 * n * (mechanism.scale + tail):
+    return np.full(len(sums), np.nan)
+  cumulative = decode(sums, mechanism, recipe)
+  estimated = estimated_counts(cumulative) / n
+  least = [np.abs(estimated - (1.0 - t)).min(axis=1) for t in THETAS]
+  noise = math.sqrt(recipe.bound_factor * mechanism.num_levels * math.log(4.0 * b / FAILURE))
+  return np.mean(least, axis=0) + noise * mechanism.count_stddev / n
 
 
 def errors_in_tff(

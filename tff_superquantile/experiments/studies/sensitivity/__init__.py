@@ -14,27 +14,35 @@ Errors are fractions in files and percent in tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import os
-import pathlib
 
-from absl import flags
+from matplotlib import figure as mpl_figure
 import pandas as pd
 
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.report import rounds
+from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.studies import finished_models
 from tff_superquantile.experiments.studies.sensitivity import curves as curves_lib
-from tff_superquantile.experiments.studies.sensitivity import figures
 
 _NAME = "sensitivity"
 _NOTE = (
   "Error of the test clients in {}: its mean and its 90th percentile (p90) over clients. Entries"
   " are means, and ± the standard deviation, over seeds; the lowest of a column is bold. All other"
   " settings are the same."
+)
+_TITLES = {"p90": "90th percentile", "mean": "Mean"}
+_CAPTION = (
+  "Above the 90th percentile of the test clients’ errors, below their mean; means over seeds, the"
+  " band is one standard deviation over seeds on either side. Horizontal axes are logarithmic, and"
+  " all settings but that of the axis are the same. Look whether the gap to FedAvg stays where"
+  " local epochs or cohorts change, and where θ is so small that the mean rises without the tail"
+  " falling."
 )
 
 
@@ -66,7 +74,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     [
       *(_table(curve, unit) for curve in curves),
       *map(page.Text, provenance.different_seeds(groups)),
-      figures.draw(curves, unit),
+      _draw(curves, unit),
     ],
     tables.to_csv(task, pd.concat([_named(curve) for curve in curves]), "setting"),
   )
@@ -119,11 +127,37 @@ def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
   return f"{over} {label} changes the p90 of FedAvg by {' to '.join(bounds)}{unit.change}."
 
 
-def define_flags() -> None:
-  for name in ("output_dir", "task"):
-    flags.declare_key_flag(name)
+def _draw(curves: Sequence[curves_lib.Curve], unit: units.Unit) -> style.Figure:
+  """Draws the curves.
 
+  Args:
+    curves: As `curves.find` returns them.
+    unit: The unit of the errors.
 
-def main() -> None:
-  output_dir, task = train_flags.task_without_data()
-  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))
+  Returns:
+    The figure: a column for each setting.
+  """
+  lines = dict.fromkeys(line for curve in curves for line in curve.lines)
+  methods = [line for line in lines if line != curves_lib.OF_THETAS]
+  looks = style.palette(methods)
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 4.8))
+    panels = figure.subplots(2, len(curves), sharex="col", sharey="row", squeeze=False)
+    for column, curve in zip(panels.T, curves):
+      entries = tables.over_seeds(curve.results)
+      for axes, metric in zip(column, _TITLES):
+        for line in curve.lines:
+          points = entries.xs(f"{line}.{metric}", level="metric")[["mean", "sd"]] * unit.factor
+          points.index = points.index.astype(float)
+          points = points.rename(columns={"sd": "std"}).sort_index()
+          look = looks.get(line, style.Look(style.INK, "-"))
+          rounds.add_curve(axes, points, look, 0.12, "o" if len(points) < 12 else "")
+        axes.set_xscale("log")
+        style.mark(axes.xaxis, curve.values)
+      column[-1].set_xlabel(curve.setting.title)
+    for axes, title in zip(panels[:, 0], _TITLES.values()):
+      axes.set_ylabel(unit.axis(title))
+    if methods:
+      style.add_legend(figure, looks, methods)
+    svg = style.to_svg(figure)
+  return style.Figure("sensitivity", "Error against local epochs, cohorts and θ", _CAPTION, svg)
