@@ -20,7 +20,7 @@ TEST, VALIDATION = "test", "validation"
 def place(client_id: str, seed: int, purpose: str) -> float:
   """Returns the place of a client, in [0, 1), for a purpose of at most 16 letters."""
   key = hashlib.sha256(str(seed).encode()).digest()
-  # Half of a character gets a place, too: the sentence on it comes when files are written.
+  # A lone surrogate gets a place, too; it is reported when the files are written.
   text = client_id.encode("utf-8", "surrogatepass")
   digest = hashlib.blake2b(text, digest_size=8, key=key, person=purpose.encode()).digest()
   return (int.from_bytes(digest, "big") >> 11) / 2**53

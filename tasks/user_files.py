@@ -73,7 +73,7 @@ def iterate_leaf(
     try:
       with open(path, encoding="utf-8") as f:
         data = json.load(f, object_hook=object_hook)
-    except (ValueError, RecursionError) as e:  # Also a UnicodeDecodeError; nested without an end.
+    except (ValueError, RecursionError) as e:  # Not JSON or not UTF-8; or nested too deeply.
       raise ValueError(
         f"{path} is not complete JSON ({e}); copy or make it again with LEAF's {leaf.command}."
       ) from e

@@ -22,9 +22,9 @@ import pandas as pd
 from tasks.own import values as values_lib
 
 MOST_CATEGORIES = 100
-_FEWEST_IDS = 20  # Of fewer values each may be there once by chance.
+_FEWEST_IDS = 20  # Fewer values may all differ by chance.
 LARGEST = 1e100  # Squares of larger numbers overflow.
-# Values of clients that are not the reference's have no bound: float32 must hold them.
+# Inputs are clipped to it: float32 must hold the values of clients outside the reference, too.
 LARGEST_INPUT = 1e6
 CATEGORY = "category"
 OF_TYPE = "of type"  # The reason why a column is dropped begins so.

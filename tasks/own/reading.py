@@ -87,7 +87,7 @@ def find(data_dir: str) -> tuple[str, ...]:
 
 
 def _check_regular(path: str) -> None:
-  """Raises a `ValueError` unless a path is a file that ends, which a pipe or a device need not."""
+  """Raises a `ValueError` unless a path is a regular file; a pipe or a device may never end."""
   if not os.path.isfile(path):
     raise ValueError(
       f"Found that {path} is no regular file but a folder, a pipe, a device or a link that leads"

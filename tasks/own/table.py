@@ -27,7 +27,7 @@ from tff_superquantile.simulation import client_files
 
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
-_VERSION = 2  # In the digest, by which a table is known again; it stays.
+_VERSION = 2  # Part of the digest that identifies a table; it must not change.
 _FORMAT = 4  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (

@@ -51,7 +51,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def _replace_closed_streams() -> None:
-  """Has output go nowhere that was closed by who started the command (`>&-`).
+  """Discards the output to streams that the caller of the command has closed (`>&-`).
 
   Python then has None in its place, and the next file that opens would get the stream's number, and
   what libraries print.
@@ -77,7 +77,8 @@ def _drop_unwritable_output() -> None:
 def _carry_out(main: Callable[[], None]) -> tuple[str, int] | None:
   """Runs a command; returns the message of its failure, and the exit code.
 
-  Not ended from within, where an error would keep all that it knows of until Python has ended.
+  It does not end the process itself: while an error is handled, its traceback keeps the objects of
+  the command alive, until Python has ended.
   """
   try:
     main()

@@ -37,7 +37,7 @@ def given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
 
 
 def check_new(out: pathlib.Path, overwrite: bool) -> None:
-  """Sees to a place for a command's results before the work.
+  """Prepares the place of a command's results before the work begins.
 
   Args:
     out: The file or folder to write; its folder is made if it is not there.

@@ -78,7 +78,7 @@ def history(run: run_folder.Run) -> pd.DataFrame:
 
 
 def measure(groups: run_folder.Groups) -> Histories:
-  """Measures runs by `history`, which takes a while: it reads a file for each evaluation.
+  """Measures runs by `history`, which is slow, as it reads a file for each evaluation.
 
   Args:
     groups: Finished runs by method.
