@@ -60,6 +60,7 @@ def colab(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_there(colab, monkeypatch):
   for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "VIRTUAL_ENV"):
     monkeypatch.delenv(name, raising=False)

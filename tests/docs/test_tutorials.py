@@ -1,7 +1,10 @@
 """The notebooks run from top to bottom, in Jupyter's kernel, to the outputs that are committed."""
 
+import ast
+import importlib
 import os
 import pathlib
+import types
 
 import nbclient
 import nbformat
@@ -11,6 +14,24 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _NOTEBOOKS = sorted(notebooks.TUTORIALS.glob("*.ipynb"))
 _MAX_BYTES = 400_000
+_ALWAYS_RUN = "composing_learning_algorithms"  # The rest takes minutes, and is slow.
+
+
+_OURS = ("tff_superquantile", "tasks", "privacy")
+
+
+def _without_commands(source):
+  """The Python of a cell, without what is the shell's and Jupyter's."""
+  lines = source.splitlines()
+  return "\n".join(line for line in lines if not line.lstrip().startswith(("!", "%")))
+
+
+def _member(module, name):
+  """An attribute of a module, or a module in it."""
+  try:
+    return getattr(module, name)
+  except AttributeError:
+    return importlib.import_module(f"{module.__name__}.{name}")
 
 
 @pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
@@ -26,7 +47,13 @@ def test_committed_outputs_are_of_one_clean_run(path):
     assert output.get("name") != "stderr", output["text"]
 
 
-@pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+  "path",
+  [
+    pytest.param(path, id=path.stem, marks=[] if path.stem == _ALWAYS_RUN else [pytest.mark.slow])
+    for path in _NOTEBOOKS
+  ],
+)
 def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
   monkeypatch.setenv("PYTHONPATH", f"{_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
   # Settings of whoever runs the tests, and of the machine's other kernels, don't count.
@@ -38,6 +65,31 @@ def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
   )
   client.execute()
   notebooks.assert_alike(executed, committed)
+
+
+@pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_takes_from_our_modules_is_there(path):
+  cells = notebooks.code_cells(nbformat.read(path, as_version=4))
+  code = "".join(f"{_without_commands(cell.source)}\n" for cell in cells)
+  modules, hidden, names = {}, set(), 0
+  for node in ast.walk(ast.parse(code)):
+    if isinstance(node, ast.Import):
+      for alias in node.names:
+        if alias.asname and alias.name.split(".")[0] in _OURS:
+          modules[alias.asname] = importlib.import_module(alias.name)
+    elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in _OURS:
+      for alias in node.names:
+        found = _member(importlib.import_module(node.module), alias.name)
+        modules[alias.asname or alias.name] = found
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      hidden.add(node.id)
+  for node in ast.walk(ast.parse(code)):
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+      module = modules.get(node.value.id)
+      if isinstance(module, types.ModuleType) and node.value.id not in hidden:
+        assert hasattr(module, node.attr), ast.unparse(node)
+        names += 1
+  assert names or path.stem == "colab"
 
 
 def test_there_are_seven():
