@@ -21,6 +21,10 @@ def _config(**flags):
   return run_config.of(clients_per_round=100, **flags)
 
 
+def _of_round(config, release):
+  return messages.of_round(config.method, config.clients_per_round, _WEIGHTS, release)
+
+
 @pytest.mark.parametrize(
   "flags, down, threshold_up, update_up, senders, cohort",
   [
@@ -43,7 +47,7 @@ def _config(**flags):
   ],
 )
 def test_counts_the_messages(flags, down, threshold_up, update_up, senders, cohort):
-  traffic = messages.of_round(_config(**flags), _WEIGHTS, None)
+  traffic = _of_round(_config(**flags), None)
   assert dataclasses.astuple(traffic) == (down, threshold_up, update_up, senders, cohort)
   assert traffic.plain == cohort * threshold_up + senders * update_up
   assert traffic.secure == cohort * (threshold_up + update_up)
@@ -67,12 +71,12 @@ def test_counts_what_clients_with_noise_send():
     threshold_noise_multiplier=2.0,
     num_bins=16,
   )
-  traffic = messages.of_round(config, _WEIGHTS, release)
+  traffic = _of_round(config, release)
   # 16 + 8 + 4 + 2 counts below the modulus; the updates' integers below theirs.
   assert traffic.threshold_up == 30 * int(np.ceil(np.log2(tree.modulus))) / 8
   assert traffic.update_up == _WEIGHTS * int(np.ceil(np.log2(update.modulus))) / 8
   # Without a budget the same tree follows from the flags.
-  alone = messages.of_round(config, _WEIGHTS, None)
+  alone = _of_round(config, None)
   assert alone.threshold_up == traffic.threshold_up
 
 

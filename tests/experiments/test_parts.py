@@ -4,7 +4,9 @@ import ast
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -21,6 +23,7 @@ from tff_superquantile.experiments.run.parts import part
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CLIP = run.FixedClip(norm=0.1)
+_DEFAULTS = tasks.get_task("synthetic").defaults
 
 
 def _resolved(config):
@@ -227,32 +230,100 @@ def test_type_checkers_see_every_public_name():
 
 _RIGHT = """
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import run_config
 
 config = run.RunConfig(
   method=run.Superquantile(theta=0.25, threshold=run.Tree(num_bins=32)),
   privacy=run.Budget(epsilon=5.0, clip=run.FixedClip(norm=0.1)),
 )
 theta: float = run.Superquantile(theta=0.25).theta
+resolved = run_config.resolved(config)
+num_rounds: int = resolved.num_rounds
+rate: float = resolved.local.learning_rate * resolved.local.schedule.factor(0.0, 1, None)
 """
 _WRONG = """
 run.Superquantile(thetta=0.25)
 run.RunConfig(theta=0.25)
 run.RunConfig(method=run.Tree())
 config.thetta
+none_yet: int = config.num_rounds
+private.update_clip_norm(config)
+config.local.schedule.factor(0.0, 1, None)
 """
+# What a page leaves out, as its reader knows it.
+_UNTYPED = ("no-untyped-def", "no-untyped-call")
 
 
-def test_a_users_code_is_type_checked(tmp_path):
-  path = tmp_path / "snippet.py"
-  path.write_text(_RIGHT + _WRONG)
+def _snippets():
+  """The Python of README, of docs/how_to and of notebooks, where configs are used, by page.
+
+  Each is a list of pieces: the blocks of a page one by one, the cells of a notebook together.
+  """
+  found = {}
+  for path in [_ROOT / "README.md", *sorted((_ROOT / "docs" / "how_to").glob("*.md"))]:
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+    found.update({f"{path.stem}_{number}": [block] for number, block in enumerate(blocks)})
+  for path in sorted((_ROOT / "docs" / "tutorials").glob("*.ipynb")):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code"]
+    found[path.stem] = [source for source in sources if not source.startswith(("%", "!"))]
+  return {
+    name: pieces
+    for name, pieces in found.items()
+    if any("from tff_superquantile.experiments import run" in piece for piece in pieces)
+  }
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory):
+  """{snippet: {line: what mypy --strict finds there}}, of one call for all of them."""
+  folder = tmp_path_factory.mktemp("snippets")
+  snippets = {**_snippets(), "wrong": [_RIGHT + _WRONG]}
+  found, used = {name: {} for name in snippets}, {}
+  for name, pieces in snippets.items():
+    (folder / f"{name}.py").write_text("".join(pieces), encoding="utf-8")
+    # Other cells use what has no types.
+    used[name] = [
+      bool(re.search(r"\brun\.\w|import run\b", piece))
+      for piece in pieces
+      for _ in piece.split("\n")[1:]
+    ]
   result = subprocess.run(
-    [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)],
+    [
+      *(sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"),
+      *(str(folder / f"{name}.py") for name in snippets),
+    ],
     cwd=_ROOT,
     capture_output=True,
     text=True,
     check=False,
   )
+  assert result.returncode == 1, result.stdout + result.stderr
+  for line in result.stdout.splitlines():
+    match = re.search(r"(\w+)\.py:(\d+): error: (.*?)(  \[([\w-]+)\])?$", line)
+    if match and match[1] in found and match[5] not in _UNTYPED:
+      if used[match[1]][int(match[2]) - 1]:
+        found[match[1]][int(match[2])] = match[3]
+  return found
+
+
+def test_a_users_mistakes_are_found_by_a_type_checker(findings):
   first = _RIGHT.count("\n") + 2
-  wrong = [line for line in result.stdout.splitlines() if ": error:" in line and "snippet" in line]
-  lines = {int(line.split("snippet.py:")[1].split(":")[0]) for line in wrong}
-  assert lines == set(range(first, first + 4)), result.stdout
+  assert set(findings["wrong"]) == set(range(first, first + 7)), findings["wrong"]
+
+
+def test_snippets_of_the_pages_are_type_checked(findings):
+  assert {"run_one_experiment_0", "read_results_0", "colab", "own_clients"} <= set(findings)
+  assert {name: found for name, found in findings.items() if found and name != "wrong"} == {}
+
+
+def test_nothing_that_a_round_needs_is_none():
+  with pytest.raises(ValueError, match="Found no --learning_rate_decay; exp"):
+    run_config.resolved(run.RunConfig(num_rounds=1), {"sampling": "poisson"})
+  found = run_config.resolved(run.RunConfig(), {**_DEFAULTS, "sampling": "poisson"})
+  assert found.num_rounds == _DEFAULTS["num_rounds"]
+  assert found.local.schedule.factor(0.0, 1, math) == 1.0
+  for name in ("num_rounds", "local", "sampling"):
+    with pytest.raises((ValueError, TypeError)):
+      dataclasses.replace(found, **{name: None})

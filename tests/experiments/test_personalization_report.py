@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import tasks
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
@@ -196,7 +197,10 @@ def test_ditto_is_a_setting_of_its_own_and_said(tmp_path, tiny_task):
 
 
 def test_the_rate_is_that_of_the_last_round():
-  config = run_config.of(client_learning_rate=0.4, learning_rate_decay=0.5, rounds_per_decay=10)
+  config = run_config.resolved(
+    run_config.of(client_learning_rate=0.4, learning_rate_decay=0.5, rounds_per_decay=10),
+    {**tasks.get_task("synthetic").defaults, "sampling": "fixed_size"},
+  )
   rates = [
     dataclasses.replace(config, num_rounds=n).final_learning_rate for n in (1, 10, 11, 30, 31)
   ]

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from privacy import account
 from privacy import ledger
+import tasks
 from tff_superquantile import algorithms
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import build
@@ -310,9 +311,10 @@ def test_private_ledger_has_the_rounds_done(train):
 
 
 def _scheduled(name, **values):
-  return run_config.of(
+  config = run_config.of(
     client_learning_rate=0.4, learning_rate_schedule=name, num_rounds=8, **values
   )
+  return build.resolve(config, tasks.get_task("synthetic"))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 WEIGHTS = "weights.npz"
@@ -180,7 +181,7 @@ def check_clients(run: run_folder.Run, split: str, ids: Sequence[str]) -> None:
     )
 
 
-def read_weights(run: run_folder.Run, model: Any) -> Any:
+def read_weights(run: run_folder.Run, model: Any) -> run_files.Weights:
   """Reads the weights of a run's model.
 
   Args:
@@ -188,7 +189,7 @@ def read_weights(run: run_folder.Run, model: Any) -> Any:
     model: Its task's model, a `tff.learning.models.FunctionalModel`.
 
   Returns:
-    The weights, `run_files.Weights`.
+    The weights.
 
   Raises:
     ValueError: If there are none, they cannot be read, or they do not fit the model.

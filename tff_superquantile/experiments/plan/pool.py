@@ -143,8 +143,8 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
-  expected_rounds = [config.num_rounds for config in configs]
-  total = None if None in expected_rounds else sum(expected_rounds)
+  num_rounds = [config.num_rounds for config in configs if config.num_rounds is not None]
+  total = sum(num_rounds) if len(num_rounds) == len(configs) else None
   bar = tqdm.tqdm(
     desc=f"0 of {len(configs)} runs done",
     total=total,

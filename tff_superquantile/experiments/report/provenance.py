@@ -73,7 +73,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
     task_units: The units of its errors and losses.
   """
   rows = []
-  for search in run_files.read_json(folder / tuning.FILE_NAME, list):
+  for search in run_files.read_json_list(folder / tuning.FILE_NAME):
     unit = task_units.error if ".error." in search["criterion"] else task_units.loss
     flags = ", ".join(f"--{name}" for name in search["chosen"])
     criterion = f"{_CRITERIA.get(search['criterion'], search['criterion'])}, {unit.name}"

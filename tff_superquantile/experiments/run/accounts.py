@@ -48,7 +48,7 @@ class Account:
 
   def __init__(
     self,
-    config: run_config.RunConfig,
+    config: run_config.ResolvedRun,
     release: releases.Release,
     folder: pathlib.Path,
     starts: Sequence[statements.Start] = (),

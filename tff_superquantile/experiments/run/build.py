@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 import dataclasses
-import math
 import os
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import checks
 from privacy import releases
 import tasks
 from tff_superquantile import evaluation
@@ -19,7 +17,6 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
@@ -52,7 +49,7 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   return task.for_request(tasks.task.Request.of_run(config, columns or ""))
 
 
-def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.ResolvedRun:
   """Fills in the task's defaults where a value is None, and checks the rest.
 
   Args:
@@ -72,54 +69,48 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   methods.check(config.method, config.is_private, config.sampling)
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
-  if config.is_private:
-    config = private.resolve(config)
-  config = part.fill(config, task.defaults)
-  own: dict[str, Any] = dict(sampling=config.sampling or "fixed_size")
-  for name in ("data_dir", "glove"):
-    if getattr(config, name):
-      own[name] = os.path.abspath(getattr(config, name))  # flags.txt holds in any directory.
-  engine = config.engine.resolve(config.clients_per_round)
-  resolved = dataclasses.replace(config, engine=engine, **own)
-  best_model.check(resolved)
-  threshold = resolved.method.threshold
-  if threshold is not None and not threshold.is_asked:  # Now it is said which it is.
-    method = methods.replace(
-      resolved.method, threshold=dataclasses.replace(threshold, is_asked=True)
-    )
-    resolved = dataclasses.replace(resolved, method=method)
-  if resolved.is_private:
-    private.check_resolved(resolved)
-  elif isinstance(resolved.method, methods.Superquantile):
-    _check_threshold(resolved, resolved.method)
-  found = part.values(resolved)
-  for name in ("client_learning_rate", "server_learning_rate", "learning_rate_decay"):
-    value = found.get(name, 1.0)
-    if not 0.0 < value < math.inf:
-      raise ValueError(f"Found --{name}={value}; expected a positive number.")
-  if not resolved.local.momentum < 1.0:
-    raise ValueError(
-      f"Found --client_momentum={resolved.local.momentum}; expected a number in [0, 1)."
-    )
-  checks.scale("--max_loss", resolved.max_loss)
-  if isinstance(threshold, thresholds.PrimalDual):
-    checks.scale("--threshold_step", threshold.threshold_step)
-  return resolved
+  of_private = private.DEFAULTS if config.is_private else {}
+  run = run_config.resolved(config, {"sampling": "fixed_size", **task.defaults, **of_private})
+  if run.is_private:
+    run = private.resolve(run)
+  method = run.method
+  if method.threshold is not None:  # Now it is said which it is.
+    threshold = dataclasses.replace(method.threshold, is_asked=True)
+    method = methods.replace(method, threshold=threshold)
+  engine = run.engine.resolve(run.clients_per_round)
+  run = dataclasses.replace(
+    run,
+    engine=engine,
+    method=method,
+    data_dir=_absolute(run.data_dir),
+    glove=_absolute(run.glove),
+  )
+  best_model.check(run)
+  if run.is_private:
+    private.check_resolved(run)
+  elif isinstance(run.method, methods.Superquantile):
+    _check_threshold(run, run.method)
+  return run
 
 
-def _check_threshold(config: run_config.RunConfig, method: methods.Superquantile) -> None:
+def _absolute(path: str) -> str:
+  """Returns a path as flags.txt has it, which holds in any directory; "" for none."""
+  return os.path.abspath(path) if path else ""
+
+
+def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile) -> None:
   """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
   method.tail()
   threshold = method.threshold
-  assert threshold is not None
-  threshold.check()
+  if threshold is not None:
+    threshold.check()
   if isinstance(threshold, thresholds.Tree):
-    if config.sampling != "fixed_size":
+    if run.sampling != "fixed_size":
       raise ValueError(
-        f"Found --threshold=tree with --sampling={config.sampling} in a run without a budget; the"
+        f"Found --threshold=tree with --sampling={run.sampling} in a run without a budget; the"
         " fewest clients of a round follow from one. Use --sampling=fixed_size."
       )
-    threshold.mechanism(config.clients_per_round)  # It checks its bins and its noise.
+    threshold.mechanism(run.clients_per_round)  # It checks its bins and its noise.
 
 
 def load_task(
@@ -145,7 +136,7 @@ def load_task(
   return model, splits
 
 
-def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
+def check_cohort(config: run_config.ResolvedRun, files: client_files.ClientFiles) -> None:
   """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
   num_clients = len(files.client_ids)
   if config.clients_per_round > num_clients:
@@ -156,7 +147,7 @@ def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) 
 
 
 def build_options(
-  config: run_config.RunConfig,
+  config: run_config.ResolvedRun,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
 ) -> dict[str, Any]:
@@ -196,7 +187,7 @@ def build_options(
 
 
 def build_process(
-  config: run_config.RunConfig,
+  config: run_config.ResolvedRun,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
   release: releases.Release | None = None,

@@ -131,7 +131,7 @@ class Name(str):
     return self
 
   @property
-  def order(self) -> tuple:
+  def order(self) -> tuple[float, float, tuple[float, ...], str]:
     """A key that sorts methods as the paper's tables do; private ones by their budgets, at the end.
 
     Superquantiles come from the widest tail down, and folders of other names last.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import types
 from typing import Any
 
 from privacy import accounting
@@ -16,8 +17,11 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
+# Values of private runs that the task would decide in others.
+DEFAULTS = types.MappingProxyType({"client_weighting": "uniform", "sampling": "poisson"})
 
-def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
+
+def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]:
   """Returns the noise of what a round releases, by flag: threshold, updates, and count of clips."""
   assert config.privacy is not None
   found: dict[str, float | None] = {}
@@ -29,19 +33,19 @@ def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
   return found
 
 
-def followed(config: run_config.RunConfig) -> list[str]:
+def followed(config: run_config.ResolvedRun) -> list[str]:
   """Returns the flags that follow from a budget and the number of clients."""
   return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
 
 
-def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in the defaults of a private run, and checks all that needs no data.
+def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
+  """Checks all of a private run that needs no data, and fills in how it clips.
 
   Args:
-    config: The config that was asked for, of a private run.
+    config: The config of a private run, with the task's defaults and `DEFAULTS`.
 
   Returns:
-    The config, with `sampling`, `client_weighting` and its parts filled in.
+    The config.
 
   Raises:
     ValueError: If flags contradict each other.
@@ -52,18 +56,12 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
     )
-  if config.local.weighting not in (None, "uniform"):
+  if config.local.weighting != "uniform":
     raise ValueError(
       f"Found --client_weighting={config.local.weighting} in a private run; each client must"
       " weigh the same (uniform), or one of many examples would weigh more than its noise hides."
     )
   _check_threshold(config.method)
-  config = dataclasses.replace(
-    config,
-    local=dataclasses.replace(config.local, weighting="uniform"),
-    sampling=config.sampling or "poisson",
-  )
-  assert config.privacy is not None
   _check_noise_shares(config, config.privacy)
   config = dataclasses.replace(config, privacy=_resolve_clip(config.privacy))
   _check_noise(config)
@@ -116,7 +114,7 @@ def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
   return dataclasses.replace(privacy, clip=clip)
 
 
-def _check_noise(config: run_config.RunConfig) -> None:
+def _check_noise(config: run_config.ResolvedRun) -> None:
   """Checks that a run has a budget or all of its noise."""
   privacy, multipliers = config.privacy, noise_multipliers(config)
   assert privacy is not None
@@ -149,7 +147,7 @@ def _clip_rho_ratio(privacy: privacy_lib.Privacy) -> float | None:
   return clip.clip_rho_ratio if isinstance(clip, privacy_lib.AdaptiveClip) else None
 
 
-def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
+def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
   """Checks the source of the noise, given the threshold and the sampling."""
   protocol = privacy_lib.name_of(privacy.shares)
   if isinstance(privacy.shares, privacy_lib.PrivateCoin) and privacy.shares.contacted is None:
@@ -172,7 +170,7 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
     )
 
 
-def check_resolved(config: run_config.RunConfig) -> None:
+def check_resolved(config: run_config.ResolvedRun) -> None:
   """Checks the values that depend on the task's defaults, before any data is read.
 
   Raises:
@@ -186,8 +184,8 @@ def check_resolved(config: run_config.RunConfig) -> None:
 
 
 def calibrate(
-  config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
-) -> run_config.RunConfig:
+  config: run_config.ResolvedRun, population: int, num_parameters: int, earlier: Mapping[str, str]
+) -> run_config.ResolvedRun:
   """Fills in delta, the noise multipliers and how they divide the budget, of a private run.
 
   Args:
@@ -236,7 +234,7 @@ def calibrate(
   return run_config.replace(config, rho_ratio=ratio, **found)
 
 
-def _of_every_noise(config: run_config.RunConfig, population: int) -> dict[str, Any]:
+def _of_every_noise(config: run_config.ResolvedRun, population: int) -> dict[str, Any]:
   """Returns the keyword arguments of `releases.Release` that do not depend on the noise."""
   assert config.privacy is not None
   return dict(
@@ -251,7 +249,7 @@ def _of_every_noise(config: run_config.RunConfig, population: int) -> dict[str, 
   )
 
 
-def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[str, Any]:
+def _made_by_clients(config: run_config.ResolvedRun, num_parameters: int) -> dict[str, Any]:
   """Returns the keyword arguments of `calibration.complete`."""
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None
@@ -264,7 +262,7 @@ def _made_by_clients(config: run_config.RunConfig, num_parameters: int) -> dict[
   )
 
 
-def update_clip_norm(config: run_config.RunConfig) -> float:
+def update_clip_norm(config: run_config.ResolvedRun) -> float:
   """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
 
   Raises:
@@ -282,7 +280,7 @@ def update_clip_norm(config: run_config.RunConfig) -> float:
   return config.local.learning_rate * norm
 
 
-def clip_norm_of(config: run_config.RunConfig) -> float | AdaptiveClipNorm:
+def clip_norm_of(config: run_config.ResolvedRun) -> float | AdaptiveClipNorm:
   """Returns the `clip_norm` of the builders of private algorithms, from a calibrated config."""
   norm = update_clip_norm(config)
   assert config.privacy is not None
@@ -294,7 +292,7 @@ def clip_norm_of(config: run_config.RunConfig) -> float | AdaptiveClipNorm:
 
 
 def build_release(
-  config: run_config.RunConfig, population: int, num_parameters: int
+  config: run_config.ResolvedRun, population: int, num_parameters: int
 ) -> releases.Release:
   """Returns the releases of a round of the run.
 

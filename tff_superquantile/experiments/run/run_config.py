@@ -7,8 +7,10 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any
+import types
+from typing import Any, TypeVar
 
+from privacy import checks
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import engines
@@ -30,8 +32,8 @@ class RunConfig(part.Part):
       RunConfig(method=Superquantile(theta=0.25), num_rounds=100, output_dir="results")
 
   A field is a flag of `experiments.train`, whose `--help` describes it, or a part, whose fields are
-  flags. A field whose default is None may be None: the task decides its value, or it does not
-  apply. `build.resolve` fills in the task's values, so those fields have no `Optional` type.
+  flags. None stands for the task's own value, or for what does not apply: `build.resolve` makes a
+  `ResolvedRun` of a config and its task.
   """
 
   task: str = flag.field(
@@ -47,28 +49,29 @@ class RunConfig(part.Part):
   method: methods.Method = part.choice(
     "algorithm", methods.METHODS, "The method.", default="superquantile"
   )
-  sampling: str = flag.field(
+  sampling: str | None = flag.field(
     None,
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
     " with the same probability (poisson), or with one that follows its local hour (diurnal). None"
     " for fixed_size, or in a private run for poisson.",
     choices=("fixed_size", "poisson", "diurnal"),
   )
-  max_loss: float = flag.field(
+  max_loss: float | None = flag.field(
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
     " above it count as B for prop_fair, and for q_fed_avg, tilted_erm, semi_vred and gifair in a"
     " private run;"
     f" {_TASK_DEFAULT}.",
+    rule=checks.scale,
   )
-  num_rounds: int = flag.field(
+  num_rounds: int | None = flag.field(
     None,
     f"Number of rounds; {_TASK_DEFAULT}.",
     least=1,
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
   )
-  clients_per_round: int = flag.field(
+  clients_per_round: int | None = flag.field(
     None,
     f"Cohort size; {_TASK_DEFAULT}.",
     least=1,
@@ -162,7 +165,7 @@ class RunConfig(part.Part):
     choices=("by_id", "shuffled"),
     before="shuffled",
   )
-  rounds_per_evaluation: int = flag.field(
+  rounds_per_evaluation: int | None = flag.field(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
     least=1,
@@ -238,15 +241,6 @@ class RunConfig(part.Part):
     """The value of --algorithm."""
     return methods.name_of(self.method)
 
-  @property
-  def final_learning_rate(self) -> float:
-    """The local learning rate of the last round."""
-    return self.learning_rate(float(self.num_rounds - 1), math)
-
-  def learning_rate(self, t: Any, ops: Any) -> Any:
-    """Returns the local learning rate gamma_t of a round from 0, a number as `ops` takes it."""
-    return self.local.learning_rate * self.local.schedule.factor(t, self.num_rounds, ops)
-
   def values(self) -> dict[str, Any]:
     """Returns the values of all flags by name; defaults of those that no part of it has."""
     return {**defaults(), **part.values(self)}
@@ -258,6 +252,32 @@ class RunConfig(part.Part):
   def to_arguments(self) -> list[str]:
     """Returns command-line arguments with these values, which are the lines of `flags.txt`."""
     return [f"--{name}={text}" for name, text in self.to_flags().items()]
+
+
+class ResolvedRun(RunConfig):
+  """A config in which nothing is None that a round needs; `build.resolve` makes it.
+
+  A finished run has left the flags of one.
+  """
+
+  sampling: str
+  max_loss: float
+  num_rounds: int
+  clients_per_round: int
+  local: local_training.Resolved
+  rounds_per_evaluation: int
+
+  @property
+  def final_learning_rate(self) -> float:
+    """The local learning rate of the last round."""
+    return float(self.learning_rate(float(self.num_rounds - 1), math))
+
+  def learning_rate(self, t: Any, ops: Any) -> Any:
+    """Returns the local learning rate gamma_t of a round from 0, a number as `ops` takes it."""
+    return self.local.learning_rate * self.local.schedule.factor(t, self.num_rounds, ops)
+
+
+_T = TypeVar("_T", bound=RunConfig)
 
 
 @functools.cache
@@ -283,15 +303,26 @@ def of(**values: Any) -> RunConfig:
     TypeError: If there is no such flag, or a value is not of its type.
     ValueError: If a value is out of its range, or belongs to a part that was not chosen.
   """
+  return _of(RunConfig, values)
+
+
+def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
   unknown = set(values) - set(flags())
   if unknown:
     raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
-  return part.build(RunConfig, values)
+  return part.build(kind, values)
 
 
-def replace(config: RunConfig, **values: Any) -> RunConfig:
+def replace(config: _T, **values: Any) -> _T:
   """Returns a config with other values of flags, by their names; see `of`."""
-  return of(**{**config.values(), **values})
+  return _of(type(config), {**config.values(), **values})
+
+
+def resolved(
+  config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
+) -> ResolvedRun:
+  """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
+  return part.fill(ResolvedRun, config, defaults)
 
 
 def client_split_of(found: Mapping[str, str]) -> str:
@@ -355,7 +386,10 @@ def differences(
 
 
 def check_same(
-  folder: os.PathLike, found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
+  folder: os.PathLike[str],
+  found: Mapping[str, str],
+  config: RunConfig,
+  followed: Iterable[str] = (),
 ) -> None:
   """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
   different = differences(found, config, followed)

@@ -113,7 +113,7 @@ def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]
 
 
 def write_clients(
-  path: str | os.PathLike, columns: Mapping[str, Sequence] | Mapping[str, np.ndarray]
+  path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]] | Mapping[str, np.ndarray]
 ) -> None:
   """Writes a row a client, like `atomic_files.write`; client ids are escaped.
 
@@ -125,7 +125,7 @@ def write_clients(
   atomic_files.write(path, csv_text(columns, rows))
 
 
-def write_weights(path: str | os.PathLike, weights: Any, **numbers: float) -> None:
+def write_weights(path: str | os.PathLike[str], weights: Any, **numbers: float) -> None:
   """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`.
 
   Args:
@@ -192,21 +192,23 @@ def read_text(path: pathlib.Path) -> str:
     return ""
 
 
-def read_json(path: pathlib.Path, kind: type = dict) -> Any:
-  """Reads a JSON value; a file that is missing, torn or not of that kind reads as empty.
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON object; a file that is missing, torn or has another value reads as empty."""
+  value = _read_json(path)
+  return value if isinstance(value, dict) else {}
 
-  Args:
-    path: The file.
-    kind: dict or list.
 
-  Returns:
-    The value.
-  """
+def read_json_list(path: pathlib.Path) -> list[Any]:
+  """Reads a JSON array, like `read_json`."""
+  value = _read_json(path)
+  return value if isinstance(value, list) else []
+
+
+def _read_json(path: pathlib.Path) -> Any:
   try:
-    value = json.loads(read_text(path))
+    return json.loads(read_text(path))
   except ValueError:
-    return kind()
-  return value if isinstance(value, kind) else kind()
+    return None
 
 
 def _to_float(text: str) -> float:

@@ -124,7 +124,7 @@ class Run:
   @property
   def error_kind(self) -> str:
     """How the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
-    return self.manifest.get("error", "misclassification")  # Earlier versions had no other.
+    return str(self.manifest.get("error", "misclassification"))  # Earlier versions had no other.
 
   @functools.cached_property
   def columns(self) -> str:
@@ -184,7 +184,8 @@ class Run:
       Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
       (nats) and `error` (fraction of the examples, or RMSE in sd of the labels); empty if none.
     """
-    read = self.__dict__.setdefault("_clients", {})  # Cached properties are kept there, too.
+    # Cached properties are kept there, too.
+    read: dict[str, dict[str, np.ndarray]] = self.__dict__.setdefault("_clients", {})
     if split not in read:
       read[split] = self.read_columns(f"{split}_clients.csv")
     return read[split]
@@ -219,7 +220,7 @@ def of_config(config: run_config.RunConfig) -> Run:
   return Run(names.run_path(config), config.seed)
 
 
-def find_runs(output_dir: str | os.PathLike) -> list[Run]:
+def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
   """Finds the runs of all tasks below a directory, finished or not.
 
   Args:

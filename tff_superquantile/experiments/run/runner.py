@@ -108,7 +108,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
 
 
 def _train(
-  config: run_config.RunConfig,
+  config: run_config.ResolvedRun,
   task: tasks.task.Task,
   folder: pathlib.Path,
   earlier: run_folder.Run,

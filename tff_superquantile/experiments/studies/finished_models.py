@@ -45,7 +45,7 @@ class Material:
   """
 
   run: run_folder.Run
-  config: run_config.RunConfig
+  config: run_config.ResolvedRun
   model: Any
   weights: Any
   examples: Any
@@ -191,7 +191,7 @@ class Results:
         model, examples, ids = loaded[key]
         finished_run.check_clients(run, "test", ids)
         weights = finished_run.read_weights(run, model)
-        material = Material(run, config, model, weights, examples)
+        material = Material(run, run_config.resolved(config), model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
         path.unlink(missing_ok=True)  # Written last, it says that both are there.

@@ -7,7 +7,6 @@ import math
 
 from privacy import releases
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import thresholds
 
@@ -44,21 +43,24 @@ class Traffic:
 
 
 def of_round(
-  config: run_config.RunConfig, num_weights: int, release: releases.Release | None
+  method: methods.Method,
+  clients_per_round: int,
+  num_weights: int,
+  release: releases.Release | None,
 ) -> Traffic:
   """Counts the bytes of a round.
 
   Args:
-    config: The run's.
+    method: The run's.
+    clients_per_round: The (expected) size of a cohort.
     num_weights: The number of the model's trainable weights.
     release: What each round of a private run releases; None for a run without privacy.
 
   Returns:
     The traffic.
   """
-  method = config.method
-  cohort = senders = float(config.clients_per_round or 0)
-  num_trained = method.num_trained(config.clients_per_round or 0)
+  cohort = senders = float(clients_per_round)
+  num_trained = method.num_trained(clients_per_round)
   if num_trained is not None:
     cohort = senders = float(num_trained)
   down = _NUMBER * num_weights
@@ -69,20 +71,23 @@ def of_round(
     senders = math.ceil(method.theta * cohort * (1 - superquantile.TAIL_MASS_TOLERANCE))
     # Of the reweighting: the threshold, and the share of the clients that are at it.
     down += _NUMBER * (2 if isinstance(method.threshold, thresholds.Reweighting) else 1)
-    threshold_up = _report_bits(config, release) / 8
+    threshold_up = _report_bits(method.threshold, clients_per_round, release) / 8
   if release is not None and release.update_sum is not None:
     update_up = release.update_sum.bits_per_client / 8
   return Traffic(down, threshold_up, update_up, senders, cohort)
 
 
-def _report_bits(config: run_config.RunConfig, release: releases.Release | None) -> int:
+def _report_bits(
+  threshold: thresholds.Threshold | None,
+  clients_per_round: int,
+  release: releases.Release | None,
+) -> int:
   """Returns the bits of a client's report to the threshold of a method that has one."""
-  threshold = config.method.threshold
   if isinstance(threshold, thresholds.Tree):
     tree = None if release is None else release.tree
     # A run without a budget has no release.
-    return (tree or threshold.mechanism(config.clients_per_round)).bits_per_client
+    return (tree or threshold.mechanism(clients_per_round)).bits_per_client
   if threshold is not None and threshold.noise_multiplier:
     # A bit, in a secure sum that has to hold as many as there are clients.
-    return (config.clients_per_round or 1).bit_length()
+    return clients_per_round.bit_length()
   return 2 * 8 * _NUMBER  # A loss and a weight.

@@ -13,16 +13,18 @@ from tff_superquantile.experiments.run.parts import schedules
 class LocalTraining(part.Part):
   """SGD on a client's own examples; None where the task decides."""
 
-  learning_rate: float = flag.field(
+  learning_rate: float | None = flag.field(
     None,
     "Learning rate of the local SGD; None for the task's own.",
     name="client_learning_rate",
+    rule=flag.positive,
   )
   momentum: float = flag.field(
     0.0,
     "Momentum of the local SGD, in [0, 1); it begins anew in each round.",
     least=0.0,
     name="client_momentum",
+    rule=flag.momentum,
     before="0.0",
   )
   schedule: schedules.Schedule = part.choice(
@@ -32,26 +34,37 @@ class LocalTraining(part.Part):
     " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
     before="step",
   )
-  epochs: int = flag.field(
+  epochs: int | None = flag.field(
     None,
     "Passes over local data; None for the task's own.",
     least=1,
     most=(10**6, "a client's work of a round cannot be interrupted"),
     name="local_epochs",
   )
-  batch_size: int = flag.field(
+  batch_size: int | None = flag.field(
     None,
     "Local batch size, 0 for all examples; None for the task's own.",
     least=0,
   )
-  l2: float = flag.field(
+  l2: float | None = flag.field(
     None,
     "lambda of lambda / 2 |w|^2; None for the task's own.",
     least=0.0,
   )
-  weighting: str = flag.field(
+  weighting: str | None = flag.field(
     None,
     "Weight of a client in the average and in the quantile; None for the task's own.",
     choices=("num_examples", "uniform"),
     name="client_weighting",
   )
+
+
+class Resolved(LocalTraining):
+  """`LocalTraining` with the task's values."""
+
+  learning_rate: float
+  schedule: schedules.Resolved
+  epochs: int
+  batch_size: int
+  l2: float
+  weighting: str

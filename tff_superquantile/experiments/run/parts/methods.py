@@ -11,8 +11,7 @@ import abc
 from collections.abc import Mapping
 import dataclasses
 import math
-import typing
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import flag
@@ -54,6 +53,9 @@ class Method(part.Part, abc.ABC):
   def check(self, is_private: bool, sampling: str | None) -> None:
     """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
     del is_private, sampling
+
+
+_T = TypeVar("_T", bound=Method)
 
 
 class PrivateMethod(Method):
@@ -115,10 +117,10 @@ class RelativeMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    assert self.threshold is not None  # `private.resolve` sees to it.
+    threshold = self.threshold or thresholds.Tree()
     return tsq.build_private_fed_avg(
       threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **self.threshold.histogram(run)
+        self.relative_share(), **threshold.histogram(run)
       ),
       expected_clients=run.clients_per_round,
       **run.work,
@@ -165,7 +167,7 @@ class FedAvgSub(Method):
     return tsq.build_fed_avg(**run.work)
 
   def num_trained(self, clients_per_round: int) -> int | None:
-    tail = self.theta * clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
+    tail: float = self.theta * clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
     return math.ceil(tail)
 
   def check(self, is_private: bool, sampling: str | None) -> None:
@@ -372,16 +374,18 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
+  def _threshold(self, run: ingredients.Ingredients) -> Any:
+    return None if self.threshold is None else self.threshold.build(run)
+
   def build(self, run: ingredients.Ingredients) -> Any:
-    assert self.threshold is not None  # `build.resolve` sees to it.
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=self.threshold.build(run), seed_fn=run.seed_fn, **run.work
+      theta=self.tail(), threshold=self._threshold(run), seed_fn=run.seed_fn, **run.work
     )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_private_superquantile_fed_avg(
       theta=self.tail(),
-      threshold=None if self.threshold is None else self.threshold.build(run),
+      threshold=self._threshold(run),
       expected_clients=run.clients_per_round,
       **run.work,
     )
@@ -408,9 +412,9 @@ def name_of(method: Method) -> str:
   return part.key(METHODS, method)
 
 
-def replace(method: Method, **changes: Any) -> Method:
+def replace(method: _T, **changes: Any) -> _T:
   """Returns a method with other values of its fields."""
-  return dataclasses.replace(typing.cast(Any, method), **changes)
+  return dataclasses.replace(method, **changes)
 
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:

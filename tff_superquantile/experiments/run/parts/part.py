@@ -56,13 +56,13 @@ class Choice:
     flag = self.flag
     if flag is None or self.flag_value(given) is None:
       return self.usual(given)
-    value = flag.checked(self.flag_value(given))
+    value: str = flag.checked(self.flag_value(given))
     if value not in self.kinds:
       kinds = ", ".join(self.kinds)
       raise ValueError(f"Found --{flag.name}={value} for a method without it; use one of {kinds}.")
     return value
 
-  def flag_value(self, given: Mapping[str, Any]) -> Any:
+  def flag_value(self, given: Mapping[str, Any]) -> str | None:
     """Returns the value of the flag that chooses."""
     own = self.own_flag
     return None if own is None else given.get(own.name, own.default)
@@ -130,11 +130,15 @@ def chosen_by(
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
   """Returns the name of a part's class among kinds."""
-  return next(name for name, kind in kinds.items() if kind is type(part))
+  return next(name for name, kind in kinds.items() if isinstance(part, kind))
 
 
 class Part:
-  """A frozen dataclass whose fields are flags (`flag.field`), `choice`s and parts."""
+  """A frozen dataclass whose fields are flags (`flag.field`), `choice`s and parts.
+
+  A resolved kind of a part is a subclass that is no dataclass of its own: it annotates those fields
+  anew that may be None in the part and have a value in the kind.
+  """
 
   def __post_init__(self) -> None:
     """Checks each field by itself; numbers get the type of their field.
@@ -147,13 +151,23 @@ class Part:
       object.__setattr__(self, name, one.checked(getattr(self, name)))
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
-        value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds.values()
-        if value is not field.default and type(value) not in kinds:
+        value, kinds = getattr(self, field.name), tuple(field.metadata[_CHOICE].kinds.values())
+        if value is not field.default and not isinstance(value, kinds):
           expected = ", ".join(kind.__name__ for kind in kinds)
           raise TypeError(f"Found {field.name} = {value!r}; expected one of {expected}.")
+    narrowed = vars(type(self)).get("__annotations__", {})
+    if "__dataclass_fields__" not in vars(type(self)):  # A resolved kind.
+      for name in narrowed:
+        if getattr(self, name) is None:
+          raise ValueError(f"Found no {_flag_name(type(self), name)}; expected a value.")
 
 
-def _fields(kind: type[Part]) -> tuple[dataclasses.Field, ...]:
+def _flag_name(kind: type[Part], name: str) -> str:
+  own = own_flags(kind)
+  return f"--{own[name].name}" if name in own else name
+
+
+def _fields(kind: type[Part]) -> tuple[dataclasses.Field[Any], ...]:
   return dataclasses.fields(typing.cast(Any, kind))
 
 
@@ -251,13 +265,23 @@ def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _
       name = chosen.key(given)
       if is_strict:
         _refuse_others(chosen, name, given)
-      part = None if name is None else build(chosen.kinds[name], given, is_strict)
+      wanted = _hints(kind)[field.name]
+      part = (
+        None if name is None else build(_narrowed(chosen.kinds[name], wanted), given, is_strict)
+      )
       if part is not None and chosen.flag is not None and chosen.flag_value(given) is None:
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
       found[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:
       found[field.name] = build(inner, given, is_strict)
   return kind(**found)
+
+
+def _narrowed(kind: type[Part], wanted: Any) -> type[Part]:
+  """Returns a kind, or the resolved kind of it that a field is to have."""
+  if not isinstance(wanted, type) or issubclass(kind, wanted):
+    return kind
+  return next(one for one in kind.__subclasses__() if issubclass(one, wanted))
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
@@ -272,8 +296,17 @@ def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -
         )
 
 
-def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
-  """Returns a part with values for those of its flags, and of parts within, that are None."""
+def fill(kind: type[_T], part: Part, defaults: Mapping[str, Any]) -> _T:
+  """Returns a part as a resolved kind of it.
+
+  Args:
+    kind: The kind, in which less is None.
+    part: The part.
+    defaults: Values of its flags, and of those of parts within it, in place of None.
+
+  Raises:
+    ValueError: If a value is still None, or out of its range.
+  """
   found = values(part)
   missing = {n: defaults[n] for n, value in found.items() if value is None and n in defaults}
-  return build(type(part), {**found, **missing})
+  return build(kind, {**found, **missing})

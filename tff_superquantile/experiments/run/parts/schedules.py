@@ -16,7 +16,7 @@ from tff_superquantile.experiments.run.parts import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(part.Part, abc.ABC):
+class Schedule(part.Part):
   """How the local learning rate falls.
 
   Attributes:
@@ -24,6 +24,10 @@ class Schedule(part.Part, abc.ABC):
   """
 
   needs_num_rounds: ClassVar[bool] = True
+
+
+class Resolved(Schedule, abc.ABC):
+  """A schedule that has all of its values."""
 
   @abc.abstractmethod
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
@@ -43,15 +47,24 @@ class Schedule(part.Part, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step(Schedule):
-  """c^floor(t / t_0), the paper's."""
+  """c^floor(t / t_0), the paper's; None where the task decides."""
 
   needs_num_rounds: ClassVar[bool] = False
-  learning_rate_decay: float = flag.field(
-    None, "Factor on the learning rate after every --rounds_per_decay; None for the task's own."
+  learning_rate_decay: float | None = flag.field(
+    None,
+    "Factor on the learning rate after every --rounds_per_decay; None for the task's own.",
+    rule=flag.positive,
   )
-  rounds_per_decay: int = flag.field(
+  rounds_per_decay: int | None = flag.field(
     None, "Rounds between two decays of the learning rate; None for the task's own.", least=1
   )
+
+
+class ResolvedStep(Step, Resolved):
+  """`Step` with the task's values."""
+
+  learning_rate_decay: float
+  rounds_per_decay: int
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
     return ops.pow(self.learning_rate_decay, t // self.rounds_per_decay)
@@ -62,7 +75,7 @@ class Step(Schedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cosine(Schedule):
+class Cosine(Resolved):
   """Half a cosine (Loshchilov and Hutter, "SGDR", 2017, without restarts)."""
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
@@ -70,7 +83,7 @@ class Cosine(Schedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Linear(Schedule):
+class Linear(Resolved):
   """A line to 0."""
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:

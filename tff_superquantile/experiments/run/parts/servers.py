@@ -27,7 +27,12 @@ _MOMENTS: Mapping[str, float] = dict(beta_1=0.9, beta_2=0.99, epsilon=_ADAPTIVIT
 def _learning_rate(default: float) -> Any:
   description = "Learning rate of the server; None for 1 (sgd), 0.01 (adam, yogi), 0.1 (adagrad)."
   return flag.field(
-    default, description, name="server_learning_rate", flag_default=None, before="1.0"
+    default,
+    description,
+    name="server_learning_rate",
+    flag_default=None,
+    before="1.0",
+    rule=flag.positive,
   )
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
+from privacy import checks
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import ingredients
@@ -82,11 +83,16 @@ class Private(Threshold):
   )
 
   def check(self) -> None:
+    self.noise()
+
+  def noise(self) -> float:
+    """Returns the noise multiplier; raises a `ValueError` where none was given."""
     if self.noise_multiplier is None:
       raise ValueError(
         f"Found --threshold={name_of(self)} without --threshold_noise_multiplier; give the noise's"
         " standard deviation over the sensitivity, for example 1.0."
       )
+    return self.noise_multiplier
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,10 +129,7 @@ class Tree(Private):
     """
     from privacy.noise import tree_mechanism  # --help needs no accountant.
 
-    assert self.noise_multiplier is not None  # `check` sees to it.
-    return tree_mechanism.build_tree_mechanism(
-      self.noise_multiplier, self.num_bins, clients_per_round
-    )
+    return tree_mechanism.build_tree_mechanism(self.noise(), self.num_bins, clients_per_round)
 
   def build(self, run: ingredients.Ingredients) -> Any:
     return functools.partial(tsq.build_tree_quantile, **self.histogram(run))
@@ -155,6 +158,7 @@ class PrimalDual(Private):
     "Step size of --threshold=primal_dual, in units of the loss.",
     may_idle=True,
     before="0.01",
+    rule=checks.scale,
   )
 
   def check(self) -> None:

@@ -63,7 +63,7 @@ class MlflowTracker:
   def _experiment(self, name: str) -> str:
     """Returns the id of an experiment, which is made if it is not there."""
     found = self._client.get_experiment_by_name(name)
-    return self._client.create_experiment(name) if found is None else found.experiment_id
+    return str(self._client.create_experiment(name) if found is None else found.experiment_id)
 
   def log(self, rows: Sequence[trackers.Row]) -> None:
     now = _now()

@@ -35,7 +35,7 @@ class Tracking(tff.program.ReleaseManager):
   out what has arrived nevertheless. Failures of a tracker become one warning.
   """
 
-  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
+  def __init__(self, config: run_config.ResolvedRun, folder: pathlib.Path):
     """Prepares for a run.
 
     Args:

@@ -18,7 +18,7 @@ SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-def check(config: run_config.RunConfig) -> None:
+def check(config: run_config.ResolvedRun) -> None:
   """Checks what a run that has its task's defaults keeps.
 
   Raises:
@@ -41,7 +41,7 @@ def _statistics() -> Iterable[str]:
   return evaluation.describe([0.0])
 
 
-def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
+def check_splits(config: run_config.ResolvedRun, splits: Iterable[str]) -> None:
   """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
   if isinstance(config.keep, kept.Best) and SPLIT not in splits:
     raise ValueError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import io
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from tff_superquantile import atomic_files
 
 
 def write(
-  folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence]]
+  folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> pathlib.Path:
   """Writes the file of an evaluation, like `atomic_files.write`; equal results make equal files.
 

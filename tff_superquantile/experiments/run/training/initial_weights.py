@@ -64,7 +64,7 @@ def columns(config: run_config.RunConfig) -> str:
   return finished_run.find(pathlib.Path(config.initial_weights)).columns
 
 
-def check_data(config: run_config.RunConfig, task: tasks.task.Task, train: Sequence[str]) -> None:
+def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Sequence[str]) -> None:
   """Sees whether a resolved run may take over its start's columns, if they are of a table.
 
   Args:
@@ -97,7 +97,7 @@ def check_data(config: run_config.RunConfig, task: tasks.task.Task, train: Seque
     )
 
 
-def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
+def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None:
   """Reads the weights with which a resolved run starts; None for the model's own.
 
   Raises:
@@ -107,10 +107,11 @@ def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
     return None
   from tff_superquantile.experiments import finished_run
 
-  return finished_run.read_weights(finished_run.find(pathlib.Path(config.initial_weights)), model)
+  run = finished_run.find(pathlib.Path(config.initial_weights))
+  return finished_run.read_weights(run, model)
 
 
-def starts(config: run_config.RunConfig) -> list[statements.Start]:
+def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
   """Returns the run from which a resolved run starts, that from which this one did, and so on.
 
   They are the entry `starts` of manifest.json, where the next run finds them.
@@ -148,7 +149,7 @@ def starts(config: run_config.RunConfig) -> list[statements.Start]:
   ]
 
 
-def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
+def _is_same_population(task: str, config: run_config.ResolvedRun) -> bool:
   """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
   return task.partition("_")[0] == config.task.partition("_")[0]
 

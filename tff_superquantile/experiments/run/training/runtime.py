@@ -12,8 +12,8 @@ from tff_superquantile.simulation import context
 
 
 def set_context(
-  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
-) -> run_config.RunConfig:
+  config: run_config.ResolvedRun, splits: Mapping[str, client_files.ClientFiles]
+) -> run_config.ResolvedRun:
   """Sets the context of a run; its config then has the number of blocks, if on a cluster."""
   engine = config.engine
   if isinstance(engine, engines.InProcess):

@@ -15,7 +15,7 @@ from tff_superquantile.simulation import seeds
 
 def build_selection(
   files: client_files.ClientFiles,
-  config: run_config.RunConfig,
+  config: run_config.ResolvedRun,
   release: releases.Release | None = None,
   key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
