@@ -168,10 +168,11 @@ def _arrows():
   return {_name(path): _imported(path, names) for path in _MODULES}
 
 
-def test_no_imports_below_the_experiments_go_round_in_a_circle():
-  arrows = {name: to for name, to in _arrows().items() if not _is_in(name, _EXPERIMENTS)}
+def test_no_imports_go_round_in_a_circle():
+  arrows = _arrows()
   assert f"{_ENGINE}.computation" in arrows[f"{_ENGINE}.stages.staged"]
-  assert sum(map(len, arrows.values())) > 300
+  assert f"{_EXPERIMENTS}.run.build" in arrows[f"{_EXPERIMENTS}.run.runner"]
+  assert sum(map(len, arrows.values())) > 1000
   tuple(graphlib.TopologicalSorter(arrows).static_order())  # Raises a CycleError that names it.
 
 

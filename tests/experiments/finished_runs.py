@@ -95,6 +95,12 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
     rounds_per_decay=10,
     num_rounds=num_rounds,
     l2=L2,
+    local_epochs=1,
+    client_weighting="num_examples",
+    sampling="fixed_size",
+    clients_per_round=10,
+    rounds_per_evaluation=10,
+    max_loss=5.0,
   )
   rng = np.random.default_rng([seed, *method.encode()])
   weights = _true_weights(seed) + noise * rng.normal(size=[_NUM_FEATURES, _NUM_CLASSES])

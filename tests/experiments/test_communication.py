@@ -82,8 +82,6 @@ def test_counts_what_clients_with_noise_send():
 
 def _write(output_dir, method, seed, tails):
   folder = finished_runs.write_run(output_dir, method, seed)
-  with open(folder / "flags.txt", "a", encoding="utf-8") as stream:
-    stream.write("--clients_per_round=10\n")
   rows = [f"{10 * i},{tail}" for i, tail in enumerate(tails)]
   (folder / "rounds.csv").write_text("\n".join(["round,test_error_p90", *rows, ""]))
 

@@ -11,6 +11,7 @@ import pytest
 from privacy import audit
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
@@ -136,7 +137,7 @@ def test_what_is_no_file_in_a_run_s_folder_is_refused_at_once(tmp_path, name, ma
   make(folder / name)
 
   def read():
-    run = finished_run.find(folder)
+    run = finished.find(folder)
     return run.weights, run.rounds, run.flags
 
   with pytest.raises(ValueError, match=f"{name}, which is no file; expected|finished run"):

@@ -31,6 +31,7 @@ from privacy.command import flags
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -99,7 +100,7 @@ def evaluate(
       these clients are not to be had of a private run.
   """
   overrides = overrides or {}
-  run = finished_run.find(folder)
+  run = finished.find(folder)
   config = _config(run, split, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
@@ -108,15 +109,15 @@ def evaluate(
   if config.is_private:
     _check_outside(run, folder, split, config, chosen)
   elif not overrides and split != _ALL:
-    finished_run.check_clients(run, split, chosen[split].client_ids)
-  weights = finished_run.read_weights(run, model)
+    finished.check_clients(run, split, chosen[split].client_ids)
+  weights = finished.read_weights(run, model)
   found = [_evaluate(model, weights, files, run.error_kind) for files in chosen.values()]
   return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
 
 
 def remarks(folder: pathlib.Path, split: str, overrides: Mapping[str, Any]) -> Sequence[str]:
   """Returns sentences on a table of the user's that belong beside what `evaluate` returns."""
-  run = finished_run.find(folder)
+  run = finished.find(folder)
   config = _config(run, split, overrides)
   if config.label_column is None:  # No table of a user's.
     return ()
@@ -233,7 +234,7 @@ def _main(args: argparse.Namespace) -> None:
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
     f" {tables.plural(int(columns['num_examples'].sum()), 'example')}."
   )
-  print(distribution_text(columns, finished_run.find(args.folder).error_kind))
+  print(distribution_text(columns, finished.find(args.folder).error_kind))
   for remark in remarks(args.folder, args.split, overrides):
     print(remark)
   if args.out is not None:

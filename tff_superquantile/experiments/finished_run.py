@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-import hashlib
 import pathlib
 from typing import Any
-
-import numpy as np
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-WEIGHTS = "weights.npz"
 _CLASSES = "misclassification"  # The error of labels that are classes.
 
 
@@ -52,36 +48,6 @@ def check_new(out: pathlib.Path, overwrite: bool) -> None:
   atomic_files.make_folder("out", out.absolute().parent)
 
 
-def find(folder: pathlib.Path) -> run_folder.Run:
-  """Finds a finished run.
-
-  Args:
-    folder: Its folder, OUTPUT_DIR/TASK/METHOD/seed_S.
-
-  Returns:
-    The run.
-
-  Raises:
-    ValueError: If there is none, or it has not finished.
-  """
-  path = folder.resolve()
-  seed = path.name.removeprefix("seed_")
-  is_run = seed.isdecimal() and path.name != seed
-  run = run_folder.Run(path, int(seed) if is_run else 0)
-  if not is_run or not (run.finished or run.flags):
-    raise ValueError(
-      f"Found no finished run in {folder}; expected its folder, OUTPUT_DIR/TASK/METHOD/seed_S, with"
-      " metrics.json."
-    )
-  if not run.finished:
-    raise ValueError(
-      f"Found that the run in {folder} is at round {run.last_round or 0} of"
-      f" {run.flags.get('num_rounds', 'an unknown number')}; expected a finished run: it goes on by"
-      f" python -m tff_superquantile.experiments.train --flagfile={folder / 'flags.txt'}."
-    )
-  return run
-
-
 def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunConfig:
   """Returns a run's config, with other values in place of the run's own."""
   return run_config.from_flags({**run.flags, **overrides})
@@ -104,19 +70,8 @@ def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
     from tff_superquantile.experiments.run import build
 
   task = build.get_task(config, run.columns)
-  check_table(run, task)
+  finished.check_table(run, task)
   return task
-
-
-def check_table(run: run_folder.Run, task: Any) -> None:
-  """Raises a `ValueError` for a run of an earlier version, without columns, on another table."""
-  digest = run.manifest.get("data")
-  if task.data_digest and not run.columns and digest not in (None, task.data_digest):
-    raise ValueError(
-      f"Found another table, or other columns of it, than those of {run.path}, which an earlier"
-      f" version left without {run_folder.COLUMNS}; expected its own table: pass its --data_dir, or"
-      " train again, so that the run keeps what its columns became."
-    )
 
 
 def load_task(
@@ -142,7 +97,7 @@ def load_task(
   if task.data_digest and not run.columns and run.manifest.get("data") is None:
     # A private run has kept no digest of its table either.
     chosen = build.load_task(task, config)[1] if everybody else splits
-    check_clients(run, "test", chosen["test"].client_ids)
+    finished.check_clients(run, "test", chosen["test"].client_ids)
   return model, splits
 
 
@@ -160,48 +115,3 @@ def of_split(splits: Mapping[str, Any], split: str) -> Any:
   if split not in splits:
     raise ValueError(f"Found --split={split}; expected one of {', '.join(sorted(splits))}.")
   return splits[split]
-
-
-def fingerprint(run: run_folder.Run) -> str:
-  """Identifies the run's model: results of another one are out of date."""
-  return hashlib.sha256((run.path / WEIGHTS).read_bytes()).hexdigest()[:16]
-
-
-def has_clients(run: run_folder.Run, split: str, ids: Sequence[str]) -> bool:
-  """Returns whether these are the clients on which the run left results; also if it left none."""
-  return list(run.clients(split).get("client_id", ids)) == list(ids)
-
-
-def check_clients(run: run_folder.Run, split: str, ids: Sequence[str]) -> None:
-  """Raises a `ValueError` unless these are the clients on which the run was evaluated."""
-  if not has_clients(run, split, ids):
-    raise ValueError(
-      f"Found other {split} clients than those of {run.path / f'{split}_clients.csv'}; expected the"
-      " data that the run had: pass its --data_dir."
-    )
-
-
-def read_weights(run: run_folder.Run, model: Any) -> run_files.Weights:
-  """Reads the weights of a run's model.
-
-  Args:
-    run: The run.
-    model: Its task's model, a `tff.learning.models.FunctionalModel`.
-
-  Returns:
-    The weights.
-
-  Raises:
-    ValueError: If there are none, they cannot be read, or they do not fit the model.
-  """
-  weights = run.weights
-  if weights is None:
-    raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")
-  shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
-  expected = [[np.shape(w) for w in part] for part in model.initial_weights]
-  if shapes != expected:
-    raise ValueError(
-      f"Found weights of shapes {shapes} in {run.path / WEIGHTS}; expected {expected}, as the"
-      " task's model has them: take a run of this model, made by this version."
-    )
-  return weights

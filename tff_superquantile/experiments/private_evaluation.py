@@ -21,6 +21,7 @@ from privacy.evaluate import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -75,7 +76,7 @@ def evaluate(
       then.
     OSError: If the folder cannot be written.
   """
-  run = finished_run.find(request.folder)
+  run = finished.find(request.folder)
   finished_run.check_classes(run)
   config = finished_run.config(run, request.where_data_is)
   upper = request.upper
@@ -153,9 +154,9 @@ def _release(
     key = noise_key.read(pathlib.Path(request.noise_key_file), "--noise_key_file")
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
-  finished_run.check_clients(run, request.split, files.client_ids)
-  weights = finished_run.read_weights(run, model)
-  fingerprint = finished_run.fingerprint(run)
+  finished.check_clients(run, request.split, files.client_ids)
+  weights = finished.read_weights(run, model)
+  fingerprint = finished.fingerprint(run)
   context.set_simulation_context()
   build_evaluators = evaluation.build_evaluators
   metrics = build_evaluators(model, {request.split: files})[request.split](weights)

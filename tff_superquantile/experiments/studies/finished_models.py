@@ -22,6 +22,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -158,7 +159,7 @@ class Results:
       OSError: If a folder cannot be written.
     """
     _check_weights(runs)
-    settings = {run: {**self.settings, "model": finished_run.fingerprint(run)} for run in runs}
+    settings = {run: {**self.settings, "model": finished.fingerprint(run)} for run in runs}
     missing = [
       run
       for run in runs
@@ -189,8 +190,8 @@ class Results:
         if key not in loaded:
           loaded = {key: _load(run, config, self.settings["held_in_fraction"])}
         model, examples, ids = loaded[key]
-        finished_run.check_clients(run, "test", ids)
-        weights = finished_run.read_weights(run, model)
+        finished.check_clients(run, "test", ids)
+        weights = finished.read_weights(run, model)
         material = Material(run, run_config.resolved(config), model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
@@ -211,7 +212,7 @@ class Results:
 
 def _check_weights(runs: Iterable[run_folder.Run]) -> None:
   """Raises a `ValueError` that lists the runs without a file of their model."""
-  name = finished_run.WEIGHTS
+  name = finished.WEIGHTS
   lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / name).is_file()]
   if lacking:
     listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")

@@ -6,55 +6,11 @@ starts no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 import dataclasses
 import importlib.util
-import pathlib
-from typing import Protocol
 
-# The number of a round, and its values by name, as rounds.csv has them.
-Row = tuple[int, Mapping[str, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-  """What a tracker is told of a run when it first hears of it.
-
-  Attributes:
-    output_dir: The directory of results, with the task's folder in it.
-    folder: The folder of the run.
-    tags: "task", "method" and "seed", by the names of their folders.
-    params: The run's flags, as its flags.txt has them.
-  """
-
-  output_dir: pathlib.Path
-  folder: pathlib.Path
-  tags: Mapping[str, str]
-  params: Mapping[str, str]
-
-  @property
-  def name(self) -> str:
-    """The name of the run within its task."""
-    return f"{self.tags['method']}/seed_{self.tags['seed']}"
-
-
-class Tracker(Protocol):
-  """One run at a tracker. Its methods raise whatever its library raises.
-
-  Attributes:
-    id: The run's id there, by which a resumed run goes on.
-  """
-
-  id: str
-
-  def log(self, rows: Sequence[Row]) -> None:
-    """Enters the values of rounds, less what the run at the tracker has already."""
-
-  def finish(self, numbers: Mapping[str, float], round_num: int) -> None:
-    """Enters the final numbers, of the model after this round, and ends the run as finished."""
-
-  def interrupt(self) -> None:
-    """Ends the run as one that may go on."""
+from tff_superquantile.experiments.run.trackers import tracker as tracker_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +25,16 @@ class TrackerKind:
 
   library: str
   requirement: str
-  open: Callable[[Subject, str | None], Tracker]
+  open: Callable[[tracker_lib.Subject, str | None], tracker_lib.Tracker]
 
 
-def _open_mlflow(subject: Subject, known_id: str | None) -> Tracker:
+def _open_mlflow(subject: tracker_lib.Subject, known_id: str | None) -> tracker_lib.Tracker:
   from tff_superquantile.experiments.run.trackers import mlflow_tracker
 
   return mlflow_tracker.MlflowTracker(subject, known_id)
 
 
-def _open_wandb(subject: Subject, known_id: str | None) -> Tracker:
+def _open_wandb(subject: tracker_lib.Subject, known_id: str | None) -> tracker_lib.Tracker:
   from tff_superquantile.experiments.run.trackers import wandb_tracker
 
   return wandb_tracker.WandbTracker(subject, known_id)

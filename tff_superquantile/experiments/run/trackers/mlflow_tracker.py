@@ -16,20 +16,20 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 import mlflow  # noqa: E402  It reads the variables.
 from mlflow import entities  # noqa: E402
 
-from tff_superquantile.experiments.run import trackers  # noqa: E402
+from tff_superquantile.experiments.run.trackers import tracker  # noqa: E402
 
 # The most that one request may hold.
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 
 class MlflowTracker:
-  """A run at MLflow: a `trackers.Tracker`.
+  """A run at MLflow: a `tracker.Tracker`.
 
   MLflow's variables say where: MLFLOW_TRACKING_URI, else OUTPUT_DIR/mlruns, where one program shows
   all runs; MLFLOW_EXPERIMENT_NAME or MLFLOW_EXPERIMENT_ID, else the experiment has the task's name.
   """
 
-  def __init__(self, subject: trackers.Subject, known_id: str | None):
+  def __init__(self, subject: tracker.Subject, known_id: str | None):
     """Opens a run, or makes one.
 
     Args:
@@ -65,7 +65,7 @@ class MlflowTracker:
     found = self._client.get_experiment_by_name(name)
     return str(self._client.create_experiment(name) if found is None else found.experiment_id)
 
-  def log(self, rows: Sequence[trackers.Row]) -> None:
+  def log(self, rows: Sequence[tracker.Row]) -> None:
     now = _now()
     metrics = [
       entities.Metric(name, value, now, round_num)

@@ -19,11 +19,12 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.trackers import tracker
 
 FILE_NAME = "trackers.json"
 
 
-def _row(round_num: int, values: Mapping[str, Any]) -> trackers.Row:
+def _row(round_num: int, values: Mapping[str, Any]) -> tracker.Row:
   return round_num, {name: float(v) for name, v in values.items() if not np.isnan(v)}
 
 
@@ -45,7 +46,7 @@ class Tracking(tff.program.ReleaseManager):
     self._config = config
     self._folder = folder
     self._asked = trackers.asked(config.tracker)
-    self._open: dict[str, trackers.Tracker] = {}
+    self._open: dict[str, tracker.Tracker] = {}
     self._failed: set[str] = set()
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
@@ -101,10 +102,10 @@ class Tracking(tff.program.ReleaseManager):
   def _run(self) -> run_folder.Run:
     return run_folder.Run(self._folder, self._config.seed)  # Its files are read anew.
 
-  def _opened(self, name: str) -> trackers.Tracker:
+  def _opened(self, name: str) -> tracker.Tracker:
     if name not in self._open:
       run = self._run()
-      subject = trackers.Subject(
+      subject = tracker.Subject(
         output_dir=self._folder.parents[2],
         folder=self._folder,
         tags={"task": run.task, "method": str(run.method), "seed": str(run.seed)},

@@ -5,17 +5,17 @@ import os
 
 import wandb
 
-from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.trackers import tracker
 
 
 class WandbTracker:
-  """A run at Weights & Biases: a `trackers.Tracker`.
+  """A run at Weights & Biases: a `tracker.Tracker`.
 
   Its variables say where: WANDB_MODE, WANDB_PROJECT, else the project has the task's name, and
   WANDB_DIR, else its local files are in the run's folder.
   """
 
-  def __init__(self, subject: trackers.Subject, known_id: str | None):
+  def __init__(self, subject: tracker.Subject, known_id: str | None):
     """Opens a run, or makes one.
 
     Args:
@@ -38,7 +38,7 @@ class WandbTracker:
     self.id = self._run.id
     self._first_step = self._run.starting_step  # After what has arrived before.
 
-  def log(self, rows: Sequence[trackers.Row]) -> None:
+  def log(self, rows: Sequence[tracker.Row]) -> None:
     for round_num, values in rows:
       if round_num >= self._first_step:
         self._run.log(dict(values), step=round_num)

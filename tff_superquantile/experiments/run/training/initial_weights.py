@@ -1,8 +1,4 @@
-"""The model from which a run starts: that of a finished run, with what it has already cost.
-
-`finished_run` belongs to the commands and defines their flags; so it is imported only by a run that
-starts from another one.
-"""
+"""The model from which a run starts: that of a finished run, with what it has already cost."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Any
 from privacy import ledger
 from privacy import statements
 import tasks
+from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -36,13 +33,11 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
         " give the folder of the run."
       )
     return config
-  from tff_superquantile.experiments import finished_run
-
   folder = pathlib.Path(os.path.abspath(config.initial_weights))
-  run = finished_run.find(folder)
+  run = finished.find(folder)
   if run.weights is None:
-    raise ValueError(f"Found no {finished_run.WEIGHTS} in {folder}; expected a run's model.")
-  found = finished_run.fingerprint(run)
+    raise ValueError(f"Found no {finished.WEIGHTS} in {folder}; expected a run's model.")
+  found = finished.fingerprint(run)
   if asked not in (None, found):
     raise ValueError(
       f"Found other weights in {folder}, of fingerprint {found}; expected those of {asked}, with"
@@ -59,9 +54,7 @@ def columns(config: run_config.RunConfig) -> str:
   """
   if not config.initial_weights:
     return ""
-  from tff_superquantile.experiments import finished_run
-
-  return finished_run.find(pathlib.Path(config.initial_weights)).columns
+  return finished.find(pathlib.Path(config.initial_weights)).columns
 
 
 def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Sequence[str]) -> None:
@@ -78,10 +71,8 @@ def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Seq
   """
   if not (config.initial_weights and task.columns):
     return
-  from tff_superquantile.experiments import finished_run
-
-  run = finished_run.find(pathlib.Path(config.initial_weights))
-  finished_run.check_table(run, task)
+  run = finished.find(pathlib.Path(config.initial_weights))
+  finished.check_table(run, task)
   if not (config.is_private and run.columns and (run.config is None or run.config.is_private)):
     return
   held_out = {
@@ -105,10 +96,8 @@ def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None
   """
   if not config.initial_weights:
     return None
-  from tff_superquantile.experiments import finished_run
-
-  run = finished_run.find(pathlib.Path(config.initial_weights))
-  return finished_run.read_weights(run, model)
+  run = finished.find(pathlib.Path(config.initial_weights))
+  return finished.read_weights(run, model)
 
 
 def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
@@ -121,9 +110,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
   """
   if not config.initial_weights:
     return []
-  from tff_superquantile.experiments import finished_run
-
-  run = finished_run.find(pathlib.Path(config.initial_weights))
+  run = finished.find(pathlib.Path(config.initial_weights))
   epsilon = delta = None
   if run.config is None or run.config.is_private:
     path = run.path / ledger.FILE_NAME
