@@ -47,7 +47,6 @@ _LONG_FUNCTIONS = {
   "privacy/server.py: server_epsilon",
   "tff_superquantile/algorithms/private/private_sum.py: build_private_sum",
   "tff_superquantile/experiments/private_evaluation.py: _release",
-  "tff_superquantile/experiments/run/runner.py: _train",
 }
 _LONG_MODULES = {"tff_superquantile/experiments/run/parts/methods.py"}
 _SMALL_MODULES = {
@@ -56,7 +55,6 @@ _SMALL_MODULES = {
   "tasks/defaults.py",
   "tff_superquantile/experiments/plan/core_shares.py",
   "tff_superquantile/experiments/run/training/measurements.py",
-  "tff_superquantile/experiments/run/training/runtime.py",
 }
 _NO_CODE = {
   getattr(tokenize, name)

@@ -30,7 +30,6 @@ from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import noise_key
-from tff_superquantile.experiments.run.training import runtime
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
@@ -192,7 +191,7 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
     account = secret.account
   of_private = () if secret is None else (secret.release, secret.key)
   select_clients = selection.build_selection(splits["train"], run, *of_private)
-  run = runtime.set_context(run, splits)
+  run = dataclasses.replace(run, engine=_set_context(run.engine, splits))
   process = build.build_process(run, model, splits["train"], *of_private)
   if account is not None:
     print(account.describe(num_parameters), flush=True)
@@ -232,6 +231,23 @@ def _open_account(
   release = private.build_release(run, population, num_parameters)
   account = accounts.Account(run, release, earlier.path, starts)
   return run, _Private(release, key, commitments, account)
+
+
+def _set_context(
+  engine: engines.Engine, splits: Mapping[str, client_files.ClientFiles]
+) -> engines.Engine:
+  """Sets the context of the rounds; returns the engine, with its number of blocks on a cluster."""
+  if not isinstance(engine, engines.Ray):
+    block_size = engine.block_size if isinstance(engine, engines.InProcess) else None
+    context.set_simulation_context(engine="in_process", block_size=block_size or None)
+    return engine
+  cluster = context.Cluster(
+    engine.ray_address, engine.num_blocks, engine.threads_per_worker, engine.worker_timeout
+  )
+  context.set_simulation_context(engine="ray", cluster=cluster)
+  on_cluster = tff.framework.get_context_stack().current
+  on_cluster.check_files(sorted({files.index_path for files in splits.values()}))
+  return dataclasses.replace(engine, num_blocks=on_cluster.num_blocks)
 
 
 def _begin(
