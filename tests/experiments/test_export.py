@@ -487,6 +487,14 @@ def test_an_export_that_gives_other_answers_is_not_written(tmp_path, monkeypatch
       formats.write(dataclasses.replace(exported, preprocessing=swapped), kind, tmp_path)
 
 
+def test_an_export_whose_answers_are_not_numbers_is_not_written(tmp_path):
+  exported, _, _ = _of_features(_EVERYDAY)
+  apply = exported.preprocessing.apply
+  nothing = dataclasses.replace(exported.preprocessing, apply=lambda *x: apply(*x) * np.nan)
+  with pytest.raises(ValueError, match="that differ by nan"):
+    formats.write(dataclasses.replace(exported, preprocessing=nothing), "saved_model", tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["saved_model", "keras"])
 def test_labels_that_are_times_are_predicted_as_wide(tmp_path, kind):
   exported, raw, scores = _of_features(_EVERYDAY)
