@@ -177,6 +177,20 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
 
 
 @pytest.mark.parametrize(
+  "flags, said",
+  [
+    (dict(worker_timeout=-1.0), "worker_timeout = -1.0; expected at least"),
+    (dict(secure_sum="bogus"), "secure_sum = 'bogus'; expected one of"),
+    (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
+  ],
+)
+def test_flags_that_nothing_has_are_checked_by_themselves(flags, said):
+  run_config.of(**{name: flag.default for name, flag in run_config.flags().items()})
+  with pytest.raises(ValueError, match=said):
+    run_config.of(**flags)
+
+
+@pytest.mark.parametrize(
   "config, said",
   [
     (run.RunConfig(privacy=run.Noise()), "give one of them"),

@@ -285,11 +285,18 @@ def _narrowed(kind: type[Part], wanted: Any) -> type[Part]:
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
-  """Raises a `ValueError` for a flag of kinds that were not chosen."""
+  """Raises a `ValueError` for a flag of kinds that were not chosen.
+
+  One that may idle is checked by itself, as it would be if its kind were chosen.
+  """
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
     for other, one in flags(kind).items():
-      if other not in own and not one.may_idle and given.get(other, one.default) != one.default:
+      if other in own or given.get(other, one.default) == one.default:
+        continue
+      if one.may_idle:
+        one.checked(given[other])
+      else:
         raise ValueError(
           f"Found --{other}={given[other]} {chosen.said(name)}; it belongs to"
           f" {chosen.owners(other)}."
