@@ -23,6 +23,8 @@ from paper import accounting as paper_accounting
 from paper import real_costs
 from privacy import account
 from privacy import accounting
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.command import answers
 from privacy.command import asked
@@ -111,23 +113,23 @@ def _make_parser() -> flags.Parser:
 
 def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> releases.Release:
   """Returns the release that the flags ask for."""
-  cohorts: dict[str, Any] = dict(
-    population=args.population, clients_per_round=args.clients_per_round
-  )
   if args.command == "calibrate":
     return paper_accounting.calibrate(
       args.epsilon,
       delta,
-      **cohorts,
+      population=args.population,
+      clients_per_round=args.clients_per_round,
       num_rounds=num_rounds,
       rho_ratio=args.rho_ratio,
       num_bins=asked.optional_whole("num_bins", args.num_bins),
     )
+  given = (
+    parts.Histogram(noise_multiplier=args.threshold_noise_multiplier),
+    parts.UpdateSum(noise_multiplier=args.update_noise_multiplier),
+  )
   return releases.Release(
-    **cohorts,
-    threshold_noise_multiplier=args.threshold_noise_multiplier,
-    update_noise_multiplier=args.update_noise_multiplier,
-    sampling=releases.FIXED_SIZE,
+    cohort=cohorts.FixedSize(args.population, args.clients_per_round),
+    parts=tuple(part for part in given if part.noise_multiplier is not None),
   )
 
 
@@ -136,24 +138,24 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   num_rounds, delta = asked.rounds(args.num_rounds), asked.delta_of(args)
   release = _release(args, num_rounds, delta)
   real = real_costs.real_cost(release, num_rounds, delta)
-  warning = accounting.delta_warning(delta, release.population)
+  warning = accounting.delta_warning(delta, release.cohort.population)
   tree: dict[str, Any] = {}
-  if release.tree is not None:
-    tree = {name: getattr(release.tree, name) for name in ("num_bins", "scale", "local_stddev")}
+  entries = release.entries()
+  if entries["tree"] is not None:
+    tree = {name: getattr(entries["tree"], name) for name in ("num_bins", "scale", "local_stddev")}
   answer = Answer(
     command=args.command,
     is_guarantee=False,
-    population=release.population,
-    clients_per_round=release.clients_per_round,
+    population=release.cohort.population,
+    clients_per_round=release.cohort.expected,
     num_rounds=num_rounds,
     delta=delta,
-    sampling=release.sampling,
+    sampling=release.cohort.sampling,
     epsilon=paper_accounting.epsilon(release, num_rounds, delta),
     epsilon_one_round=paper_accounting.epsilon(release, min(1, num_rounds), delta),
     **{f"epsilon_real_{name}": cost for name, cost in vars(real).items()},
     effective_noise_multiplier=release.effective_noise_multiplier,
-    threshold_noise_multiplier=release.threshold_noise_multiplier,
-    update_noise_multiplier=release.update_noise_multiplier,
+    **{kind.flag: entries[kind.flag] for kind in (parts.Histogram, parts.UpdateSum)},
     **tree,
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],

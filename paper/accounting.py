@@ -20,9 +20,9 @@ from dp_accounting import rdp
 import numpy as np
 from scipy import special
 
-from privacy import calibration
 from privacy import checks
 from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
@@ -77,13 +77,14 @@ def round_rho(release: releases.Release) -> float:
     rho = rho_q + rho_w.
   """
   rho = 0.0
-  if release.update_noise_multiplier is not None:
-    rho += update_rho(release.update_noise_multiplier)
-  tree = release.tree
-  if tree is not None:
-    rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
-  elif release.threshold_noise_multiplier is not None:
-    rho += 0.5 / release.threshold_noise_multiplier**2
+  for part in release.parts:
+    tree = part.tree if isinstance(part, parts.Histogram) else None
+    if tree is not None:
+      rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
+    elif part.before_training:
+      rho += 0.5 / part.z**2
+    else:
+      rho += update_rho(part.z)
   return rho
 
 
@@ -146,7 +147,7 @@ def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
     An epsilon that is not a guarantee.
   """
   # Without sampling, q = 1, there is nothing to amplify in the paper either.
-  return epsilon_of_rho(round_rho(release), release.sampling_probability, num_rounds, delta)
+  return epsilon_of_rho(round_rho(release), release.cohort.probability, num_rounds, delta)
 
 
 def calibrate_noise(
@@ -172,7 +173,7 @@ def calibrate_noise(
   Raises:
     ValueError: If a number is out of its range or no noise in reach gives that epsilon.
   """
-  q = releases.Release(population, clients_per_round, None, 1.0).sampling_probability
+  q = cohorts.Poisson(population, clients_per_round).probability
   target = checks.positive("epsilon", epsilon)
   delta = checks.fraction("delta", delta)
   low, high = 0.05, 2000.0
@@ -226,14 +227,17 @@ def calibrate(
     clients_per_round=clients_per_round,
     num_rounds=num_rounds,
   )
-  z_q, z_w = calibration.split_noise(z_eff, rho_ratio)
-  if z_q is None:
-    return releases.Release(population, clients_per_round, None, z_w, releases.FIXED_SIZE)
+  cohort = cohorts.FixedSize(population, clients_per_round)
+  updates = () if rho_ratio == math.inf else (parts.UpdateSum(),)
+  if not rho_ratio:
+    return releases.Release(cohort=cohort, parts=updates).with_noise(z_eff)
   if num_bins is None:
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
-  cohort = releases.Release(population, clients_per_round, z_q, z_w, releases.FIXED_SIZE)
-  num_shares = cohorts.limit(cohort)
+  share = 1.0 if rho_ratio == math.inf else rho_ratio
+  release = releases.Release(cohort=cohort, parts=(parts.Histogram(share=share), *updates))
+  release = release.with_noise(z_eff)
+  z_q, num_shares = release.parts[0].z, release.limit
   tree = tree_mechanism.build_tree_mechanism(
     z_q,
     num_bins,
@@ -245,4 +249,5 @@ def calibrate(
   z_q = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
   )
-  return dataclasses.replace(cohort, threshold_noise_multiplier=z_q, tree=tree)
+  histogram = parts.Histogram.of_mechanism(z_q, tree)
+  return dataclasses.replace(release, parts=(histogram, *release.parts[1:]))

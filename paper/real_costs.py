@@ -3,8 +3,8 @@
 import dataclasses
 
 from privacy import accounting
+from privacy import cohorts
 from privacy import releases
-from privacy.noise import shares
 
 NOT_A_GUARANTEE = (
   "This is the paper's accounting, for reproduction only: its epsilon is NOT a guarantee, because"
@@ -43,37 +43,26 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
     The epsilons. They hold if the exact number of tail clients is not released; no epsilon is
     finite if it is.
   """
-  release = dataclasses.replace(
-    release,
-    tree=None,
-    update_sum=None,
+  cohort = release.cohort
+  poisson = dataclasses.replace(
+    release.without_mechanisms(),
+    cohort=cohorts.Poisson(cohort.population, cohort.expected),
+    noise=cohorts.Complement(),
     relation=releases.ZERO_OUT,
-    protocol=shares.COMPLEMENT,
-    contacted=None,
   )
-  poisson = dataclasses.replace(release, sampling=releases.POISSON)
   fixed_cost = at_least = None
-  if release.clients_per_round == int(release.clients_per_round):
-    fixed = dataclasses.replace(
-      release, sampling=releases.FIXED_SIZE, relation=releases.REPLACE_ONE
-    )
+  if cohort.expected == int(cohort.expected):
+    sample = cohorts.FixedSize(cohort.population, cohort.expected)
+    fixed = dataclasses.replace(poisson, cohort=sample, relation=releases.REPLACE_ONE)
     fixed_cost = accounting.epsilon(fixed, num_rounds, delta).epsilon
     # If all the others are alike and the client is as different as can be, replacing it by one
     # like them is adding a client at twice the distance to a Poisson sample.
-    factors = release.replace_one_factors
-    apart = dataclasses.replace(
-      poisson,
-      threshold_noise_multiplier=_divide(release.threshold_noise_multiplier, factors[0]),
-      update_noise_multiplier=_divide(release.update_noise_multiplier, factors[1]),
-    )
+    farther = (part.with_noise(part.z / part.replace_one_factor) for part in poisson.parts)
+    apart = dataclasses.replace(poisson, parts=tuple(farther))
     if apart.effective_noise_multiplier > 0.35:
       at_least = accounting.epsilon(apart, num_rounds, delta, accounting.PLD).epsilon
   cost = accounting.epsilon(poisson, num_rounds, delta).epsilon
   return RealCost(cost, fixed_cost, at_least)
-
-
-def _divide(multiplier: float | None, factor: float) -> float | None:
-  return None if multiplier is None else multiplier / factor
 
 
 def caveat(cost: RealCost) -> list[str]:

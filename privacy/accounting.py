@@ -3,9 +3,12 @@
 Two accountants bound the cost from above: a curve of Renyi divergences (RDP, see `events`) and
 privacy loss distributions (PLD, see `dominating_pairs`). The default takes the smaller of the two.
 
-    release = calibration.calibrate(3.0, 4e-4, population=2500, clients_per_round=100,
-                                    num_rounds=1000, rho_ratio=0.5)
-    Meter(release, 4e-4).epsilon(1000)  # at most 3
+    release = releases.Release(
+      cohort=cohorts.Poisson(2500, 100),
+      parts=(parts.Histogram(share=0.5), parts.UpdateSum()),
+    )
+    release = calibration.calibrate(release, 3.0, 4e-4, num_rounds=1000)
+    Accountant(release, 4e-4).epsilon(1000)  # at most 3
 
 The module needs NumPy, SciPy and dp_accounting only.
 """
@@ -18,7 +21,6 @@ import math
 from dp_accounting import rdp
 
 from privacy import checks
-from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy.noise import dominating_pairs
@@ -39,7 +41,7 @@ _BEYOND_OF_DELTA = 1e-4
 _LEAST_PROBABILITY = 1e-300
 # Beyond this, e^epsilon overflows double precision.
 _LARGEST_PLD_EPSILON = 700.0
-# `Meter` computes the PLD of a long run at this many fractions of it.
+# `Accountant` computes the PLD of a long run at this many fractions of it.
 _RUNGS = 10
 
 
@@ -100,7 +102,7 @@ class Spent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Meter:
+class Accountant:
   """A run's account; it accounts for each number of rounds once.
 
   Attributes:
@@ -212,10 +214,10 @@ def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
 
 
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
-  """Returns the cost by PLD; see `Meter.spent` and `pld_epsilon`."""
+  """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  found = pld_epsilon(cohorts.mixture(release), num_rounds, rest, slack)
+  found = pld_epsilon(release.mixture(), num_rounds, rest, slack)
   return Spent(found, delta, num_rounds, PLD, None, tail)
 
 
@@ -290,9 +292,9 @@ def epsilon(
     The cost, under `release.neighboring_relation`.
 
   Raises:
-    ValueError: As `Meter.spent`.
+    ValueError: As `Accountant.spent`.
   """
-  return Meter(release, delta, accountant).spent(num_rounds)
+  return Accountant(release, delta, accountant).spent(num_rounds)
 
 
 def epsilon_or_none(

@@ -1,131 +1,163 @@
-"""The cohorts of a release: their sizes, and a round as Gaussian mechanisms on samples of clients.
+"""The cohorts of rounds, and the sources of the noise that a cohort lacks.
 
 A cohort is a Poisson sample, a sample of fixed size, or everybody. Poisson cohorts of more than K
-clients lose clients at random. Against the server, which knows the size of each cohort, a round is
-a mixture over the (binomial) sizes.
+clients lose clients at random.
 """
 
+from __future__ import annotations
+
 import dataclasses
-import math
+from typing import ClassVar
 
-import numpy as np
-from scipy import special
-
-from privacy import releases
-from privacy.noise import dominating_pairs
+from privacy import checks
 from privacy.noise import shares
 
-# The server's view tells at most so many cohort sizes apart.
-_MOST_SIZES = 200
+POISSON = "poisson"
+FIXED_SIZE = "fixed_size"
+NO_SAMPLING = "none"
 
 
-def limit(release: releases.Release) -> int:
-  """Returns K, the most clients of a round; each sum has the noise of K shares.
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+  """The clients whose data count in a round.
+
+  Numbers may be given as any real scalar; they are kept as Python's own.
+
+  Attributes:
+    population: n, the number of clients.
+    expected: m, the (expected) number of clients whose data count in a round.
+    sampling: The name of the way of sampling.
+    is_replaced: Whether another client counts in a round in which a client does not.
+    neighbors: The change of the data that removing a client's data is, in words.
+  """
+
+  population: int
+  expected: float
+  sampling: ClassVar[str]
+  is_replaced: ClassVar[bool] = False
+  neighbors: ClassVar[str] = "zero-out (a client's data removed) / add-or-remove one client"
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, "population", checks.whole("population", self.population, 1))
+    expected = checks.number("clients_per_round", self.expected)
+    if expected <= 0:
+      raise ValueError(f"Found clients_per_round = {expected:g}; expected a positive number.")
+    object.__setattr__(self, "expected", expected)
+    if expected > self.population:
+      raise ValueError(
+        f"Found clients_per_round = {expected:g} of population = {self.population};"
+        " expected at most the population, a sampling probability of at most 1."
+      )
+
+  @property
+  def probability(self) -> float:
+    """q: the chance that a given client's data count in a given round; 1 without sampling."""
+    return self.expected / self.population
+
+  def limit(self, contacted: float) -> int:
+    """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
+    return max(1, int(contacted))
+
+
+class Poisson(Cohort):
+  """Each client takes part in each round with probability m / n, by itself."""
+
+  sampling = POISSON
+
+  def limit(self, contacted: float) -> int:
+    return shares.cohort_limit(self.population, contacted)
+
+
+class FixedSize(Cohort):
+  """m clients, uniformly, without replacement."""
+
+  sampling = FIXED_SIZE
+  is_replaced = True
+  neighbors = "zero-out (a client's data removed, the client itself still counted)"
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.expected != int(self.expected):
+      raise ValueError(
+        f"Found clients_per_round = {self.expected:g} with fixed_size sampling; expected a whole"
+        " number."
+      )
+
+
+class Everybody(Cohort):
+  """No secret sampling, as if everybody took part in every round."""
+
+  sampling = NO_SAMPLING
+
+  @property
+  def probability(self) -> float:
+    return 1.0
+
+
+# By --sampling.
+SAMPLINGS: dict[str, type[Cohort]] = {
+  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody)
+}
+
+
+def of(sampling: str, population: int, expected: float) -> Cohort:
+  """Returns the cohort of a value of --sampling; raises a `ValueError` if there is none."""
+  return SAMPLINGS[checks.one_of("sampling", sampling, tuple(SAMPLINGS))](population, expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Complement:
+  """The server makes the shares of noise that a cohort lacks.
+
+  Attributes:
+    protocol: One of `shares.PROTOCOLS`, the value of --noise_shares.
+  """
+
+  protocol: ClassVar[str] = shares.COMPLEMENT
+
+
+@dataclasses.dataclass(frozen=True)
+class Helpers(Complement):
+  """Other clients make them, who send no data."""
+
+  protocol: ClassVar[str] = shares.HELPERS
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateCoin(Complement):
+  """More clients make noise than add data, which each does by a coin of its own.
+
+  Attributes:
+    contacted: The expected number of clients that a round contacts: each is contacted with
+      probability contacted / n and then adds its data with probability m / contacted.
+  """
+
+  protocol: ClassVar[str] = shares.PRIVATE_COIN
+  contacted: float
+
+  def __post_init__(self) -> None:
+    contacted = checks.number("contacted", self.contacted)
+    if contacted <= 0:
+      raise ValueError(f"Found contacted = {contacted:g}; expected a positive number.")
+    object.__setattr__(self, "contacted", contacted)
+
+
+def source(protocol: str, contacted: float | None = None) -> Complement:
+  """Returns the source of the noise that a cohort lacks.
 
   Args:
-    release: The releases of each round.
+    protocol: One of `shares.PROTOCOLS`.
+    contacted: How many clients a round contacts with "private_coin"; None elsewhere.
 
-  Returns:
-    `shares.cohort_limit` of Poisson cohorts; the size of others.
+  Raises:
+    ValueError: If there is no such protocol, or `contacted` does not belong to it.
   """
-  cohort = release.contacted or release.clients_per_round
-  if release.sampling == releases.POISSON:
-    return shares.cohort_limit(release.population, cohort)
-  return max(1, int(cohort))
-
-
-def gaussian(
-  release: releases.Release, probability: float, growth: float = 1.0
-) -> dominating_pairs.SampledGaussian:
-  """Describes a round as a Gaussian mechanism on a Poisson sample.
-
-  Args:
-    release: The releases of a round.
-    probability: The probability with which a client's data count.
-    growth: The ratio of the release's variance to that of the noise.
-
-  Returns:
-    The mechanism, with the release's neighbouring relation.
-  """
-  factors = release.replace_one_factors
-  replaced = math.hypot(
-    *(f / z for f, z in zip(factors, release.noise_multipliers) if z is not None)
-  )
-  return dominating_pairs.SampledGaussian(
-    probability=probability,
-    removed=math.sqrt(growth) / release.effective_noise_multiplier,
-    replaced=math.sqrt(growth) * replaced,
-    replace_one=release.relation == releases.REPLACE_ONE,
-  )
-
-
-def mixture(release: releases.Release) -> dominating_pairs.Mixture:
-  """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
-  found = gaussian(release, release.sampling_probability)
-  if release.sampling == releases.FIXED_SIZE and found.probability < 1.0:
-    return ((1.0, dataclasses.replace(found, is_replaced=True)),)
-  overflow = release.overflow_probability
-  if not overflow:
-    return ((1.0, found),)
-  full = dataclasses.replace(found, is_replaced=True, replace_one=True)
-  return (1.0 - overflow, found), (overflow, full)
-
-
-def likely_participations(release: releases.Release, num_rounds: int) -> int:
-  """Returns the number of rounds in which a client reports; one in a thousand has more.
-
-  Args:
-    release: The releases of each round.
-    num_rounds: T.
-
-  Returns:
-    The 0.999 quantile of Binomial(T, q), which is T without sampling.
-  """
-  probability = release.contact_probability
-  if not num_rounds or probability in (0.0, 1.0):
-    return int(num_rounds * probability)
-  # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
-  found = math.ceil(special.bdtrik(0.999, num_rounds, probability))
-  return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
-
-
-def mixture_of_sizes(
-  release: releases.Release, failure: float
-) -> tuple[dominating_pairs.Mixture, float]:
-  """Describes a round in which a client reports, for a server that counts the reports.
-
-  The server knows the number of reports k and sees k shares of noise, with "helpers" K. It does not
-  know the coin of "private_coin". Sizes are independent of data: a mixture over them.
-
-  Args:
-    release: The releases of a round, as far as the server sees them.
-    failure: The largest probability of cohorts that are left out as too small.
-
-  Returns:
-    The mixture over the other cohorts, and the probability of those, at most `failure`.
-  """
-  coin = 1.0
-  if release.contacted is not None:
-    coin = release.clients_per_round / release.contacted
-  if release.protocol == shares.HELPERS:
-    return ((1.0, gaussian(release, coin)),), 0.0
-  # Without a histogram, K is that of the one that would be built.
-  most = release.num_shares or limit(release)
-  if release.sampling != releases.POISSON:
-    growth = 1.0
-    if release.clients_per_round < most:
-      growth = shares.loss_ratio(max(1, int(release.clients_per_round)), most)
-    return ((1.0, gaussian(release, coin, growth)),), 0.0
-  sizes, probabilities = shares.reports_of_a_member(
-    release.population, release.contact_probability, most
-  )
-  first = int(np.searchsorted(np.cumsum(probabilities), failure, side="right"))
-  too_small = float(probabilities[:first].sum())
-  # A few sizes together count as their smallest.
-  starts = np.arange(first, most, -(-most // _MOST_SIZES))
-  found = []
-  for size, probability in zip(sizes[starts], np.add.reduceat(probabilities, starts)):
-    if probability > 0.0:
-      pair = gaussian(release, coin, shares.loss_ratio(float(size), most))
-      found.append((float(probability), pair))
-  return tuple(found), too_small
+  checks.one_of("protocol", protocol, shares.PROTOCOLS)
+  if (contacted is not None) != (protocol == shares.PRIVATE_COIN):
+    raise ValueError(
+      f"Found contacted = {contacted} with the protocol {protocol}; expected how many clients a"
+      " round contacts with private_coin, and none elsewhere."
+    )
+  if contacted is not None:
+    return PrivateCoin(contacted)
+  return Helpers() if protocol == shares.HELPERS else Complement()

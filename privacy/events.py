@@ -14,9 +14,9 @@ from dp_accounting import rdp
 import numpy as np
 from scipy import special
 
+from privacy import cohorts
 from privacy import releases
 from privacy.noise import renyi
-from privacy.noise import shares
 
 # The server's Gaussian noise (`gaussian_sum`) ends at so many standard deviations.
 GAUSSIAN_SUPPORT = 11.35
@@ -51,29 +51,31 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
   Raises:
     ValueError: If dp_accounting has no event for the sampling with the relation.
   """
-  fixed = release.sampling == releases.FIXED_SIZE
+  cohort = release.cohort
+  fixed = isinstance(cohort, cohorts.FixedSize)
+  sampled = isinstance(cohort, cohorts.Poisson)
   replaced = release.relation == releases.REPLACE_ONE
-  if replaced and release.sampling == releases.POISSON:
+  if replaced and sampled:
     raise ValueError(
       "Found poisson sampling with relation = 'replace_one', for which RDP has no bound here;"
       " expected accounting by 'pld'."
     )
   # RdpAccountant(REPLACE_ONE) accounts a Gaussian by its noise multiplier as it stands, without
   # the factor between removing and replacing: google/differential-privacy#378.
-  factors = release.replace_one_factors if fixed or replaced else (1.0, 1.0, 1.0)
   event = dp_accounting.ComposedDpEvent(
     [
-      dp_accounting.GaussianDpEvent(float(z / factor))
-      for z, factor in zip(release.noise_multipliers, factors)
-      if z is not None
+      dp_accounting.GaussianDpEvent(
+        float(part.z / (part.replace_one_factor if fixed or replaced else 1.0))
+      )
+      for part in release.parts
     ]
   )
-  if release.sampling == releases.POISSON:
-    return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), event)
+  if sampled:
+    return dp_accounting.PoissonSampledDpEvent(float(cohort.probability), event)
   if fixed:
     return dp_accounting.SampledWithoutReplacementDpEvent(
-      source_dataset_size=release.population,
-      sample_size=int(release.clients_per_round),
+      source_dataset_size=cohort.population,
+      sample_size=int(cohort.expected),
       event=event,
     )
   return event
@@ -82,11 +84,11 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
 @functools.lru_cache(maxsize=128)
 def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.ndarray:
   """Returns the Renyi divergences of `round_event` at some orders, without mechanisms."""
-  fixed = release.sampling == releases.FIXED_SIZE
+  fixed = isinstance(release.cohort, cohorts.FixedSize)
   relations = dp_accounting.NeighboringRelation
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
   alphas = np.array(orders, dtype=float)
-  q = release.sampling_probability
+  q = release.cohort.probability
   is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
   curve = np.zeros_like(alphas)
   if is_ours.any():
@@ -123,19 +125,19 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
     ValueError: If RDP does not know the sampling with the relation.
   """
   overflow = release.overflow_probability
-  release = dataclasses.replace(release, tree=None, update_sum=None)
+  release = release.without_mechanisms()
   if not overflow:
-    orders = _FIXED_SIZE_ORDERS if release.sampling == releases.FIXED_SIZE else _ORDERS
+    fixed = isinstance(release.cohort, cohorts.FixedSize)
+    orders = _FIXED_SIZE_ORDERS if fixed else _ORDERS
     return np.array(orders), _event_curve(release, orders)
   orders = _FIXED_SIZE_ORDERS
   # If the others fill the cohort, the client takes another's place: not worse than replacing it
   # in a sample of the same probability without replacement. The event knows whole numbers only.
+  size = math.ceil(release.cohort.expected)
   full = dataclasses.replace(
     release,
-    sampling=releases.FIXED_SIZE,
-    protocol=shares.COMPLEMENT,
-    contacted=None,
-    clients_per_round=math.ceil(release.clients_per_round),
+    cohort=cohorts.FixedSize(release.cohort.population, size),
+    noise=cohorts.Complement(),
   )
   curves = [_event_curve(found, orders) for found in (release, full)]
   return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])
@@ -152,16 +154,7 @@ def round_slack(release: releases.Release) -> float:
     The sum of `shares.slack` over all numbers to which clients add noise; 0 where the server makes
     all of it.
   """
-  slack = 0.0
-  if release.tree is not None:
-    tree = release.tree
-    slack += tree.num_nodes * shares.slack(tree.local_stddev, tree.num_shares, release.protocol)
-  if release.update_sum is not None:
-    found = release.update_sum
-    slack += found.num_entries * shares.slack(
-      found.local_stddev, found.num_shares, release.protocol
-    )
-  return slack
+  return sum(part.slack(release.noise.protocol) for part in release.parts)
 
 
 @functools.lru_cache(maxsize=64)
@@ -180,10 +173,9 @@ def tail_probability(release: releases.Release) -> float:
   """
   total = 0.0
   replaced = release.relation == releases.REPLACE_ONE
-  factors = release.replace_one_factors if replaced else (1.0, 1.0, 1.0)
-  kind = releases.THRESHOLDS[release.threshold_kind]
-  by_server = (kind.noise_by_server, release.update_sum is None, True)
-  for z, factor, is_by_server in zip(release.noise_multipliers, factors, by_server):
-    if z is not None and is_by_server:
-      total += 2.0 * release.sampling_probability * special.ndtr(factor / z - GAUSSIAN_SUPPORT)
+  for part in release.parts:
+    if part.noise_by_server:
+      factor = part.replace_one_factor if replaced else 1.0
+      beyond = special.ndtr(factor / part.z - GAUSSIAN_SUPPORT)
+      total += 2.0 * release.cohort.probability * float(beyond)
   return total

@@ -5,6 +5,7 @@ that a folder never holds more rounds than its ledger. Rounds that a resumed run
 seed draw the same cohort and noise again: they release nothing new and count once.
 """
 
+import collections
 import dataclasses
 import json
 import math
@@ -13,6 +14,7 @@ from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
+from privacy import parts
 from privacy import releases
 from privacy import server
 from privacy import statements
@@ -29,6 +31,15 @@ WITHOUT_GUARANTEE = (
   " trying them all: what that run published has no guarantee, whatever its ledger says. Train anew"
   " in another folder."
 )
+
+
+# The entries of a release that are those of no part.
+_OF_COHORT = (
+  *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
+)
+
+
+_PLAIN = (str, int, float, type(None))
 
 
 class Claim(TypedDict):
@@ -74,7 +85,12 @@ class Ledger:
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
-    return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+    release = {
+      name: entry if isinstance(entry, _PLAIN) else dataclasses.asdict(entry)
+      for name, entry in self.release.entries().items()
+    }
+    found = {**dataclasses.asdict(self), "release": release}
+    return json.dumps(found, indent=2, allow_nan=False) + "\n"
 
   @classmethod
   def from_json(cls, text: str) -> "Ledger":
@@ -150,7 +166,11 @@ def _read_start(found: Any) -> statements.Start:
 
 def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
   """Returns the JSON object of a dataclass if it has all its fields and no others."""
-  expected = {field.name for field in dataclasses.fields(kind)}
+  return _entries({field.name for field in dataclasses.fields(kind)}, found, name)
+
+
+def _entries(expected: set[str], found: Any, name: str) -> dict[str, Any]:
+  """Returns a JSON object if it has all the expected entries and no others."""
   if not isinstance(found, dict):
     raise ValueError(f"Found a {name} that is no JSON object; expected one.")
   if set(found) != expected:
@@ -164,8 +184,10 @@ def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
 def _read_release(found: Any) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
-    found = {"weighted_updates": False, "clip_count_noise_multiplier": None, **found}
-  found = _fields(releases.Release, found, "release")
+    recent = [kind.blank for kind in parts.KINDS if kind.is_recent]
+    found = dict(collections.ChainMap(found, {"weighted_updates": False}, *map(dict, recent)))
+  names = {name for kind in parts.KINDS for name in kind.blank}
+  found = _entries({*_OF_COHORT, *names}, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
@@ -174,7 +196,7 @@ def _read_release(found: Any) -> releases.Release:
     if found[name] is not None:
       found[name] = _read_mechanism(kind, found[name], name)
   try:
-    return releases.Release(**found)
+    return releases.Release.of_entries(found)
   except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
 
@@ -215,7 +237,7 @@ def build_ledger(
   num_rounds_planned: int,
   rounds_done: int,
   accountant: str = accounting.TIGHTEST,
-  meter: accounting.Meter | None = None,
+  meter: accounting.Accountant | None = None,
   starts: tuple[statements.Start, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.

@@ -1,320 +1,287 @@
-"""The releases of a round of a private run, with their cohort and their noise.
+"""The release of a round of a private run: its parts, their cohort and the source of their noise.
 
-A round releases a threshold (a noisy histogram of losses or a noisy one-bit count), the noisy sum
-of clipped updates, and if the clip norm adapts a noisy one-bit count of the updates within it. All
-are computed on the SAME cohort, so that a round is one subsampled mechanism,
+A round releases for example a threshold (a noisy histogram of losses or a noisy one-bit count), the
+noisy sum of clipped updates, and if the clip norm adapts a noisy one-bit count of the updates
+within it. All are computed on the SAME cohort, so that a round is one subsampled mechanism,
 subsample(compose(threshold, update, count)), and not the composition of subsampled ones, which
 would cost less than the truth. All are Gaussian, so that only
 
-    z_eff = (z_q^-2 + z_w^-2 + z_b^-2)^(-1/2)
+    z_eff = (sum_i z_i^-2)^(-1/2)
 
-counts, where z_q, z_w and z_b are the standard deviations over the l2-sensitivities of one client's
-data.
+counts, where z_i are the standard deviations over the l2-sensitivities of one client's data.
+
+    release = Release(
+      cohort=cohorts.Poisson(2500, 100),
+      parts=(parts.Histogram(bins=64, share=0.5), parts.UpdateSum()),
+      noise=cohorts.Helpers(),
+    )
+    calibration.calibrate(release, epsilon=3, delta=1e-5, num_rounds=1000)
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from privacy import checks
+from privacy import cohorts
+from privacy import parts as parts_lib
+from privacy.noise import dominating_pairs
 from privacy.noise import shares
-from privacy.noise import sum_mechanism
-from privacy.noise import tree_mechanism
-
-POISSON = "poisson"
-FIXED_SIZE = "fixed_size"
-NO_SAMPLING = "none"
-SAMPLINGS = (POISSON, FIXED_SIZE, NO_SAMPLING)
-
-TREE = "tree"
-GEOMETRIC = "geometric"
-PRIMAL_DUAL = "primal_dual"
-
-
-@dataclasses.dataclass(frozen=True)
-class ThresholdKind:
-  """The accounting of a kind of private threshold's release.
-
-  Attributes:
-    released: The release of a round, in words.
-    replace_one_factor: The release's sensitivity to replacing a client over that to removing its
-      data.
-    noise_by_server: Whether the server adds the noise, so that it sees the release without.
-    rank_variance: The variance of the threshold's rank among the clients, over z_q^2; None where
-      it follows from the bins of a histogram.
-  """
-
-  released: str
-  replace_one_factor: float
-  noise_by_server: bool
-  rank_variance: float | None = None
-
-
-# The gain of a step of a tracked threshold: the change of its rank by that of the fraction of
-# clients below it. It is the step size times a typical density: 0.2 times that of the logarithm of
-# the losses (geometric); 0.01 / theta, at theta = 0.25, times that of the losses (primal-dual). The
-# tracker averages over rounds.
-_GAINS = {GEOMETRIC: 0.12, PRIMAL_DUAL: 0.02}
-
-
-def _of_one_bit(threshold: str) -> ThresholdKind:
-  # A bit of +-1/2 changes its sign. A step leaves g / (2 - g) of the variance z_q^2 / 4.
-  gain = _GAINS[threshold]
-  return ThresholdKind(
-    "a one-bit count of losses",
-    2.0,
-    noise_by_server=True,
-    rank_variance=gain / (2.0 - gain) / 4.0,
-  )
-
-
-# The kinds of private thresholds; the library and `tff_superquantile.experiments.run.thresholds`
-# build them.
-THRESHOLDS: dict[str, ThresholdKind] = {
-  # A client is in L nodes of the tree before it is replaced, and in L others after that.
-  TREE: ThresholdKind("a histogram of losses", math.sqrt(2.0), noise_by_server=False),
-  GEOMETRIC: _of_one_bit(GEOMETRIC),
-  PRIMAL_DUAL: _of_one_bit(PRIMAL_DUAL),
-}
 
 ZERO_OUT = "zero_out"
 REPLACE_ONE = "replace_one"
 RELATIONS = (ZERO_OUT, REPLACE_ONE)
 
-
-def _positive(name: str, value: Any) -> float:
-  number = checks.number(name, value)
-  if number <= 0:
-    raise ValueError(f"Found {name} = {number:g}; expected a positive number.")
-  return number
+_Part = TypeVar("_Part", bound=parts_lib.Part)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
-  """A round's releases with their noise, and how the round's cohort is sampled.
-
-  Numbers may be given as any real scalar; they are kept as Python's own.
+  """A round's release, and how the round's cohort is sampled.
 
   Attributes:
-    population: n, the number of clients.
-    clients_per_round: m, the (expected) number of clients whose data count in a round.
-    threshold_noise_multiplier: z_q, noise of the threshold's release over its sensitivity to
-      removing one client's data; None if no private threshold is released.
-    update_noise_multiplier: z_w, noise on the SUM of clipped updates over the clip norm; None if
-      no weights are released.
-    sampling: "poisson": each client takes part in each round with probability m / n, by itself.
-      "fixed_size": m clients, uniformly, without replacement. "none": no secret sampling, as if
-      everybody took part in every round.
-    tree: Parameters of the histogram whose noise its clients make. With it the answers take into
-      account that this noise is discrete and that Poisson cohorts are cut at its number of shares.
-    threshold_kind: A key of `THRESHOLDS`, for the sensitivity of the threshold's release to
-      replacing a client, and the source of its noise.
-    update_sum: Parameters of the sum of updates whose noise the clients make; None where the server
-      adds the noise. Taken into account like `tree`.
+    cohort: The sampling of a round's clients.
+    parts: What is released, at least one, in the order of `parts.KINDS`. Parts with noise get the
+      mechanisms by which clients make it.
+    noise: The source of the shares of noise that a cohort lacks, where clients make noise.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
       one client's data replaced by any other.
-    protocol: The source of the shares of noise that a cohort lacks, one of `shares.PROTOCOLS`.
-    contacted: The expected number of clients that a round contacts with the protocol
-      "private_coin": each is contacted with probability contacted / n and then adds its data with
-      probability m / contacted. None with other protocols.
-    weighted_updates: Whether each client's update is multiplied by a weight in [0, 1] that follows
-      from the client's own data, and the sum of updates has one entry more, for the sum of the
-      weights. The sensitivity, of both together, is the clip norm as without.
-    clip_count_noise_multiplier: z_b, noise on the count by which the clip norm adapts over its
-      sensitivity to removing one client's data; None for a fixed clip norm. The server adds it.
   """
 
-  population: int
-  clients_per_round: float
-  threshold_noise_multiplier: float | None
-  update_noise_multiplier: float | None
-  sampling: str = POISSON
-  tree: tree_mechanism.TreeMechanism | None = None
-  threshold_kind: str = TREE
-  update_sum: sum_mechanism.SumMechanism | None = None
+  cohort: cohorts.Cohort
+  parts: tuple[parts_lib.Part, ...]
+  noise: cohorts.Complement = cohorts.Complement()
   relation: str = ZERO_OUT
-  protocol: str = shares.COMPLEMENT
-  contacted: float | None = None
-  weighted_updates: bool = False
-  clip_count_noise_multiplier: float | None = None
 
   def __post_init__(self) -> None:
-    self._put("population", checks.whole("population", self.population, 1))
-    self._put("clients_per_round", _positive("clients_per_round", self.clients_per_round))
-    for name in (
-      *("threshold_noise_multiplier", "update_noise_multiplier", "clip_count_noise_multiplier"),
-    ):
-      if getattr(self, name) is not None:
-        self._put(name, checks.scale(name, _positive(name, getattr(self, name))))
-    for name, choices in (
-      ("sampling", SAMPLINGS),
-      ("threshold_kind", tuple(THRESHOLDS)),
-      ("relation", RELATIONS),
-      ("protocol", shares.PROTOCOLS),
-    ):
-      checks.one_of(name, getattr(self, name), choices)
-    self._check_cohort()
-    if self.threshold_noise_multiplier is None and self.update_noise_multiplier is None:
+    checks.one_of("relation", self.relation, RELATIONS)
+    self._check_noise()
+    if not self.parts:
       raise ValueError(
         "Found neither threshold_noise_multiplier nor update_noise_multiplier; expected at least"
         " one release to account for."
       )
-    if self.tree is not None:
-      self._check_tree(self.tree)
-    if self.update_sum is not None:
-      self._check_update_sum(self.update_sum)
-    self._check_weighted_updates()
+    if len({part.flag for part in self.parts}) < len(self.parts):
+      raise ValueError("Found two parts of one kind in a release; expected one of each.")
+    if self.is_calibrated:
+      most, expected = self.limit, self.cohort.expected
+      completed = tuple(part.completed(most, expected) for part in self.parts)
+      object.__setattr__(self, "parts", completed)
     self._check_clip_count()
     self._check_num_shares()
 
-  def _put(self, name: str, value: Any) -> None:
-    """Sets a field of the frozen object."""
-    object.__setattr__(self, name, value)
-
-  def _check_cohort(self) -> None:
-    if self.clients_per_round > self.population:
+  def _check_noise(self) -> None:
+    if self.noise.protocol != shares.COMPLEMENT and not isinstance(self.cohort, cohorts.Poisson):
       raise ValueError(
-        f"Found clients_per_round = {self.clients_per_round:g} of population = {self.population};"
-        " expected at most the population, a sampling probability of at most 1."
+        f"Found the protocol {self.noise.protocol} with {self.cohort.sampling} sampling, where"
+        " every cohort has all shares of noise; expected poisson."
       )
-    if self.sampling == FIXED_SIZE and self.clients_per_round != int(self.clients_per_round):
+    if not self.cohort.expected <= self.contacted <= self.cohort.population:
       raise ValueError(
-        f"Found clients_per_round = {self.clients_per_round:g} with fixed_size sampling; expected"
-        " a whole number."
+        f"Found contacted = {self.contacted:g} with clients_per_round ="
+        f" {self.cohort.expected:g} and population = {self.cohort.population}; expected a number"
+        " between these, both included."
       )
-    if self.protocol != shares.COMPLEMENT and self.sampling != POISSON:
-      raise ValueError(
-        f"Found the protocol {self.protocol} with {self.sampling} sampling, where every cohort has"
-        " all shares of noise; expected poisson."
-      )
-    if (self.contacted is not None) != (self.protocol == shares.PRIVATE_COIN):
-      raise ValueError(
-        f"Found contacted = {self.contacted} with the protocol {self.protocol}; expected how many"
-        " clients a round contacts with private_coin, and none elsewhere."
-      )
-    if self.contacted is not None:
-      self._put("contacted", _positive("contacted", self.contacted))
-      if not self.clients_per_round <= self.contacted <= self.population:
-        raise ValueError(
-          f"Found contacted = {self.contacted:g} with clients_per_round ="
-          f" {self.clients_per_round:g} and population = {self.population}; expected a number"
-          " between these, both included."
-        )
-
-  def _check_tree(self, tree: tree_mechanism.TreeMechanism) -> None:
-    if self.threshold_noise_multiplier is None or self.threshold_kind != TREE:
-      raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
-    # Its noise counts, not the multiplier it was built with, whose sensitivity may be the paper's.
-    # More noise than promised is fine.
-    delivered = shares.delivered_noise_multiplier(
-      tree.local_stddev, tree.scale * math.sqrt(tree.num_levels), tree.num_shares
-    )
-    if delivered < self.threshold_noise_multiplier * (1.0 - 1e-9):
-      raise ValueError(
-        f"Found threshold_noise_multiplier = {self.threshold_noise_multiplier:.6g} with a tree"
-        f" whose noise gives {delivered:.6g}; expected a tree with at least that noise."
-      )
-
-  def _check_weighted_updates(self) -> None:
-    if not isinstance(self.weighted_updates, bool):
-      raise ValueError(f"Found weighted_updates = {self.weighted_updates!r}; expected a bool.")
-    if self.weighted_updates and self.update_noise_multiplier is None:
-      raise ValueError("Found weighted_updates without update_noise_multiplier; expected both.")
 
   def _check_clip_count(self) -> None:
-    if self.clip_count_noise_multiplier is None:
+    if self.find(parts_lib.ClipCount) is None:
       return
-    if self.update_noise_multiplier is None:
+    updates = self.find(parts_lib.UpdateSum)
+    if updates is None:
       raise ValueError(
         "Found clip_count_noise_multiplier without update_noise_multiplier; expected both."
       )
-    if self.update_sum is not None:
+    if not updates.noise_by_server:
       raise ValueError(
         "Found clip_count_noise_multiplier with an update_sum, whose modulus follows from a fixed"
         " clip norm; expected one of them."
       )
 
-  def _check_update_sum(self, update_sum: sum_mechanism.SumMechanism) -> None:
-    if self.update_noise_multiplier is None:
-      raise ValueError("Found update_sum without update_noise_multiplier; expected both.")
-    delivered = shares.delivered_noise_multiplier(
-      update_sum.local_stddev, update_sum.sensitivity, update_sum.num_shares
-    )
-    if delivered < self.update_noise_multiplier * (1.0 - 1e-9):
-      raise ValueError(
-        f"Found update_noise_multiplier = {self.update_noise_multiplier:.6g} with an update_sum"
-        f" whose noise gives {delivered:.6g}; expected one with that noise."
-      )
-
   def _check_num_shares(self) -> None:
-    for mechanism in (self.tree, self.update_sum):
-      if mechanism is not None and mechanism.num_shares > self.population:
+    for part in self.parts:
+      if part.mechanism is not None and part.mechanism.num_shares > self.cohort.population:
         raise ValueError(
-          f"Found {mechanism.num_shares} shares of noise and a population of {self.population};"
-          " expected at most a share of each client."
+          f"Found {part.mechanism.num_shares} shares of noise and a population of"
+          f" {self.cohort.population}; expected at most a share of each client."
         )
-    if self.num_shares is not None and self.sampling == FIXED_SIZE:
-      if self.clients_per_round > self.num_shares:
+    if self.num_shares is not None and isinstance(self.cohort, cohorts.FixedSize):
+      if self.cohort.expected > self.num_shares:
         raise ValueError(
-          f"Found {self.num_shares} shares of noise and cohorts of {self.clients_per_round:g};"
+          f"Found {self.num_shares} shares of noise and cohorts of {self.cohort.expected:g};"
           " expected as many shares as clients."
         )
+
+  def find(self, kind: type[_Part]) -> _Part | None:
+    """Returns the part of a class; None where there is none."""
+    return next((part for part in self.parts if isinstance(part, kind)), None)
+
+  @property
+  def is_calibrated(self) -> bool:
+    """Whether all parts have noise."""
+    return all(part.noise_multiplier is not None for part in self.parts)
+
+  @property
+  def ranked(self) -> tuple[parts_lib.Part, ...]:
+    """The parts, first those of the training: by this order a budget is divided."""
+    return tuple(sorted(self.parts, key=lambda part: part.before_training))
+
+  @property
+  def shares_of_budget(self) -> dict[str, float]:
+    """The parts' `share`, by `share_flag`, as their noise has it."""
+    found, total = {}, 0.0
+    for part in self.ranked:
+      rho = part.z**-2  # Without the half.
+      if part.share_flag and total:
+        found[part.share_flag] = rho / total
+      total += rho
+    return found
+
+  def with_noise(self, effective_noise_multiplier: float) -> Release:
+    """Divides a round's budget between the parts, by their `share`.
+
+    Args:
+      effective_noise_multiplier: z_eff of all together.
+
+    Returns:
+      The release with z_i = z_eff sqrt(w / w_i), where w_i is the share of a part times the sum
+      of those before it in `ranked`, and w that of all.
+
+    Raises:
+      ValueError: If a number is out of its range.
+    """
+    z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
+    weights: dict[str, float] = {}
+    for part in self.ranked:
+      total = sum(weights.values())
+      share = checks.scale(part.share_flag or "share", part.share)
+      weights[part.flag] = share * total if total else 1.0
+    total = sum(weights.values())
+    noisy = (part.with_noise(z * math.sqrt(total / weights[part.flag])) for part in self.parts)
+    return dataclasses.replace(self, parts=tuple(noisy))
+
+  def without_mechanisms(self) -> Release:
+    """Returns the release as if all noise were continuous."""
+    return dataclasses.replace(self, parts=tuple(part.without_mechanism() for part in self.parts))
+
+  @property
+  def contacted(self) -> float:
+    """The expected number of clients that report in a round, with their data or without."""
+    return getattr(self.noise, "contacted", self.cohort.expected)
+
+  @property
+  def limit(self) -> int:
+    """K, the most clients of a round; each sum has the noise of K shares."""
+    return self.cohort.limit(self.contacted)
 
   @property
   def num_shares(self) -> int | None:
     """K: the most clients of a round; None where the server makes all noise."""
-    found = [mechanism for mechanism in (self.tree, self.update_sum) if mechanism is not None]
-    return min(mechanism.num_shares for mechanism in found) if found else None
-
-  @property
-  def sampling_probability(self) -> float:
-    """q: the chance that a given client's data count in a given round; 1 without sampling."""
-    if self.sampling == NO_SAMPLING:
-      return 1.0
-    return self.clients_per_round / self.population
-
-  @property
-  def noise_multipliers(self) -> tuple[float | None, float | None, float | None]:
-    """(z_q, z_w, z_b), each None where the round has no such release."""
-    return (
-      self.threshold_noise_multiplier,
-      self.update_noise_multiplier,
-      self.clip_count_noise_multiplier,
+    return min(
+      (p.mechanism.num_shares for p in self.parts if p.mechanism is not None), default=None
     )
+
+  @property
+  def noise_multipliers(self) -> dict[str, float]:
+    """The noise of the parts, by its name."""
+    return {part.flag: part.z for part in self.parts}
 
   @property
   def effective_noise_multiplier(self) -> float:
     """z_eff of all that a round releases, relative to removing one client's data."""
-    return 1.0 / math.hypot(*(1.0 / z for z in self.noise_multipliers if z is not None))
-
-  @property
-  def replace_one_factors(self) -> tuple[float, float, float]:
-    """The ratios of the sensitivities to replacing a client to those to removing its data.
-
-    Of the threshold, of the sum of clipped updates, and of the count by which the clip norm adapts,
-    for which 2 is a bound (`secure_sums.adaptive_clipping` has the proof).
-    """
-    return THRESHOLDS[self.threshold_kind].replace_one_factor, 2.0, 2.0
+    return 1.0 / math.hypot(*(1.0 / part.z for part in self.parts))
 
   @property
   def neighboring_relation(self) -> str:
     """The pair of data sets that the guarantee makes hard to tell apart, in words."""
     if self.relation == REPLACE_ONE:
       return "replace one client's data"
-    if self.sampling in (POISSON, NO_SAMPLING):
-      return "zero-out (a client's data removed) / add-or-remove one client"
-    return "zero-out (a client's data removed, the client itself still counted)"
+    return self.cohort.neighbors
+
+  @property
+  def has_coin(self) -> bool:
+    """Whether clients decide by a coin of their own whether their data count."""
+    return isinstance(self.noise, cohorts.PrivateCoin)
 
   @property
   def contact_probability(self) -> float:
     """The chance that a given client reports in a given round, with its data or without."""
-    if self.contacted is not None:
-      return self.contacted / self.population
-    return self.sampling_probability
+    return self.contacted / self.cohort.population if self.has_coin else self.cohort.probability
 
   @property
   def overflow_probability(self) -> float:
     """The chance that the others fill a round's cohort, so that a client takes one's place."""
-    if self.sampling != POISSON or self.num_shares is None:
+    if self.num_shares is None or not isinstance(self.cohort, cohorts.Poisson):
       return 0.0
-    return shares.overflow_probability(self.population, self.contact_probability, self.num_shares)
+    return shares.overflow_probability(
+      self.cohort.population, self.contact_probability, self.num_shares
+    )
+
+  def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
+    """Describes a round as a Gaussian mechanism on a Poisson sample.
+
+    Args:
+      probability: The probability with which a client's data count.
+      growth: The ratio of the release's variance to that of the noise.
+
+    Returns:
+      The mechanism, with the release's neighbouring relation.
+    """
+    replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
+    return dominating_pairs.SampledGaussian(
+      probability=probability,
+      removed=math.sqrt(growth) / self.effective_noise_multiplier,
+      replaced=math.sqrt(growth) * replaced,
+      replace_one=self.relation == REPLACE_ONE,
+    )
+
+  def mixture(self) -> dominating_pairs.Mixture:
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
+    found = self.gaussian(self.cohort.probability)
+    if self.cohort.is_replaced and found.probability < 1.0:
+      return ((1.0, dataclasses.replace(found, is_replaced=True)),)
+    overflow = self.overflow_probability
+    if not overflow:
+      return ((1.0, found),)
+    full = dataclasses.replace(found, is_replaced=True, replace_one=True)
+    return (1.0 - overflow, found), (overflow, full)
+
+  def entries(self) -> dict[str, Any]:
+    """Returns the release as a ledger has it: one flat record, with an entry for each fact."""
+    found: dict[str, Any] = dict(
+      population=self.cohort.population,
+      clients_per_round=self.cohort.expected,
+      sampling=self.cohort.sampling,
+      relation=self.relation,
+      protocol=self.noise.protocol,
+      contacted=getattr(self.noise, "contacted", None),
+    )
+    for kind in parts_lib.KINDS:
+      found.update(kind.blank)
+    for part in self.parts:
+      found.update(part.entries())
+    return found
+
+  @classmethod
+  def of_entries(cls, found: Mapping[str, Any]) -> Release:
+    """Returns the release of a flat record, the inverse of `entries`.
+
+    Args:
+      found: The record; what a release need not have may be left out.
+
+    Raises:
+      ValueError: If an entry is out of its range, or entries contradict each other.
+    """
+    blanks = {name: blank for kind in parts_lib.KINDS for name, blank in kind.blank.items()}
+    found = {**blanks, **found}
+    sampling = found.get("sampling", cohorts.POISSON)
+    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"])
+    read = (kind.of_entries(found) for kind in parts_lib.KINDS)
+    return cls(
+      cohort=cohort,
+      parts=tuple(part for part in read if part is not None),
+      noise=cohorts.source(found.get("protocol", shares.COMPLEMENT), found.get("contacted")),
+      relation=found.get("relation", ZERO_OUT),
+    )

@@ -3,20 +3,29 @@
 The server knows every cohort, so that sampling amplifies nothing against it, unless clients decide
 by a coin of their own whether their data count. It follows the protocol of the secure sums: it sees
 the sum of the shares of the clients that report, and it knows the noise that it adds to complete
-them. It is trusted with every sum to which it adds the noise itself.
+them. It is trusted with every sum to which it adds the noise itself. As it knows the size of each
+cohort, a round is a mixture over the (binomial) sizes.
 """
 
 import dataclasses
 import functools
+import math
+
+import numpy as np
+from scipy import special
 
 from privacy import accounting
 from privacy import checks
 from privacy import cohorts
 from privacy import events
 from privacy import releases
+from privacy.noise import dominating_pairs
+from privacy.noise import shares
 
 # The share of delta for cohorts that are left out as too small.
 _SMALL_COHORTS_SHARE = 1e-3
+# The server's view tells at most so many cohort sizes apart.
+_MOST_SIZES = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +47,65 @@ class ServerSpent:
   explanation: str
 
 
+def likely_participations(release: releases.Release, num_rounds: int) -> int:
+  """Returns the number of rounds in which a client reports; one in a thousand has more.
+
+  Args:
+    release: The releases of each round.
+    num_rounds: T.
+
+  Returns:
+    The 0.999 quantile of Binomial(T, q), which is T without sampling.
+  """
+  probability = release.contact_probability
+  if not num_rounds or probability in (0.0, 1.0):
+    return int(num_rounds * probability)
+  # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
+  found = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+  return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
+
+
+def mixture_of_sizes(
+  release: releases.Release, failure: float
+) -> tuple[dominating_pairs.Mixture, float]:
+  """Describes a round in which a client reports, for a server that counts the reports.
+
+  The server knows the number of reports k and sees k shares of noise, with "helpers" K. It does not
+  know the coin of "private_coin". Sizes are independent of data: a mixture over them.
+
+  Args:
+    release: The releases of a round, as far as the server sees them.
+    failure: The largest probability of cohorts that are left out as too small.
+
+  Returns:
+    The mixture over the other cohorts, and the probability of those, at most `failure`.
+  """
+  cohort = release.cohort
+  coin = cohort.expected / release.contacted
+  if isinstance(release.noise, cohorts.Helpers):
+    return ((1.0, release.gaussian(coin)),), 0.0
+  # Without a histogram, K is that of the one that would be built.
+  most = release.num_shares or release.limit
+  if not isinstance(cohort, cohorts.Poisson):
+    growth = 1.0
+    if cohort.expected < most:
+      growth = shares.loss_ratio(max(1, int(cohort.expected)), most)
+    return ((1.0, release.gaussian(coin, growth)),), 0.0
+  sizes, probabilities = shares.reports_of_a_member(
+    cohort.population, release.contact_probability, most
+  )
+  first = int(np.searchsorted(np.cumsum(probabilities), failure, side="right"))
+  too_small = float(probabilities[:first].sum())
+  # A few sizes together count as their smallest.
+  starts = np.arange(first, most, -(-most // _MOST_SIZES))
+  found = []
+  for size, probability in zip(sizes[starts], np.add.reduceat(probabilities, starts)):
+    if probability > 0.0:
+      pair = release.gaussian(coin, shares.loss_ratio(float(size), most))
+      found.append((float(probability), pair))
+  return tuple(found), too_small
+
+
 @functools.lru_cache(maxsize=512)
 def server_epsilon(
   release: releases.Release, num_rounds: int, delta: float, participations: int | None = None
@@ -49,7 +117,7 @@ def server_epsilon(
     num_rounds: T.
     delta: The delta of (epsilon, delta)-differential privacy.
     participations: In how many of the rounds the client takes part; None for
-      `cohorts.likely_participations`.
+      `likely_participations`.
 
   Returns:
     The cost for such a client, or why there is none to speak of.
@@ -60,7 +128,7 @@ def server_epsilon(
   delta = checks.fraction("delta", delta)
   num_rounds = checks.whole("num_rounds", num_rounds, 0)
   if participations is None:
-    participations = cohorts.likely_participations(release, num_rounds)
+    participations = likely_participations(release, num_rounds)
     beyond = "; one in a thousand takes part in more"
   else:
     participations = checks.whole("participations", participations, 0)
@@ -70,36 +138,28 @@ def server_epsilon(
         " one a round."
       )
     beyond = ""
-  verb = "is contacted" if release.contacted is not None else "takes part"
+  verb = "is contacted" if release.has_coin else "takes part"
   which = f"{participations} of the {num_rounds} rounds{beyond}"
   if participations == num_rounds:
     which = f"all of the {num_rounds} rounds"
   who = f"A client who {verb} in {which}."
 
-  sees_updates = release.update_noise_multiplier is not None and release.update_sum is None
-  sees_bits = (
-    release.threshold_noise_multiplier is not None
-    and releases.THRESHOLDS[release.threshold_kind].noise_by_server
-  )
-  if sees_bits or release.threshold_noise_multiplier is None and sees_updates:
-    seen = [name for name, sees in (("counts", sees_bits), ("updates", sees_updates)) if sees]
+  seen = [part for part in release.parts if part.noise_by_server]
+  noisy = tuple(part for part in release.parts if not part.noise_by_server)
+  names = " and ".join(dict.fromkeys(part.summed for part in seen if part.summed))
+  if not noisy or not all(part.may_be_left_out for part in seen):
     return ServerSpent(
       None,
       delta,
       participations,
-      f"The server adds the noise to the sums of {' and '.join(seen)} itself and sees them without"
+      f"The server adds the noise to the sums of {names} itself and sees them without"
       " it: it is trusted.",
     )
   if participations == 0:
     return ServerSpent(0.0, delta, 0, who)
   slack = participations * events.round_slack(release)
   failure = _SMALL_COHORTS_SHARE * delta / participations
-  noisy = release
-  if sees_updates:
-    noisy = dataclasses.replace(
-      release, update_noise_multiplier=None, clip_count_noise_multiplier=None
-    )
-  mixture, too_small = cohorts.mixture_of_sizes(noisy, failure)
+  mixture, too_small = mixture_of_sizes(dataclasses.replace(release, parts=noisy), failure)
   try:
     found = accounting.pld_epsilon(
       mixture, participations, delta - participations * too_small, slack
@@ -109,11 +169,11 @@ def server_epsilon(
       None, delta, participations, f"{who} The noise is too little for any epsilon to speak of."
     )
   trusted = (
-    "is trusted with the updates, to whose sum it adds the noise"
-    if sees_updates
+    f"is trusted with the {names}, to whose sum it adds the noise"
+    if seen
     else "sees noisy sums only"
   )
-  coin = ", but not who adds data," if release.contacted is not None else ""
+  coin = ", but not who adds data," if release.has_coin else ""
   return ServerSpent(
     found,
     delta,

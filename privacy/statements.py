@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 import dataclasses
 
+from privacy import cohorts
+from privacy import parts as parts_lib
 from privacy import releases
-from privacy.noise import shares
 
 NOT_COVERED = (
   "What is public: the number of training clients, the names of a table's columns, and all about"
@@ -79,24 +80,7 @@ def not_covered(starts: Sequence[Start] = (), ledger_version: int = 3) -> tuple[
 
 def mechanism(release: releases.Release) -> str:
   """States the releases of a round and their noise."""
-  parts = []
-  z_q, z_w, z_b = release.noise_multipliers
-  if z_q is not None:
-    kind = releases.THRESHOLDS[release.threshold_kind].released
-    maker = ""
-    if release.tree is not None:
-      maker = f" (made by the clients, {release.tree.num_bins} bins)"
-    parts.append(f"{kind} with noise multiplier {z_q:.4g}{maker}")
-  if z_w is not None:
-    maker = " (made by the clients)" if release.update_sum is not None else ""
-    summed = "the sum of clipped updates"
-    if release.weighted_updates:
-      summed += ", each weighted by its client's own loss, and of these weights,"
-    parts.append(f"{summed} with noise multiplier {z_w:.4g}{maker}")
-  if z_b is not None:
-    parts.append(
-      f"a one-bit count of the updates within the clip norm with noise multiplier {z_b:.4g}"
-    )
+  parts = [part.words() for part in release.parts]
   together = ""
   if len(parts) > 1:
     together = (
@@ -113,20 +97,20 @@ def neighboring(release: releases.Release) -> str:
 
 def sampling(release: releases.Release) -> str:
   """States the sampling of cohorts that the guarantee presumes."""
-  m, n = release.clients_per_round, release.population
-  if release.contacted is not None:
+  m, n = release.cohort.expected, release.cohort.population
+  if release.has_coin:
     return (
       f"Sampling: Poisson, with a private coin; each of {n} clients is contacted in each round with"
       f" probability {release.contact_probability:.4g}, independently, and adds its data with"
       f" probability {m / release.contacted:.4g}, by a coin that it tosses itself; nobody learns"
       " who does or how many."
     )
-  if release.sampling == releases.POISSON:
+  if isinstance(release.cohort, cohorts.Poisson):
     return (
       f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
-      f" {release.sampling_probability:.4g}, independently, and nobody learns who does or how many."
+      f" {release.cohort.probability:.4g}, independently, and nobody learns who does or how many."
     )
-  if release.sampling == releases.FIXED_SIZE:
+  if isinstance(release.cohort, cohorts.FixedSize):
     return (
       f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
       " learns who."
@@ -140,7 +124,7 @@ def noise_shares(release: releases.Release) -> str | None:
     return None
   who = (
     "other clients, who send no data, make those that a cohort lacks"
-    if release.protocol == shares.HELPERS
+    if isinstance(release.noise, cohorts.Helpers)
     else "the server makes those that a cohort lacks"
   )
   cut = ""
@@ -154,16 +138,9 @@ def noise_shares(release: releases.Release) -> str | None:
 
 def adversary(release: releases.Release) -> str:
   """States the adversary of the main number."""
-  seen = [
-    name
-    for name, multiplier in (
-      ("models", release.update_noise_multiplier),
-      ("clip norms", release.clip_count_noise_multiplier),
-      ("thresholds", release.threshold_noise_multiplier),
-    )
-    if multiplier is not None
-  ]
-  known = "and the cohorts" if release.sampling == releases.NO_SAMPLING else "but no cohort"
+  seen = [part.seen for part in release.ranked]
+  everybody = isinstance(release.cohort, cohorts.Everybody)
+  known = "and the cohorts" if everybody else "but no cohort"
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
@@ -191,12 +168,13 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
   Returns:
     Sentences.
   """
-  assert release.tree is not None  # The clients make the noise.
-  tree = release.tree
+  histogram = release.find(parts_lib.Histogram)
+  assert histogram is not None and histogram.tree is not None  # The clients make the noise.
+  tree = histogram.tree
   return (
     f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
     f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"
-    f" {release.threshold_noise_multiplier:.4g}. A client is a one on each of {tree.num_levels}"
+    f" {histogram.z:.4g}. A client is a one on each of {tree.num_levels}"
     f" levels, so that the l2 sensitivity is {tree.num_levels}^(1/2) = {tree.num_levels**0.5:.4g}"
     f" clients; the noise of a node has a standard deviation of {tree.count_stddev:.4g} clients.",
     neighboring(release),

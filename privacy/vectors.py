@@ -19,21 +19,21 @@ import dp_accounting
 from dp_accounting import pld
 
 from privacy import accounting
-from privacy import calibration
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 
 _SAMPLINGS = (
-  (releases.POISSON, releases.ZERO_OUT),
-  (releases.POISSON, releases.REPLACE_ONE),
-  (releases.FIXED_SIZE, releases.ZERO_OUT),
-  (releases.FIXED_SIZE, releases.REPLACE_ONE),
-  (releases.NO_SAMPLING, releases.ZERO_OUT),
+  (cohorts.POISSON, releases.ZERO_OUT),
+  (cohorts.POISSON, releases.REPLACE_ONE),
+  (cohorts.FIXED_SIZE, releases.ZERO_OUT),
+  (cohorts.FIXED_SIZE, releases.REPLACE_ONE),
+  (cohorts.NO_SAMPLING, releases.ZERO_OUT),
 )
 _COHORTS = ((2500, 100), (1_000_000, 1000), (60, 30), (10_000_000, 10))
 # Of the threshold and of the updates; None for what is not released.
 _NOISE = ((None, 0.7), (None, 4.0), (4.0, None), (3.2, 1.2))
 _RUNS = ((1, 1e-5), (1000, 1e-6), (10, 1e-3), (10_000, 1e-10), (100, 1e-8), (300, 1e-4), (3, 1e-7))
-_KINDS = (releases.TREE, releases.GEOMETRIC, releases.PRIMAL_DUAL)
 # The noise that clients make: of a tree of so many bins, and of updates of so many numbers.
 _NUM_BINS, _NUM_PARAMETERS = 64, 1000
 _BY_CLIENTS = ((4.0, None), (3.2, 1.2))
@@ -67,12 +67,13 @@ class Setting:
   def row(self) -> dict[str, Any]:
     """Returns the row: by each accountant epsilon, blank where it has no answer."""
     release = self.release
-    given = {name: getattr(release, name) for name in _GIVEN}
-    if release.threshold_noise_multiplier is None:
+    entries = release.entries()
+    given = {name: entries[name] for name in _GIVEN}
+    if given["threshold_noise_multiplier"] is None:
       given["threshold_kind"] = None
     given.update(
-      num_bins=release.tree and release.tree.num_bins,
-      num_parameters=release.update_sum and release.update_sum.num_entries,
+      num_bins=entries["tree"] and entries["tree"].num_bins,
+      num_parameters=entries["update_sum"] and entries["update_sum"].num_entries,
       num_shares=release.num_shares,
     )
     found = {
@@ -90,37 +91,39 @@ class Setting:
   def _by_dp_accounting(self, about: float | None) -> float | None:
     """Returns epsilon by dp_accounting's own PLD; None where it has no such mechanism."""
     release = self.release
-    is_known = release.sampling != releases.FIXED_SIZE and release.relation == releases.ZERO_OUT
+    cohort = release.cohort
+    is_known = not cohort.is_replaced and release.relation == releases.ZERO_OUT
     if not is_known or release.num_shares or self.num_rounds > _MOST_ROUNDS:
       return None
     if about is None or about > _MOST_EPSILON:
       return None
     event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(release.effective_noise_multiplier)
-    if release.sampling == releases.POISSON:
-      event = dp_accounting.PoissonSampledDpEvent(release.sampling_probability, event)
+    if isinstance(cohort, cohorts.Poisson):
+      event = dp_accounting.PoissonSampledDpEvent(cohort.probability, event)
     return pld.PLDAccountant().compose(event, self.num_rounds).get_epsilon(self.delta)
 
 
 def settings() -> Iterator[Setting]:
   """Yields the 200 settings, each way of sampling with each cohort and noise."""
-  runs, kinds = itertools.cycle(_RUNS), itertools.cycle(_KINDS)
+  runs, kinds = itertools.cycle(_RUNS), itertools.cycle(parts.THRESHOLDS.values())
   for (sampling, relation), (population, clients) in itertools.product(_SAMPLINGS, _COHORTS):
-    fields: dict[str, Any] = dict(sampling=sampling, relation=relation)
+    cohort = cohorts.SAMPLINGS[sampling](population, clients)
     for of_threshold, of_updates in _NOISE:
-      kind = releases.TREE if of_threshold is None else next(kinds)
-      found = releases.Release(
-        population, clients, of_threshold, of_updates, threshold_kind=kind, **fields
-      )
+      kind = parts.Histogram if of_threshold is None else next(kinds)
+      released = (kind(noise_multiplier=of_threshold), parts.UpdateSum(noise_multiplier=of_updates))
+      found = _release(cohort, relation, *released)
       for num_rounds, delta in itertools.islice(runs, 2):
         yield Setting(found, num_rounds, delta)
     for of_threshold, of_updates in _BY_CLIENTS:
-      found = calibration.complete(
-        releases.Release(population, clients, of_threshold, of_updates, **fields),
-        num_bins=_NUM_BINS,
-        distributed_updates=of_updates is not None,
-        num_parameters=_NUM_PARAMETERS,
-      )
-      yield Setting(found, *next(runs))
+      histogram = parts.Histogram(noise_multiplier=of_threshold, bins=_NUM_BINS)
+      updates = parts.UpdateSum(noise_multiplier=of_updates, num_parameters=_NUM_PARAMETERS)
+      yield Setting(_release(cohort, relation, histogram, updates), *next(runs))
+
+
+def _release(cohort: cohorts.Cohort, relation: str, *given: parts.Part) -> releases.Release:
+  """Returns the release of those parts that have noise."""
+  noisy = tuple(part for part in given if part.noise_multiplier is not None)
+  return releases.Release(cohort=cohort, parts=noisy, relation=relation)
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from paper import real_costs
 from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 from tff_superquantile.experiments.report import tables
@@ -27,11 +29,8 @@ _WHERE = "Section 7.7"  # Training with privacy.
 def of_accounting() -> Iterator[rows.Row]:
   """Yields the statements on the accounting."""
   release = releases.Release(
-    threshold_noise_multiplier=None,
-    update_noise_multiplier=_NOISE_OF_FIVE,
-    clients_per_round=_COHORT,
-    population=_POPULATION,
-    sampling=releases.FIXED_SIZE,
+    cohort=cohorts.FixedSize(_POPULATION, _COHORT),
+    parts=(parts.UpdateSum(noise_multiplier=_NOISE_OF_FIVE),),
     relation=releases.REPLACE_ONE,
   )
   real = real_costs.real_cost(release, _ROUNDS, _DELTA)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from privacy import ledger as ledger_lib
+from privacy import parts
 from privacy import releases
 from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
@@ -45,10 +46,10 @@ def _of_manifest(
   clients = clients.get("train") if isinstance(clients, dict) else None
   if clients is None:
     found.append("manifest.json does not say how many training clients there are.")
-  elif clients != ledger.release.population:
+  elif clients != ledger.release.cohort.population:
     found.append(
       f"manifest.json has {clients} training clients and the ledger a population of"
-      f" {ledger.release.population}."
+      f" {ledger.release.cohort.population}."
     )
   if str(manifest.get("seed")) != flags.get("seed"):
     found.append("manifest.json and flags.txt do not have the same seed.")
@@ -113,18 +114,12 @@ def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[s
   """Compares the columns of rounds.csv with those that follow from a round's releases."""
   if not rounds.done:
     return []
-  z_q, _, z_b = release.noise_multipliers
-  expected, optional = {"epsilon"}, set()
-  is_tree = z_q is not None and release.threshold_kind == releases.TREE
-  if is_tree:
-    expected |= {"estimated_cohort_size", "aborted"}
-  if release.weighted_updates or is_tree and "estimated_share_sum" in rounds.columns:
-    expected.add("estimated_share_sum")  # Of shares relative to the histogram.
-  elif z_q is not None:
-    expected |= {"threshold", "estimated_tail_size"}
-    optional = {"theta"} if is_tree else set()  # It may adapt to the histogram.
-  if z_b is not None:
-    expected.add("clip_norm")
+  expected = {"epsilon"}
+  optional: set[str] = set()
+  for part in release.parts:
+    always, perhaps = part.columns(rounds.columns)
+    expected |= always
+    optional |= perhaps
   found = {name for name in rounds.columns if not _OF_OTHER_CLIENTS.fullmatch(name)}
   return [
     *(
@@ -139,13 +134,14 @@ def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[s
 
 
 def _of_model(release: releases.Release, num_parameters: int | None) -> list[str]:
-  summed = release.update_sum
+  updates = release.find(parts.UpdateSum)
+  summed = None if updates is None else updates.update_sum
   # Beside the numbers of an update there is that of its weight.
-  if num_parameters is None or summed is None:
+  if num_parameters is None or updates is None or summed is None:
     return []
-  if summed.num_entries == num_parameters + release.weighted_updates:
+  if summed.num_entries == num_parameters + updates.is_weighted:
     return []
-  besides = " and a weight" if release.weighted_updates else ""
+  besides = " and a weight" if updates.is_weighted else ""
   return [
     f"weights.npz has {num_parameters} numbers{besides} and the ledger noise on"
     f" {summed.num_entries}."

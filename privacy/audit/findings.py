@@ -81,7 +81,7 @@ def _audit(
 ) -> Audit:
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
   rounds, num_rounds = results.rounds, max(results.num_rounds, ledger.rounds_done)
-  meter = accounting.Meter(release, delta, ledger.accounting)
+  meter = accounting.Accountant(release, delta, ledger.accounting)
   spent = meter.spent(num_rounds)
   planned = max(num_rounds, ledger.num_rounds_planned)
   epsilon_planned = meter.epsilon(planned)
@@ -142,7 +142,7 @@ def _audit(
       "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the"
       " ledger does not have, too, are not compared."
     )
-  warning = accounting.delta_warning(delta, release.population)
+  warning = accounting.delta_warning(delta, release.cohort.population)
   if warning is not None:
     notes.append(warning)
   return Audit(

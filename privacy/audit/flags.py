@@ -4,9 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
-from privacy import calibration
 from privacy import ledger as ledger_lib
-from privacy import releases
+from privacy import parts
 
 # Recomputing gives the same number up to another version's rounding.
 TOLERANCE = 1e-6
@@ -15,6 +14,12 @@ _FLAG_TOLERANCE = 1e-5
 _EMPTY = ("", "None")
 # Every private run has these besides those that the ledger has, too.
 _REQUIRED = ("algorithm", "num_rounds", "seed", "clip_unit")
+# Flags of parts, which are empty without them.
+_OF_PARTS = ("threshold", "num_bins", *(kind.flag for kind in parts.KINDS))
+
+
+def _shares_of_budget() -> set[str]:
+  return {kind.share_flag for kind in parts.KINDS if kind.share_flag}
 
 
 def read(text: str) -> dict[str, str]:
@@ -38,7 +43,6 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     Sentences: of flags with other values than the ledger's, and of those that are missing.
   """
   release = ledger.release
-  z_q, z_w, z_b = release.noise_multipliers
   flags, required = dict(flags), set(_REQUIRED)
   if flags.get("clip_unit") == "gradient" and flags.get("clip_norm", "adaptive") != "adaptive":
     # The ledger has the norm of updates, the learning rate times that of gradients.
@@ -46,32 +50,29 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     required.add("client_learning_rate")
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
-  if flags.get("threshold") != releases.TREE:
+  if flags.get("threshold") != parts.Histogram.kind:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
-  # rho = 1 / (2 z^2), without the half.
-  rho_q, rho_w, rho_b = (0.0 if z is None else z**-2 for z in release.noise_multipliers)
   entries: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
     "delta": ledger.claim["delta"],
     "accounting": ledger.accounting,
-    "clients_per_round": release.clients_per_round,
-    "sampling": release.sampling,
+    "clients_per_round": release.cohort.expected,
+    "sampling": release.cohort.sampling,
     "relation": release.relation,
-    "threshold": None if z_q is None else release.threshold_kind,
-    "threshold_noise_multiplier": z_q,
-    "update_noise_multiplier": z_w,
-    "clip_norm": "adaptive" if z_b is not None and ledger.clip_norm is None else ledger.clip_norm,
-    "clip_count_noise_multiplier": z_b,
-    "num_bins": None if release.tree is None else release.tree.num_bins,
-    "update_sum": "central" if release.update_sum is None else "distributed",
-    "noise_shares": release.protocol,
-    "contacted_clients": release.contacted,
-    "rho_ratio": None if z_q is None or z_w is None else rho_q / (rho_w + rho_b),
-    "clip_rho_ratio": None if z_b is None else rho_b / rho_w,
+    "clip_norm": ledger.clip_norm,
+    "noise_shares": release.noise.protocol,
+    "contacted_clients": release.contacted if release.has_coin else None,
+    **dict.fromkeys((*_OF_PARTS, *_shares_of_budget())),
+    "update_sum": "central",
   }
+  for part in release.parts:
+    entries.update(part.flags())
+  entries.update(release.shares_of_budget)
+  if ledger.clip_norm is None and release.find(parts.ClipCount) is not None:
+    entries["clip_norm"] = "adaptive"
   required |= {name for name, entry in entries.items() if entry is not None}
   if ledger.claim["epsilon"] is None:
-    required -= {"rho_ratio", "clip_rho_ratio"}  # Without a budget nothing divides it.
+    required -= _shares_of_budget()  # Without a budget nothing divides it.
   found = [f"flags.txt has no --{name}." for name in sorted(required - set(flags))]
   for name, entry in entries.items():
     if name not in flags or flags[name] == entry:
@@ -93,30 +94,23 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     )
   # A larger population than the real one would mean a smaller sampling probability.
   clients = to_number(flags.get("num_train_clients", ""))
-  if clients and release.population > clients:
+  population = release.cohort.population
+  if clients and population > clients:
     found.append(
-      f"flags.txt has --num_train_clients={clients:g} and the ledger a population of"
-      f" {release.population}."
+      f"flags.txt has --num_train_clients={clients:g} and the ledger a population of {population}."
     )
   return found
 
 
 def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
   """Returns differences between the clients' noise and that of the ledger's own numbers."""
-  release = ledger.release
-  derived: list[tuple[str, Any, Any]] = []
-  if release.tree is not None:
-    tree = release.tree
-    expected = calibration.tree_for(release, tree.num_bins, tree.scale)
-    derived.append(("tree", tree, expected))
-  if release.update_sum is not None:
-    summed = release.update_sum
-    norm = summed.clip_norm if ledger.clip_norm is None else ledger.clip_norm
-    num_parameters = summed.num_entries - release.weighted_updates
-    expected_sum = calibration.sum_for(release, norm, num_parameters)
-    derived.append(("update_sum", summed, expected_sum))
-  found = []
-  for name, mechanism, expected in derived:
+  release, found = ledger.release, []
+  for part in release.parts:
+    mechanism = part.mechanism
+    if mechanism is None:
+      continue
+    expected = part.derived(release.limit, release.cohort.expected, ledger.clip_norm)
+    name = next(name for name, entry in part.entries().items() if entry is mechanism)
     for field in dataclasses.fields(mechanism):
       has, wanted = getattr(mechanism, field.name), getattr(expected, field.name)
       same = has == wanted

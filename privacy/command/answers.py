@@ -13,6 +13,7 @@ from typing import Any
 from privacy import accounting
 from privacy import audit
 from privacy import ledger
+from privacy import parts
 from privacy import statements
 
 _WIDTH = 100
@@ -209,7 +210,8 @@ class AuditAnswer(Answer):
   def of(cls, found: audit.Audit, folder: str) -> "AuditAnswer":
     """Returns the answer for the findings of an audit in a folder."""
     entry, release = found.ledger, found.ledger.release
-    z_b = release.clip_count_noise_multiplier
+    noise = {**dict.fromkeys(kind.flag for kind in parts.KINDS), **release.noise_multipliers}
+    z_b = noise[parts.ClipCount.flag]
     return cls(
       command="audit",
       folder=folder,
@@ -223,8 +225,8 @@ class AuditAnswer(Answer):
       rounds_in_csv=found.rounds.done,
       rounds_in_ledger=entry.rounds_done,
       rounds_aborted=found.rounds.aborted,
-      threshold_noise_multiplier=release.threshold_noise_multiplier,
-      update_noise_multiplier=release.update_noise_multiplier,
+      threshold_noise_multiplier=noise[parts.Threshold.flag],
+      update_noise_multiplier=noise[parts.UpdateSum.flag],
       clip_count_noise_multiplier=ABSENT if z_b is None else z_b,
       effective_noise_multiplier=release.effective_noise_multiplier,
       epsilon=found.spent.epsilon,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 from typing import Any
 
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
@@ -47,36 +48,34 @@ def delta_of(args: argparse.Namespace) -> float:
   return checks.fraction("delta", args.delta)
 
 
-def _protection(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the fields of a release on sampling, neighbours and the sources of noise."""
-  return dict(
-    sampling=args.sampling,
-    threshold_kind=args.threshold,
+def _release(args: argparse.Namespace, **parts_of: parts.Part | None) -> releases.Release:
+  """Returns the release that the flags ask for, of those of its parts that are not None."""
+  return releases.Release(
+    cohort=cohorts.of(args.sampling, args.population, args.clients_per_round),
+    parts=tuple(part for part in parts_of.values() if part is not None),
+    noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,
-    protocol=args.noise_shares,
-    contacted=args.contacted_clients,
   )
 
 
-def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
-  """Returns the release that the flags of `calibrate` ask for."""
-  return calibration.calibrate(
-    args.epsilon,
-    delta,
-    population=args.population,
-    clients_per_round=args.clients_per_round,
-    num_rounds=rounds(args.num_rounds),
-    rho_ratio=args.rho_ratio,
-    clip_rho_ratio=args.clip_rho_ratio,
-    num_bins=optional_whole("num_bins", args.num_bins),
-    accountant=args.accounting,
-    **_protection(args),
-    **_distributed(args),
-  )
+def _threshold(args: argparse.Namespace, **fields: Any) -> parts.Threshold:
+  """Returns the threshold that the flags ask for."""
+  kind = parts.THRESHOLDS[args.threshold]
+  if kind is parts.Histogram:
+    num_bins = optional_whole("num_bins", args.num_bins)
+    return parts.Histogram(bins=num_bins, **fields)
+  if args.num_bins is not None:
+    raise ValueError(_NO_TREE)
+  return kind(**fields)
 
 
-def _distributed(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the arguments of `calibration.complete` for updates with noise from the clients."""
+_NO_TREE = (
+  "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
+)
+
+
+def _updates(args: argparse.Namespace, **fields: Any) -> parts.UpdateSum:
+  """Returns the sum of updates that the flags ask for, with noise from the clients or without."""
   num_parameters = optional_whole("num_parameters", args.num_parameters)
   distributed = args.update_sum == "distributed"
   if distributed != (num_parameters is not None):
@@ -84,16 +83,41 @@ def _distributed(args: argparse.Namespace) -> dict[str, Any]:
       f"Found --update_sum={args.update_sum} {'without' if distributed else 'with'}"
       " --num_parameters; expected the number of parameters of the model with distributed alone."
     )
-  return dict(
-    distributed_updates=distributed,
-    num_parameters=num_parameters,
-    clip_norm=1.0 if args.clip_norm is None else args.clip_norm,
+  clip_norm = 1.0 if args.clip_norm is None else args.clip_norm
+  return parts.UpdateSum(num_parameters=num_parameters, clip_norm=clip_norm, **fields)
+
+
+def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
+  """Returns the release that the flags of `calibrate` ask for."""
+  threshold = updates = count = None
+  if args.rho_ratio:
+    share = 1.0 if args.rho_ratio == math.inf else args.rho_ratio
+    threshold = _threshold(args, share=checks.scale("rho_ratio", share))
+  elif args.num_bins is not None:
+    raise ValueError(_NO_TREE)
+  found = _updates(args)
+  if threshold is None or args.rho_ratio != math.inf:
+    updates = found
+  elif found.num_parameters is not None:
+    raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
+  if args.clip_rho_ratio:
+    count = parts.ClipCount(share=checks.scale("clip_rho_ratio", args.clip_rho_ratio))
+    if updates is None:
+      raise ValueError(
+        f"Found clip_rho_ratio = {args.clip_rho_ratio:g} without weights; expected a finite"
+        " rho_ratio."
+      )
+  release = _release(args, threshold=threshold, updates=updates, count=count)
+  return calibration.calibrate(
+    release, args.epsilon, delta, rounds(args.num_rounds), args.accounting
   )
 
 
 def given(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release with the noise of the flags of `spend`."""
+  del delta
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
+  z_b = args.clip_count_noise_multiplier
   num_bins = optional_whole("num_bins", args.num_bins)
   scale = optional_whole("scale", args.scale)
   if args.sigma_update is not None:
@@ -113,18 +137,17 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
       raise ValueError(f"Found --scale={scale}; expected a whole number of at least 1.")
     levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
     z_q = shares.delivered_noise_multiplier(args.sigma_threshold, scale * math.sqrt(levels), 1)
-  release = releases.Release(
-    args.population,
-    args.clients_per_round,
-    z_q,
-    z_w,
-    **_protection(args),
-    clip_count_noise_multiplier=args.clip_count_noise_multiplier,
-  )
   if num_bins is None and scale is not None:
     raise ValueError("Found --scale without --num_bins; expected both or neither.")
-  release = calibration.complete(release, num_bins=num_bins, **_distributed(args))
-  if scale is not None and num_bins is not None:
-    tree = calibration.tree_for(release, num_bins, scale)
-    release = dataclasses.replace(release, tree=tree)
-  return release
+  updates = _updates(args, noise_multiplier=z_w)
+  if z_w is None and updates.num_parameters is not None:
+    raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
+  if z_q is None and num_bins is not None:
+    raise ValueError(_NO_TREE)
+  scaled = {} if scale is None else dict(scale=scale)
+  return _release(
+    args,
+    threshold=None if z_q is None else _threshold(args, noise_multiplier=z_q, **scaled),
+    updates=None if z_w is None else updates,
+    count=None if z_b is None else parts.ClipCount(noise_multiplier=z_b),
+  )

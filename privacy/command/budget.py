@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from privacy import accounting
 from privacy import checks
+from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
@@ -18,15 +18,12 @@ from privacy.command import answers
 from privacy.command import asked
 
 _PLOT_POINTS = 40
-# Entries of an answer that are attributes of the release, and of its tree.
-_OF_RELEASE = (
+# Entries of an answer that are those of the release's ledger, and attributes of its tree.
+_OF_LEDGER = (
   "population",
   "clients_per_round",
   "sampling",
-  "sampling_probability",
   "relation",
-  "neighboring_relation",
-  "effective_noise_multiplier",
   "threshold_noise_multiplier",
   "update_noise_multiplier",
 )
@@ -47,8 +44,10 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
-  z_q, z_w, z_b = release.noise_multipliers
-  warning = accounting.delta_warning(delta, release.population)
+  entries = release.entries()
+  z_w, z_b = (entries[kind.flag] for kind in (parts.UpdateSum, parts.ClipCount))
+  threshold = release.find(parts.Threshold)
+  warning = accounting.delta_warning(delta, release.cohort.population)
   optional: dict[str, Any] = {}
   if args.command == "calibrate":
     optional["target_epsilon"] = args.epsilon
@@ -65,8 +64,11 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
     is_guarantee=True,
     num_rounds=num_rounds,
     delta=delta,
-    threshold=None if z_q is None else release.threshold_kind,
-    **_entries(release, _OF_RELEASE),
+    threshold=None if threshold is None else threshold.kind,
+    sampling_probability=release.cohort.probability,
+    neighboring_relation=release.neighboring_relation,
+    effective_noise_multiplier=release.effective_noise_multiplier,
+    **{name: entries[name] for name in _OF_LEDGER},
     **_costs(release, num_rounds, delta, args),
     **_noise_of_clients(release),
     **optional,
@@ -76,11 +78,6 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   if "plot" in optional:
     _plot(args.plot, release, num_rounds, delta)
   return found
-
-
-def _entries(source: Any, names: Sequence[str]) -> dict[str, Any]:
-  """Returns the attributes of an object with these names."""
-  return {name: getattr(source, name) for name in names}
 
 
 def _costs(
@@ -113,15 +110,16 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
   """Returns the entries on the noise of clients, if they make any."""
   found: dict[str, Any] = {}
   if release.num_shares is not None:
-    found.update(noise_shares=release.protocol, num_shares=release.num_shares)
-  if release.contacted is not None:
+    found.update(noise_shares=release.noise.protocol, num_shares=release.num_shares)
+  if release.has_coin:
     found["contacted_clients"] = release.contacted
-  if release.tree is not None:
-    found.update(_entries(release.tree, _OF_TREE))
-    found["sigma_threshold"] = release.tree.local_stddev * math.sqrt(release.tree.num_shares)
-  if release.update_sum is not None:
-    found["num_parameters"] = release.update_sum.num_entries
-    found["bits_per_update"] = release.update_sum.bits_per_client
+  entries = release.entries()
+  tree, summed = entries["tree"], entries["update_sum"]
+  if tree is not None:
+    found.update({name: getattr(tree, name) for name in _OF_TREE})
+    found["sigma_threshold"] = tree.local_stddev * math.sqrt(tree.num_shares)
+  if summed is not None:
+    found.update(num_parameters=summed.num_entries, bits_per_update=summed.bits_per_client)
   return found
 
 
@@ -141,7 +139,7 @@ def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -
 
   points = min(num_rounds, _PLOT_POINTS)
   rounds = sorted({max(1, round(num_rounds * (i + 1) / points)) for i in range(points)})
-  meter = accounting.Meter(release, delta)
+  meter = accounting.Accountant(release, delta)
   figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
   axes.plot(rounds, [meter.epsilon(t) for t in rounds], label="observer of the models")
   server = [server_lib.server_epsilon(release, t, delta).epsilon for t in rounds]
@@ -150,7 +148,9 @@ def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -
   axes.set(
     xlabel="rounds", ylabel=f"epsilon at delta = {delta:.3g}", xlim=(0, None), ylim=(0, None)
   )
-  axes.set_title(release.neighboring_relation.split(" (")[0] + f", {release.sampling} sampling")
+  axes.set_title(
+    release.neighboring_relation.split(" (")[0] + f", {release.cohort.sampling} sampling"
+  )
   axes.grid(alpha=0.3)
   axes.legend()
   try:

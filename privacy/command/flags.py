@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 from privacy import accounting
 from privacy import calibration
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 
@@ -90,8 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
     group = run_flags(found)
     group.add_argument(
       "--sampling",
-      choices=releases.SAMPLINGS,
-      default=releases.POISSON,
+      choices=tuple(cohorts.SAMPLINGS),
+      default=cohorts.POISSON,
       help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
       " replacement; none: as if all took part in all rounds (default: poisson)",
     )
@@ -104,8 +106,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
       "--threshold",
-      choices=tuple(releases.THRESHOLDS),
-      default=releases.TREE,
+      choices=tuple(parts.THRESHOLDS),
+      default=parts.Histogram.kind,
       help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
     )
     number_flag(group, "num_bins", "bins of the histogram, a power of two", "B")

@@ -27,6 +27,7 @@ from privacy import calibration
 from privacy import checks
 from privacy import cohorts
 from privacy import events
+from privacy import parts
 from privacy import releases
 from privacy import statements
 from privacy.noise import tree_mechanism
@@ -82,8 +83,9 @@ class Query:
   @property
   def mechanism(self) -> tree_mechanism.TreeMechanism:
     """The parameters of the histogram."""
-    assert self.release.tree is not None  # `calibrate` was asked for it.
-    return self.release.tree
+    histogram = self.release.find(parts.Histogram)
+    assert histogram is not None and histogram.tree is not None  # The release is made of it.
+    return histogram.tree
 
   @property
   def edges(self) -> np.ndarray:
@@ -99,16 +101,10 @@ class Query:
 
 @functools.lru_cache(maxsize=128)
 def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.Release:
-  return calibration.calibrate(
-    epsilon,
-    delta,
-    population=n,
-    clients_per_round=n,
-    num_rounds=1,
-    rho_ratio=math.inf,
-    sampling=releases.NO_SAMPLING,
-    num_bins=num_bins,
+  release = releases.Release(
+    cohort=cohorts.Everybody(n, n), parts=(parts.Histogram(bins=num_bins),)
   )
+  return calibration.calibrate(release, epsilon, delta, num_rounds=1)
 
 
 def composed_epsilon(queries: Iterable[Query], delta: float) -> float:
@@ -129,9 +125,8 @@ def composed_epsilon(queries: Iterable[Query], delta: float) -> float:
   """
   found = [query.release for query in queries]
   inverses = [1.0 / release.effective_noise_multiplier for release in found]
-  together = dataclasses.replace(
-    found[0], threshold_noise_multiplier=1.0 / math.hypot(*inverses), tree=None
-  )
+  noise = 1.0 / math.hypot(*inverses)
+  together = dataclasses.replace(found[0], parts=(parts.Histogram(noise_multiplier=noise),))
   slack = sum(map(events.round_slack, found))
   delta = checks.fraction("delta", delta)
-  return accounting.pld_epsilon(cohorts.mixture(together), 1, delta, slack)
+  return accounting.pld_epsilon(together.mixture(), 1, delta, slack)

@@ -21,6 +21,7 @@ does so always.
 import collections
 import functools
 
+import flat
 import numpy as np
 import problems
 import pytest
@@ -33,7 +34,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
-from privacy import releases
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
@@ -172,7 +172,7 @@ def _gaussian_epsilon(mu, delta):
 
 def test_the_formula_for_epsilon():
   # Of a Gaussian of sigma = 1, and between PLD and RDP of the accountant.
-  release = releases.Release(4, 4, None, 1.0, releases.NO_SAMPLING)
+  release = flat.release(4, 4, None, 1.0, "none")
   exact = _gaussian_epsilon(1.0, _DELTA)
   assert exact == pytest.approx(4.3776, abs=1e-3)
   assert exact <= accounting.epsilon(release, 1, _DELTA, "pld").epsilon <= 1.01 * exact
@@ -245,7 +245,7 @@ def _tree(z_q, num_shares):
 @pytest.mark.parametrize("sizes", _SIZES)
 def test_dp_fed_avg(sizes):
   z_w = 0.5
-  release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING)
+  release = flat.release(4, 4, None, z_w, "none")
   _audit(_process(1.0, None, z_w), release, sizes)
 
 
@@ -254,7 +254,7 @@ def test_adaptive_clip_norm(sizes):
   # The canary is clipped: its bit moves the norm, and each of the two releases is half of all.
   z_w = z_b = 0.7
   clip_norm = algorithms.AdaptiveClipNorm(z_b, _CLIP_NORM, learning_rate=1.0)
-  release = releases.Release(4, 4, None, z_w, releases.NO_SAMPLING, clip_count_noise_multiplier=z_b)
+  release = flat.release(4, 4, None, z_w, "none", clip_count_noise_multiplier=z_b)
   _audit(_process(1.0, None, z_w, clip_norm=clip_norm), release, sizes)
 
 
@@ -267,12 +267,12 @@ def test_weights_by_losses(is_distributed, sizes):
   update_sum = None
   if is_distributed:
     update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3 + 1, num_shares)
-  release = releases.Release(
+  release = flat.release(
     num_shares,
     num_shares,
     None,
     z_w,
-    releases.NO_SAMPLING,
+    "none",
     update_sum=update_sum,
     weighted_updates=True,
   )
@@ -303,9 +303,7 @@ def test_geometric_threshold(sizes):
     learning_rate=0.2,
     noise_key=_KEY,
   )
-  release = releases.Release(
-    4, 4, z_q, z_w, releases.NO_SAMPLING, threshold_kind=releases.GEOMETRIC
-  )
+  release = flat.release(4, 4, z_q, z_w, "none", threshold_kind="geometric")
   _audit(_process(0.5, threshold, z_w), release, sizes)
 
 
@@ -314,7 +312,7 @@ def test_shares_by_a_histogram(sizes):
   # A weak rank: the canary's share is near 1, so that its update is near the clip norm.
   z_q, z_w = 1.5, 0.55
   tree, threshold = _tree(z_q, 4)
-  release = releases.Release(4, 4, z_q, z_w, releases.NO_SAMPLING, tree=tree)
+  release = flat.release(4, 4, z_q, z_w, "none", tree=tree)
   process = algorithms.build_private_fed_avg(
     problems.linear_loss_model(),
     threshold_lib.build_histogram_weighting(
@@ -329,7 +327,7 @@ def test_shares_by_a_histogram(sizes):
 def test_tree_threshold_and_noise_of_the_server(sizes):
   z_q, z_w = 1.5, 0.55
   tree, threshold = _tree(z_q, 4)
-  release = releases.Release(4, 4, z_q, z_w, releases.NO_SAMPLING, tree=tree)
+  release = flat.release(4, 4, z_q, z_w, "none", tree=tree)
   _audit(_process(0.5, threshold, z_w), release, sizes)
 
 
@@ -341,9 +339,7 @@ def test_tree_threshold_and_distributed_sum(sizes, protocol):
   tree, threshold = _tree(z_q, num_shares)
   update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
   # The three who are not there could be.
-  release = releases.Release(
-    num_shares, num_shares, z_q, z_w, releases.NO_SAMPLING, tree=tree, update_sum=update_sum
-  )
+  release = flat.release(num_shares, num_shares, z_q, z_w, "none", tree=tree, update_sum=update_sum)
   num_helpers = 3 if protocol == shares.HELPERS else 0
   _audit(_process(0.5, threshold, z_w, update_sum), release, sizes, num_helpers)
 
@@ -365,7 +361,7 @@ def test_poisson_cohorts_complete_and_cut(num_shares, sizes):
   update_sum = None
   if num_shares is not None:
     update_sum = sum_mechanism.build_sum_mechanism(z_w, _CLIP_NORM, 3, num_shares)
-  release = releases.Release(4, 2, None, z_w, update_sum=update_sum)
+  release = flat.release(4, 2, None, z_w, update_sum=update_sum)
   process = _process(1.0, None, z_w, update_sum)
   rng = np.random.default_rng(7)
   found = {}

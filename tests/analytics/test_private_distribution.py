@@ -3,6 +3,7 @@
 import functools
 import math
 
+import flat
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,7 +102,7 @@ def test_sensitivity_by_brute_force(num_bins):
   np.testing.assert_allclose(distances[:-1], math.sqrt(levels))
   assert distances[-1] == 0.0
   # The noise of all shares is what the noise multiplier promises for that sensitivity.
-  z = query.release.threshold_noise_multiplier
+  z = flat.of(query.release).threshold_noise_multiplier
   assert tree.count_stddev >= z * math.sqrt(levels)
   assert tree.count_stddev == pytest.approx(z * math.sqrt(levels), rel=0.1)
 

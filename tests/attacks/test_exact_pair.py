@@ -10,14 +10,13 @@ without dp_accounting, bound epsilon from below.
 
 import math
 
+import flat
 import numpy as np
 import pytest
 from scipy import optimize
 from scipy import stats
 
 from privacy import accounting
-from privacy import calibration
-from privacy import releases
 
 _INTERVAL = 2e-4
 
@@ -113,7 +112,7 @@ def _laws(population, clients, limit, num_entries, variance_of, others_send):
 
 
 def _release(population, clients, num_rounds, delta, epsilon, num_parameters):
-  return calibration.calibrate(
+  return flat.calibrate(
     epsilon,
     delta,
     population=population,
@@ -127,10 +126,10 @@ def _release(population, clients, num_rounds, delta, epsilon, num_parameters):
 
 def _attack(release, num_rounds, delta, variance_of, others_send=1.0):
   laws = _laws(
-    release.population,
-    int(release.clients_per_round),
+    flat.of(release).population,
+    int(flat.of(release).clients_per_round),
     release.num_shares,
-    release.update_sum.num_entries,
+    flat.of(release).update_sum.num_entries,
     variance_of,
     others_send,
   )
@@ -139,7 +138,7 @@ def _attack(release, num_rounds, delta, variance_of, others_send=1.0):
 
 def _variance_of_the_mechanism(release):
   """From the parameters that the code draws noise by: shares of k clients and the complement."""
-  mechanism = release.update_sum
+  mechanism = flat.of(release).update_sum
 
   def variance_of(reports):
     clients = reports * mechanism.local_stddev**2
@@ -178,7 +177,7 @@ def test_the_attack_breaks_noise_that_grows_with_the_cohort():
   # Without the complement, and with noise for the smallest cohort as version 0.1.0 had it.
   population, clients, num_rounds, delta, claim = 2500, 100, 1000, 4e-4, 20.0
   release = _release(population, clients, num_rounds, delta, claim, 30 * clients**2)
-  z = release.update_noise_multiplier
+  z = flat.of(release).update_noise_multiplier
   smallest = int(stats.binom(population - 1, clients / population).ppf(5e-4 * delta / num_rounds))
   attack = _attack(release, num_rounds, delta, lambda k: z**2 * max(k, 1) / smallest)
   assert attack > 1.15 * claim
@@ -189,6 +188,6 @@ def test_the_attack_breaks_noise_that_grows_with_the_cohort():
 def test_the_bound_of_a_pair_without_sampling_is_that_of_the_gaussian():
   x = np.linspace(-14, 15, 20001)
   laws = [stats.norm(mean, 1.3).pdf(x) * (x[1] - x[0]) for mean in (1.0, 0.0)]
-  release = releases.Release(10, 10, None, 1.3)
+  release = flat.release(10, 10, None, 1.3)
   exact = accounting.epsilon(release, 20, 1e-5, accounting.PLD).epsilon
   assert 0.995 * exact < _epsilon_at_least(*laws, 20, 1e-5) <= exact

@@ -11,15 +11,14 @@ import subprocess
 import sys
 import textwrap
 
+import flat
 import pytest
 import run_folders
 
 from paper import account as account_of_the_paper
 from privacy import account
 from privacy import accounting
-from privacy import calibration
 from privacy import ledger
-from privacy import releases
 from tff_superquantile.experiments.plan import presets
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -276,11 +275,11 @@ def _write_private_run(folder):
     population=2500,
     clients_per_round=100,
     num_rounds=num_rounds,
-    threshold_kind=releases.GEOMETRIC,
+    threshold_kind="geometric",
   )
-  whole = calibration.calibrate(flags["epsilon"], delta, rho_ratio=None, **budget)
-  ratio = float(f"{calibration.default_rho_ratio(whole, 210):.3g}")
-  release = calibration.calibrate(flags["epsilon"], delta, rho_ratio=ratio, **budget)
+  whole = flat.calibrate(flags["epsilon"], delta, rho_ratio=None, **budget)
+  ratio = float(f"{flat.default_rho_ratio(whole, 210):.3g}")
+  release = flat.calibrate(flags["epsilon"], delta, rho_ratio=ratio, **budget)
   entry = ledger.build_ledger(
     release,
     claim_epsilon=flags["epsilon"],
@@ -288,7 +287,7 @@ def _write_private_run(folder):
     clip_norm=flags["clip_norm"],
     num_rounds_planned=num_rounds,
     rounds_done=num_rounds,
-    meter=accounting.Meter(release, delta),
+    meter=accounting.Accountant(release, delta),
   )
   run_folders.write(
     folder,
@@ -323,9 +322,13 @@ def test_answers_are_shown():
 def test_noise_of_the_private_run_is_as_shown(tmp_path):
   release = _write_private_run(tmp_path / "run")
   text = _BUDGET_PAGE.read_text(encoding="utf-8")
-  assert f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}" in text
-  assert f"geometric threshold: {release.threshold_noise_multiplier:.4g}" in text
-  noise = release.update_noise_multiplier * math.sqrt(210) / (0.5 * release.clients_per_round)
+  assert f"Noise multiplier of the updates: {flat.of(release).update_noise_multiplier:.4g}" in text
+  assert f"geometric threshold: {flat.of(release).threshold_noise_multiplier:.4g}" in text
+  noise = (
+    flat.of(release).update_noise_multiplier
+    * math.sqrt(210)
+    / (0.5 * flat.of(release).clients_per_round)
+  )
   assert f"round's mean is about {noise:.2g} times as long" in text
 
 

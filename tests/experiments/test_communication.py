@@ -3,10 +3,10 @@
 import dataclasses
 
 import finished_runs
+import flat
 import numpy as np
 import pytest
 
-from privacy import releases
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.report import page
@@ -56,7 +56,7 @@ def test_counts_the_messages(flags, down, threshold_up, update_up, senders, coho
 def test_counts_what_clients_with_noise_send():
   tree = tree_mechanism.build_tree_mechanism(2.0, 16, 100)
   update = sum_mechanism.build_sum_mechanism(1.0, 1.0, _WEIGHTS, 100)
-  release = releases.Release(
+  release = flat.release(
     population=2500,
     clients_per_round=100,
     threshold_noise_multiplier=2.0,

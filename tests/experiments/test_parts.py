@@ -227,12 +227,12 @@ def test_a_private_run_has_noise_wherever_something_is_released():
     config = run.RunConfig(
       method=run.Superquantile(threshold=threshold), privacy=run.Budget(epsilon=5, clip=clip)
     )
-    config = private.calibrate(_resolved(config), 2500, 610, {})
+    config, release = private.calibrate(_resolved(config), 2500, 610, {})
     noise = private.noise_multipliers(config)
     assert len(noise) == 2 + isinstance(clip, run.AdaptiveClip)
     assert all(z is not None and z > 0 for z in noise.values())
-    release = private.build_release(config, 2500, 610)
-    assert [z for z in release.noise_multipliers if z is not None] == list(noise.values())
+    assert release == private.build_release(config, 2500, 610)
+    assert release.noise_multipliers == noise
 
 
 def test_type_checkers_see_every_public_name():

@@ -10,6 +10,7 @@ import sys
 
 import commands
 import finished_runs
+import flat
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -309,7 +310,7 @@ def test_help_needs_no_tensorflow():
 
 def test_entries_are_read_as_they_are_written():
   query = query_lib.Query(40, 1.0, 1e-3, num_bins=4)
-  z = query.release.threshold_noise_multiplier
+  z = flat.of(query.release).threshold_noise_multiplier
   entry = entries.Evaluation(
     "now", "m", "test", "error", query, z, (1.0, 0.0, 2.5, 3.0), {"p90": (None, None)}
   )

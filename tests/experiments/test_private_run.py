@@ -12,6 +12,7 @@ import stat
 
 import commands
 import dp_accounting
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +21,6 @@ import tensorflow as tf
 from privacy import account
 from privacy import accounting
 from privacy import ledger
-from privacy import releases
 from privacy.noise import shares
 import tasks
 from tff_superquantile import noise_source
@@ -297,7 +297,7 @@ def test_the_ledger_is_what_was_spent(private):
   assert found.clip_norm == pytest.approx(0.1 * 0.5)  # Of the update.
   z_q, z_w = (float(flag[f"{name}_noise_multiplier"]) for name in ("threshold", "update"))
   assert (z_w / z_q) ** 2 == pytest.approx(float(flag["rho_ratio"]))
-  release = releases.Release(_POPULATION, 8, z_q, z_w, threshold_kind="geometric")
+  release = flat.release(_POPULATION, 8, z_q, z_w, threshold_kind="geometric")
   assert found.release == release
   assert found.epsilon_spent == float(rows[-1]["epsilon"]) <= _EPSILON
   assert found.epsilon_spent > 0.99 * _EPSILON  # Nor was any of it wasted.
@@ -550,13 +550,13 @@ def test_refused_commands_write_nothing(ends, lab):
 def _release_of_flags(run):
   """What the flags say that a round releases, from the parts of `privacy` alone."""
   flag = _flags_of(run)
-  return releases.Release(
+  return flat.release(
     population=_POPULATION,
     clients_per_round=int(flag["clients_per_round"]),
     threshold_noise_multiplier=flag.get("threshold_noise_multiplier"),
     update_noise_multiplier=flag["update_noise_multiplier"],
     sampling=flag["sampling"],
-    threshold_kind=flag.get("threshold", releases.TREE),
+    threshold_kind=flag.get("threshold", "tree"),
     relation=flag["relation"],
     protocol=flag["noise_shares"],
     contacted=flag.get("contacted_clients"),
@@ -593,8 +593,8 @@ def test_noise_multipliers_in_place_of_a_budget(run_here, capfd):
   assert run.parent.name == "superquantile_theta_0.5_z_7_update_z_1.3"
   _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(run, num_rounds=4))
   found = _assert_spent(run, None)
-  assert found.release.threshold_noise_multiplier == 7.0
-  assert found.release.update_noise_multiplier == 1.3
+  assert flat.of(found.release).threshold_noise_multiplier == 7.0
+  assert flat.of(found.release).update_noise_multiplier == 1.3
   _assert_the_key_is_kept(run, *capfd.readouterr())
 
 
@@ -607,7 +607,7 @@ def fed_avg(run_here):
 def test_dp_fed_avg(fed_avg):
   _assert_nothing_of_the_cohorts(fed_avg, set(), _cohorts(fed_avg, num_rounds=4))
   found = _assert_spent(fed_avg, 2.0)
-  assert found.release.threshold_noise_multiplier is None
+  assert flat.of(found.release).threshold_noise_multiplier is None
   # One in 10^5 or less, as nobody has chosen.
   assert found.claim["delta"] == accounting.default_delta(_POPULATION) == 1e-5
   _assert_the_key_is_kept(fed_avg)
@@ -618,7 +618,7 @@ def test_the_primal_dual_threshold(run_here, capsys):
   rows = _assert_nothing_of_the_cohorts(run, _GEOMETRIC_COLUMNS, _cohorts(run, num_rounds=4))
   assert rows[1]["threshold"] == "0.0"  # All train at first.
   found = _assert_spent(run, 6.0)
-  assert found.release.threshold_kind == "primal_dual"
+  assert flat.of(found.release).threshold_kind == "primal_dual"
   assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
   assert "a one-bit count of losses" in capsys.readouterr().out
 
@@ -647,9 +647,12 @@ def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
   rows = _assert_nothing_of_the_cohorts(run, {"estimated_share_sum"}, true_cohorts)
   assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
   found = _assert_spent(run, _WEIGHTED[name].get("epsilon"))
-  assert found.release.weighted_updates and found.release.threshold_noise_multiplier is None
+  assert (
+    flat.of(found.release).weighted_updates
+    and flat.of(found.release).threshold_noise_multiplier is None
+  )
   if is_distributed:
-    assert found.release.update_sum.num_entries == _NUM_PARAMETERS + 1
+    assert flat.of(found.release).update_sum.num_entries == _NUM_PARAMETERS + 1
   assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
   assert "of these weights" in capsys.readouterr().out
 
@@ -692,8 +695,8 @@ def test_averages_by_a_histogram_of_losses(run_here, capsys, name):
   )
   assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
   found = _assert_spent(run, _BY_HISTOGRAM[name].get("epsilon"))
-  assert found.release.threshold_kind == releases.TREE and found.release.tree is not None
-  assert not found.release.weighted_updates
+  assert flat.of(found.release).threshold_kind == "tree" and flat.of(found.release).tree is not None
+  assert not flat.of(found.release).weighted_updates
   assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
   assert "a histogram of losses" in capsys.readouterr().out
 
@@ -720,7 +723,7 @@ def test_an_adaptive_clip_norm(adaptive, capsys):
   assert np.all(np.abs(np.diff(np.log(norms))) <= 0.2 * 0.5 + 1e-6)
   found, flag = _ledger(run), _flags_of(run)
   z_w, z_b = (float(flag[f"{n}_noise_multiplier"]) for n in ("update", "clip_count"))
-  assert found.release.noise_multipliers == (None, z_w, z_b) and found.clip_norm is None
+  assert flat.of(found.release).noise_multipliers == (None, z_w, z_b) and found.clip_norm is None
   assert (z_w / z_b) ** 2 == pytest.approx(0.01) == float(flag["clip_rho_ratio"])
   assert found.epsilon_spent == pytest.approx(_epsilon_by_pld(z_b, z_w, 4), rel=2e-3)
   assert 0.99 * 6.0 < found.epsilon_spent <= 6.0
@@ -795,11 +798,11 @@ def test_noise_from_the_clients_with_a_tree(distributed):
   rows = _assert_nothing_of_the_cohorts(run, _TREE_COLUMNS, true_cohorts)
   _assert_the_key_is_kept(run)
   found = _assert_spent(run, values.get("epsilon"), 5)
-  tree, update_sum = found.release.tree, found.release.update_sum
+  tree, update_sum = flat.of(found.release).tree, flat.of(found.release).update_sum
   assert num_shares == shares.cohort_limit(_POPULATION, expected)
   assert tree.num_shares == update_sum.num_shares == found.release.num_shares == num_shares
   assert (update_sum.clip_norm, update_sum.num_entries) == (0.5, _NUM_PARAMETERS)
-  assert update_sum.noise_multiplier == found.release.update_noise_multiplier
+  assert update_sum.noise_multiplier == flat.of(found.release).update_noise_multiplier
   assert found.release.relation == values.get("relation", "zero_out")
   assert [row["aborted"] for row in rows[1:]] == ["0"] * 5
   # The server sees noisy sums alone.
@@ -946,7 +949,7 @@ def test_what_a_private_run_has_by_default():
   assert isinstance(tree.method.threshold, thresholds.Tree) and fed_avg.method.threshold is None
   # How the budget is divided follows from its noise, see the next test.
   assert {config.privacy.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
-  found = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
+  found, _ = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})
   assert found.privacy.rho_ratio is None
 
 
@@ -954,7 +957,7 @@ def test_what_a_private_run_has_by_default():
 def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   task = tasks.get_task("synthetic")
   config = build.resolve(_config(epsilon=3.0, clients_per_round=25), task)
-  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  found, _ = private_runs.calibrate(config, _POPULATION, num_parameters, {})
   z_q, z_w = private_runs.noise_multipliers(found).values()
   ratio = found.privacy.rho_ratio
   assert (z_w / z_q) ** 2 == pytest.approx(ratio)
@@ -968,7 +971,7 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
   config = run_config.replace(config, rho_ratio=0.25)
-  found = private_runs.calibrate(config, _POPULATION, num_parameters, {})
+  found, _ = private_runs.calibrate(config, _POPULATION, num_parameters, {})
   assert found.privacy.rho_ratio == 0.25
   z_q, z_w = private_runs.noise_multipliers(found).values()
   assert (z_w / z_q) ** 2 == pytest.approx(0.25)
@@ -977,13 +980,12 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
 def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   task = tasks.get_task("synthetic")
   config = build.resolve(_config(epsilon=3.0), task)
-  first = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  first, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   earlier = first.to_flags()
-  assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == first
+  assert private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier) == (first, release)
   # Noise that somebody has lowered in flags.txt is past the budget.
   earlier["update_noise_multiplier"] = str(first.privacy.update_noise_multiplier / 2)
-  lowered = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
-  release = private_runs.build_release(lowered, _POPULATION, _NUM_PARAMETERS)
+  lowered, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
   with pytest.raises(ValueError, match="past --epsilon=3"):
     accounts.Account(lowered, release, tmp_path)
 
@@ -1004,11 +1006,10 @@ def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
   tmp_path, flags, averaged, warns
 ):
   config = build.resolve(_config(**{"epsilon": 3.0, **flags}), tasks.get_task("synthetic"))
-  config = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
+  config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   account = accounts.Account(config, release, tmp_path)
   # As many weights as make the noise of FedAvg 6 clip norms long, and that of a tenth 60.
-  num_parameters = round((6 * 8 / release.update_noise_multiplier) ** 2)
+  num_parameters = round((6 * 8 / flat.of(release).update_noise_multiplier) ** 2)
   text = account.describe(num_parameters)
   bound = "at least" if flags.get("algorithm") == "semi_vred" else "about"
   assert f"is {bound} {6 * 8 / averaged:.2g} times as long" in text
@@ -1018,9 +1019,8 @@ def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
 def test_the_noise_of_weighted_averages_is_beside_the_least_divisor(tmp_path):
   values = dict(algorithm="q_fed_avg", q=1.0, epsilon=3.0, clip_norm=1.0, share_weight=0.01)
   config = build.resolve(_config(**values), tasks.get_task("synthetic"))
-  config = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
-  assert 2 * release.update_noise_multiplier / 0.01 > config.clients_per_round
+  config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
+  assert 2 * flat.of(release).update_noise_multiplier / 0.01 > config.clients_per_round
   # z sqrt(d) / (2 z / k) = k sqrt(d) / 2, whatever the noise.
   text = accounts.Account(config, release, tmp_path).describe(num_parameters=10_000)
   assert "is at least 0.5 times as long" in text

@@ -1,10 +1,9 @@
 """Who takes part in the rounds of a private run, with which seed, and with which examples."""
 
+import flat
 import numpy as np
 import pytest
 
-from privacy import calibration
-from privacy import releases
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
@@ -31,11 +30,11 @@ def _release(**values):
     update_noise_multiplier=1.0,
     **values,
   )
-  return releases.Release(**values)
+  return flat.release(**values)
 
 
 def _with_shares(**values):
-  return calibration.complete(_release(**values), num_bins=16)
+  return flat.complete(_release(**values), num_bins=16)
 
 
 def _rounds(files, release, key=_KEY):

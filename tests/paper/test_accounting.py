@@ -2,13 +2,13 @@
 
 import math
 
+import flat
 import numpy as np
 import pytest
 
 from paper import accounting as paper
 from paper import real_costs
 from privacy import accounting
-from privacy import releases
 
 _DELTA = 1 / 2500
 _RUN = dict(population=2500, clients_per_round=100, num_rounds=1000)
@@ -22,7 +22,7 @@ def test_golden_noise(epsilon, z):
 
 
 def test_what_the_noise_really_costs():
-  cost = real_costs.real_cost(releases.Release(2500, 100, None, 1.731), 1000, _DELTA)
+  cost = real_costs.real_cost(flat.release(2500, 100, None, 1.731), 1000, _DELTA)
   # 3 by RDP, less by PLD.
   assert cost.poisson == pytest.approx(2.664, rel=0.01)
   assert cost.fixed_size_at_least == pytest.approx(9.00, rel=0.01)
@@ -33,7 +33,7 @@ def test_rho_of_the_weights_is_upside_down_as_typeset():
   assert paper.update_rho(2.0) == 0.125
   assert paper.update_rho(2.0, as_typeset=True) == 2.0
   # Noise for epsilon 3 by the typeset formula: 1 / z in place of z.
-  release = releases.Release(2500, 100, None, 1 / 1.731)
+  release = flat.release(2500, 100, None, 1 / 1.731)
   cost = accounting.epsilon(release, 1000, _DELTA, accounting.RDP).epsilon
   assert cost == pytest.approx(28.7, rel=0.01)
 
@@ -60,20 +60,22 @@ def test_subsampled_rdp():
 
 def test_calibrate_with_a_threshold():
   release = paper.calibrate(3, _DELTA, rho_ratio=0.5, num_bins=64, **_RUN)
-  assert release.sampling == "fixed_size"
-  assert release.tree.sensitivity == "paper"
-  assert release.update_noise_multiplier == pytest.approx(2.0907 * math.sqrt(1.5), rel=1e-3)
+  assert flat.of(release).sampling == "fixed_size"
+  assert flat.of(release).tree.sensitivity == "paper"
+  assert flat.of(release).update_noise_multiplier == pytest.approx(
+    2.0907 * math.sqrt(1.5), rel=1e-3
+  )
   # Twice and a half the noise that the sensitivity needs, at 64 bins.
   z = 2.0907 * math.sqrt(3)
-  scale = release.tree.scale
+  scale = flat.of(release).tree.scale
   # But for the two units of variance that make noise discrete.
   expected = math.sqrt((z * scale * 6) ** 2 - 2) / (scale * math.sqrt(6))
-  assert release.threshold_noise_multiplier == pytest.approx(expected, rel=1e-3)
+  assert flat.of(release).threshold_noise_multiplier == pytest.approx(expected, rel=1e-3)
   assert expected > 0.99 * z * math.sqrt(6)
   assert paper.epsilon(release, 1000, _DELTA) == pytest.approx(3, abs=1e-3)
   assert paper.epsilon(release, 0, _DELTA) == 0.0
   fed_avg = paper.calibrate(3, _DELTA, rho_ratio=None, **_RUN)
-  assert (fed_avg.tree, fed_avg.threshold_noise_multiplier) == (None, None)
+  assert [part.flag for part in fed_avg.parts] == ["update_noise_multiplier"]
   assert paper.epsilon(fed_avg, 1000, _DELTA) == pytest.approx(3, abs=1e-3)
 
 
@@ -90,7 +92,7 @@ def test_out_of_reach(epsilon):
 
 def test_says_that_it_is_no_guarantee():
   caveat = real_costs.caveat(
-    real_costs.real_cost(releases.Release(2500, 100, None, 1.731), 1000, _DELTA)
+    real_costs.real_cost(flat.release(2500, 100, None, 1.731), 1000, _DELTA)
   )
   assert "NOT a guarantee" in caveat[0]
   assert "really has epsilon = 2.664 " in caveat[1]

@@ -4,13 +4,14 @@ import csv
 import hashlib
 import json
 
+import flat
 import numpy as np
 
 
 def flags_of(entry, **changes):
   """The flags of the run of a ledger, with changes; None for a flag that is not there."""
   release = entry.release
-  z_q, z_w, z_b = release.noise_multipliers
+  z_q, z_w, z_b = flat.of(release).noise_multipliers
   has_budget = entry.claim["epsilon"] is not None
   rho_q, rho_w, rho_b = (0.0 if z is None else z**-2 for z in (z_q, z_w, z_b))
   values = dict(
@@ -19,22 +20,22 @@ def flags_of(entry, **changes):
     num_rounds=entry.num_rounds_planned,
     **entry.claim,
     accounting=entry.accounting,
-    clients_per_round=f"{release.clients_per_round:g}",
+    clients_per_round=f"{flat.of(release).clients_per_round:g}",
     num_train_clients=0,
-    sampling=release.sampling,
+    sampling=flat.of(release).sampling,
     relation=release.relation,
-    threshold=None if z_q is None else release.threshold_kind,
+    threshold=None if z_q is None else flat.of(release).threshold_kind,
     threshold_noise_multiplier=z_q,
     update_noise_multiplier=z_w,
     clip_count_noise_multiplier=z_b,
-    num_bins=None if release.tree is None else release.tree.num_bins,
+    num_bins=None if flat.of(release).tree is None else flat.of(release).tree.num_bins,
     rho_ratio=f"{rho_q / (rho_w + rho_b):.6g}" if has_budget and z_q else None,
     clip_rho_ratio=rho_b / rho_w if has_budget and z_b else None,
     clip_norm=entry.clip_norm or "adaptive",
     clip_unit="update",
-    update_sum="central" if release.update_sum is None else "distributed",
-    noise_shares=release.protocol,
-    contacted_clients=release.contacted,
+    update_sum="central" if flat.of(release).update_sum is None else "distributed",
+    noise_shares=flat.of(release).protocol,
+    contacted_clients=flat.of(release).contacted,
     output_dir="results",
   )
   return {name: value for name, value in {**values, **changes}.items() if value is not None}
@@ -42,13 +43,17 @@ def flags_of(entry, **changes):
 
 def columns_of(release):
   """The columns of rounds.csv of a superquantile, or of an average weighted by losses."""
-  z_q, _, z_b = release.noise_multipliers
+  z_q, _, z_b = flat.of(release).noise_multipliers
   columns = ["round", "test_error_p90", "epsilon"]
   if z_q is not None:
     columns += ["threshold", "estimated_tail_size"]
-    if release.threshold_kind == "tree":
+    if flat.of(release).threshold_kind == "tree":
       columns += ["estimated_cohort_size", "aborted"]
-  return columns + ["estimated_share_sum"] * release.weighted_updates + ["clip_norm"] * bool(z_b)
+  return (
+    columns
+    + ["estimated_share_sum"] * flat.of(release).weighted_updates
+    + ["clip_norm"] * bool(z_b)
+  )
 
 
 def write_json(path, value):

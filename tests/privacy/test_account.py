@@ -5,12 +5,12 @@ import pathlib
 import subprocess
 import sys
 
+import flat
 import numpy as np
 import pytest
 import run_folders
 
 from privacy import account
-from privacy import calibration
 from privacy import ledger
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -244,7 +244,7 @@ def test_help(capsys, command):
 
 
 def _run_folder(path, rounds=10, claim=3.0):
-  release = calibration.calibrate(
+  release = flat.calibrate(
     3, 1e-5, population=600, clients_per_round=60, num_rounds=10, rho_ratio=None
   )
   entry = ledger.build_ledger(

@@ -6,6 +6,7 @@ import time
 
 import dp_accounting
 from dp_accounting import rdp
+import flat
 import numpy as np
 import pytest
 from scipy import optimize
@@ -13,7 +14,6 @@ from scipy import special
 from scipy import stats
 
 from privacy import accounting
-from privacy import calibration
 from privacy import checks
 from privacy import cohorts
 from privacy import events
@@ -31,7 +31,7 @@ _GOLDEN_Z = {3: 1.7310, 5: 1.2447, 10: 0.8719, 15: 0.7348, 20: 0.6578}
 
 
 def _release(threshold=3.0, update=2.0, sampling="poisson", **kwargs):
-  return releases.Release(2500, 100, threshold, update, sampling, **kwargs)
+  return flat.release(2500, 100, threshold, update, sampling, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_golden_noise_by_pld_is_less(epsilon, z):
   ],
 )
 def test_golden_split(epsilon, ratio, z_q, z_w):
-  found = calibration.split_noise(_GOLDEN_Z[epsilon], ratio)
+  found = flat.split_noise(_GOLDEN_Z[epsilon], ratio)
   assert found == pytest.approx((z_q, z_w), rel=1e-3)
   assert (found[1] / found[0]) ** 2 == pytest.approx(ratio)
   cost = accounting.epsilon(_release(z_q, z_w), _ROUNDS, _DELTA, "rdp").epsilon
@@ -72,12 +72,12 @@ def test_golden_split(epsilon, ratio, z_q, z_w):
 )
 def test_any_kind_of_number_costs_the_same(kind):
   # dp_accounting itself drops all but the last Gaussian here unless it gets Python's floats.
-  release = releases.Release(kind(2500), kind(100), kind(3), kind(2))
+  release = flat.release(kind(2500), kind(100), kind(3), kind(2))
   assert all(
     type(getattr(release, name)) is float
     for name in ("clients_per_round", "threshold_noise_multiplier", "update_noise_multiplier")
   )
-  assert type(release.population) is int
+  assert type(flat.of(release).population) is int
   tolerance = 1e-3 if kind is not np.float16 else 0.01
   for accountant, expected in (("rdp", 3.175), ("pld", 2.8205)):
     spent = accounting.epsilon(release, kind(1000), kind(4) / 10000, accountant)
@@ -105,7 +105,7 @@ def test_events_hold_floats_only():
       if inner is not None:
         yield from leaves(inner)
 
-  for sampling in releases.SAMPLINGS:
+  for sampling in tuple(cohorts.SAMPLINGS):
     event = events.round_event(_release(np.float32(3), np.array(2), sampling))
     values = list(leaves(event))
     assert len(values) == 2
@@ -117,11 +117,11 @@ def test_joint_composition_costs_more_than_separate(epsilon, separate):
   # Threshold and weights, composed as if each had a sample of its own.
   def wrong(z):
     orders = 0.01 + np.array([1.5 + i / 20 for i in range(20)] + [2.5 + i / 2 for i in range(9)])
-    curves = [renyi.poisson_sampled(0.04, one, orders) for one in calibration.split_noise(z, 0.5)]
+    curves = [renyi.poisson_sampled(0.04, one, orders) for one in flat.split_noise(z, 0.5)]
     return rdp.compute_epsilon(orders, _ROUNDS * sum(curves), _DELTA)[0]
 
   z = optimize.brentq(lambda z: wrong(z) - epsilon, 0.5, 2.0, xtol=1e-4)
-  joint = accounting.epsilon(_release(*calibration.split_noise(z, 0.5)), _ROUNDS, _DELTA, "rdp")
+  joint = accounting.epsilon(_release(*flat.split_noise(z, 0.5)), _ROUNDS, _DELTA, "rdp")
   assert joint.epsilon == pytest.approx(separate, rel=0.01)
   assert joint.epsilon > epsilon
 
@@ -130,9 +130,7 @@ def test_joint_composition_costs_more_than_separate(epsilon, separate):
 def test_epsilon_depends_on_the_effective_noise_only(accountant):
   z = 1.5
   costs = [
-    accounting.epsilon(
-      _release(*calibration.split_noise(z, ratio)), _ROUNDS, _DELTA, accountant
-    ).epsilon
+    accounting.epsilon(_release(*flat.split_noise(z, ratio)), _ROUNDS, _DELTA, accountant).epsilon
     for ratio in (None, 0.01, 0.5, 3.0)
   ]
   np.testing.assert_allclose(costs, costs[0], rtol=1e-9)
@@ -155,7 +153,7 @@ def test_fixed_cohorts_are_accounted_for_replacing_a_client_by_rdp(kind, factor)
   assert multipliers == pytest.approx([3 / factor, 1.0])
   assert release.neighboring_relation == "replace one client's data"
   # Everybody in every round: without amplification, a Gaussian of what is left.
-  everybody = releases.Release(
+  everybody = flat.release(
     100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation="replace_one"
   )
   z = ((factor / 3) ** 2 + 1) ** -0.5
@@ -167,7 +165,7 @@ def test_fixed_cohorts_are_accounted_for_replacing_a_client_by_rdp(kind, factor)
 @pytest.mark.parametrize("kind,factor", [("tree", math.sqrt(2)), ("geometric", 2)])
 @pytest.mark.parametrize("relation", releases.RELATIONS)
 def test_a_fixed_cohort_of_everybody_is_a_gaussian_by_pld(kind, factor, relation):
-  everybody = releases.Release(100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation=relation)
+  everybody = flat.release(100, 100, 3, 2, "fixed_size", threshold_kind=kind, relation=relation)
   z = 6 / math.sqrt(13)
   if relation == "replace_one":
     z = ((factor / 3) ** 2 + 1) ** -0.5
@@ -195,7 +193,7 @@ def test_removing_a_client_from_fixed_cohorts_costs_less_than_replacing_it():
 def test_noise_for_poisson_cohorts_is_too_little_for_fixed_ones():
   release = _release(None, 1.731)
   assert accounting.epsilon(release, _ROUNDS, _DELTA, "rdp").epsilon == pytest.approx(3, rel=0.01)
-  fixed = dataclasses.replace(release, sampling="fixed_size", relation="replace_one")
+  fixed = flat.changed(release, sampling="fixed_size", relation="replace_one")
   # There are data for which it is 9.00.
   for accountant in accounting.ACCOUNTANTS:
     assert accounting.epsilon(fixed, _ROUNDS, _DELTA, accountant).epsilon > 9.0
@@ -208,7 +206,7 @@ def test_replacing_a_client_of_poisson_cohorts():
   assert cost.accountant == "pld"
   assert cost.epsilon > accounting.epsilon(zero_out, 100, _DELTA).epsilon
   # Replacing is removing and adding: the data of a client that is not there are the way.
-  group = releases.Release(2500, 100, 3 / 2, 2 / 2)
+  group = flat.release(2500, 100, 3 / 2, 2 / 2)
   assert cost.epsilon < accounting.epsilon(group, 100, _DELTA).epsilon
   with pytest.raises(ValueError, match="^Found poisson sampling with relation = 'replace_one'"):
     accounting.epsilon(release, 100, _DELTA, "rdp")
@@ -223,11 +221,9 @@ def test_discrete_noise_costs_what_the_formula_says(accountant):
   scale = math.floor(math.sqrt((num_shares - 2) / 2) / 2.0)
   coarse = dataclasses.replace(coarse, scale=scale, local_stddev=1.0)
   delivered = shares.delivered_noise_multiplier(1.0, scale * math.sqrt(2), num_shares)
-  release = releases.Release(2500, 100, delivered, 2.0, "none")
+  release = flat.release(2500, 100, delivered, 2.0, "none")
   plain = accounting.epsilon(release, rounds, 1e-5, accountant).epsilon
-  with_tree = accounting.epsilon(
-    dataclasses.replace(release, tree=coarse), rounds, 1e-5, accountant
-  )
+  with_tree = accounting.epsilon(flat.changed(release, tree=coarse), rounds, 1e-5, accountant)
   # Each of the six nodes, in each round.
   slack = rounds * 6 * shares.slack(1.0, num_shares)
   assert slack > 1e-4
@@ -253,8 +249,8 @@ def test_discrete_noise_costs_what_the_formula_says(accountant):
 
 
 def test_slack_of_the_default_noise_is_negligible():
-  release = calibration.calibrate(3, _DELTA, rho_ratio=0.5, num_bins=64, **_RUN)
-  bare = dataclasses.replace(release, tree=None)
+  release = flat.calibrate(3, _DELTA, rho_ratio=0.5, num_bins=64, **_RUN)
+  bare = flat.changed(release, tree=None)
   more = accounting.epsilon(release, _ROUNDS, _DELTA).epsilon
   less = accounting.epsilon(bare, _ROUNDS, _DELTA).epsilon
   # Discrete noise, and cohorts that are cut.
@@ -278,7 +274,7 @@ def test_round_slack_counts_every_number():
   # Of little noise it shows how many clients there are, unless helpers make what is missing.
   tree, update_sum = (dataclasses.replace(m, local_stddev=1.0) for m in (tree, update_sum))
   coarse = _release(0.01, 0.01, tree=tree, update_sum=update_sum)
-  helpers = dataclasses.replace(coarse, protocol="helpers")
+  helpers = flat.changed(coarse, protocol="helpers")
   assert_slack(coarse, 336 * shares.slack(1.0, 140))
   assert_slack(helpers, 336 * shares.slack(1.0, 140, "helpers"))
   assert 0 < events.round_slack(helpers) < events.round_slack(coarse)
@@ -287,7 +283,7 @@ def test_round_slack_counts_every_number():
 def test_a_sum_of_updates_whose_noise_the_clients_make():
   update_sum = sum_mechanism.build_sum_mechanism(2.0, 1.0, 210, 140)
   release = _release(threshold_kind="geometric")
-  distributed = dataclasses.replace(release, update_sum=update_sum)
+  distributed = flat.changed(release, update_sum=update_sum)
   assert distributed.num_shares == 140 and release.num_shares is None
   assert distributed.neighboring_relation.startswith("zero-out")
   cost, plain = (accounting.epsilon(r, _ROUNDS, _DELTA).epsilon for r in (distributed, release))
@@ -312,9 +308,9 @@ def test_the_number_of_entries_costs_nothing(num_entries):
 
 def test_everybody_takes_part():
   tree = tree_mechanism.build_tree_mechanism(3.0, 64, 100)
-  release = releases.Release(100, 100, 3, 2, tree=tree)
+  release = flat.release(100, 100, 3, 2, tree=tree)
   assert release.overflow_probability == 0.0
-  bare = dataclasses.replace(release, tree=None)
+  bare = flat.changed(release, tree=None)
   assert accounting.epsilon(release, 10, 1e-5).epsilon == pytest.approx(
     accounting.epsilon(bare, 10, 1e-5).epsilon, rel=1e-6
   )
@@ -327,7 +323,7 @@ def test_cohorts_that_are_cut_often_cost_more():
     release = _release(tree=tree)
     overflow = stats.binom.sf(num_shares - 1, 2499, 0.04)
     assert release.overflow_probability == pytest.approx(overflow)
-    (weight, bare), (rest, full) = cohorts.mixture(release)
+    (weight, bare), (rest, full) = release.mixture()
     assert (weight, rest) == pytest.approx((1 - overflow, overflow))
     assert full.is_replaced and full.replace_one and not bare.is_replaced
     assert full.probability == bare.probability == 0.04
@@ -362,7 +358,7 @@ def test_cohorts_that_are_cut_by_rdp():
 def test_expected_cohorts_that_are_no_whole_number_by_rdp():
   # Next to no room, so that cohorts are cut often; those that are count as of two clients.
   tree = tree_mechanism.build_tree_mechanism(3.0, 4, 2, num_shares=2)
-  release = releases.Release(20, 1.5, 3, 2, tree=tree)
+  release = flat.release(20, 1.5, 3, 2, tree=tree)
   overflow = stats.binom.sf(1, 19, 0.075)
   orders = np.arange(2.0, 65.0)
 
@@ -387,15 +383,15 @@ def test_expected_cohorts_that_are_no_whole_number_by_rdp():
 
 def test_meter():
   release = _release()
-  meter = accounting.Meter(release, _DELTA)
+  meter = accounting.Accountant(release, _DELTA)
   assert meter.epsilon(0) == 0.0
   assert meter.spent(0) == accounting.Spent(0.0, _DELTA, 0, "pld")
-  assert accounting.Meter(release, _DELTA, "rdp").spent(0) == accounting.Spent(
+  assert accounting.Accountant(release, _DELTA, "rdp").spent(0) == accounting.Spent(
     0.0, _DELTA, 0, "rdp"
   )
   values = [meter.epsilon(t) for t in (1, 10, 100, 1000)]
   assert values == sorted(values)
-  by_rdp = accounting.Meter(release, _DELTA, "rdp")
+  by_rdp = accounting.Accountant(release, _DELTA, "rdp")
   for t, value in zip((1, 10, 100, 1000), values):
     event = dp_accounting.SelfComposedDpEvent(events.round_event(release), t)
     found = by_rdp.spent(t)
@@ -438,8 +434,8 @@ def test_the_tightest_accountant_takes_the_smaller_bound():
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
 @pytest.mark.parametrize("planned", [7, 20])
 def test_epsilon_at_most(accountant, planned):
-  release = releases.Release(300, 30, 4.0, 2.0)
-  meter = accounting.Meter(release, 1e-5, accountant)
+  release = flat.release(300, 30, 4.0, 2.0)
+  meter = accounting.Accountant(release, 1e-5, accountant)
   exact = [meter.epsilon(t) for t in range(planned + 3)]
   bounds = [meter.epsilon_at_most(t, planned) for t in range(planned + 3)]
   assert all(bound >= epsilon for bound, epsilon in zip(bounds, exact))
@@ -460,7 +456,7 @@ def test_epsilon_at_most(accountant, planned):
 def test_epsilon_at_most_is_that_of_the_next_stage_or_less(accountant):
   planned = 30
   meter, by_rdp = (
-    accounting.Meter(releases.Release(100, 100, None, 20.0), 1e-5, name)
+    accounting.Accountant(flat.release(100, 100, None, 20.0), 1e-5, name)
     for name in (accountant, "rdp")
   )
   less_by_rdp = 0
@@ -477,7 +473,7 @@ def test_epsilon_at_most_is_that_of_the_next_stage_or_less(accountant):
 
 def test_epsilon_at_most_of_a_long_run_is_quick():
   release = _release(2.5, 1.5)
-  meter = accounting.Meter(release, _DELTA)
+  meter = accounting.Accountant(release, _DELTA)
   meter.epsilon_at_most(_ROUNDS, _ROUNDS)
   start = time.process_time()
   bounds = [meter.epsilon_at_most(t, _ROUNDS) for t in range(0, _ROUNDS + 1, 10)]
@@ -556,7 +552,7 @@ def test_releases_that_are_refused(changes, message):
     population=2500, clients_per_round=100, threshold_noise_multiplier=3, update_noise_multiplier=2
   )
   with pytest.raises(ValueError, match=message) as error:
-    releases.Release(**{**fields, **changes})
+    flat.release(**{**fields, **changes})
   assert str(error.value).startswith("Found ")
 
 
@@ -568,21 +564,21 @@ def test_a_thousandth_less_noise_than_is_claimed_is_refused():
     ("update_sum", update_sum, update_sum.sensitivity),
   ):
     delivered = shares.delivered_noise_multiplier(mechanism.local_stddev, sensitivity, 140)
-    releases.Release(2500, 100, delivered, delivered, **{name: mechanism})
+    flat.release(2500, 100, delivered, delivered, **{name: mechanism})
     claimed = 1.001 * delivered
     with pytest.raises(ValueError, match="whose noise gives"):
-      releases.Release(2500, 100, claimed, claimed, **{name: mechanism})
+      flat.release(2500, 100, claimed, claimed, **{name: mechanism})
 
 
 @pytest.mark.parametrize(
   "call,message",
   [
-    (lambda: accounting.Meter(_release(), 0.0), "delta = 0"),
-    (lambda: accounting.Meter(_release(), 1.0), "delta = 1"),
-    (lambda: accounting.Meter(_release(), 1e-5, "zcdp"), "tightest, pld, rdp"),
-    (lambda: accounting.Meter(_release(), 1e-5).epsilon(-1), "num_rounds = -1"),
-    (lambda: accounting.Meter(_release(), 1e-5).epsilon(2.5), "num_rounds = 2.5"),
-    (lambda: accounting.Meter(_release(), 1e-5).epsilon_at_most(-1, 5), "num_rounds = -1"),
+    (lambda: accounting.Accountant(_release(), 0.0), "delta = 0"),
+    (lambda: accounting.Accountant(_release(), 1.0), "delta = 1"),
+    (lambda: accounting.Accountant(_release(), 1e-5, "zcdp"), "tightest, pld, rdp"),
+    (lambda: accounting.Accountant(_release(), 1e-5).epsilon(-1), "num_rounds = -1"),
+    (lambda: accounting.Accountant(_release(), 1e-5).epsilon(2.5), "num_rounds = 2.5"),
+    (lambda: accounting.Accountant(_release(), 1e-5).epsilon_at_most(-1, 5), "num_rounds = -1"),
     (lambda: accounting.default_delta(0), "population = 0"),
   ],
 )
@@ -598,18 +594,18 @@ def test_the_largest_whole_number():
 
 
 def test_an_epsilon_beyond_double_precision_is_refused_by_pld():
-  mixture = cohorts.mixture(releases.Release(100, 100, None, 0.1, "none"))
+  mixture = flat.release(100, 100, None, 0.1, "none").mixture()
   with pytest.raises(ValueError, match="^Found an epsilon of about .* too large .* or 'rdp'"):
     accounting.pld_epsilon(mixture, 14, 1e-5)
   # By RDP it is known, of noise that does not end.
   summed = sum_mechanism.build_sum_mechanism(0.1, 1.0, 10, 100)
-  release = releases.Release(100, 100, None, 0.1, "none", update_sum=summed)
+  release = flat.release(100, 100, None, 0.1, "none", update_sum=summed)
   assert accounting.epsilon(release, 14, 1e-5).epsilon > 700
 
 
 def test_next_to_nothing_is_not_negative():
   # Rounding makes these divergences negative in dp_accounting, which then raises an error.
-  release = releases.Release(10**6, 1, None, 1e6)
+  release = flat.release(10**6, 1, None, 1e6)
   for accountant in accounting.ACCOUNTANTS:
     assert accounting.epsilon(release, 10, 1e-6, accountant).epsilon == 0.0
 
@@ -641,7 +637,7 @@ def test_the_end_of_the_servers_noise_is_a_part_of_delta(threshold, kind, update
 
 
 def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice():
-  release = releases.Release(2500, 2500, None, 0.153, "none")
+  release = flat.release(2500, 2500, None, 0.153, "none")
   spent = accounting.epsilon(release, 1, 1e-5, "pld")
   assert 1e-6 < spent.tail_probability < 5e-6
   mu = 1 / 0.153
@@ -706,6 +702,6 @@ def test_no_output_beyond_the_end_has_more_probability_than_is_set_aside():
   for z in (0.125, 0.15, 0.2, 0.5):
     shift = round(2 / (z * step))
     impossible_without = noise[len(noise) - shift :].sum()
-    release = releases.Release(100, 100, None, z, "none")
+    release = flat.release(100, 100, None, z, "none")
     tail = accounting.epsilon(release, 1, 0.5, "rdp").tail_probability
     assert impossible_without <= tail

@@ -8,28 +8,26 @@ import shutil
 import subprocess
 import sys
 
+import flat
 import pytest
 import run_folders
 
 from privacy import audit
 from privacy import ledger
-from privacy import releases
 from privacy import statements
 from privacy.evaluate import entries
 from privacy.evaluate import query as query_lib
 
 _ROUNDS = 6
 _START = statements.Start("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)
-_GEOMETRIC = releases.Release(40, 8, 8.0, 2.0, threshold_kind="geometric")
+_GEOMETRIC = flat.release(40, 8, 8.0, 2.0, threshold_kind="geometric")
 _RELEASES = {
   "geometric": _GEOMETRIC,
-  "primal_dual": dataclasses.replace(_GEOMETRIC, threshold_kind="primal_dual"),
-  "tree": dataclasses.replace(_GEOMETRIC, threshold_kind="tree"),
-  "none": dataclasses.replace(_GEOMETRIC, threshold_noise_multiplier=None),
-  "adaptive": dataclasses.replace(_GEOMETRIC, clip_count_noise_multiplier=20.0),
-  "weighted": dataclasses.replace(
-    _GEOMETRIC, threshold_noise_multiplier=None, weighted_updates=True
-  ),
+  "primal_dual": flat.changed(_GEOMETRIC, threshold_kind="primal_dual"),
+  "tree": flat.changed(_GEOMETRIC, threshold_kind="tree"),
+  "none": flat.changed(_GEOMETRIC, threshold_noise_multiplier=None),
+  "adaptive": flat.changed(_GEOMETRIC, clip_count_noise_multiplier=20.0),
+  "weighted": flat.changed(_GEOMETRIC, threshold_noise_multiplier=None, weighted_updates=True),
 }
 
 
@@ -48,7 +46,7 @@ def _ledger(name="geometric", claim=9.0, starts=(_START,)):
 
 def _evaluation(split="test", num_clients=9):
   query = query_lib.Query(num_clients, 4.0, 1e-2, num_bins=4)
-  z = query.release.threshold_noise_multiplier
+  z = flat.of(query.release).threshold_noise_multiplier
   estimates = {"p90": (0.5, 0.1), "mean": (None, None)}
   return entries.Evaluation("now", "m", split, "error", query, z, (1.0, 0.0, 2.5, 3.0), estimates)
 
@@ -138,7 +136,7 @@ def test_flags_of_version_0_2_are_all_required(run):
 
 def test_an_empty_flags_file_hides_nothing(run):
   # Half the noise for twice the clients, and no threshold.
-  release = releases.Release(40, 4, None, 4.0)
+  release = flat.release(40, 4, None, 4.0)
   entry = dataclasses.replace(
     ledger.build_ledger(
       release,

@@ -9,6 +9,7 @@ import fractions
 import functools
 import math
 
+import flat
 import numpy as np
 import pytest
 from scipy import fft
@@ -16,7 +17,6 @@ from scipy import optimize
 from scipy import special
 
 from privacy import accounting
-from privacy import releases
 from privacy.noise import composition
 from privacy.noise import dominating_pairs
 
@@ -146,7 +146,7 @@ def test_the_oracle_knows_two_rounds():
 # Settings in which dp_accounting's transforms are noise: it says 0.155, and 22 for 2.44.
 @pytest.mark.parametrize("z,num_rounds,delta", [(0.55, 10**5, 1e-10), (0.52, 10**6, 1e-14)])
 def test_tiny_deltas_of_rare_clients(z, num_rounds, delta):
-  release = releases.Release(10**6, 1, None, z)
+  release = flat.release(10**6, 1, None, z)
   epsilon = accounting.epsilon(release, num_rounds, delta, "pld").epsilon
   found = _oracle(1e-6, 1 / z, num_rounds, epsilon, 4, delta)
   assert found[0] <= delta < found[1]
@@ -343,7 +343,7 @@ def test_grids_with_too_many_sums_are_refused_and_coarser_ones_taken(monkeypatch
 
 def test_divergences_that_round_to_nothing_prove_nothing_by_rdp():
   # dp_accounting's are 0 here, from which it follows that epsilon is 0.
-  release = releases.Release(10**8, 1, None, 1.0)
+  release = flat.release(10**8, 1, None, 1.0)
   epsilon = accounting.epsilon(release, 1, 1e-10, "rdp").epsilon
   assert dominating_pairs.divergences(_Pair(1e-8, 1.0, 2.0), np.array([epsilon]))[0][0] <= 1e-10
   assert accounting.epsilon(release, 1, 1e-10).epsilon > 0.0

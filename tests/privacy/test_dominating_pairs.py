@@ -7,6 +7,7 @@ import math
 from dp_accounting.pld import common
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution
+import flat
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -16,7 +17,6 @@ from scipy import special
 from scipy import stats
 
 from privacy import accounting
-from privacy import cohorts
 from privacy import releases
 from privacy.noise import dominating_pairs
 from privacy.noise import sum_mechanism
@@ -257,13 +257,11 @@ def test_cut_poisson_cohorts_against_all_of_them(population, expected, limit, co
   coin = 1.0 if contacted is None else expected / contacted
   probability = (contacted or expected) / population
   by_relation = {
-    relation: releases.Release(population, expected, None, z, relation=relation, **arguments)
+    relation: flat.release(population, expected, None, z, relation=relation, **arguments)
     for relation in releases.RELATIONS
   }
   assert (by_relation["zero_out"].overflow_probability > 0) == (limit < population)
-  bounds = {
-    relation: _bounds(cohorts.mixture(release)) for relation, release in by_relation.items()
-  }
+  bounds = {relation: _bounds(release.mixture()) for relation, release in by_relation.items()}
   edges = _edges(limit, z, 600)
 
   def law(data):
@@ -466,12 +464,12 @@ def test_golden_noise_of_fixed_cohorts(z, replace_one, rdp):
   mixture = ((1.0, _Pair(0.04, 1 / z, 2 / z, True, replace_one)),)
   assert accounting.pld_epsilon(mixture, 1000, 4e-4) == pytest.approx(3.0, rel=1e-3)
   relation = "replace_one" if replace_one else "zero_out"
-  release = releases.Release(2500, 100, None, z, "fixed_size", relation=relation)
-  assert cohorts.mixture(release) == mixture
+  release = flat.release(2500, 100, None, z, "fixed_size", relation=relation)
+  assert release.mixture() == mixture
   assert accounting.epsilon(release, 1000, 4e-4).epsilon == pytest.approx(3.0, rel=1e-3)
   if rdp is not None:
     by_rdp = accounting.epsilon(
-      dataclasses.replace(release, update_noise_multiplier=rdp), 1000, 4e-4, "rdp"
+      flat.changed(release, update_noise_multiplier=rdp), 1000, 4e-4, "rdp"
     )
     assert by_rdp.epsilon == pytest.approx(3.0, rel=0.01)
 

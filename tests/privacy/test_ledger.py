@@ -8,20 +8,19 @@ import json
 import math
 import time
 
+import flat
 import pytest
 import run_folders
 
 from privacy import accounting
 from privacy import audit
-from privacy import calibration
 from privacy import ledger
-from privacy import releases
 from privacy import server
 from privacy import statements
 
 _DELTA = 1e-5
 _PLANNED = 50
-_RELEASE = calibration.calibrate(
+_RELEASE = flat.calibrate(
   3,
   _DELTA,
   population=600,
@@ -30,8 +29,8 @@ _RELEASE = calibration.calibrate(
   rho_ratio=0.5,
   num_bins=64,
 )
-_GEOMETRIC = releases.Release(600, 60, 8.0, 1.0, threshold_kind="geometric")
-_ADAPTIVE = dataclasses.replace(_GEOMETRIC, clip_count_noise_multiplier=10.0)
+_GEOMETRIC = flat.release(600, 60, 8.0, 1.0, threshold_kind="geometric")
+_ADAPTIVE = flat.changed(_GEOMETRIC, clip_count_noise_multiplier=10.0)
 
 
 def _ledger(release=_RELEASE, rounds_done=_PLANNED, claim=3.0, **kwargs):
@@ -57,7 +56,7 @@ def _folder(path, entry=None, rounds=_PLANNED, flags=None, of=None, **kwargs):
     **{
       "columns": run_folders.columns_of(of.release),
       "rounds": rounds,
-      "num_clients": of.release.population,
+      "num_clients": flat.of(of.release).population,
       "is_finished": numbers > _PLANNED,
       **kwargs,
     },
@@ -77,7 +76,7 @@ def _folder(path, entry=None, rounds=_PLANNED, flags=None, of=None, **kwargs):
 def test_round_trip(entry):
   found = ledger.Ledger.from_json(entry.to_json())
   assert found == entry
-  assert found.release.tree == entry.release.tree
+  assert flat.of(found.release).tree == flat.of(entry.release).tree
   assert json.loads(entry.to_json())["release"]["population"] == 600
 
 
@@ -93,7 +92,7 @@ def test_contents():
     "Poisson",
     "probability 0.1",
     "Adversary",
-    f"Noise of {_RELEASE.tree.num_shares} clients",
+    f"Noise of {flat.of(_RELEASE).tree.num_shares} clients",
   ):
     assert words in said
   not_covered = " ".join(entry.not_covered)
@@ -104,7 +103,7 @@ def test_contents():
 
 
 def test_quick_enough_for_every_round():
-  meter = accounting.Meter(_RELEASE, _DELTA)
+  meter = accounting.Accountant(_RELEASE, _DELTA)
   _ledger(meter=meter)
   start = time.process_time()
   for rounds in range(20):
@@ -114,7 +113,7 @@ def test_quick_enough_for_every_round():
 
 def test_meter_of_something_else():
   with pytest.raises(ValueError, match="meter"):
-    _ledger(meter=accounting.Meter(_RELEASE, 1e-6))
+    _ledger(meter=accounting.Accountant(_RELEASE, 1e-6))
   with pytest.raises(ValueError, match="tightest, pld, rdp"):
     _ledger(accountant="zcdp")
 
@@ -198,7 +197,7 @@ def _private_release(**changes):
     clip_norm=0.5,
     num_parameters=_NUM_PARAMETERS,
   )
-  return calibration.calibrate(3, _DELTA, **{**arguments, **changes})
+  return flat.calibrate(3, _DELTA, **{**arguments, **changes})
 
 
 def _private_ledger(release, **changes):
@@ -317,7 +316,7 @@ def test_every_field_of_a_ledger_with_a_private_coin_is_checked(tmp_path):
 def test_a_ledger_of_weighted_updates(tmp_path):
   # A model of 24 numbers, and a sum of 25.
   release = _private_release(rho_ratio=None, num_bins=None, weighted_updates=True)
-  assert release.update_sum.num_entries == 25
+  assert flat.of(release).update_sum.num_entries == 25
   entry = _private_ledger(release)
   (said,) = (sentence for sentence in entry.guarantee if "mechanism" in sentence)
   assert "each weighted by its client's own loss, and of these weights" in said
@@ -326,7 +325,7 @@ def test_a_ledger_of_weighted_updates(tmp_path):
   found, refused, failed = _unchecked(folder, lambda old: itertools.islice(_others(old), 12))
   assert found == [] and refused > 100 and failed > 30
   # Without its weight, the sum is another one's.
-  plain = dataclasses.replace(release, weighted_updates=False)
+  plain = flat.changed(release, weighted_updates=False)
   folder = _private_run(tmp_path / "plain", entry=_private_ledger(plain), release=plain, **flags)
   (failure,) = audit.audit_folder(folder).failures
   assert failure == "weights.npz has 24 numbers and the ledger noise on 25."
@@ -603,10 +602,10 @@ def test_a_large_delta_is_mentioned(tmp_path):
 
 
 def test_sentences():
-  fixed = statements.guarantee(releases.Release(600, 60, 3, None, "fixed_size"))
+  fixed = statements.guarantee(flat.release(600, 60, 3, None, "fixed_size"))
   assert "zero-out (a client's data removed, the" in fixed[1] and "60 of 600 clients" in fixed[2]
   assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
-  none = statements.guarantee(releases.Release(600, 60, None, 2, "none"))
+  none = statements.guarantee(flat.release(600, 60, None, 2, "none"))
   assert "none that counts" in none[2] and "and the cohorts" in none[3]
 
 
@@ -625,7 +624,7 @@ _ADAPTIVE_LEDGER = dataclasses.replace(_ledger(_ADAPTIVE, claim=None), clip_norm
     (dict(clip_norm=0.5), dict(), "--clip_norm=adaptive and the ledger 0.5"),
     (dict(clip_norm=0.5), dict(clip_unit="gradient"), "--clip_norm=adaptive and the ledger 0.5"),
     (
-      dict(release=dataclasses.replace(_ADAPTIVE, clip_count_noise_multiplier=99.0)),
+      dict(release=flat.changed(_ADAPTIVE, clip_count_noise_multiplier=99.0)),
       dict(clip_count_noise_multiplier=10.0),
       "--clip_count_noise_multiplier=10.0 and the ledger 99",
     ),
@@ -646,7 +645,7 @@ def test_an_adaptive_clip_norm_is_audited(tmp_path, change, flags, message):
 
 def test_a_ledger_that_leaves_out_the_count_of_an_adaptive_norm_says_too_little(tmp_path):
   # As if the count were free: the cost is that of the other releases alone.
-  costly = dataclasses.replace(_ADAPTIVE, clip_count_noise_multiplier=1.0)
+  costly = flat.changed(_ADAPTIVE, clip_count_noise_multiplier=1.0)
   entry = dataclasses.replace(
     _ledger(costly, claim=None), clip_norm=None, epsilon_spent=_ledger(_GEOMETRIC).epsilon_spent
   )

@@ -1,8 +1,8 @@
 """The cost of several releases over the same clients."""
 
-import dataclasses
 import math
 
+import flat
 import pytest
 
 from privacy import accounting
@@ -20,10 +20,10 @@ def test_several_releases_compose_as_rounds_without_sampling():
 
 
 def test_other_noise_composes_by_the_sum_of_inverse_variances():
-  z = _QUERY.release.threshold_noise_multiplier
+  z = flat.of(_QUERY.release).threshold_noise_multiplier
   less = query_lib.Query(500, 2.0, 1e-5, num_bins=16)
-  together = 1 / math.hypot(1 / z, 1 / less.release.threshold_noise_multiplier)
-  release = dataclasses.replace(_QUERY.release, threshold_noise_multiplier=together, tree=None)
+  together = 1 / math.hypot(1 / z, 1 / flat.of(less.release).threshold_noise_multiplier)
+  release = flat.changed(_QUERY.release, threshold_noise_multiplier=together, tree=None)
   expected = accounting.epsilon(release, 1, 1e-5, "pld").epsilon
   found = query_lib.composed_epsilon([_QUERY, less], 1e-5)
   assert found == pytest.approx(expected, rel=1e-6)

@@ -2,13 +2,14 @@
 
 import dp_accounting
 from dp_accounting import rdp
+import flat
 import numpy as np
 import pytest
 from scipy import special
 
 from privacy import accounting
+from privacy import cohorts
 from privacy import events
-from privacy import releases
 from privacy.noise import renyi
 
 _ORDERS = np.array([1.1, 1.4, 1.9, 2.3, 3.7, 10.9])
@@ -46,16 +47,16 @@ def test_is_not_worse_than_dp_accounting_where_that_converges(q, z):
 @pytest.mark.parametrize("q", [0.001, 0.1, 0.5])
 def test_fits_between_the_whole_orders(q, z):
   # (alpha - 1) D_alpha is convex in alpha. The whole orders are dp_accounting's.
-  orders, curve = events.round_curve(releases.Release(1000, 1000 * q, None, z))
+  orders, curve = events.round_curve(flat.release(1000, 1000 * q, None, z))
   steps = np.diff((orders - 1.0) * curve) / np.diff(orders)
   assert (np.diff(steps) >= -1e-8 * (1.0 + steps[1:])).all()
 
 
-@pytest.mark.parametrize("sampling", releases.SAMPLINGS)
+@pytest.mark.parametrize("sampling", tuple(cohorts.SAMPLINGS))
 @pytest.mark.parametrize("clients", [1, 50, 99, 100])
 def test_every_order_has_an_answer_and_nothing_is_logged(sampling, clients, caplog, recwarn):
   for z in (0.15, 0.5, 5.0, 1e3):
-    release = releases.Release(100, clients, None, z, sampling)
+    release = flat.release(100, clients, None, z, sampling)
     orders, curve = events.round_curve(release)
     assert np.isfinite(curve).all() and (curve > 0.0).all() and (orders > 1.0).all()
     accounting.epsilon(release, 100, 1e-3, accounting.RDP)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import flat
 import numpy as np
 import pytest
 from scipy import optimize
@@ -10,9 +11,6 @@ from scipy import special
 from scipy import stats
 
 from privacy import accounting
-from privacy import calibration
-from privacy import cohorts
-from privacy import releases
 from privacy import server
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
@@ -24,11 +22,11 @@ _Z = 1.731
 
 
 def _release(threshold=3.0, update=2.0, sampling="poisson", **kwargs):
-  return releases.Release(2500, 100, threshold, update, sampling, **kwargs)
+  return flat.release(2500, 100, threshold, update, sampling, **kwargs)
 
 
 def _distributed(z=_Z, num_parameters=210, **kwargs):
-  return calibration.complete(
+  return flat.complete(
     _release(None, z, **kwargs), distributed_updates=True, num_parameters=num_parameters
   )
 
@@ -51,10 +49,10 @@ def _mixture_epsilon(release, rounds, delta):
   are independent of data, so that the divergences are the mean of its.
   """
   limit = release.num_shares
-  sigma_squared = release.update_sum.local_stddev**2
-  sensitivity = release.update_sum.sensitivity
-  others = np.arange(release.population)
-  weights = stats.binom.pmf(others, release.population - 1, release.contact_probability)
+  sigma_squared = flat.of(release).update_sum.local_stddev ** 2
+  sensitivity = flat.of(release).update_sum.sensitivity
+  others = np.arange(flat.of(release).population)
+  weights = stats.binom.pmf(others, flat.of(release).population - 1, release.contact_probability)
   weights = weights * np.minimum(1, limit / (others + 1))
   reports = np.minimum(others + 1, limit)
   squared = sensitivity**2 / (reports * sigma_squared - 2)
@@ -74,7 +72,7 @@ def _mixture_epsilon(release, rounds, delta):
 
 
 def test_golden():
-  release = calibration.calibrate(
+  release = flat.calibrate(
     3,
     1 / 2500,
     population=2500,
@@ -86,7 +84,7 @@ def test_golden():
   )
   # The clients' noise, with that of more shares than of those who report.
   spent = server.server_epsilon(release, _ROUNDS, _DELTA, 60)
-  by_all = _gaussian_epsilon(math.sqrt(60) / release.threshold_noise_multiplier, _DELTA)
+  by_all = _gaussian_epsilon(math.sqrt(60) / flat.of(release).threshold_noise_multiplier, _DELTA)
   assert by_all < spent.epsilon < 1.4 * by_all
   assert "trusted with the updates" in spent.explanation
   more = server.server_epsilon(release, _ROUNDS, _DELTA, _ROUNDS)
@@ -107,16 +105,16 @@ def test_the_helpers_of_a_threshold_give_the_golden_number():
 def test_likely_participations():
   # How often a client takes part, but for one in a thousand.
   release = _release()
-  assert cohorts.likely_participations(release, _ROUNDS) == 60
+  assert server.likely_participations(release, _ROUNDS) == 60
   assert stats.binom.sf(60, _ROUNDS, 0.04) <= 1e-3 < stats.binom.sf(59, _ROUNDS, 0.04)
   assert server.server_epsilon(release, _ROUNDS, _DELTA).participations == 60
-  assert cohorts.likely_participations(release, 0) == 0
-  assert cohorts.likely_participations(_release(sampling="fixed_size"), _ROUNDS) == 60
-  assert cohorts.likely_participations(_release(sampling="none"), 10) == 10
+  assert server.likely_participations(release, 0) == 0
+  assert server.likely_participations(_release(sampling="fixed_size"), _ROUNDS) == 60
+  assert server.likely_participations(_release(sampling="none"), 10) == 10
   coin = _release(protocol="private_coin", contacted=2500)
-  assert cohorts.likely_participations(coin, _ROUNDS) == _ROUNDS
+  assert server.likely_participations(coin, _ROUNDS) == _ROUNDS
   coin = _release(protocol="private_coin", contacted=400)
-  assert cohorts.likely_participations(coin, _ROUNDS) == stats.binom.ppf(0.999, _ROUNDS, 0.16)
+  assert server.likely_participations(coin, _ROUNDS) == stats.binom.ppf(0.999, _ROUNDS, 0.16)
 
 
 @pytest.mark.parametrize("participations", [1, 7, 60])
@@ -176,8 +174,8 @@ def test_complement_against_an_exact_mixture(participations):
 
 def test_the_smallest_cohort_is_a_part_of_delta():
   # With a huge delta for it, small cohorts do not count; with a small one they do.
-  release = releases.Release(40, 20, None, 2.0)
-  release = calibration.complete(release, distributed_updates=True, num_parameters=10)
+  release = flat.release(40, 20, None, 2.0)
+  release = flat.complete(release, distributed_updates=True, num_parameters=10)
   for delta in (1e-2, 1e-6):
     spent = server.server_epsilon(release, 5, delta, 5).epsilon
     exact = _mixture_epsilon(release, 5, delta)
@@ -186,8 +184,8 @@ def test_the_smallest_cohort_is_a_part_of_delta():
 
 def test_grouped_sizes_are_on_the_safe_side():
   # Of a large cohort a few sizes count as their smallest: an upper bound, and a close one.
-  release = releases.Release(20_000, 2000, None, 1.5)
-  release = calibration.complete(release, distributed_updates=True, num_parameters=10)
+  release = flat.release(20_000, 2000, None, 1.5)
+  release = flat.complete(release, distributed_updates=True, num_parameters=10)
   assert release.num_shares > 2000
   spent = server.server_epsilon(release, 20, 1e-5, 20).epsilon
   exact = _mixture_epsilon(release, 20, 1e-5)
@@ -195,10 +193,10 @@ def test_grouped_sizes_are_on_the_safe_side():
 
 
 def test_large_populations_take_no_longer():
-  release = releases.Release(10**9, 1000, None, 1.5)
-  release = calibration.complete(release, distributed_updates=True, num_parameters=10)
+  release = flat.release(10**9, 1000, None, 1.5)
+  release = flat.complete(release, distributed_updates=True, num_parameters=10)
   spent = server.server_epsilon(release, 20, 1e-10, 2)
-  less = dataclasses.replace(release, population=10**5)
+  less = flat.changed(release, population=10**5)
   expected = server.server_epsilon(less, 20, 1e-10, 2).epsilon
   assert spent.epsilon == pytest.approx(expected, rel=1e-2)
 
@@ -228,7 +226,7 @@ def test_cohorts_of_fixed_size_that_lack_shares(sampling):
 
 
 def test_threshold_and_updates_are_seen_together():
-  release = calibration.complete(
+  release = flat.complete(
     _release(3.0, 2.0, protocol="helpers"),
     num_bins=64,
     distributed_updates=True,
@@ -239,7 +237,7 @@ def test_threshold_and_updates_are_seen_together():
   assert spent.epsilon == pytest.approx(_gaussian_epsilon(2 / z, 1e-5), rel=1e-3)
   assert "sees noisy sums only" in spent.explanation
   # Trusted with the updates, it learns from the threshold alone.
-  trusted = dataclasses.replace(release, update_sum=None)
+  trusted = flat.changed(release, update_sum=None)
   spent = server.server_epsilon(trusted, 100, 1e-5, 4)
   assert spent.epsilon == pytest.approx(_gaussian_epsilon(2 / 3, 1e-5), rel=1e-3)
   assert "trusted with the updates" in spent.explanation
@@ -263,7 +261,7 @@ def test_coarse_shares_cost_what_they_are_apart():
   scale = math.sqrt(num_shares - 2) / 2 - math.sqrt(10) / 2
   coarse = dataclasses.replace(summed, scale=scale, local_stddev=1.0)
   fine = _release(None, 2.0, protocol="helpers", update_sum=summed)
-  release = dataclasses.replace(
+  release = flat.changed(
     fine,
     update_sum=coarse,
     update_noise_multiplier=shares.delivered_noise_multiplier(1.0, coarse.sensitivity, num_shares),
@@ -286,12 +284,12 @@ def test_a_server_that_makes_the_noise_is_trusted(release):
   spent = server.server_epsilon(release, 10, _DELTA)
   assert spent.epsilon is None
   assert spent.explanation.endswith("it is trusted.")
-  assert ("counts" in spent.explanation) == (release.threshold_kind == "geometric")
-  assert ("updates" in spent.explanation) == (release.update_noise_multiplier is not None)
+  assert ("counts" in spent.explanation) == (flat.of(release).threshold_kind == "geometric")
+  assert ("updates" in spent.explanation) == (flat.of(release).update_noise_multiplier is not None)
 
 
 def test_a_server_that_sees_one_bit_is_trusted_whoever_makes_the_updates_noise():
-  release = dataclasses.replace(
+  release = flat.changed(
     _distributed(2.0), threshold_noise_multiplier=3.0, threshold_kind="geometric"
   )
   spent = server.server_epsilon(release, 10, _DELTA)
@@ -321,11 +319,11 @@ def test_costs_grow_with_participations_and_with_replacing():
   replaced = dataclasses.replace(release, relation="replace_one")
   for protocol in ({}, dict(protocol="helpers")):
     one, other = (
-      server.server_epsilon(dataclasses.replace(r, **protocol), 100, _DELTA, 4).epsilon
+      server.server_epsilon(flat.changed(r, **protocol), 100, _DELTA, 4).epsilon
       for r in (release, replaced)
     )
     assert other > 1.9 * one
   # Twice the distance of a Gaussian.
-  helpers = dataclasses.replace(replaced, protocol="helpers")
+  helpers = flat.changed(replaced, protocol="helpers")
   found = server.server_epsilon(helpers, 100, _DELTA, 4).epsilon
   assert found == pytest.approx(_gaussian_epsilon(4 / _Z, _DELTA), rel=1e-3)

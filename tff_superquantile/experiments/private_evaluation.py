@@ -184,7 +184,7 @@ def _release(
     **{f"p{q}": found.quantile(q / 100) for q in _PERCENTILES},
     "worst 10 %": found.tail_mean(_TAIL),
   }
-  noise_multiplier = found.query.release.threshold_noise_multiplier
+  noise_multiplier = found.query.release.effective_noise_multiplier
   assert noise_multiplier is not None  # The only release is the histogram.
   return entries.Evaluation(
     released=manifest.now(),

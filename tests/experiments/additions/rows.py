@@ -7,7 +7,7 @@ import diary
 import plain_text
 import slow_geometric
 
-from privacy import releases
+from privacy import parts
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import trackers
@@ -15,9 +15,7 @@ from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import thresholds
 
 methods.METHODS["capped_fed_avg"] = capped_fed_avg.CappedFedAvg
-releases.THRESHOLDS["slow_geometric"] = releases.ThresholdKind(
-  "a one-bit count of losses, followed slowly", 2.0, noise_by_server=True, rank_variance=0.004
-)
+parts.THRESHOLDS["slow_geometric"] = slow_geometric.Count
 thresholds.THRESHOLDS["slow_geometric"] = slow_geometric.SlowGeometric
 formats.FORMATS["plain_text"] = plain_text.PLAIN_TEXT
 trackers.TRACKERS["diary"] = trackers.TrackerKind("json", "json", diary.Diary)

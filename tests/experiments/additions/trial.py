@@ -9,7 +9,7 @@ from absl import flags
 import rows  # noqa: F401  Before flags and configs are made of the tables.
 
 from privacy import account
-from privacy import releases
+from privacy import parts
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
@@ -53,7 +53,7 @@ def main(output_dir, cache_dir):
     ),
     "flag": flags.FLAGS["cap"].help,
     "private": thresholds.private(),
-    "kinds": list(releases.THRESHOLDS),
+    "kinds": list(parts.THRESHOLDS),
     "refusals": [
       _refusal(algorithm="capped_fed_avg"),
       _refusal(algorithm="fed_avg", cap=2.0),

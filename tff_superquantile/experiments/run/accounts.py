@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import ledger
+from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
@@ -68,7 +69,7 @@ class Account:
     privacy = config.privacy
     assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
     self._release = release
-    self._meter = accounting.Meter(self._release, privacy.delta, privacy.accounting)
+    self._meter = accounting.Accountant(self._release, privacy.delta, privacy.accounting)
     self._config, self._privacy = config, privacy
     self._path = folder / ledger.FILE_NAME
     self._starts = tuple(starts)
@@ -92,26 +93,26 @@ class Account:
       Lines of text.
     """
     config, release = self._config, self._release
-    is_adaptive = release.clip_count_noise_multiplier is not None
+    updates, threshold = release.find(parts.UpdateSum), release.find(parts.Threshold)
+    count = release.find(parts.ClipCount)
+    assert updates is not None  # A run releases a model.
+    is_adaptive = count is not None
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
       f" ({release.neighboring_relation}).",
-      f"Noise multiplier of the updates: {release.update_noise_multiplier:.4g}, on updates clipped"
+      f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
       f" {self._relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
     ]
-    if is_adaptive:
+    if count is not None:
       lines.append(
         "Noise multiplier of the count of updates within the clip norm, which adapts:"
-        f" {release.clip_count_noise_multiplier:.4g}."
+        f" {count.z:.4g}."
       )
-    if release.threshold_noise_multiplier is not None:
-      lines.append(
-        f"Noise multiplier of the {release.threshold_kind} threshold:"
-        f" {release.threshold_noise_multiplier:.4g}."
-      )
+    if threshold is not None:
+      lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
       privacy = self._privacy
       if isinstance(privacy, privacy_lib.Budget) and privacy.rho_ratio is not None:
         more = math.sqrt(1.0 + privacy.rho_ratio) - 1.0
@@ -119,8 +120,8 @@ class Account:
           f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
           f" costs these {100.0 * more:.2g} % more noise."
         )
-    if release.tree is not None:
-      lines.append(release.tree.describe())
+    if isinstance(threshold, parts.Histogram) and threshold.tree is not None:
+      lines.append(threshold.tree.describe())
     said = statements.noise_shares(release)
     if said is not None:
       lines.append(said)
@@ -129,14 +130,14 @@ class Account:
     if server.epsilon is not None:
       lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
     lines.append(
-      f"Public: the number of training clients, {release.population}, and all about the clients"
-      " that are not trained on."
+      f"Public: the number of training clients, {release.cohort.population}, and all about the"
+      " clients that are not trained on."
     )
     lines.append(
       "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
       " the run's folder."
     )
-    warnings = [accounting.delta_warning(self._meter.delta, release.population)]
+    warnings = [accounting.delta_warning(self._meter.delta, release.cohort.population)]
     if is_adaptive and self._relative_noise(num_parameters) > _MOST_NOISE:
       warnings.append(
         "Found a clip norm that adapts where a round is mostly noise; it may follow the noise"
@@ -152,8 +153,9 @@ class Account:
 
   def _relative_noise(self, num_parameters: int) -> float:
     """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most."""
-    config, noise = self._config, self._release.update_noise_multiplier
-    assert noise is not None  # `calibrate` sees to it.
+    config, updates = self._config, self._release.find(parts.UpdateSum)
+    assert updates is not None  # A run releases a model.
+    noise = updates.z
     method, divisor = config.method, float(config.clients_per_round)
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
@@ -173,7 +175,7 @@ class Account:
       rounds_done: The last round that was begun. A resumed run repeats rounds, and none that was
         released is ever taken back: the ledger has the largest number of all.
     """
-    config, is_fixed = self._config, self._release.clip_count_noise_multiplier is None
+    config, is_fixed = self._config, self._release.find(parts.ClipCount) is None
     text = ledger.build_ledger(
       self._release,
       claim_epsilon=config.epsilon,

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import parts
 from privacy import releases
 import tasks
 from tff_superquantile import evaluation
@@ -206,16 +207,20 @@ def build_process(
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
   work, build = build_options(config, model, files), config.method.build
+  tree = None
   if release is None:
     work["client_weighting"] = config.local.weighting
   else:
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
+    histogram, updates = release.find(parts.Histogram), release.find(parts.UpdateSum)
+    tree = None if histogram is None else histogram.mechanism
+    assert updates is not None  # A run releases a model.
     work.update(
       clip_norm=private.clip_norm_of(config),
-      noise_multiplier=release.update_noise_multiplier,
+      noise_multiplier=updates.z,
       noise_key=key,
-      update_sum=release.update_sum,
+      update_sum=updates.mechanism,
       seed_fn=_read_seed,
     )
   return build(
@@ -226,7 +231,7 @@ def build_process(
       max_loss=config.max_loss,
       # Without a budget there is no claim: noise may be as public as the seed.
       noise_key=key or seeds.client_seed(config.seed, 0, "noise of the server").tobytes(),
-      tree=None if release is None else release.tree,
+      tree=tree,
       seed_fn=_read_seed,
       index_fn=_read_index,
     )

@@ -8,6 +8,8 @@ from typing import Any
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
+from privacy import cohorts
+from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
@@ -163,7 +165,7 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if config.sampling != releases.POISSON:
+  if config.sampling != cohorts.POISSON:
     raise ValueError(
       f"Found --noise_shares={protocol} with --sampling={config.sampling}, whose cohorts have"
       " all shares of noise; use poisson."
@@ -185,81 +187,48 @@ def check_resolved(config: run_config.ResolvedRun) -> None:
 
 def calibrate(
   config: run_config.ResolvedRun, population: int, num_parameters: int, earlier: Mapping[str, str]
-) -> run_config.ResolvedRun:
-  """Fills in delta, the noise multipliers and how they divide the budget, of a private run.
+) -> tuple[run_config.ResolvedRun, releases.Release]:
+  """Finds delta, the release of a round with its noise, and how that divides the budget.
 
   Args:
-    config: From `resolve`.
+    config: From `resolve`, of a private run.
     population: The number of training clients.
     num_parameters: The number of numbers in an update.
     earlier: The flags of the run so far, empty if it has not begun: a run that goes on keeps its
       noise.
 
   Returns:
-    The config.
+    The config with all these values, and the release, from which the run's noise, its accounting
+    and its ledger follow.
 
   Raises:
-    ValueError: If the noise cannot be found.
+    ValueError: If the noise cannot be found, or a number is out of its range.
   """
   privacy = config.privacy
   assert privacy is not None
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
   config = run_config.replace(config, delta=delta)
-  if not isinstance(privacy, privacy_lib.Budget):
-    return config
-  if earlier:
+  if isinstance(privacy, privacy_lib.Budget) and earlier:
     kept = (*noise_multipliers(config), "rho_ratio")
-    return run_config.replace(config, **{n: float(earlier[n]) for n in kept if n in earlier})
-  budget: dict[str, Any] = dict(
-    num_rounds=config.num_rounds,
-    accountant=privacy.accounting,
-    clip_rho_ratio=_clip_rho_ratio(privacy),
-    **_of_every_noise(config, population),
-    **_made_by_clients(config, num_parameters),
-  )
-  ratio = privacy.rho_ratio
-  if config.method.threshold is not None and ratio is None:
-    whole = calibration.calibrate(
-      privacy.epsilon, delta, **{**budget, "num_bins": None, "rho_ratio": None}
-    )
-    best = calibration.default_rho_ratio(
-      whole,
-      num_parameters,
-      num_bins=config.values()["num_bins"],
-      theta=config.values()["theta"],
-    )
-    ratio = float(f"{best:.3g}")
-  release = calibration.calibrate(privacy.epsilon, delta, **budget, rho_ratio=ratio)
-  found = {name: getattr(release, name) for name in noise_multipliers(config)}
-  return run_config.replace(config, rho_ratio=ratio, **found)
-
-
-def _of_every_noise(config: run_config.ResolvedRun, population: int) -> dict[str, Any]:
-  """Returns the keyword arguments of `releases.Release` that do not depend on the noise."""
-  assert config.privacy is not None
-  return dict(
-    population=population,
-    clients_per_round=config.clients_per_round,
-    sampling=config.sampling,
-    threshold_kind=thresholds.name_of(config.method.threshold) or releases.TREE,
-    relation=config.privacy.relation,
-    protocol=privacy_lib.name_of(config.privacy.shares),
-    contacted=config.privacy.shares.contacted,
-    weighted_updates=config.method.weighted_updates,
-  )
-
-
-def _made_by_clients(config: run_config.ResolvedRun, num_parameters: int) -> dict[str, Any]:
-  """Returns the keyword arguments of `calibration.complete`."""
-  privacy, threshold = config.privacy, config.method.threshold
-  assert privacy is not None
-  is_fixed = isinstance(privacy.clip, privacy_lib.FixedClip)
-  return dict(
-    num_bins=threshold.num_bins if isinstance(threshold, thresholds.Tree) else None,
-    distributed_updates=privacy.update_sum == "distributed",
-    clip_norm=update_clip_norm(config) if is_fixed else 1.0,
-    num_parameters=num_parameters,
-  )
+    config = run_config.replace(config, **{n: float(earlier[n]) for n in kept if n in earlier})
+  release = build_release(config, population, num_parameters)
+  if release.is_calibrated:
+    return config, release
+  assert isinstance(privacy, privacy_lib.Budget)  # `resolve` sees to it.
+  budget: dict[str, Any] = dict(num_rounds=config.num_rounds, accountant=privacy.accounting)
+  threshold, ratio = release.find(parts.Threshold), privacy.rho_ratio
+  if threshold is not None:
+    others = tuple(part for part in release.parts if part is not threshold)
+    if ratio is None:
+      without = dataclasses.replace(release, parts=others)
+      without = calibration.calibrate(without, privacy.epsilon, delta, **budget)
+      theta = config.values()["theta"]
+      best = calibration.default_share(threshold, without, num_parameters, theta)
+      ratio = float(f"{best:.3g}")
+    shared = dataclasses.replace(threshold, share=ratio)
+    release = dataclasses.replace(release, parts=(shared, *others))
+  release = calibration.calibrate(release, privacy.epsilon, delta, **budget)
+  return run_config.replace(config, rho_ratio=ratio, **release.noise_multipliers), release
 
 
 def update_clip_norm(config: run_config.ResolvedRun) -> float:
@@ -294,19 +263,48 @@ def clip_norm_of(config: run_config.ResolvedRun) -> float | AdaptiveClipNorm:
 def build_release(
   config: run_config.ResolvedRun, population: int, num_parameters: int
 ) -> releases.Release:
-  """Returns the releases of a round of the run.
+  """Returns the release of a round of the run, with the noise that is known.
 
   Args:
-    config: From `calibrate`.
+    config: From `resolve`, or with noise from `calibrate`.
     population: The number of training clients.
     num_parameters: The number of numbers in an update.
 
   Returns:
-    The release, with the parameters of the sums to which clients add noise.
+    The release. With noise it has the parameters of the sums to which clients add theirs.
 
   Raises:
     ValueError: If a number is out of its range.
   """
-  found: dict[str, Any] = {"threshold_noise_multiplier": None, **noise_multipliers(config)}
-  release = releases.Release(**found, **_of_every_noise(config, population))
-  return calibration.complete(release, **_made_by_clients(config, num_parameters))
+  privacy, threshold = config.privacy, config.method.threshold
+  assert privacy is not None
+  released: list[parts.Part] = []
+  if threshold is not None:
+    kind = parts.THRESHOLDS.get(thresholds.name_of(threshold) or "")
+    if kind is None:
+      raise ValueError(
+        f"Found --threshold={thresholds.name_of(threshold)}, which nothing accounts for; expected"
+        f" one of {', '.join(parts.THRESHOLDS)}."
+      )
+    bins = {"bins": threshold.num_bins} if isinstance(threshold, thresholds.Tree) else {}
+    released.append(kind(noise_multiplier=threshold.noise_multiplier, **bins))
+  by_clients: dict[str, Any] = {}
+  if privacy.update_sum == "distributed":
+    by_clients = dict(num_parameters=num_parameters, clip_norm=update_clip_norm(config))
+  released.append(
+    parts.UpdateSum(
+      noise_multiplier=privacy.update_noise_multiplier,
+      is_weighted=config.method.weighted_updates,
+      **by_clients,
+    )
+  )
+  if isinstance(privacy.clip, privacy_lib.AdaptiveClip):
+    ratio = privacy.clip.clip_rho_ratio
+    share = {} if ratio is None else {"share": ratio}
+    released.append(parts.ClipCount(noise_multiplier=privacy.clip.noise_multiplier, **share))
+  return releases.Release(
+    cohort=cohorts.of(config.sampling, population, config.clients_per_round),
+    parts=tuple(released),
+    noise=cohorts.source(privacy_lib.name_of(privacy.shares), privacy.shares.contacted),
+    relation=privacy.relation,
+  )

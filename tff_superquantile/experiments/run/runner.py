@@ -227,8 +227,7 @@ def _open_account(
   """Returns a private run with its noise, and what else it has."""
   key, commitments = noise_key.load(earlier, privacy.noise_key_file, splits)
   population = len(splits["train"].client_ids)
-  run = private.calibrate(run, population, num_parameters, earlier.flags)
-  release = private.build_release(run, population, num_parameters)
+  run, release = private.calibrate(run, population, num_parameters, earlier.flags)
   account = accounts.Account(run, release, earlier.path, starts)
   return run, _Private(release, key, commitments, account)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from privacy import parts
 from privacy import releases
 from tff_superquantile import superquantile
 from tff_superquantile.experiments.run.parts import methods
@@ -72,8 +73,9 @@ def of_round(
     # Of the reweighting: the threshold, and the share of the clients that are at it.
     down += _NUMBER * (2 if isinstance(method.threshold, thresholds.Reweighting) else 1)
     threshold_up = _report_bits(method.threshold, clients_per_round, release) / 8
-  if release is not None and release.update_sum is not None:
-    update_up = release.update_sum.bits_per_client / 8
+  updates = None if release is None else release.find(parts.UpdateSum)
+  if updates is not None and updates.update_sum is not None:
+    update_up = updates.update_sum.bits_per_client / 8
   return Traffic(down, threshold_up, update_up, senders, cohort)
 
 
@@ -84,9 +86,10 @@ def _report_bits(
 ) -> int:
   """Returns the bits of a client's report to the threshold of a method that has one."""
   if isinstance(threshold, thresholds.Tree):
-    tree = None if release is None else release.tree
+    released = None if release is None else release.find(parts.Histogram)
     # A run without a budget has no release.
-    return (tree or threshold.mechanism(clients_per_round)).bits_per_client
+    mechanism = released and released.tree or threshold.mechanism(clients_per_round)
+    return mechanism.bits_per_client
   if threshold is not None and threshold.noise_multiplier:
     # A bit, in a secure sum that has to hold as many as there are clients.
     return clients_per_round.bit_length()

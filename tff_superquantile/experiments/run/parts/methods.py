@@ -30,7 +30,7 @@ class Method(part.Part, abc.ABC):
   Attributes:
     title: The method's name for people.
     weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
-      in `privacy.releases.Release`.
+      in `privacy.parts.UpdateSum`.
   """
 
   title: ClassVar[str]

@@ -1,6 +1,6 @@
 """The thresholds of superquantile runs.
 
-A private threshold has a row in `privacy.releases.THRESHOLDS`, too, which says how its release is
+A private threshold has a class in `privacy.parts.THRESHOLDS`, too, which says how its release is
 accounted for. Importing this starts no TensorFlow.
 """
 

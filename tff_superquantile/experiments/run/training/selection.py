@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from privacy import cohorts as privacy_cohorts
 from privacy import releases
-from privacy.noise import shares
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
@@ -58,19 +58,19 @@ def _build_private_selection(
   files: client_files.ClientFiles, release: releases.Release, key: bytes
 ) -> Callable[[int], list[Any]]:
   """Builds the cohorts of a private run, as the accounting describes them, by a secret key."""
-  contacted = release.contacted or release.clients_per_round
-  if release.sampling == releases.POISSON:
+  contacted = release.contacted
+  if isinstance(release.cohort, privacy_cohorts.Poisson):
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
     )
   else:
     sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
   helpers = coin = None
-  if release.protocol == shares.HELPERS:
+  if isinstance(release.noise, privacy_cohorts.Helpers):
     assert release.num_shares is not None
     helpers = cohorts.build_helpers_sampler(files.client_ids, release.num_shares, key)
-  if release.protocol == shares.PRIVATE_COIN:
-    coin = cohorts.build_coin(release.clients_per_round / contacted, key)
+  if release.has_coin:
+    coin = cohorts.build_coin(release.cohort.expected / contacted, key)
 
   def select(round_num: int) -> list[Any]:
     def seed(client_id: str) -> np.ndarray:

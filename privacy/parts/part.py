@@ -1,0 +1,149 @@
+"""A part of a release: one noisy number or vector, and all that others must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, ClassVar
+
+from privacy import checks
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from privacy.noise import tree_mechanism
+
+Mechanism = tree_mechanism.TreeMechanism | sum_mechanism.SumMechanism
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+  """One Gaussian release of a round.
+
+  Attributes:
+    noise_multiplier: z, the noise's standard deviation over the l2-sensitivity to removing one
+      client's data; None until it is calibrated.
+    share: The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which
+      a budget is divided; the first part there has no use for it. Once there is noise it is 1.
+    flag: The name of z: as a flag, and in a ledger.
+    share_flag: The flag of `share`; empty for none.
+    replace_one_factor: The sensitivity to replacing a client over that to removing its data.
+    before_training: Whether it is released before the clients of the round train.
+    seen: What everybody sees of it, in a word.
+    summed: What the server adds up where it adds the noise itself; empty where it follows from
+      another part's word.
+    may_be_left_out: Whether an epsilon against a server that adds this part's noise itself may be
+      that of the other parts, for which it is not trusted.
+    blank: The entries of a ledger of a release without such a part.
+    is_recent: Whether older ledgers lack its entries.
+  """
+
+  noise_multiplier: float | None = None
+  share: float = 1.0
+  flag: ClassVar[str]
+  share_flag: ClassVar[str] = ""
+  replace_one_factor: ClassVar[float] = 2.0
+  before_training: ClassVar[bool] = False
+  seen: ClassVar[str]
+  summed: ClassVar[str] = "counts"
+  may_be_left_out: ClassVar[bool] = False
+  blank: ClassVar[Mapping[str, Any]]
+  is_recent: ClassVar[bool] = True
+
+  def __post_init__(self) -> None:
+    if self.noise_multiplier is not None:
+      z = checks.number(self.flag, self.noise_multiplier)
+      if z <= 0:
+        raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
+      object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
+      object.__setattr__(self, "share", 1.0)
+
+  @property
+  def z(self) -> float:
+    """The noise multiplier of a part that has one."""
+    if self.noise_multiplier is None:
+      raise ValueError(f"Found no {self.flag}; expected a calibrated release.")
+    return self.noise_multiplier
+
+  @property
+  def mechanism(self) -> Mechanism | None:
+    """The integers that clients send with noise; None where the server adds it, or by far."""
+    return None
+
+  @property
+  def noise_by_server(self) -> bool:
+    """Whether the server adds the noise, so that it sees the release without."""
+    return True
+
+  def slack(self, protocol: str) -> float:
+    """Returns the log of the ratio between its law and that with continuous Gaussian noise."""
+    del protocol
+    return 0.0
+
+  def completed(self, num_shares: int, expected: float) -> Part:
+    """Returns the part with the mechanism of its noise.
+
+    Args:
+      num_shares: K, the most clients of a round.
+      expected: m, the expected number of clients whose data count.
+    """
+    del num_shares, expected
+    return self
+
+  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
+    """Returns the mechanism that follows anew from the noise and a round's clients.
+
+    Args:
+      num_shares: K.
+      expected: m.
+      clip_norm: C, if there is a fixed one.
+    """
+    del clip_norm
+    return self.with_noise(self.z).completed(num_shares, expected).mechanism
+
+  def without_mechanism(self) -> Part:
+    """Returns the part as if its noise were continuous."""
+    return self
+
+  def with_noise(self, noise_multiplier: float) -> Part:
+    """Returns the part with other noise, and without its mechanism."""
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0)
+
+  def words(self) -> str:
+    """States what it releases, and its noise."""
+    raise NotImplementedError
+
+  def entries(self) -> dict[str, Any]:
+    """Returns its entries in a ledger."""
+    return {self.flag: self.noise_multiplier}
+
+  @classmethod
+  def of_entries(cls, found: Mapping[str, Any]) -> Part | None:
+    """Returns the part of a ledger's entries; None where there is none."""
+    z = found[cls.flag]
+    return None if z is None else cls(noise_multiplier=z)
+
+  def flags(self) -> dict[str, Any]:
+    """Returns what the flags of its run say of it, besides its `share_flag`."""
+    return {self.flag: self.noise_multiplier}
+
+  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the columns of rounds.csv that follow from it, and those that may.
+
+    Args:
+      given: The columns that are there.
+    """
+    del given
+    return frozenset(), frozenset()
+
+
+def check_delivered(
+  part: Part, mechanism: Mechanism, sensitivity: float, found: str, expected: str
+) -> None:
+  """Raises a `ValueError` if a mechanism has less noise than its part says."""
+  delivered = shares.delivered_noise_multiplier(
+    mechanism.local_stddev, sensitivity, mechanism.num_shares
+  )
+  if delivered < part.z * (1.0 - 1e-9):
+    raise ValueError(
+      f"Found {part.flag} = {part.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
+      " noise."
+    )
