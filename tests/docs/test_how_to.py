@@ -278,7 +278,7 @@ def _write_private_run(folder):
     threshold_kind="geometric",
   )
   whole = flat.calibrate(flags["epsilon"], delta, rho_ratio=None, **budget)
-  ratio = float(f"{flat.default_rho_ratio(whole, 210):.3g}")
+  ratio = float(f"{flat.default_rho_ratio(whole, 210, threshold_kind='geometric'):.3g}")
   release = flat.calibrate(flags["epsilon"], delta, rho_ratio=ratio, **budget)
   entry = ledger.build_ledger(
     release,

@@ -58,7 +58,7 @@ def test_the_reference_has_every_public_name(site):
     # Aliases of types have no docstring of their own.
     missing = {n for n in public - anchors if not n.endswith((".Theta", "Fn"))}
     assert not missing
-  assert "privacy.flat.calibrate" in anchors
+  assert "privacy.calibration.calibrate" in anchors
   assert "tasks.task.Task" in anchors
 
 

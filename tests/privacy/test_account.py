@@ -312,3 +312,32 @@ def test_as_a_module_and_its_exit_code():
   assert done.returncode == 2
   assert done.stdout == ""
   assert done.stderr == "Error: Found update_noise_multiplier = -1; expected a positive number.\n"
+
+
+_COHORT = ("--population=2500", "--clients_per_round=100", "--num_rounds=10")
+
+
+@pytest.mark.parametrize(
+  "flags,message",
+  [
+    (("--epsilon=3", "--num_bins=64"), "without a tree"),
+    (("--epsilon=3", "--rho_ratio=0", "--num_bins=64"), "without a tree"),
+    (("--epsilon=3", "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
+    (("--epsilon=3", "--rho_ratio=-inf"), "rho_ratio = -inf"),
+    (
+      ("--epsilon=3", "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
+      "a sum of updates without update_noise_multiplier",
+    ),
+    (("--epsilon=3", "--update_sum=distributed"), "without --num_parameters"),
+    (("--epsilon=3", "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
+    (("--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
+    (
+      ("--threshold_noise_multiplier=3", "--update_sum=distributed", "--num_parameters=9"),
+      "a sum of updates without update_noise_multiplier",
+    ),
+  ],
+)
+def test_parts_that_contradict_each_other(capsys, flags, message):
+  command = "calibrate" if flags[0].startswith("--epsilon") else "spend"
+  assert account.main([command, *_COHORT, *flags]) == account.USAGE_ERROR
+  assert message in capsys.readouterr().err

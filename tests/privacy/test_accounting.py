@@ -74,7 +74,7 @@ def test_any_kind_of_number_costs_the_same(kind):
   # dp_accounting itself drops all but the last Gaussian here unless it gets Python's floats.
   release = flat.release(kind(2500), kind(100), kind(3), kind(2))
   assert all(
-    type(getattr(release, name)) is float
+    type(getattr(flat.of(release), name)) is float
     for name in ("clients_per_round", "threshold_noise_multiplier", "update_noise_multiplier")
   )
   assert type(flat.of(release).population) is int
