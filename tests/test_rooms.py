@@ -37,7 +37,7 @@ _A_FILE_EACH = (
 )
 # The loop of all rounds: its steps share the state, and their order is what it is about.
 _ONE_LOOP = {"tff_superquantile/simulation/training_loop.py: _run"}
-# What is longer or smaller than the rules say, as of 2026-11-25; entries may only be taken out.
+# What is longer or smaller than the rules say; entries may only be taken out.
 _LONG_FUNCTIONS = {
   "privacy/audit/findings.py: _audit",
   "privacy/command/flags.py: make_parser",
