@@ -55,7 +55,7 @@ def default_delta(population: int) -> float:
     A delta below 1 / n. A delta of 1 / n would allow to publish the data of a random client.
   """
   # A population of one would get a delta of 1.
-  return min(1e-5, checks.whole("population", population, 1) ** -1.1)
+  return min(1e-5, math.pow(checks.whole("population", population, 1), -1.1))
 
 
 def delta_warning(delta: float, population: int) -> str | None:

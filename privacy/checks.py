@@ -44,20 +44,20 @@ def number(name: str, value: Any) -> float:
 
 def positive(name: str, value: Any) -> float:
   """Returns a positive, finite number as a Python float, or raises a ValueError."""
-  value = float(value)
-  if not 0.0 < value < math.inf:
-    raise ValueError(f"Found {name} = {value}; expected a positive number.")
-  return value
+  found = float(value)
+  if not 0.0 < found < math.inf:
+    raise ValueError(f"Found {name} = {found}; expected a positive number.")
+  return found
 
 
 def scale(name: str, value: Any) -> float:
   """Returns a number from `LEAST_SCALE` to `MOST_SCALE`, or raises a ValueError."""
-  value = positive(name, value)
-  if not LEAST_SCALE <= value <= MOST_SCALE:
+  found = positive(name, value)
+  if not LEAST_SCALE <= found <= MOST_SCALE:
     raise ValueError(
-      f"Found {name} = {value:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
+      f"Found {name} = {found:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
     )
-  return value
+  return found
 
 
 def not_negative(name: str, value: Any) -> float:

@@ -90,7 +90,7 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   alphas = np.array(orders, dtype=float)
   q = release.cohort.probability
   is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
-  curve = np.zeros_like(alphas)
+  curve: np.ndarray = np.zeros_like(alphas)
   if is_ours.any():
     curve[is_ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[is_ours])
   theirs = rdp.RdpAccountant(alphas[~is_ours], relation).compose(round_event(release))
@@ -105,7 +105,8 @@ def _mixture_curve(
   """Mixes divergences: a round is the other mechanism with probability `weight`, publicly."""
   exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
   log_weights = np.log([[1.0 - weight], [weight]])
-  return np.logaddexp(*(exponents + log_weights)) / (orders - 1.0)
+  mixed: np.ndarray = np.logaddexp(*(exponents + log_weights)) / (orders - 1.0)
+  return mixed
 
 
 @functools.lru_cache(maxsize=128)

@@ -61,7 +61,7 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
   if not num_rounds or probability in (0.0, 1.0):
     return int(num_rounds * probability)
   # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
-  found = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+  found: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
   return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
 
 

@@ -100,7 +100,7 @@ class Setting:
     event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(release.effective_noise_multiplier)
     if isinstance(cohort, cohorts.Poisson):
       event = dp_accounting.PoissonSampledDpEvent(cohort.probability, event)
-    return pld.PLDAccountant().compose(event, self.num_rounds).get_epsilon(self.delta)
+    return float(pld.PLDAccountant().compose(event, self.num_rounds).get_epsilon(self.delta))
 
 
 def settings() -> Iterator[Setting]:

@@ -47,7 +47,7 @@ class Audit:
     return not self.failures
 
 
-def audit_folder(folder: str | os.PathLike) -> Audit:
+def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   """Recomputes the budget of a run from its folder.
 
   Args:

@@ -173,7 +173,7 @@ def _read_object(path: pathlib.Path) -> Mapping[str, Any] | None:
 def _num_parameters(path: pathlib.Path) -> int | None:
   try:
     with np.load(path) as arrays:
-      return sum(arrays[name].size for name in arrays if name.startswith("trainable"))
+      return sum(int(arrays[name].size) for name in arrays if name.startswith("trainable"))
   except FileNotFoundError:
     return None
   except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:

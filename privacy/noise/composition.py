@@ -59,7 +59,7 @@ def _decaying_sums(values: np.ndarray, rate: float) -> np.ndarray:
   """Computes y_i = e^-rate y_(i-1) + x_i of 2^k values; `scipy.signal` takes 0.3 s to import."""
   block = min(len(values), 1 << max(0, math.floor(-math.log2(rate))))  # Its growth is at most e.
   growth = np.exp(rate * np.arange(block))
-  sums = np.cumsum(values.reshape(-1, block) * growth, axis=1) / growth
+  sums: np.ndarray = np.cumsum(values.reshape(-1, block) * growth, axis=1) / growth
   for before, row in itertools.pairwise(sums):
     row += before[-1] * math.exp(-rate) / growth
   return sums.reshape(-1)

@@ -75,7 +75,8 @@ def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
     return np.zeros_like(epsilon)
   first = special.log_ndtr(mu / 2.0 - epsilon / mu)
   second = epsilon + special.log_ndtr(-mu / 2.0 - epsilon / mu)
-  return np.maximum(np.exp(first) - np.exp(second), 0.0)
+  found: np.ndarray = np.maximum(np.exp(first) - np.exp(second), 0.0)
+  return found
 
 
 def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
@@ -130,7 +131,8 @@ def _masses(curve: np.ndarray, interval: float) -> np.ndarray:
   steps = np.diff(curve)
   inner = (steps[1:] - steps[:-1] * math.exp(interval)) / math.expm1(interval)
   last = steps[-1] / math.expm1(-interval)
-  return np.maximum(np.append(inner, last), 0.0)
+  masses: np.ndarray = np.maximum(np.append(inner, last), 0.0)
+  return masses
 
 
 def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
@@ -150,7 +152,8 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
     ) * (x[kept[-1]] - x[kept[-2]]):
       kept.pop()
     kept.append(i)
-  return np.interp(x, x[kept], curve[kept])
+  minorant: np.ndarray = np.interp(x, x[kept], curve[kept])
+  return minorant
 
 
 def largest_loss(mixture: Mixture, beyond: float) -> float:

@@ -48,7 +48,10 @@ def poisson_sampled(probability: float, noise_multiplier: float, orders: np.ndar
   def terms(power: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Returns the logs of the terms' magnitudes: those of e^(power ...), on one side of x_0."""
     sampled = power * math.log(q) + (alpha - power) * math.log1p(-q)
-    return binomials + sampled + (power * power - power) / (2.0 * z * z) + special.log_ndtr(room)
+    gaussian = (power * power - power) / (2.0 * z * z)
+    logs: np.ndarray = binomials + sampled + gaussian + special.log_ndtr(room)
+    return logs
 
   both = np.stack([terms(i, (middle - i) / z), terms(alpha - i, (alpha - i - middle) / z)])
-  return special.logsumexp(both, b=np.stack([signs, signs]), axis=(0, 2)) / (orders - 1.0)
+  sums: np.ndarray = special.logsumexp(both, b=np.stack([signs, signs]), axis=(0, 2))
+  return sums / (orders - 1.0)

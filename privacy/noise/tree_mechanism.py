@@ -142,7 +142,8 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
     num_below *= 2
     height_of_bin += 1
   of_total = 2.0 * of_child
-  return (own + (np.arange(num_bins + 1) / num_bins) ** 2 * of_total)[1:-1]
+  variances: np.ndarray = own + (np.arange(num_bins + 1) / num_bins) ** 2 * of_total
+  return variances[1:-1]
 
 
 def wrap_margin(stddev: float, num_entries: int) -> int:
