@@ -76,22 +76,41 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   return dataclasses.replace(audited, notes=(*audited.notes, *costs))
 
 
+def _tolerance(ledger: ledger_lib.Ledger) -> float:
+  # The grid of another version's losses moved its epsilons by half a thousandth.
+  return flags_lib.TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
+
+
 def _audit(
   ledger: ledger_lib.Ledger, results: results_lib.Results, contradictions: Sequence[str]
 ) -> Audit:
-  release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
-  rounds, num_rounds = results.rounds, max(results.num_rounds, ledger.rounds_done)
-  meter = accounting.Accountant(release, delta, ledger.accounting)
-  spent = meter.spent(num_rounds)
-  planned = max(num_rounds, ledger.num_rounds_planned)
-  epsilon_planned = meter.epsilon(planned)
+  release, delta = ledger.release, ledger.claim["delta"]
+  num_rounds = max(results.num_rounds, ledger.rounds_done)
+  accountant = accounting.Accountant(release, delta, ledger.accounting)
+  spent = accountant.spent(num_rounds)
+  planned = accountant.spent(max(num_rounds, ledger.num_rounds_planned))
+  return Audit(
+    ledger=ledger,
+    rounds=results.rounds,
+    num_rounds=num_rounds,
+    spent=spent,
+    epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
+    server=server_lib.server_epsilon(release, num_rounds, delta),
+    epsilon_planned=planned.epsilon,
+    failures=(*_failures(ledger, spent), *contradictions),
+    notes=tuple(_notes(ledger, results, spent, planned)),
+  )
 
-  # The grid of another version's losses moved its epsilons by half a thousandth.
-  tolerance = flags_lib.TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
+
+def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
+  """Returns how the ledger contradicts itself, and the cost of the rounds that were done."""
+  release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
+  tolerance = _tolerance(ledger)
   failures = []
   if claim is not None and spent.epsilon > claim * (1.0 + tolerance):
     failures.append(
-      f"{num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed {claim:.6g}."
+      f"{spent.num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed"
+      f" {claim:.6g}."
     )
   recorded = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting).epsilon
   if ledger.epsilon_spent < recorded * (1.0 - tolerance):
@@ -115,15 +134,24 @@ def _audit(
   not_covered = statements.not_covered(ledger.starts, ledger.version)
   if (ledger.guarantee, ledger.not_covered) != (said, not_covered):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
-  failures.extend(contradictions)
+  return failures
 
+
+def _notes(
+  ledger: ledger_lib.Ledger,
+  results: results_lib.Results,
+  spent: accounting.Spent,
+  planned: accounting.Spent,
+) -> list[str]:
+  """Returns what is no contradiction, and worth to know."""
+  rounds, claim = results.rounds, ledger.claim["epsilon"]
   notes = []
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
-  elif spent.epsilon <= claim * (1.0 + tolerance) < epsilon_planned:
+  elif spent.epsilon <= claim * (1.0 + _tolerance(ledger)) < planned.epsilon:
     notes.append(
-      f"All {planned} planned rounds would cost epsilon = {epsilon_planned:.6g}, more than the"
-      f" claimed {claim:.6g}."
+      f"All {planned.num_rounds} planned rounds would cost epsilon = {planned.epsilon:.6g}, more"
+      f" than the claimed {claim:.6g}."
     )
   if rounds.repeated:
     notes.append(
@@ -142,17 +170,7 @@ def _audit(
       "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the"
       " ledger does not have, too, are not compared."
     )
-  warning = accounting.delta_warning(delta, release.cohort.population)
+  warning = accounting.delta_warning(spent.delta, ledger.release.cohort.population)
   if warning is not None:
     notes.append(warning)
-  return Audit(
-    ledger=ledger,
-    rounds=rounds,
-    num_rounds=num_rounds,
-    spent=spent,
-    epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
-    server=server_lib.server_epsilon(release, num_rounds, delta),
-    epsilon_planned=epsilon_planned,
-    failures=tuple(failures),
-    notes=tuple(notes),
-  )
+  return notes

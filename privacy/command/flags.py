@@ -69,94 +69,82 @@ def run_flags(parser: Parser) -> Any:
   return group
 
 
-def make_parser() -> argparse.ArgumentParser:
-  """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
-  parser = Parser(
-    prog="account.py",
-    description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
-    " claims.",
-    epilog="`account.py COMMAND --help` lists a command's flags. Exit code: 0, or 1 if an audited"
-    " claim does not hold, or 2 for a mistake in the flags or a bad folder.",
-    allow_abbrev=False,
+def _release_flags(found: Parser) -> None:
+  """Adds the flags of what a round releases."""
+  group = run_flags(found)
+  group.add_argument(
+    "--sampling",
+    choices=tuple(cohorts.SAMPLINGS),
+    default=cohorts.POISSON,
+    help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
+    " replacement; none: as if all took part in all rounds (default: poisson)",
   )
-  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+  group.add_argument(
+    "--relation",
+    choices=releases.RELATIONS,
+    default=releases.ZERO_OUT,
+    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
+    " zero_out)",
+  )
+  group.add_argument(
+    "--threshold",
+    choices=tuple(parts.THRESHOLDS),
+    default=parts.Histogram.kind,
+    help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
+  )
+  number_flag(group, "num_bins", "bins of the histogram, a power of two", "B")
+  _flags_of_clients_noise(group)
+  number_flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
+  number_flag(
+    group,
+    "participations",
+    "for epsilon against the server: the number of rounds in which a client takes part; by"
+    " default so many that one client in a thousand takes part in more",
+    "K",
+  )
+  group.add_argument(
+    "--accounting",
+    choices=accounting.ACCOUNTANTS,
+    default=accounting.TIGHTEST,
+    help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
+    " or the smaller of both (tightest) (default: tightest)",
+  )
 
-  def command(name: str, text: str) -> Parser:
-    found = commands.add_parser(
-      name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-    )
-    found.add_argument("--json", action="store_true", help="print one JSON object")
-    return found
 
-  def release_flags(found: Parser) -> None:
-    group = run_flags(found)
-    group.add_argument(
-      "--sampling",
-      choices=tuple(cohorts.SAMPLINGS),
-      default=cohorts.POISSON,
-      help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
-      " replacement; none: as if all took part in all rounds (default: poisson)",
-    )
-    group.add_argument(
-      "--relation",
-      choices=releases.RELATIONS,
-      default=releases.ZERO_OUT,
-      help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
-      " zero_out)",
-    )
-    group.add_argument(
-      "--threshold",
-      choices=tuple(parts.THRESHOLDS),
-      default=parts.Histogram.kind,
-      help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
-    )
-    number_flag(group, "num_bins", "bins of the histogram, a power of two", "B")
-    group.add_argument(
-      "--update_sum",
-      choices=("central", "distributed"),
-      default="central",
-      help="source of the updates' noise: the server, or the clients (default: central)",
-    )
-    number_flag(
-      group,
-      "num_parameters",
-      "d, numbers in an update, d + 1 if weighted by losses; for --update_sum=distributed",
-      "D",
-    )
-    group.add_argument(
-      "--noise_shares",
-      choices=shares.PROTOCOLS,
-      default=shares.COMPLEMENT,
-      help="source of the noise that a cohort lacks, where clients make noise: the server"
-      " (complement), other clients (helpers), or more clients than add data, by a coin of their"
-      " own (private_coin) (default: complement)",
-    )
-    number_flag(
-      group,
-      "contacted_clients",
-      "for --noise_shares=private_coin: the expected number of clients that a round contacts; M of"
-      " them add data",
-      "K",
-    )
-    number_flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
-    number_flag(
-      group,
-      "participations",
-      "for epsilon against the server: the number of rounds in which a client takes part; by"
-      " default so many that one client in a thousand takes part in more",
-      "K",
-    )
-    group.add_argument(
-      "--accounting",
-      choices=accounting.ACCOUNTANTS,
-      default=accounting.TIGHTEST,
-      help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
-      " or the smaller of both (tightest) (default: tightest)",
-    )
+def _flags_of_clients_noise(group: Any) -> None:
+  """Adds the flags of the noise that clients make."""
+  group.add_argument(
+    "--update_sum",
+    choices=("central", "distributed"),
+    default="central",
+    help="source of the updates' noise: the server, or the clients (default: central)",
+  )
+  number_flag(
+    group,
+    "num_parameters",
+    "d, numbers in an update, d + 1 if weighted by losses; for --update_sum=distributed",
+    "D",
+  )
+  group.add_argument(
+    "--noise_shares",
+    choices=shares.PROTOCOLS,
+    default=shares.COMPLEMENT,
+    help="source of the noise that a cohort lacks, where clients make noise: the server"
+    " (complement), other clients (helpers), or more clients than add data, by a coin of their"
+    " own (private_coin) (default: complement)",
+  )
+  number_flag(
+    group,
+    "contacted_clients",
+    "for --noise_shares=private_coin: the expected number of clients that a round contacts; M of"
+    " them add data",
+    "K",
+  )
 
-  calibrate = command("calibrate", "finds the noise for a privacy budget")
-  release_flags(calibrate)
-  budget = calibrate.add_argument_group("the budget")
+
+def _budget_flags(found: Parser) -> None:
+  """Adds the flags of a budget."""
+  budget = found.add_argument_group("the budget")
   number_flag(budget, "epsilon", "of the whole run", required=True)
   number_flag(
     budget,
@@ -173,9 +161,10 @@ def make_parser() -> argparse.ArgumentParser:
     "R",
   )
 
-  spend = command("spend", "finds the cost of a run")
-  release_flags(spend)
-  noise = spend.add_argument_group("the noise of the weights, the threshold or both")
+
+def _noise_flags(found: Parser) -> None:
+  """Adds the flags of noise that is given."""
+  noise = found.add_argument_group("the noise of the weights, the threshold or both")
   number_flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
   number_flag(
     noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
@@ -195,10 +184,36 @@ def make_parser() -> argparse.ArgumentParser:
     "S",
   )
   number_flag(noise, "scale", "c, the factor of the histogram's counts", "C")
-  spend.add_argument(
+  found.add_argument(
     "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
   )
 
+
+def make_parser() -> argparse.ArgumentParser:
+  """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
+  parser = Parser(
+    prog="account.py",
+    description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
+    " claims.",
+    epilog="`account.py COMMAND --help` lists a command's flags. Exit code: 0, or 1 if an audited"
+    " claim does not hold, or 2 for a mistake in the flags or a bad folder.",
+    allow_abbrev=False,
+  )
+  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+  def command(name: str, text: str) -> Parser:
+    found = commands.add_parser(
+      name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    return found
+
+  calibrate = command("calibrate", "finds the noise for a privacy budget")
+  _release_flags(calibrate)
+  _budget_flags(calibrate)
+  spend = command("spend", "finds the cost of a run")
+  _release_flags(spend)
+  _noise_flags(spend)
   claim = command("audit", "checks the claim of a finished or running experiment")
   claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
   return parser

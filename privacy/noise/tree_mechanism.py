@@ -151,6 +151,19 @@ def wrap_margin(stddev: float, num_entries: int) -> int:
   return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
+def _local_stddev(
+  noise_multiplier: float, sensitivity: float, num_shares: int, is_paper: bool
+) -> float:
+  """Returns sigma_local of so many shares; the paper's own, for its sensitivity, if asked for."""
+  if is_paper:
+    found = noise_multiplier * sensitivity / math.sqrt(num_shares)
+  else:
+    found = shares.share_stddev(noise_multiplier, sensitivity, num_shares)
+  if shares.MIN_STDDEV * (1.0 - 1e-12) < found < shares.MIN_STDDEV:
+    return shares.MIN_STDDEV  # It was below that by rounding alone.
+  return found
+
+
 def build_tree_mechanism(
   noise_multiplier: float,
   num_bins: int = 64,
@@ -207,12 +220,9 @@ def build_tree_mechanism(
     scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   if scale != int(scale) or scale < 1:
     raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
-  if is_paper:
-    local_stddev = noise_multiplier * scale * sensitivity_per_scale / math.sqrt(num_shares)
-  else:
-    local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
-  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
-    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
+  local_stddev = _local_stddev(
+    noise_multiplier, scale * sensitivity_per_scale, num_shares, is_paper
+  )
   if local_stddev < shares.MIN_STDDEV and not is_paper:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"

@@ -122,6 +122,24 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
+def _purpose(request: Request, upper: float, number: int, fingerprint: str, digest: str) -> str:
+  """Returns the words that are one release's alone, from which and a key its noise follows.
+
+  Another query, model, number or client's value has other noise: two releases never share it, also
+  where the earlier one is no longer in the ledger of evaluations.
+
+  Args:
+    request: What to release.
+    upper: The upper end of the numbers.
+    number: The number of releases before this one.
+    fingerprint: That of the model.
+    digest: A keyed digest of the clients' values.
+  """
+  asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
+  asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
+  return f"evaluation {number} of {fingerprint}: {asked} of values {digest}"
+
+
 def _release(
   request: Request,
   run: run_folder.Run,
@@ -162,12 +180,8 @@ def _release(
   metrics = build_evaluators(model, {request.split: files})[request.split](weights)
   values = getattr(metrics, request.metric)
   if key is not None:
-    # Another query, model, number or client's value has other noise: two releases never share it,
-    # also where the earlier one is no longer in the ledger of evaluations.
-    asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
-    asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
     digest = _keyed_digest(key, metrics.client_ids, values)
-    purpose = f"evaluation {number} of {fingerprint}: {asked} of values {digest}"
+    purpose = _purpose(request, upper, number, fingerprint, digest)
     key = noise_source.derive_key(key, purpose)
   found = analytics.private_distribution(
     values,

@@ -52,6 +52,46 @@ def least_divisor(noise_multiplier: float, share_weight: float) -> float:
   return _LEAST_DIVISOR * noise_multiplier / share_weight
 
 
+def _checked(
+  clip_norm: ClipNorm, noise_multiplier: float, update_sum: sum_mechanism.SumMechanism | None
+) -> tuple[ClipNorm, float]:
+  """Returns C and z_w, of the types and in the ranges that `build_private_sum` takes.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
+      a clip norm that adapts.
+  """
+  is_adaptive = isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm)
+  if not is_adaptive:
+    checks.of_type("clip_norm", clip_norm, numbers.Real, "a positive number or AdaptiveClipNorm")
+    clip_norm = checks.scale("clip_norm", clip_norm)
+  checks.of_type("noise_multiplier", noise_multiplier, numbers.Real, "a positive number")
+  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
+  checks.of_type(
+    "update_sum",
+    update_sum,
+    (sum_mechanism.SumMechanism, type(None)),
+    "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
+  )
+  if update_sum is None:
+    return clip_norm, noise_multiplier
+  if is_adaptive:
+    raise ValueError(
+      "Found an update_sum, whose modulus follows from a fixed clip norm, with a clip norm that"
+      " adapts; expected a number for clip_norm, or noise that the server adds."
+    )
+  found, expected = (
+    (update_sum.clip_norm, update_sum.noise_multiplier),
+    (clip_norm, noise_multiplier),
+  )
+  if found != expected:
+    raise ValueError(
+      f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
+    )
+  return clip_norm, noise_multiplier
+
+
 def build_private_sum(
   update_type_fn: Callable[[], tff.Type],
   clip_norm: ClipNorm,
@@ -97,19 +137,11 @@ def build_private_sum(
     ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
       a clip norm that adapts.
   """
-  unit = share_weight  # What a share of 1 adds to S, which is in units of an adaptive norm.
+  clip_norm, noise_multiplier = _checked(clip_norm, noise_multiplier, update_sum)
+  # What a share of 1 adds to S, which is in units of an adaptive norm.
+  unit = share_weight
   if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
-    checks.of_type("clip_norm", clip_norm, numbers.Real, "a positive number or AdaptiveClipNorm")
-    clip_norm = checks.scale("clip_norm", clip_norm)
     unit = share_weight * clip_norm
-  checks.of_type("noise_multiplier", noise_multiplier, numbers.Real, "a positive number")
-  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
-  checks.of_type(
-    "update_sum",
-    update_sum,
-    (sum_mechanism.SumMechanism, type(None)),
-    "what privacy.noise.sum_mechanism.build_sum_mechanism returns, or None",
-  )
 
   def share_sum(result: Any) -> tf.Tensor:
     if not share_weight:
@@ -117,11 +149,6 @@ def build_private_sum(
     return tf.maximum(result[1] / unit, least_divisor(noise_multiplier, share_weight))
 
   if isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
-    if update_sum is not None:
-      raise ValueError(
-        "Found an update_sum, whose modulus follows from a fixed clip norm, with a clip norm that"
-        " adapts; expected a number for clip_norm, or noise that the server adds."
-      )
     adaptive = adaptive_clipping.AdaptiveClippingSumFactory(
       clip_norm, noise_multiplier, share_sum, noise_key, share_weight
     )
@@ -143,14 +170,6 @@ def build_private_sum(
       central.factory_of_reports(vector_type),
       lambda update, share, client: vector(central.report, update, share),
       share_sum,
-    )
-  found, expected = (
-    (update_sum.clip_norm, update_sum.noise_multiplier),
-    (clip_norm, noise_multiplier),
-  )
-  if found != expected:
-    raise ValueError(
-      f"Found an update_sum of clip norm and noise multiplier {found}; expected {expected}."
     )
   distributed = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
   return PrivateSum(
