@@ -87,8 +87,9 @@ class ContenderProcess:
     if entry.peer is None and os.environ.get("PYTHONPATH"):  # Not for another environment.
       paths.append(os.environ["PYTHONPATH"])
     start = time.perf_counter()
+    # Unbuffered, so that what a library prints does not come after its last words.
     self._child = child.Child(
-      [python, "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
+      [python, "-u", "-m", module, workload_dir, output_dir, json.dumps(entry.options)],
       log=os.path.join(output_dir, "log.txt"),
       cwd=output_dir,
       env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},

@@ -151,6 +151,15 @@ def wrap_margin(stddev: float, num_entries: int) -> int:
   return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
+def _check_clients(expected_clients: int, num_shares: int) -> None:
+  """Raises a `ValueError` if more reports are expected than there is noise for, or none."""
+  if not 1 <= expected_clients <= num_shares:
+    raise ValueError(
+      f"Found expected_clients = {expected_clients} and num_shares = {num_shares}; expected"
+      " 1 <= expected_clients <= num_shares."
+    )
+
+
 def _local_stddev(
   noise_multiplier: float, sensitivity: float, num_shares: int, is_paper: bool
 ) -> float:
@@ -206,11 +215,7 @@ def build_tree_mechanism(
     raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")
   if num_shares is None:
     num_shares = expected_clients
-  if not 1 <= expected_clients <= num_shares:
-    raise ValueError(
-      f"Found expected_clients = {expected_clients} and num_shares = {num_shares}; expected"
-      " 1 <= expected_clients <= num_shares."
-    )
+  _check_clients(expected_clients, num_shares)
 
   num_levels = num_bins.bit_length() - 1
   num_nodes = 2 * num_bins - 2

@@ -195,10 +195,12 @@ def test_crashes_between_the_two_files_leave_a_chain_that_goes_on(run_dir, monke
 
 
 def test_loss_has_the_run_s_range(run_dir, files):
+  flags = run_dir / "flags.txt"
+  kept = [line for line in flags.read_text().splitlines() if not line.startswith("--max_loss=")]
+  flags.write_text("\n".join(kept) + "\n")
   with pytest.raises(ValueError, match="expected --upper"):
     _evaluate(run_dir, metric="loss")
-  with open(run_dir / "flags.txt", "a") as stream:
-    stream.write("--max_loss=2.5\n")
+  flags.write_text("\n".join([*kept, "--max_loss=2.5"]) + "\n")
   (found,) = _evaluate(run_dir, metric="loss")
   assert found.query.upper == 2.5
   estimate, stddev = found.estimates["p50"]

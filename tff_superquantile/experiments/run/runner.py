@@ -70,6 +70,7 @@ class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
   Attributes:
+    rows: Keeps rounds.csv.
     evaluators: Take the model's weights and return the results of the clients, by split. A private
       run has none of its training clients, whose losses its accounting does not cover.
     clients: Keeps the results of all clients.
@@ -77,6 +78,7 @@ class _Measures:
     account: The costs of a private run.
   """
 
+  rows: release_managers.RowReleaseManager
   evaluators: Mapping[str, Callable[[Any], evaluation.ClientMetrics]]
   clients: client_results.ClientsReleaseManager
   best: best_model.BestModel | None
@@ -199,9 +201,14 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   evaluated = {s: files for s, files in splits.items() if account is None or s != "train"}
   on_ray = isinstance(run.engine, engines.Ray)
   evaluators = evaluation.build_evaluators(model, evaluated, federated=on_ray, error=task.error)
+  released = None if account is None else account.released
+  rows = release_managers.RowReleaseManager(
+    folder / "rounds.csv", final_until=released, may_differ=("epsilon",)
+  )
   best = None
   if isinstance(run.keep, kept.Best):
     best = best_model.BestModel(run.keep, run.rounds_per_evaluation, folder)
+  # Nothing above has failed, so from here on the folder is this run's.
   described = _begin(run, task, splits, earlier, starts, secret)
   # Times of files would tell the sizes of cohorts, as would those of events.
   clients = client_results.ClientsReleaseManager(
@@ -210,7 +217,7 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   tracked = tracking.Tracking(run, folder)
   name = f"{run.task} {earlier.method} {folder.name}"
   bar = progress.ProgressBar(name, run.num_rounds, error=task.error)
-  measures = _Measures(evaluators, clients, best, account)
+  measures = _Measures(rows, evaluators, clients, best, account)
   state = _carry_out(run, process, select_clients, weights, measures, folder, tracked, bar)
   _finish(process.get_model_weights(state), measures, folder, described)
   tracked.finish()
@@ -289,11 +296,6 @@ def _carry_out(
 ) -> Any:
   """Carries out the rounds; returns the last state."""
   account = measures.account
-  rows = release_managers.RowReleaseManager(
-    folder / "rounds.csv",
-    final_until=None if account is None else account.released,
-    may_differ=("epsilon",),
-  )
   # Their times tell the sizes of cohorts: a private run has no events, and is tracked at its end.
   events = [] if account else [release_managers.ScalarReleaseManager(folder / "tensorboard")]
   state_manager = (
@@ -308,7 +310,7 @@ def _carry_out(
     rounds_per_evaluation=run.rounds_per_evaluation,
     release_managers=[
       *([] if account is None else [accounts.LedgerReleaseManager(account)]),
-      rows,
+      measures.rows,
       measures.clients,
       *events,
       *([tracked] if account is None else []),
