@@ -198,15 +198,13 @@ def _release(
     **{f"p{q}": found.quantile(q / 100) for q in _PERCENTILES},
     "worst 10 %": found.tail_mean(_TAIL),
   }
-  noise_multiplier = found.query.release.effective_noise_multiplier
-  assert noise_multiplier is not None  # The only release is the histogram.
   return entries.Evaluation(
     released=manifest.now(),
     model=fingerprint,
     split=request.split,
     metric=request.metric,
     query=found.query,
-    noise_multiplier=noise_multiplier,
+    noise_multiplier=found.query.release.effective_noise_multiplier,  # The histogram's alone.
     counts=tuple(found.counts.tolist()),
     estimates={
       name: (entries.or_none(estimate.value), entries.or_none(estimate.standard_error))
