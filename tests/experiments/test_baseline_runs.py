@@ -17,6 +17,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 
@@ -131,7 +132,7 @@ def test_every_method_leaves_its_columns(runs, method):
 def test_every_method_leaves_the_flags_that_repeat_it(runs, method):
   found = run_config.from_flags(runs[method].flags)
   assert _METHODS[method].items() <= found.values().items()
-  assert found.sampling == "fixed_size" and found.local.learning_rate == 0.1
+  assert isinstance(found.cohort, cohorts.FixedSize) and found.local.learning_rate == 0.1
 
 
 @pytest.mark.parametrize("method", _METHODS)

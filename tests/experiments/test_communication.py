@@ -22,7 +22,7 @@ def _config(**flags):
 
 
 def _of_round(config, release):
-  return messages.of_round(config.method, config.clients_per_round, _WEIGHTS, release)
+  return messages.of_round(config.method, config.cohort.size, _WEIGHTS, release)
 
 
 @pytest.mark.parametrize(

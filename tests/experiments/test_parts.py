@@ -52,6 +52,11 @@ def _resolved(config):
       ),
     ),
     (
+      run.RunConfig(cohort=run.Diurnal(size=20)),
+      dict(sampling="diurnal", clients_per_round=20),
+    ),
+    (run.RunConfig(cohort=run.Poisson()), dict(sampling="poisson")),
+    (
       run.RunConfig(privacy=run.Budget(epsilon=3, clip=_CLIP)),
       dict(epsilon=3.0, clip_norm=0.1),
     ),
@@ -334,10 +339,10 @@ def test_snippets_of_the_pages_are_type_checked(findings):
 
 def test_nothing_that_a_round_needs_is_none():
   with pytest.raises(ValueError, match="Found no --learning_rate_decay; exp"):
-    run_config.resolved(run.RunConfig(num_rounds=1), {"sampling": "poisson"})
+    run_config.resolved(run.RunConfig(num_rounds=1, cohort=run.Poisson(size=2)))
   found = run_config.resolved(run.RunConfig(), {**_DEFAULTS, "sampling": "poisson"})
   assert found.num_rounds == _DEFAULTS["num_rounds"]
   assert found.local.schedule.factor(0.0, 1, math) == 1.0
-  for name in ("num_rounds", "local", "sampling"):
+  for name in ("num_rounds", "local", "cohort"):
     with pytest.raises((ValueError, TypeError)):
       dataclasses.replace(found, **{name: None})

@@ -1020,7 +1020,7 @@ def test_the_noise_of_weighted_averages_is_beside_the_least_divisor(tmp_path):
   values = dict(algorithm="q_fed_avg", q=1.0, epsilon=3.0, clip_norm=1.0, share_weight=0.01)
   config = build.resolve(_config(**values), tasks.get_task("synthetic"))
   config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  assert 2 * flat.of(release).update_noise_multiplier / 0.01 > config.clients_per_round
+  assert 2 * flat.of(release).update_noise_multiplier / 0.01 > config.cohort.size
   # z sqrt(d) / (2 z / k) = k sqrt(d) / 2, whatever the noise.
   text = accounts.Account(config, release, tmp_path).describe(num_parameters=10_000)
   assert "is at least 0.5 times as long" in text

@@ -156,7 +156,7 @@ class Account:
     config, updates = self._config, self._release.find(parts.UpdateSum)
     assert updates is not None  # A run releases a model.
     noise = updates.z
-    method, divisor = config.method, float(config.clients_per_round)
+    method, divisor = config.method, float(config.cohort.size)
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
     elif isinstance(method, methods.OwnLossMethod):

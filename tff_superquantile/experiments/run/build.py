@@ -16,6 +16,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
@@ -67,18 +68,19 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   if given.is_private and not config.is_private:
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   config = client_split.resolve(config, task)
-  methods.check(config.method, config.is_private, config.sampling)
+  methods.check(config.method, config.is_private, config.cohort)
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
   of_private = private.DEFAULTS if config.is_private else {}
-  run = run_config.resolved(config, {"sampling": "fixed_size", **task.defaults, **of_private})
+  sampling = cohorts.name_of(config.cohort)
+  run = run_config.resolved(config, {"sampling": sampling, **task.defaults, **of_private})
   if run.is_private:
     run = private.resolve(run)
   method = run.method
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
     method = methods.replace(method, threshold=threshold)
-  engine = run.engine.resolve(run.clients_per_round)
+  engine = run.engine.resolve(run.cohort.size)
   run = dataclasses.replace(
     run,
     engine=engine,
@@ -106,12 +108,12 @@ def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile)
   if threshold is not None:
     threshold.check()
   if isinstance(threshold, thresholds.Tree):
-    if run.sampling != "fixed_size":
+    if not isinstance(run.cohort, cohorts.FixedSize):
       raise ValueError(
-        f"Found --threshold=tree with --sampling={run.sampling} in a run without a budget; the"
-        " fewest clients of a round follow from one. Use --sampling=fixed_size."
+        f"Found --threshold=tree with --sampling={cohorts.name_of(run.cohort)} in a run without a"
+        " budget; the fewest clients of a round follow from one. Use --sampling=fixed_size."
       )
-    threshold.mechanism(run.clients_per_round)  # It checks its bins and its noise.
+    threshold.mechanism(run.cohort.size)  # It checks its bins and its noise.
 
 
 def load_task(
@@ -140,9 +142,9 @@ def load_task(
 def check_cohort(config: run_config.ResolvedRun, files: client_files.ClientFiles) -> None:
   """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
   num_clients = len(files.client_ids)
-  if config.clients_per_round > num_clients:
+  if config.cohort.size > num_clients:
     raise ValueError(
-      f"Found --clients_per_round={config.clients_per_round} with {num_clients} training clients"
+      f"Found --clients_per_round={config.cohort.size} with {num_clients} training clients"
       f"{files.remark}; expected at most {num_clients}."
     )
 
@@ -227,7 +229,7 @@ def build_process(
     ingredients.Ingredients(
       work=work,
       num_clients=len(files.client_ids),
-      clients_per_round=config.clients_per_round,
+      clients_per_round=config.cohort.size,
       max_loss=config.max_loss,
       # Without a budget there is no claim: noise may be as public as the seed.
       noise_key=key or seeds.client_seed(config.seed, 0, "noise of the server").tobytes(),

@@ -43,7 +43,7 @@ def is_in_setting_of(
   if config is None or other is None or not config.run_name:
     return True
   settings = (
-    (one.num_rounds, one.clients_per_round, one.local, one.server.learning_rate)
+    (one.num_rounds, one.cohort.size, one.local, one.server.learning_rate)
     for one in (config, other)
   )
   return len(set(settings)) == 1

@@ -22,7 +22,7 @@ from tff_superquantile.experiments.run.parts import thresholds
 
 FED_AVG = "fed_avg"
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
-# field and its value, and the words of a title.
+# flag and its value, and the words of a title.
 _APART = {
   "_standin": ("data", "standin", "stand-in: generated data"),
   "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
@@ -54,7 +54,8 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  suffixes = [end for end, (field, text, _) in _APART.items() if getattr(config, field) == text]
+  found = config.values()
+  suffixes = [end for end, (flag, text, _) in _APART.items() if found[flag] == text]
   if config.label_column is not None:  # Of a table of the user's.
     suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
@@ -72,7 +73,8 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  remarks = [f" ({said})" for key, text, said in _APART.values() if getattr(config, key) == text]
+  found = config.values()
+  remarks = [f" ({said})" for flag, text, said in _APART.values() if found[flag] == text]
   name = config.task
   if config.label_column is not None:
     name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"

@@ -14,13 +14,14 @@ from privacy import releases
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import cohorts as cohort_parts
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 # Values of private runs that the task would decide in others.
-DEFAULTS = types.MappingProxyType({"client_weighting": "uniform", "sampling": "poisson"})
+DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
 
 
 def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]:
@@ -53,7 +54,7 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     ValueError: If flags contradict each other.
   """
   assert config.privacy is not None
-  if config.sampling == "diurnal":
+  if isinstance(config.cohort, cohort_parts.Diurnal):
     raise ValueError(
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
@@ -165,10 +166,11 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if config.sampling != cohorts.POISSON:
+  if not isinstance(config.cohort, cohort_parts.Poisson):
+    sampling = cohort_parts.name_of(config.cohort)
     raise ValueError(
-      f"Found --noise_shares={protocol} with --sampling={config.sampling}, whose cohorts have"
-      " all shares of noise; use poisson."
+      f"Found --noise_shares={protocol} with --sampling={sampling}, whose cohorts have all shares of"
+      " noise; use poisson."
     )
 
 
@@ -303,7 +305,7 @@ def build_release(
     share = {} if ratio is None else {"share": ratio}
     released.append(parts.ClipCount(noise_multiplier=privacy.clip.noise_multiplier, **share))
   return releases.Release(
-    cohort=cohorts.of(config.sampling, population, config.clients_per_round),
+    cohort=cohorts.of(cohort_parts.name_of(config.cohort), population, config.cohort.size),
     parts=tuple(released),
     noise=cohorts.source(privacy_lib.name_of(privacy.shares), privacy.shares.contacted),
     relation=privacy.relation,

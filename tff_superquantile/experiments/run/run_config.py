@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from privacy import checks
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import trackers
+from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import kept
@@ -49,13 +50,7 @@ class RunConfig(part.Part):
   method: methods.Method = part.choice(
     "algorithm", methods.METHODS, "The method.", default="superquantile"
   )
-  sampling: str | None = flag.field(
-    None,
-    "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
-    " with the same probability (poisson), or with one that follows its local hour (diurnal). None"
-    " for fixed_size, or in a private run for poisson.",
-    choices=("fixed_size", "poisson", "diurnal"),
-  )
+  cohort: cohorts.Cohort = cohorts.choice()
   max_loss: float | None = flag.field(
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
@@ -70,11 +65,6 @@ class RunConfig(part.Part):
     least=1,
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
-  )
-  clients_per_round: int | None = flag.field(
-    None,
-    f"Cohort size; {_TASK_DEFAULT}.",
-    least=1,
   )
   initial_weights: str = flag.field(
     "",
@@ -260,10 +250,9 @@ class ResolvedRun(RunConfig):
   A finished run has left the flags of one.
   """
 
-  sampling: str
+  cohort: cohorts.Resolved
   max_loss: float
   num_rounds: int
-  clients_per_round: int
   local: local_training.Resolved
   rounds_per_evaluation: int
 

@@ -81,7 +81,7 @@ def _measure(run: run_folder.Run, target: float) -> dict[str, float]:
     ledger.Ledger.from_json(path.read_text(encoding="utf-8")).release if path.exists() else None
   )
   num_weights = sum(array.size for array in weights.trainable)
-  traffic = messages.of_round(config.method, config.clients_per_round or 0, num_weights, release)
+  traffic = messages.of_round(config.method, config.cohort.size or 0, num_weights, release)
   num_rounds = _rounds_to(run, target)
   found = dict(
     down=traffic.down,

@@ -14,6 +14,7 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 import tff_superquantile
+from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import part
@@ -50,9 +51,9 @@ class Method(part.Part, abc.ABC):
     del clients_per_round
     return None
 
-  def check(self, is_private: bool, sampling: str | None) -> None:
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
-    del is_private, sampling
+    del is_private, cohort
 
 
 _T = TypeVar("_T", bound=Method)
@@ -83,7 +84,7 @@ class OwnLossMethod(PrivateMethod):
   def share(self, max_loss: float) -> Any:
     """Returns the function from a loss to a client's share."""
 
-  def check(self, is_private: bool, sampling: str | None) -> None:
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.share_weight is not None and not is_private:
       raise ValueError(
         f"Found --share_weight={self.share_weight} in a run that is not private; give --epsilon,"
@@ -109,7 +110,7 @@ class RelativeMethod(PrivateMethod):
   def relative_share(self) -> Any:
     """Returns the `tff_superquantile.threshold.RelativeShare`."""
 
-  def check(self, is_private: bool, sampling: str | None) -> None:
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.threshold is not None and not is_private:
       raise ValueError(
         "Found --threshold=tree in a run that is not private, whose losses the server sees; leave"
@@ -170,12 +171,12 @@ class FedAvgSub(Method):
     tail: float = self.theta * clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
     return math.ceil(tail)
 
-  def check(self, is_private: bool, sampling: str | None) -> None:
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     tsq.superquantile.check_theta(self.theta)
-    if sampling not in (None, "fixed_size"):
+    if cohort.is_asked and not isinstance(cohort, cohorts.FixedSize):
       raise ValueError(
-        f"Found --algorithm=fed_avg_sub with --sampling={sampling}; it trains a fraction of cohorts"
-        " of fixed size."
+        f"Found --algorithm=fed_avg_sub with --sampling={cohorts.name_of(cohort)}; it trains a"
+        " fraction of cohorts of fixed size."
       )
 
 
@@ -234,8 +235,8 @@ class TiltedErm(OwnLossMethod):
   def share(self, max_loss: float) -> Any:
     return tsq.threshold.build_tilted_share(self.temperature, max_loss)
 
-  def check(self, is_private: bool, sampling: str | None) -> None:
-    super().check(is_private, sampling)
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
+    super().check(is_private, cohort)
     if is_private and self.moving_average_rate is not None:
       raise ValueError(
         f"Found --moving_average_rate={self.moving_average_rate} in a private run, which divides by"
@@ -423,13 +424,13 @@ def parameters(kind: type[Method]) -> list[flag.Flag]:
   return sorted((one for one in found if one.short), key=lambda one: not one.is_required)
 
 
-def check(method: Method, is_private: bool, sampling: str | None) -> None:
+def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
   """Checks a method that was asked for.
 
   Args:
     method: The method.
     is_private: Whether its run is private.
-    sampling: The sampling of its cohorts that was asked for; None for the usual one.
+    cohort: Its cohorts.
 
   Raises:
     ValueError: If a parameter is missing, or the method contradicts itself or its run.
@@ -438,7 +439,7 @@ def check(method: Method, is_private: bool, sampling: str | None) -> None:
   for name, one in part.own_flags(type(method)).items():
     if one.is_required and getattr(method, name) is None:
       raise ValueError(f"Found --algorithm={algorithm} without --{one.name}; give one.")
-  method.check(is_private, sampling)
+  method.check(is_private, cohort)
   if is_private and not isinstance(method, PrivateMethod):
     private = [name for name, kind in METHODS.items() if issubclass(kind, PrivateMethod)]
     raise ValueError(

@@ -89,7 +89,7 @@ def choice(
   *,
   usual: Usual | None = None,
   values: Mapping[str, type[Part]] | None = None,
-  default: str | None = None,
+  default: Any = None,
   **options: Any,
 ) -> Any:
   """Returns a field that is a part in several kinds, of which a flag chooses.
@@ -100,13 +100,14 @@ def choice(
     description: The flag's help.
     usual: Chooses where the flag is None; without it, the flag has a default.
     values: All choices of the flag, if other parts have it with further kinds.
-    default: The default of the flag and the field; None for the first kind.
+    default: The default of the flag and the field, None for the first kind; with `usual` that of
+      the field alone, a part.
     **options: Other attributes of the `Flag`.
   """
   if usual is not None:
     one = flag_lib.Flag(description, name=name, **options)
     chosen = Choice(kinds, usual, one, values or {}, f"without --{name}")
-    return dataclasses.field(default=None, metadata={_CHOICE: chosen})
+    return dataclasses.field(default=default, metadata={_CHOICE: chosen})
   first = default or next(iter(kinds))
   one = flag_lib.Flag(description, name=name, default=first, **options)
   chosen = Choice(kinds, lambda given: first, one)

@@ -1,6 +1,6 @@
 """The cohorts of a run, with the handles of their clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,8 @@ def build_selection(
   if release is not None:
     assert key is not None
     return _build_private_selection(files, release, key)
-  samplers: dict[str, Callable[[Sequence[str], int, int], Callable[[int], list[str]]]] = {
-    "fixed_size": cohorts.build_fixed_size_sampler,
-    "poisson": cohorts.build_poisson_sampler,
-    "diurnal": cohorts.build_diurnal_sampler,
-  }
-  sample = samplers[config.sampling](files.client_ids, config.clients_per_round, config.seed)
-  size = config.method.num_trained(config.clients_per_round)
+  sample = config.cohort.sampler(files.client_ids, config.seed)
+  size = config.method.num_trained(config.cohort.size)
 
   def select(round_num: int) -> list[Any]:
     return [
