@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.engines import Ray as Ray
   from tff_superquantile.experiments.run.parts.kept import Best as Best
   from tff_superquantile.experiments.run.parts.kept import Last as Last
+  from tff_superquantile.experiments.run.parts.kept import Start as Start
   from tff_superquantile.experiments.run.parts.local_training import LocalTraining as LocalTraining
   from tff_superquantile.experiments.run.parts.methods import METHODS as METHODS
   from tff_superquantile.experiments.run.parts.methods import Aaggff as Aaggff
@@ -70,7 +71,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
   {
     "parts.cohorts": ("Diurnal", "FixedSize", "Poisson"),
     "parts.engines": ("InProcess", "Ray"),
-    "parts.kept": ("Best", "Last"),
+    "parts.kept": ("Best", "Last", "Start"),
     "parts.local_training": ("LocalTraining",),
     "parts.methods": (
       *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),

@@ -72,8 +72,8 @@ def of_run(config: run_config.RunConfig) -> list[Part]:
   for name, one in run_config.flags().items():
     if found[name] in one.words:
       parts.append(Part(found[name], one.words[found[name]]))
-  if config.initial_weights:
-    start = pathlib.Path(os.path.abspath(config.initial_weights)).parent.name  # Its method.
+  if config.start is not None:
+    start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
     parts.append(Part(f"from_{start}", f"from {start}"))
   if config.privacy is not None and isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
     parts.append(Part("adaptive_clip", "adaptive clip"))

@@ -66,17 +66,7 @@ class RunConfig(part.Part):
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
   )
-  initial_weights: str = flag.field(
-    "",
-    "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts;"
-    " empty for the task's own initial weights.",
-    is_incidental=True,  # Their fingerprint counts.
-  )
-  initial_weights_fingerprint: str | None = flag.field(
-    None,
-    "Fingerprint of the file of --initial_weights, from which alone the run goes on; None for that"
-    " which is there.",
-  )
+  start: kept.Start | None = kept.start()
   local: local_training.LocalTraining = local_training.LocalTraining()
   seed: int = flag.field(
     0,

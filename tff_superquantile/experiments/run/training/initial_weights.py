@@ -15,6 +15,7 @@ from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import kept
 
 _STARTS = "starts"  # The entry of manifest.json.
 
@@ -25,25 +26,21 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   Raises:
     ValueError: If there is no such finished run, or it has other weights than those asked for.
   """
-  asked = config.initial_weights_fingerprint
-  if not config.initial_weights:
-    if asked is not None:
-      raise ValueError(
-        f"Found --initial_weights_fingerprint={asked} without --initial_weights; leave it out, or"
-        " give the folder of the run."
-      )
+  start = config.start
+  if start is None:
     return config
-  folder = pathlib.Path(os.path.abspath(config.initial_weights))
+  folder = pathlib.Path(os.path.abspath(start.folder))
   run = finished.find(folder)
   if run.weights is None:
     raise ValueError(f"Found no {finished.WEIGHTS} in {folder}; expected a run's model.")
   found = finished.fingerprint(run)
-  if asked not in (None, found):
+  if start.fingerprint not in (None, found):
     raise ValueError(
-      f"Found other weights in {folder}, of fingerprint {found}; expected those of {asked}, with"
-      " which the run began: bring them back, or choose another --output_dir."
+      f"Found other weights in {folder}, of fingerprint {found}; expected those of {start.fingerprint},"
+      " with which the run began: bring them back, or choose another --output_dir."
     )
-  return dataclasses.replace(config, initial_weights=str(folder), initial_weights_fingerprint=found)
+  start = dataclasses.replace(start, folder=str(folder), fingerprint=found)
+  return dataclasses.replace(config, start=start)
 
 
 def columns(config: run_config.RunConfig) -> str:
@@ -52,9 +49,11 @@ def columns(config: run_config.RunConfig) -> str:
   Raises:
     ValueError: If there is no such finished run.
   """
-  if not config.initial_weights:
-    return ""
-  return finished.find(pathlib.Path(config.initial_weights)).columns
+  return "" if config.start is None else _run(config.start).columns
+
+
+def _run(start: kept.Start) -> run_folder.Run:
+  return finished.find(pathlib.Path(start.folder))
 
 
 def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Sequence[str]) -> None:
@@ -69,9 +68,9 @@ def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Seq
     ValueError: If the start kept no columns and had another table; or if the run is private, and
       the statistics of a private start are exact ones of its training clients.
   """
-  if not (config.initial_weights and task.columns):
+  if config.start is None or not task.columns:
     return
-  run = finished.find(pathlib.Path(config.initial_weights))
+  run = _run(config.start)
   finished.check_table(run, task)
   if not (config.is_private and run.columns and (run.config is None or run.config.is_private)):
     return
@@ -94,10 +93,7 @@ def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None
   Raises:
     ValueError: If they do not fit the model.
   """
-  if not config.initial_weights:
-    return None
-  run = finished.find(pathlib.Path(config.initial_weights))
-  return finished.read_weights(run, model)
+  return None if config.start is None else finished.read_weights(_run(config.start), model)
 
 
 def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
@@ -108,9 +104,9 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
   Raises:
     ValueError: If the ledger of a private one is missing or cannot be read.
   """
-  if not config.initial_weights:
+  if config.start is None:
     return []
-  run = finished.find(pathlib.Path(config.initial_weights))
+  run = _run(config.start)
   epsilon = delta = None
   if run.config is None or run.config.is_private:
     path = run.path / ledger.FILE_NAME
@@ -125,7 +121,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
     run="/".join(run.path.parts[-3:]),
     task=run.task,
     same_population=True,
-    fingerprint=config.initial_weights_fingerprint or "",
+    fingerprint=config.start.fingerprint or "",
     epsilon=epsilon,
     delta=delta,
   )
