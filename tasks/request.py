@@ -24,6 +24,8 @@ class Request:
     num_test_clients: The number of clients to test on; 0 for the task's own number.
     validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
     client_split: How clients are split, "by_id" or "shuffled"; None for by_id.
+    folds: The number of folds of a cross-validation, of which the seed chooses the one that is
+      tested on; 0 for no cross-validation.
     client_column: The column of a table that names the clients; None for a folder with a file each.
     label_column: The column of a table that holds the labels.
     features: The columns of a table that a model reads, separated by commas; None for all others.
@@ -46,6 +48,7 @@ class Request:
   num_test_clients: int = 0
   validation_fraction: float = 0.0
   client_split: str | None = None
+  folds: int = 0
   client_column: str | None = None
   label_column: str | None = None
   features: str | None = None
@@ -59,12 +62,15 @@ class Request:
   def __post_init__(self) -> None:
     if self.seed < 0:
       raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
-    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client"):
+    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client", "folds"):
       if getattr(self, name) < 0:
         raise ValueError(
           f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
           " own."
         )
+    if self.folds == 1 or self.folds and self.is_shuffled:
+      expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
+      raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
     if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
       raise ValueError(
         f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"

@@ -55,6 +55,8 @@ def folder(config: run_config.RunConfig) -> str:
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
   suffixes = [end for end, (field, text, _) in _APART.items() if getattr(config, field) == text]
+  if config.folds:
+    suffixes.append(f"_folds_{config.folds}")
   if config.label_column is not None:  # Of a table of the user's.
     suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
@@ -73,6 +75,8 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   remarks = [f" ({said})" for key, text, said in _APART.values() if getattr(config, key) == text]
+  if config.folds:
+    remarks.append(f", {config.folds}-fold cross-validation over clients")
   name = config.task
   if config.label_column is not None:
     name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"

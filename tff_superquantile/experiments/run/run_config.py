@@ -165,6 +165,15 @@ class RunConfig(part.Part):
     choices=("by_id", "shuffled"),
     before="shuffled",
   )
+  folds: int = flag.field(
+    0,
+    "Cross-validation over clients: they are cut into so many folds, and a run tests on the fold"
+    " SEED mod FOLDS and trains on the others, so that the seeds 0 to FOLDS - 1 test on each client"
+    " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
+    " clients.",
+    least=0,
+    before="0",
+  )
   rounds_per_evaluation: int | None = flag.field(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
