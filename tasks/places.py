@@ -65,7 +65,7 @@ def divide(
 
 
 def take_fold(
-  pool: client_files.ClientFiles, num_folds: int, seed: int, *, keeps_apart: bool
+  pool: client_files.ClientFiles, num_folds: int, seed: int
 ) -> list[client_files.ClientFiles]:
   """Divides clients for a run of a cross-validation, in which each client is a test client once.
 
@@ -76,12 +76,10 @@ def take_fold(
     pool: The clients.
     num_folds: The number K of folds.
     seed: The seed of the run, whose fold is seed mod K.
-    keeps_apart: Whether a client's fold follows from its own id alone: its place lies in one of K
-      intervals of equal length. Otherwise folds are cut from the order of the places, so that their
-      sizes differ by at most one.
 
   Returns:
-    The clients of the other folds, and those of the run's own.
+    The clients of the other folds, and those of the run's own. Clients are dealt to the folds in
+    the order of their places, so that the sizes of folds differ by at most one.
 
   Raises:
     ValueError: If there are fewer clients than folds.
@@ -93,11 +91,7 @@ def take_fold(
     )
   division, fold = divmod(seed, num_folds)
   places = _places(pool, division, FOLD)
-  if keeps_apart:
-    own = {i for i, (found, _) in places.items() if int(found * num_folds) == fold}
-  else:
-    ordered = sorted(pool.client_ids, key=places.__getitem__)
-    own = {client_id for rank, client_id in enumerate(ordered) if rank % num_folds == fold}
+  own = set(sorted(pool.client_ids, key=places.__getitem__)[fold::num_folds])
   return [
     pool.subset([client_id for client_id in pool.client_ids if (client_id in own) == is_own])
     for is_own in (False, True)

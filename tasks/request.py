@@ -71,6 +71,11 @@ class Request:
     if self.folds == 1 or self.folds and self.is_shuffled:
       expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
       raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
+    if self.folds and self.is_private:
+      raise ValueError(
+        f"Found --folds={self.folds} in a private run; expected none: each client would be a test"
+        " client once, and test clients are not protected."
+      )
     if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
       raise ValueError(
         f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"

@@ -52,9 +52,7 @@ class Split:
           f"Found --folds={request.folds} for clients that come as training and test clients;"
           " expected clients without such a division: leave it out."
         )
-      pools = places.take_fold(
-        pools[0], request.folds, request.seed, keeps_apart=request.keeps_apart
-      )
+      pools = places.take_fold(pools[0], request.folds, request.seed)
     elif len(pools) == 1:
       seed = request.seed if self.seed is None else self.seed
       pools = places.divide(

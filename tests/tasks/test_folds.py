@@ -24,24 +24,22 @@ def pool():
   return lambda number: Pool(tuple(f"client_{i}" for i in range(number)))
 
 
-@pytest.mark.parametrize("keeps_apart", [False, True])
 @pytest.mark.parametrize("number, folds", [(4, 4), (23, 5), (100, 2)])
-def test_each_client_is_tested_on_once(pool, number, folds, keeps_apart):
+def test_each_client_is_tested_on_once(pool, number, folds):
   tested = []
   for seed in range(folds):
-    train, test = places.take_fold(pool(number), folds, seed, keeps_apart=keeps_apart)
+    train, test = places.take_fold(pool(number), folds, seed)
     assert not set(train.client_ids) & set(test.client_ids)
     assert len(train.client_ids) + len(test.client_ids) == number
     tested += test.client_ids
-    if not keeps_apart:
-      assert len(test.client_ids) in (number // folds, -(-number // folds))
+    assert len(test.client_ids) in (number // folds, -(-number // folds))
   assert sorted(tested) == sorted(pool(number).client_ids)
 
 
 def test_a_second_cross_validation_deals_anew(pool):
   def folds_from(first):
     return {
-      frozenset(places.take_fold(pool(40), 4, seed, keeps_apart=False)[1].client_ids)
+      frozenset(places.take_fold(pool(40), 4, seed)[1].client_ids)
       for seed in range(first, first + 4)
     }
 
@@ -49,18 +47,9 @@ def test_a_second_cross_validation_deals_anew(pool):
   assert set().union(*folds_from(4)) == set(pool(40).client_ids)
 
 
-def test_in_a_private_run_nobody_moves_another(pool):
-  everybody = pool(200)
-  _, test = places.take_fold(everybody, 5, 3, keeps_apart=True)
-  for left_out in everybody.client_ids[:50]:
-    others = everybody.subset([i for i in everybody.client_ids if i != left_out])
-    _, without = places.take_fold(others, 5, 3, keeps_apart=True)
-    assert set(without.client_ids) == set(test.client_ids) - {left_out}
-
-
 def test_refuses_more_folds_than_clients(pool):
   with pytest.raises(ValueError, match="--folds=5 for 4 clients; expected at most"):
-    places.take_fold(pool(4), 5, 0, keeps_apart=False)
+    places.take_fold(pool(4), 5, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +57,7 @@ def test_refuses_more_folds_than_clients(pool):
   [
     (dict(folds=1), "expected at least 2"),
     (dict(folds=3, client_split="shuffled"), "expected a split by_id"),
+    (dict(folds=3, is_private=True), "test clients are not protected"),
     (dict(folds=-1), "expected a positive number"),
   ],
 )

@@ -73,7 +73,7 @@ class CrossValidation(run_folder.Run):
     return _joined(self.folds, lambda fold: fold.evaluations(split))
 
   @property
-  def weights(self) -> None:  # type: ignore[override]
+  def weights(self) -> None:
     """None: there is a model for each fold."""
     return None
 
