@@ -14,7 +14,7 @@ import hashlib
 from tff_superquantile.simulation import client_files
 
 # The purposes; places for one are independent of those for another.
-TEST, VALIDATION, FOLD = "test", "validation", "fold"
+TEST, VALIDATION, FOLD, EXAMPLES = "test", "validation", "fold", "examples"
 
 
 def place(client_id: str, seed: int, purpose: str) -> float:

@@ -57,6 +57,8 @@ def task_folder(config: run_config.RunConfig) -> str:
   suffixes = [end for end, (field, text, _) in _APART.items() if getattr(config, field) == text]
   if config.folds:
     suffixes.append(f"_folds_{config.folds}")
+  if config.held_out_examples:
+    suffixes.append(f"_held_out_{config.held_out_examples:g}")
   if config.label_column is not None:  # Of a table of the user's.
     suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
@@ -77,6 +79,8 @@ def task_title(config: run_config.RunConfig) -> str:
   remarks = [f" ({said})" for key, text, said in _APART.values() if getattr(config, key) == text]
   if config.folds:
     remarks.append(f", {config.folds}-fold cross-validation over clients")
+  if config.held_out_examples:
+    remarks.append(f", tested on {config.held_out_examples:.0%} of each client’s examples")
   name = config.task
   if config.label_column is not None:
     name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"

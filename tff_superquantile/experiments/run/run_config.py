@@ -174,6 +174,13 @@ class RunConfig(part.Part):
     least=0,
     before="0",
   )
+  held_out_examples: float = flag.field(
+    0.0,
+    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
+    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
+    least=0.0,
+    before="0.0",
+  )
   rounds_per_evaluation: int | None = flag.field(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
