@@ -66,7 +66,7 @@ def _adapt(request: task.Request) -> task.Task:
     open_clients=lambda request: pools,
     defaults=defaults,
     description=found.text(),
-    remarks=found.unknown,
+    remarks=found.drift,
     data_digest=found.digest,
   )
 

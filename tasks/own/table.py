@@ -30,7 +30,7 @@ from tff_superquantile.simulation import client_files
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 4  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 5  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed",
@@ -98,6 +98,7 @@ class Table:
     held_out = self._hold_out(owners, counts)
     self._reference = is_reference[owners] & ~held_out
     remarks: dict[str, str] = {}
+    self._is_later = known is not None
     if known is None:
       # Of clients that are kept apart, no others' rows are even looked at.
       seen = self._reference if request.keeps_apart else slice(None)
@@ -251,6 +252,7 @@ class Table:
       rows_of_classes=counts,
       encoding=self._encoding,
       columns=self._described,
+      is_later=self._is_later,
     )
 
 
