@@ -118,6 +118,12 @@ OPTIONS
                        those to predict it from. Default: all others.
     --label_kind=KIND  Own: classes, or number for a regression. Default: by
                        the labels.
+    --folds=N          Own: a cross-validation over clients. Each is a test
+                       client once, of a model that has not seen it; for few
+                       clients. Default: a fifth of the clients are tested on.
+    --held_out_examples=F
+                       Own: trains on all clients and tests on a fraction F of
+                       each one's rows.
     --model=MODEL      Own: linear, or mlp for a hidden layer. Default: linear
     --glove=FILE       Sent140: GloVe's word vectors, glove.6B.50d.txt.
     --data=standin     Generates data of the same shape instead, to try EMNIST,

@@ -14,7 +14,7 @@ import hashlib
 from tff_superquantile.simulation import client_files
 
 # The purposes; places for one are independent of those for another.
-TEST, VALIDATION = "test", "validation"
+TEST, VALIDATION, FOLD, EXAMPLES = "test", "validation", "fold", "examples"
 
 
 def place(client_id: str, seed: int, purpose: str) -> float:
@@ -62,3 +62,37 @@ def divide(
       below.remove(max(places, key=places.__getitem__))
   above = [client_id for client_id in pool.client_ids if client_id not in below]
   return [pool.subset(above), pool.subset([i for i in pool.client_ids if i in below])]
+
+
+def take_fold(
+  pool: client_files.ClientFiles, num_folds: int, seed: int
+) -> list[client_files.ClientFiles]:
+  """Divides clients for a run of a cross-validation, in which each client is a test client once.
+
+  The seeds 0 to K - 1 are the runs of a cross-validation with K folds, K to 2 K - 1 those of a
+  second one, whose clients are dealt anew, and so on.
+
+  Args:
+    pool: The clients.
+    num_folds: The number K of folds.
+    seed: The seed of the run, whose fold is seed mod K.
+
+  Returns:
+    The clients of the other folds, and those of the run's own. Clients are dealt to the folds in
+    the order of their places, so that the sizes of folds differ by at most one.
+
+  Raises:
+    ValueError: If there are fewer clients than folds.
+  """
+  if len(pool.client_ids) < num_folds:
+    raise ValueError(
+      f"Found --folds={num_folds} for {len(pool.client_ids)} clients{pool.remark}; expected at most"
+      " a fold a client, which leaves one client out at a time."
+    )
+  division, fold = divmod(seed, num_folds)
+  places = _places(pool, division, FOLD)
+  own = set(sorted(pool.client_ids, key=places.__getitem__)[fold::num_folds])
+  return [
+    pool.subset([client_id for client_id in pool.client_ids if (client_id in own) == is_own])
+    for is_own in (False, True)
+  ]

@@ -4,7 +4,10 @@ import dataclasses
 from typing import Any
 
 # Fields of a request, and flags, for which only some tasks have a use.
-TABLE_FIELDS = ("client_column", "label_column", "features", "label_kind", "classes", "model")
+TABLE_FIELDS = (
+  *("client_column", "label_column", "features", "label_kind", "classes", "model"),
+  "held_out_examples",
+)
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
@@ -24,6 +27,10 @@ class Request:
     num_test_clients: The number of clients to test on; 0 for the task's own number.
     validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
     client_split: How clients are split, "by_id" or "shuffled"; None for by_id.
+    folds: The number of folds of a cross-validation, of which the seed chooses the one that is
+      tested on; 0 for no cross-validation.
+    held_out_examples: Fraction in [0, 1) of each client's rows of a table that are tested on, in
+      the place of test clients; 0 for test clients.
     client_column: The column of a table that names the clients; None for a folder with a file each.
     label_column: The column of a table that holds the labels.
     features: The columns of a table that a model reads, separated by commas; None for all others.
@@ -46,6 +53,8 @@ class Request:
   num_test_clients: int = 0
   validation_fraction: float = 0.0
   client_split: str | None = None
+  folds: int = 0
+  held_out_examples: float = 0.0
   client_column: str | None = None
   label_column: str | None = None
   features: str | None = None
@@ -59,17 +68,35 @@ class Request:
   def __post_init__(self) -> None:
     if self.seed < 0:
       raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
-    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client"):
+    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client", "folds"):
       if getattr(self, name) < 0:
         raise ValueError(
           f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
           " own."
         )
-    if not 0.0 <= self.validation_fraction < 1.0:  # Also refuses NaN.
+    self._check_tested()
+    for name in ("validation_fraction", "held_out_examples"):
+      if not 0.0 <= getattr(self, name) < 1.0:  # Also refuses NaN.
+        raise ValueError(
+          f"Found {name} = {getattr(self, name)}; expected a fraction in [0, 1), 0 for none."
+        )
+
+  def _check_tested(self) -> None:
+    """Raises a `ValueError` unless it is clear on which examples the run may be tested."""
+    if self.folds == 1 or self.folds and self.is_shuffled:
+      expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
+      raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
+    if self.folds and self.held_out_examples:
       raise ValueError(
-        f"Found validation_fraction = {self.validation_fraction}; expected a fraction in [0, 1), 0"
-        " for none."
+        f"Found --folds={self.folds} and --held_out_examples={self.held_out_examples}; expected one"
+        " of them: test clients, or test examples of each client."
       )
+    for name, value in (("folds", self.folds), ("held_out_examples", self.held_out_examples)):
+      if value and self.is_private:
+        raise ValueError(
+          f"Found --{name}={value} in a private run; expected none: it would test on the clients"
+          " that are protected, and what is tested on is not."
+        )
 
   @property
   def is_shuffled(self) -> bool:

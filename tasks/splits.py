@@ -37,13 +37,23 @@ class Split:
     Args:
       pools: A single pool, or the training and the test clients.
       request: The clients that the run asks for.
+
+    Raises:
+      ValueError: If a cross-validation is asked for that these pools do not allow.
     """
     if request.is_shuffled:
       if len(pools) == 1 and self.seed is not None:
         pools = self._cut(shuffle(pools, self.seed))
       pools = shuffle(pools, request.seed)
       return self._cut(pools) if len(pools) == 1 else pools
-    if len(pools) == 1:
+    if request.folds:
+      if len(pools) != 1:
+        raise ValueError(
+          f"Found --folds={request.folds} for clients that come as training and test clients;"
+          " expected clients without such a division: leave it out."
+        )
+      pools = places.take_fold(pools[0], request.folds, request.seed)
+    elif len(pools) == 1:
       seed = request.seed if self.seed is None else self.seed
       pools = places.divide(
         pools[0], self.test_fraction, seed, places.TEST, fills_sides=not request.keeps_apart

@@ -191,6 +191,11 @@ class Task:
   def _split(self, pools: splits.Pools, request: Request) -> splits.Pools:
     if isinstance(self.split, splits.Split):
       return self.split.apply(pools, request)
+    if request.folds:
+      raise ValueError(
+        f"Found --folds={request.folds} for {self.name}, whose test clients are its own; leave it"
+        " out."
+      )
     return self.split(pools, request.seed)
 
   def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:

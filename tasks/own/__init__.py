@@ -26,7 +26,7 @@ _COHORT = 100
 _LEARNING_RATE = 0.1
 
 
-def _open(request: task.Request) -> tuple[client_files.ClientFiles, summary.Summary]:
+def _open(request: task.Request) -> tuple[splits.Pools, summary.Summary]:
   """Opens all clients of a table, by the split of this task."""
   least = request.min_examples_per_client or _OWN.min_examples
   request = dataclasses.replace(request, min_examples_per_client=least)
@@ -34,7 +34,7 @@ def _open(request: task.Request) -> tuple[client_files.ClientFiles, summary.Summ
 
 
 def _open_clients(request: task.Request) -> splits.Pools:
-  return [_open(request)[0]]
+  return _open(request)[0]
 
 
 def _build_linear_model(
@@ -52,7 +52,7 @@ def _adapt(request: task.Request) -> task.Task:
   """
   if request.columns and not request.data_dir:
     return _of_columns(encoding_lib.from_text(request.columns), request)
-  files, found = _open(request)
+  pools, found = _open(request)
   num_classes = len(found.encoding.label.classes)
   defaults = dict(
     _OWN.defaults,
@@ -63,10 +63,10 @@ def _adapt(request: task.Request) -> task.Task:
   )
   return dataclasses.replace(
     _of_columns(found.encoding, request),
-    open_clients=lambda request: [files],
+    open_clients=lambda request: pools,
     defaults=defaults,
     description=found.text(),
-    remarks=found.unknown,
+    remarks=found.drift,
     data_digest=found.digest,
   )
 

@@ -23,7 +23,10 @@ from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 
-UNKNOWN = "rows of unknown categories"  # A remark on a feature of a later table ends so.
+UNKNOWN = "rows of unknown categories"
+# A remark on a number of a later table says so where its mean has moved by this many of the run's
+# standard deviations: the model then mostly reads values that it has rarely seen.
+DRIFT = 1.0
 _KINDS = ("number", "boolean", features_lib.CATEGORY)
 # Where an exported model is tried, in standard deviations from the mean.
 _STEPS = np.array([-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0])
@@ -326,6 +329,18 @@ def remarks_on(encoding: Encoding, raw: np.ndarray) -> dict[str, str]:
   """
   remarks = {}
   for feature, values in zip(encoding.features, raw.T):
-    unknown = int(np.sum(values < 0)) if feature.kind == features_lib.CATEGORY else 0
-    remarks[feature.name] = f"{unknown} {UNKNOWN}" if unknown else ""
+    if feature.kind == features_lib.CATEGORY:
+      unknown = int(np.sum(values < 0))
+      remarks[feature.name] = f"{unknown} {UNKNOWN}, all zeros to the model" if unknown else ""
+    else:
+      remarks[feature.name] = _drift(feature, values[np.isfinite(values)])
   return remarks
+
+
+def _drift(feature: features_lib.Feature, values: np.ndarray) -> str:
+  """Returns how far the mean of a later table's numbers is from the run's, if it is far."""
+  moved = (values.mean() - feature.mean) / feature.std if len(values) else 0.0
+  if abs(moved) < DRIFT:
+    return ""
+  side = "above" if moved > 0 else "below"
+  return f"a mean {abs(moved):.1f} standard deviations {side} the run's"

@@ -47,6 +47,7 @@ class Summary:
     rows_of_classes: Number of rows of each class; empty for labels that are numbers.
     encoding: What the columns became.
     columns: The columns besides clients and labels.
+    is_later: Whether the columns are read as those of an earlier table were.
   """
 
   digest: str
@@ -60,22 +61,24 @@ class Summary:
   rows_of_classes: Sequence[int]
   encoding: encoding_lib.Encoding
   columns: Sequence[Column]
+  is_later: bool = False
 
   def text(self) -> str:
     """Returns lines for people."""
     return "\n".join(self._lines())
 
   @property
-  def unknown(self) -> list[str]:
-    """Returns a line for each column of a later table with categories that its model does not know.
+  def drift(self) -> list[str]:
+    """Returns a line for each column of a later table that is not as the run's was.
 
-    It counts among the rows that are described.
+    It is about the rows that are described: categories that the model does not know, and numbers
+    that are far from those of the run.
     """
     described = f"among the {self.rows} examples of {self.clients} {self.whose}"
     return [
-      f"Column {_printable(column.name)}: {column.remark}, all zeros to the model, {described}."
+      f"Column {_printable(column.name)}: {column.remark}, {described}."
       for column in self.columns
-      if column.remark.endswith(encoding_lib.UNKNOWN)
+      if self.is_later and column.kind != "dropped" and column.remark
     ]
 
   def _lines(self) -> Iterator[str]:

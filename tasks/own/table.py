@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ from absl import logging
 import numpy as np
 import pandas as pd
 
+from tasks import places
 from tasks import splits
 from tasks import task
 from tasks.own import columns as columns_lib
@@ -28,7 +30,7 @@ from tff_superquantile.simulation import client_files
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 4  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 5  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed",
@@ -38,6 +40,8 @@ _OF_RUN = (
   "is_private",
   "is_shuffled",
 )
+# Likewise, where they are given: earlier versions did not have them.
+_OF_RUN_IF_GIVEN = ("folds", "held_out_examples")
 
 # Takes all clients, and chooses those of a run by the names of splits.
 Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
@@ -88,10 +92,13 @@ class Table:
         " data."
       )
     self._ids = ids
-    is_reference = self._choose(np.bincount(owners, minlength=len(ids)), split, known is not None)
+    counts = np.bincount(owners, minlength=len(ids))
+    is_reference = self._choose(counts, split, known is not None)
     self._num_reference = int(is_reference.sum())
-    self._reference = is_reference[owners]
+    held_out = self._hold_out(owners, counts)
+    self._reference = is_reference[owners] & ~held_out
     remarks: dict[str, str] = {}
+    self._is_later = known is not None
     if known is None:
       # Of clients that are kept apart, no others' rows are even looked at.
       seen = self._reference if request.keeps_apart else slice(None)
@@ -102,14 +109,14 @@ class Table:
       labels = self._apart(labels_lib, known.label, frame[columns.label])
       usable = ~np.isnan(labels)
       frame, owners, self._reference = frame[usable], owners[usable], self._reference[usable]
+      held_out = held_out[usable]
       self._labels = labels[usable].astype(np.int32 if known.label.classes else np.float32)
     else:
       self._labels = labels_lib.read(known.label, frame[columns.label])
     read = self._apart if request.keeps_apart else lambda how, one, column: how.read(one, column)
     raw = [read(features_lib, one, frame[one.name]) for one in known.features]
     self._raw = np.column_stack(raw)
-    self._offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(ids)))])
-    self._rows = np.argsort(owners, kind="stable")  # Client after client.
+    self._owners_of_rows, self._held_out = owners, held_out
     # The rows that may be described.
     self._shown = self._reference if request.is_private else slice(None)
     remarks = remarks or encoding_lib.remarks_on(known, self._raw[self._shown])
@@ -155,7 +162,8 @@ class Table:
       request.data_dir, tuple(self._ids), counts, (), "float32", 1.0, 0
     )
     try:
-      chosen = split([files])
+      # Where examples are held out, each client is trained on and tested on.
+      chosen = split([files] * (2 if request.held_out_examples else 1))
     except ValueError:
       if not is_later:
         raise
@@ -187,19 +195,45 @@ class Table:
       described.append(column)
     return described
 
-  def encode(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields (client, x float32 [n, inputs], y [n]) of each client."""
+  def encode(self, held_out: bool = False) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yields (client, x float32 [n, inputs], y [n]) of each client: its examples, or its held-out.
+
+    Of those held out, only of clients that have some.
+    """
+    wanted = np.flatnonzero(self._held_out == held_out)
+    owners = self._owners_of_rows[wanted]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(self._ids)))])
+    sorted_rows = wanted[np.argsort(owners, kind="stable")]  # Client after client.
     first = 0
     while first < len(self._ids):
-      start = self._offsets[first]
+      start = offsets[first]
       # Many clients at once: calls for each of them would take most of the time.
-      last = max(first + 1, int(np.searchsorted(self._offsets, start + _ROWS_AT_ONCE)) - 1)
-      rows = self._rows[start : self._offsets[last]]
+      last = max(first + 1, int(np.searchsorted(offsets, start + _ROWS_AT_ONCE)) - 1)
+      rows = sorted_rows[start : offsets[last]]
       x, y = self._encoding.encode(self._raw[rows]), self._labels[rows]
       for i in range(first, last):
-        own = slice(self._offsets[i] - start, self._offsets[i + 1] - start)
-        yield self._ids[i], x[own], y[own]
+        own = slice(offsets[i] - start, offsets[i + 1] - start)
+        if not held_out or own.stop > own.start:
+          yield self._ids[i], x[own], y[own]
       first = last
+
+  def _hold_out(self, owners: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Returns which rows are held out of their clients' training, bool [rows].
+
+    A client's follow from its name, the seed and its number of rows alone. One with two rows or
+    more keeps at least one and holds out at least one.
+    """
+    held_out = np.zeros(len(owners), bool)
+    fraction = self._request.held_out_examples
+    if fraction:
+      rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(counts)[:-1])
+      for client_id, own in zip(self._ids, rows):
+        if len(own) > 1:
+          number = min(max(round(fraction * len(own)), 1), len(own) - 1)
+          place = places.place(client_id, self._request.seed, places.EXAMPLES)
+          order = np.random.default_rng(int(place * 2**53)).permutation(len(own))
+          held_out[own[order[:number]]] = True
+    return held_out
 
   def summarise(self, digest: str) -> summary_lib.Summary:
     """Returns what was found; of training clients in a private run nothing but their number."""
@@ -218,12 +252,13 @@ class Table:
       rows_of_classes=counts,
       encoding=self._encoding,
       columns=self._described,
+      is_later=self._is_later,
     )
 
 
 def open_clients(
   request: task.Request, split: Split
-) -> tuple[client_files.ClientFiles, summary_lib.Summary]:
+) -> tuple[list[client_files.ClientFiles], summary_lib.Summary]:
   """Opens the clients of a table, after converting it on first use.
 
   Mean, standard deviation and categories are those of the training clients. In a private run they
@@ -240,7 +275,8 @@ def open_clients(
     split: Chooses a run's clients.
 
   Returns:
-    The files of all clients with enough examples, and what was found.
+    The files of all clients with enough examples, then, where examples are held out, the files of
+    these; and what was found.
 
   Raises:
     ValueError: If the table cannot be read or used.
@@ -262,27 +298,36 @@ def open_clients(
   facts += [request.classes] * bool(request.classes)
   digest = _hash(facts)
   of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
+  of_run += [(name, value) for name in _OF_RUN_IF_GIVEN if (value := getattr(request, name))]
   directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)}")
-  converted = _open_converted(directory)
+  converted = _open_converted(_directories(directory, request))
   if known is not None and not (converted and converted[1].encoding == known):
     directory = os.path.join(request.cache_dir, f"own_{_hash([*of_run, request.columns])}")
-    converted = _open_converted(directory)
+    converted = _open_converted(_directories(directory, request))
   if converted is not None:
     return converted
   logging.info("Reading %s, once.", request.data_dir)
   texts = [columns.label, *(() if known is None else _categories_of(known))]
   frame = reading.read(paths, names, columns.client, texts, all_texts=request.keeps_apart)
   table = Table(frame, columns, request, split, known)
-  files = client_files.open_or_write_client_files(
-    directory,
-    table.encode,
-    count_dropped=lambda: table.num_dropped,
-    may_lack_examples=request.keeps_apart,
-  )
+  pools = [
+    client_files.open_or_write_client_files(
+      path,
+      functools.partial(table.encode, bool(held_out)),
+      count_dropped=lambda: table.num_dropped,
+      may_lack_examples=request.keeps_apart,
+    )
+    for held_out, path in enumerate(_directories(directory, request))
+  ]
   summary = table.summarise(digest)
   content = dataclasses.asdict(summary)
   atomic_files.write_json(f"{directory}.json", {"sha256": _checksum(content), "summary": content})
-  return files, summary
+  return pools, summary
+
+
+def _directories(directory: str, request: task.Request) -> list[str]:
+  """Returns the directories of the clients' files: of their examples, and of those held out."""
+  return [directory, f"{directory}_held_out"][: 2 if request.held_out_examples else 1]
 
 
 def _categories_of(known: encoding_lib.Encoding) -> list[str]:
@@ -300,11 +345,11 @@ def _checksum(content: Any) -> str:
 
 
 def _open_converted(
-  directory: str,
-) -> tuple[client_files.ClientFiles, summary_lib.Summary] | None:
+  directories: Sequence[str],
+) -> tuple[list[client_files.ClientFiles], summary_lib.Summary] | None:
   """Opens what an earlier call has left; None if there is nothing."""
-  path = f"{directory}.json"
-  if not (os.path.exists(directory) and os.path.exists(path)):
+  path = f"{directories[0]}.json"
+  if not all(map(os.path.exists, [*directories, path])):
     return None
   try:
     with open(path, encoding="utf-8") as file:
@@ -318,4 +363,4 @@ def _open_converted(
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
     logging.warning("%s cannot be read (%s); it is made anew from the table.", path, error)
     return None
-  return client_files.open_client_files(directory), summary
+  return [*map(client_files.open_client_files, directories)], summary

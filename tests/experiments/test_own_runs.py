@@ -168,6 +168,24 @@ def test_evaluation_says_how_many_categories_are_unknown(lab, compared):
   assert "unknown categories" not in lab.bare("evaluate", str(run)).out
 
 
+def test_evaluation_says_which_numbers_have_moved(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  table = lab.folder / "later_values.csv"
+  _write(table, shift=3.0, prefix="w")
+  feature = next(
+    f for f in json.loads((run / "columns.json").read_text())["features"] if f["name"] == "v"
+  )
+  moved = (_read(table)["v"].mean() - feature["mean"]) / feature["std"]
+  assert abs(moved) > 1
+  result = lab.bare("evaluate", str(run), f"--data_dir={table}", "--split=all")
+  assert result.code == 0, result.err
+  side = "above" if moved > 0 else "below"
+  assert (
+    f"Column v: a mean {abs(moved):.1f} standard deviations {side} the run's, among" in result.out
+  )
+  assert "standard deviations" not in lab.bare("evaluate", str(run), "--split=all").out
+
+
 def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):
   run = lab.folder / "own" / "own_costs_mlp" / "fed_avg" / "seed_0"
   table = lab.folder / "later_costs.csv"

@@ -1,5 +1,6 @@
 """Measures the exact loss and error of every client, and their distribution over clients."""
 
+from tff_superquantile.distribution import describe
 from tff_superquantile.evaluation.client_split import SplitExamples
 from tff_superquantile.evaluation.client_split import split_examples
 from tff_superquantile.evaluation.clients import ClientExamples
@@ -8,7 +9,6 @@ from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
 from tff_superquantile.evaluation.clients import num_classes
-from tff_superquantile.evaluation.distribution import describe
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.federated import build_evaluators
 from tff_superquantile.evaluation.federated import build_federated_evaluator

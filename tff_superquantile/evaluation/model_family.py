@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy import checks
-from tff_superquantile.evaluation import distribution
+from tff_superquantile import distribution
 
 CRITERIA = ("error", "loss")
 

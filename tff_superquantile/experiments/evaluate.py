@@ -150,7 +150,11 @@ def _without_limits(
       )
   least = config.min_examples_per_client if "min_examples_per_client" in overrides else 0
   return dataclasses.replace(
-    config, num_train_clients=0, num_test_clients=0, min_examples_per_client=least
+    config,
+    num_train_clients=0,
+    num_test_clients=0,
+    min_examples_per_client=least,
+    held_out_examples=0.0,  # All rows of a client are its examples.
   )
 
 

@@ -122,6 +122,8 @@ def plan() -> list[tuning.Settings]:
     seeds = cli.parse_list("seeds", _SEEDS.value, int)
     if min(seeds) < 0:
       raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
+  elif flags.FLAGS.folds:
+    seeds = range(flags.FLAGS.folds)  # Each client is a test client once.
   elif _QUICK.value:
     seeds = seeds[:1]
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}

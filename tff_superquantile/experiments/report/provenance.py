@@ -37,9 +37,8 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
   return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
 
 
-def notes(finished: Sequence[run_folder.Run], unfinished: Sequence[run_folder.Run]) -> list[str]:
-  """Returns caveats on the runs of a comparison."""
-  groups = run_folder.group_by_method(finished)
+def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> list[str]:
+  """Returns caveats on the runs of a comparison: finished ones by method, and the others."""
   sentences = different_seeds(groups)
   diverged = [
     method.label

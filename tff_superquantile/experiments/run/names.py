@@ -56,6 +56,10 @@ def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
   found = config.values()
   suffixes = [end for end, (flag, text, _) in _APART.items() if found[flag] == text]
+  if config.folds:
+    suffixes.append(f"_folds_{config.folds}")
+  if config.held_out_examples:
+    suffixes.append(f"_held_out_{config.held_out_examples:g}")
   if config.label_column is not None:  # Of a table of the user's.
     suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
   return config.task + "".join(suffixes)
@@ -75,6 +79,10 @@ def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   found = config.values()
   remarks = [f" ({said})" for flag, text, said in _APART.values() if found[flag] == text]
+  if config.folds:
+    remarks.append(f", {config.folds}-fold cross-validation over clients")
+  if config.held_out_examples:
+    remarks.append(f", tested on {config.held_out_examples:.0%} of each client’s examples")
   name = config.task
   if config.label_column is not None:
     name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"

@@ -145,6 +145,22 @@ class RunConfig(part.Part):
     choices=("by_id", "shuffled"),
     before="shuffled",
   )
+  folds: int = flag.field(
+    0,
+    "Cross-validation over clients: they are cut into so many folds, and a run tests on the fold"
+    " SEED mod FOLDS and trains on the others, so that the seeds 0 to FOLDS - 1 test on each client"
+    " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
+    " clients.",
+    least=0,
+    before="0",
+  )
+  held_out_examples: float = flag.field(
+    0.0,
+    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
+    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
+    least=0.0,
+    before="0.0",
+  )
   rounds_per_evaluation: int | None = flag.field(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",

@@ -38,6 +38,7 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
+from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 
 _STATISTICS = {
@@ -91,7 +92,8 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       f"A report needs a finished run of the task. Found {len(runs)} unfinished "
       f"and no finished run of {task!r} in {os.fspath(output_dir)!r}."
     )
-  groups = run_folder.group_by_method(finished)
+  pooled = cross_validation.pool(finished)
+  groups = run_folder.group_by_method(pooled)
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit = units.of(groups)
@@ -109,7 +111,8 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     [
       table(groups, title="Results", note=note, lead=_LEAD.format(unit.error.name), brief=BRIEF),
       *_changes(groups),
-      *map(page.Text, provenance.notes(finished, unfinished)),
+      *map(page.Text, provenance.notes(groups, unfinished)),
+      *map(page.Text, cross_validation.gaps(pooled)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
       *of_clients,
       *figures,

@@ -1,0 +1,92 @@
+"""Runs with --folds through `train` and the report: every client is a test client once."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tasks
+from tff_superquantile.experiments import run
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.studies import comparison
+
+_FOLDS = 4
+
+
+@pytest.fixture(scope="module")
+def output_dir(tmp_path_factory):
+  """Leaves FedAvg and a superquantile method, cross-validated over four hospitals of a table."""
+  folder = tmp_path_factory.mktemp("folds")
+  rng = np.random.default_rng(0)
+  rows = ["site,outcome,v"]
+  for i in range(120):
+    v = rng.normal()
+    rows.append(f"h{i % _FOLDS},{int(v + 0.5 * rng.normal() > 0)},{v:.4f}")
+  (folder / "visits.csv").write_text("\n".join(rows))
+  old = tff.framework.get_context_stack().current
+  for method in (dict(algorithm="fed_avg"), dict(theta=0.5)):
+    for seed in range(_FOLDS):
+      config = run_config.of(
+        task="own",
+        data_dir=str(folder / "visits.csv"),
+        client_column="site",
+        label_column="outcome",
+        folds=_FOLDS,
+        seed=seed,
+        num_rounds=3,
+        rounds_per_evaluation=1,
+        output_dir=str(folder / "results"),
+        cache_dir=str(folder / "cache"),
+        **method,
+      )
+      run.train(config)
+  tff.framework.set_default_context(old)
+  return folder / "results"
+
+
+def test_statistics_are_of_all_clients_of_a_cross_validation(output_dir):
+  runs = run_folder.find_runs(output_dir)
+  pooled = cross_validation.pool(runs)
+  assert [len(one.folds) for one in pooled] == [_FOLDS, _FOLDS]
+  for one in pooled:
+    own = [run for run in runs if run.path.parent == one.path.parent]
+    errors = np.concatenate([run.clients("test")["error"] for run in own])
+    ids = np.concatenate([run.clients("test")["client_id"] for run in own])
+    assert sorted(ids) == ["h0", "h1", "h2", "h3"]
+    assert one.seed == 0
+    assert one.numbers["test.error.mean"] == pytest.approx(errors.mean())
+    assert one.numbers["test.error.p90"] == pytest.approx(np.percentile(errors, 90))
+    train = np.mean([run.numbers["train.loss.mean"] for run in own])
+    assert one.numbers["train.loss.mean"] == pytest.approx(train)
+    assert list(one.rounds["round"]) == [0, 1, 2, 3]
+    last = [run.rounds["test_error_mean"][-1] for run in own]
+    assert one.rounds["test_error_mean"][-1] == pytest.approx(np.mean(last))
+    assert len(one.evaluations("test")["client_id"]) == _FOLDS * 4
+
+
+def test_no_model_is_tested_on_a_client_that_trained_it(output_dir):
+  for one in run_folder.find_runs(output_dir):
+    tested, trained = (set(one.clients(split)["client_id"]) for split in ("test", "train"))
+    assert not tested & trained
+    assert len(tested | trained) == _FOLDS
+
+
+def test_the_report_is_of_every_client_and_says_what_is_missing(output_dir, monkeypatch):
+  (task,) = {one.task for one in run_folder.find_runs(output_dir)}
+  assert task == f"own_visits_linear_folds_{_FOLDS}"
+  text = page.render(comparison.report(output_dir, task), "md")
+  assert "4-fold cross-validation over clients" in text
+  assert "no finished run of fold" not in text
+  find = run_folder.find_runs
+  without = lambda folder: [one for one in find(folder) if one.seed != 2]  # noqa: E731
+  monkeypatch.setattr(run_folder, "find_runs", without)
+  text = page.render(comparison.report(output_dir, task), "md")
+  assert "FedAvg has no finished run of fold 2 of 4; its numbers are of the 3 clients" in text
+
+
+def test_a_task_with_test_clients_of_its_own_refuses_folds():
+  request = tasks.task.Request("", folds=3)
+  with pytest.raises(ValueError, match="Found --folds=3 for synthetic, whose test clients"):
+    tasks.get_task("synthetic").split_clients([], request)
