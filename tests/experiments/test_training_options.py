@@ -238,7 +238,7 @@ def test_run_starts_from_a_finished_one(train, adam, lab):
     train("unfinished", **values)
   with pytest.raises(ValueError, match="Found no finished run in"):
     train("missing", initial_weights=str(lab.folder))
-  with pytest.raises(ValueError, match="in a run that starts anew; it belongs to --initial_weights"):
+  with pytest.raises(ValueError, match="in a run that starts anew; it belongs to"):
     train("missing", initial_weights_fingerprint=fingerprint)
 
 

@@ -169,8 +169,8 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
   if not isinstance(config.cohort, cohort_parts.Poisson):
     sampling = cohort_parts.name_of(config.cohort)
     raise ValueError(
-      f"Found --noise_shares={protocol} with --sampling={sampling}, whose cohorts have all shares of"
-      " noise; use poisson."
+      f"Found --noise_shares={protocol} with --sampling={sampling}, whose cohorts have all shares"
+      " of noise; use poisson."
     )
 
 

@@ -36,8 +36,9 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   found = finished.fingerprint(run)
   if start.fingerprint not in (None, found):
     raise ValueError(
-      f"Found other weights in {folder}, of fingerprint {found}; expected those of {start.fingerprint},"
-      " with which the run began: bring them back, or choose another --output_dir."
+      f"Found other weights in {folder}, of fingerprint {found}; expected those of"
+      f" {start.fingerprint}, with which the run began: bring them back, or choose another"
+      " --output_dir."
     )
   start = dataclasses.replace(start, folder=str(folder), fingerprint=found)
   return dataclasses.replace(config, start=start)
