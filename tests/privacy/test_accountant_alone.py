@@ -42,9 +42,13 @@ def _declared():
     requirement = requirements.Requirement(wanted.pop())
     if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
       continue
-    if requirement.name not in found:
+    if requirement.name in found:
+      continue
+    try:
       found[requirement.name] = importlib.metadata.distribution(requirement.name)
-      wanted += found[requirement.name].requires or ()
+    except importlib.metadata.PackageNotFoundError:  # scripts/lock.sh leaves it out.
+      continue
+    wanted += found[requirement.name].requires or ()
   return found.values()
 
 
