@@ -50,9 +50,12 @@ def pytest_unconfigure():
 # Files that take minutes; whichever process gets one last holds up the end.
 _LONG = (
   *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
+  *("experiments/test_folder_histories", "experiments/test_training_options"),
   *("experiments/test_cluster_runs", "simulation/test_ray"),
   *("simulation/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
+  *("simulation/test_data_sets", "experiments/test_additions", "experiments/test_baseline_runs"),
+  *("experiments/test_own_runs", "test_stack", "docs/test_examples"),
   *("threshold/test_tree", "docs/test_tutorials", "docs/test_colab", "experiments/test_tuning"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
   *("experiments/test_kept_results", "experiments/test_export", "experiments/test_trackers"),

@@ -104,9 +104,9 @@ def test_works_away_from_the_checkout(wheel, tmp_path):
   site = tmp_path / "site"
   _python(*_PIP, "install", "--no-deps", "--target", site, wheel[0])
   environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
-  for package in _PACKAGES:
-    path = _python("-c", f"print(__import__('{package}').__file__)", cwd=tmp_path, env=environment)
-    assert path.startswith(str(site))
+  code = f"for name in {_PACKAGES}: print(__import__(name).__file__)"
+  paths = _python("-c", code, cwd=tmp_path, env=environment).splitlines()
+  assert len(paths) == len(_PACKAGES) and all(path.startswith(str(site)) for path in paths)
   study = ("-m", "tff_superquantile.experiments.study", "paper")
   where = dict(cwd=tmp_path, env=environment)
   result = subprocess.run([sys.executable, *study], capture_output=True, text=True, **where)

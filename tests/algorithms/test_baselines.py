@@ -369,7 +369,11 @@ _LIMITS = {
 }
 
 
-@pytest.mark.parametrize("name", _LIMITS)
+@pytest.mark.parametrize(
+  "name",
+  # The very limits always; what is near them, in the long run.
+  [pytest.param(name, marks=[pytest.mark.slow] if "near" in name else []) for name in _LIMITS],
+)
 def test_limits_are_fed_avg(name):
   data = problems.datasets(problems.client_arrays())
   _assert_close(_run(_LIMITS[name](_sgd()), data)[0], _run(_fed_avg(), data)[0], atol=1e-6)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 _RUN = f"{commands.METHOD}/seed_0"
-_NUM_ROUNDS = 80
+_NUM_ROUNDS = 30
 _WORKER_TIMEOUT = 15  # So many seconds that a busy machine ends the first round in time.
 _FLAGS = (
   f"--num_rounds={_NUM_ROUNDS}",
@@ -66,13 +66,10 @@ def expected(lab):
   return lab.folder / "expected" / _RUN
 
 
-@pytest.mark.ray
-def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_process(
-  with_ray, lab, expected
-):
-  run = lab.folder / "disturbed" / _RUN
-  # All workers fall silent.
-  flags = (*_RAY, f"--worker_timeout={_WORKER_TIMEOUT}", "--output_dir=disturbed")
+def _lose_all_workers(lab, output_dir):
+  """Lets a run begin, and all its workers fall silent."""
+  run = lab.folder / output_dir / _RUN
+  flags = (*_RAY, f"--worker_timeout={_WORKER_TIMEOUT}", f"--output_dir={output_dir}")
   command = lab.held("train", *flags, rows=3)
   command.wait_until_held()
   stopped = workers(command)
@@ -87,9 +84,22 @@ def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_proc
   result.assert_fails_with_a_sentence(1, in_time, "The same command goes on where")
   assert (run / "checkpoints").is_dir()
   assert not command.left_behind(_SECONDS_TO_END)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+  "loses_workers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "workers lost"]
+)
+def test_a_run_that_is_interrupted_ends_as_one_in_one_process(
+  with_ray, lab, expected, loses_workers
+):
+  output_dir = f"disturbed_{loses_workers}"
+  run = lab.folder / output_dir / _RUN
+  if loses_workers:
+    _lose_all_workers(lab, output_dir)
   # The same command goes on, with other values of what decides nothing, until SIGTERM.
   before = commands.num_rows(run)
-  command = lab.held("train", *_RAY, "--output_dir=disturbed", rows=3)
+  command = lab.held("train", *_RAY, f"--output_dir={output_dir}", rows=3)
   command.wait_until_held()
   assert commands.num_rows(run) >= before + 3
   result = command.end_by(signal.SIGTERM)
@@ -97,11 +107,11 @@ def test_a_run_that_loses_its_workers_and_is_interrupted_ends_as_one_in_one_proc
   assert not command.left_behind(_SECONDS_TO_END)
   # One worker does the rest, and nobody says how many blocks.
   one_core = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])"
-  arguments = lab.small([*_RAY[:-1], "--output_dir=disturbed"])
+  arguments = lab.small([*_RAY[:-1], f"--output_dir={output_dir}"])
   command = lab.python("-c", f"{one_core}; {_TRAIN}", *arguments)
   result = command.wait()
   assert result.code == 0, result.err
-  assert result.out == f"Finished: disturbed/{_RUN}\n"
+  assert result.out == f"Finished: {output_dir}/{_RUN}\n"
   rows = commands.rows(run)
   # No round was computed twice.
   assert [int(row["round"]) for row in rows] == list(range(_NUM_ROUNDS + 1))

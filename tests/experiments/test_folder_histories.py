@@ -43,9 +43,18 @@ def _live(tmp_path, cache, undisturbed, seeds, num_steps):
   return counted
 
 
-@pytest.mark.parametrize("first", range(0, 20, 5))
-def test_histories(tmp_path, cache, undisturbed, first):
-  counted = _live(tmp_path, cache, undisturbed, range(first, first + 5), num_steps=2)
+# One of each variant always; the rest in the long run.
+_ALWAYS = tuple((seed,) for seed in range(5))
+_LATER = tuple(tuple(range(first, first + 3)) for first in range(5, 20, 3))
+
+
+@pytest.mark.parametrize(
+  "seeds",
+  [*_ALWAYS, *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in _LATER)],
+  ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
+)
+def test_histories(tmp_path, cache, undisturbed, seeds):
+  counted = _live(tmp_path, cache, undisturbed, seeds, num_steps=2)
   print(counted)
 
 

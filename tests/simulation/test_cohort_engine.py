@@ -1,6 +1,7 @@
 """The engine computes what TFF's runtime does, and leaves the rest to it."""
 
 import collections
+import functools
 
 import numpy as np
 import problems
@@ -38,14 +39,42 @@ def unequal_files(tmp_path_factory):
   return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
 
 
-@pytest.mark.parametrize("name", rounds.BUILDERS)
-def test_rounds_are_those_of_tffs_runtime(name, in_process, native, equal_files):
-  """Whole cohorts in one compiled loop, which has room for more, and blocks client by client."""
-  process = rounds.build(name, equal_files, 0)
+# These are made of parts that others here have: both, in the long run.
+_OF_OTHERS_PARTS = ("private geometric", "private weighted distributed", "private gifair")
+# One of each way to add up, in blocks; the others, in the long run.
+_IN_BLOCKS = ("exact", "tree", "private distributed", "agnostic_fed_avg")
+
+
+@pytest.fixture(scope="module")
+def whole_cohorts(in_process, equal_files):
+  """Outputs of rounds with whole cohorts in one compiled loop, which has room for more."""
   clients = [range(20), [*range(4, 18), 3, 1], range(20)]
   cohorts = [rounds.cohort(equal_files, c, r) for r, c in enumerate(clients)]
-  whole = rounds.run(in_process, process, cohorts)
+
+  @functools.cache
+  def of(name):
+    process = rounds.build(name, equal_files, 0)
+    return process, cohorts, rounds.run(in_process, process, cohorts)
+
+  return of
+
+
+def _later(name, is_later):
+  return pytest.param(name, marks=[pytest.mark.slow] if is_later else [])
+
+
+@pytest.mark.parametrize(
+  "name", [_later(name, name in _OF_OTHERS_PARTS) for name in rounds.BUILDERS]
+)
+def test_rounds_are_those_of_tffs_runtime(name, native, whole_cohorts):
+  process, cohorts, whole = whole_cohorts(name)
   rounds.assert_same(whole, rounds.run(native, process, cohorts))
+
+
+@pytest.mark.parametrize("name", [_later(name, name not in _IN_BLOCKS) for name in rounds.BUILDERS])
+def test_blocks_are_whole_cohorts(name, whole_cohorts):
+  """Client by client."""
+  process, cohorts, whole = whole_cohorts(name)
   blocks = rounds.run(engine.CohortContext(block_size=7), process, cohorts)
   # Noise that is distributed is integers, whose sums do not depend on their order.
   rounds.assert_same(blocks, whole, rtol=0 if name == "private distributed" else 1e-5)

@@ -382,7 +382,20 @@ SHUFFLED = {
 }
 
 
-@pytest.mark.parametrize("shuffle", SHUFFLED)
+# One of each kind always; the others, in the long run.
+_ALWAYS = (
+  *("as it is", "shuffled", "in one order", "shuffled, kept", "shuffled epochs"),
+  *("epochs of shuffled epochs", "shuffled, beside its epochs", "shuffled epochs, not fused"),
+)
+
+
+@pytest.mark.parametrize(
+  "shuffle",
+  [
+    pytest.param(shuffle, marks=[] if shuffle in _ALWAYS else [pytest.mark.slow])
+    for shuffle in SHUFFLED
+  ],
+)
 def test_each_read_gets_what_tffs_runtime_gives(native, shuffle):
   """Whatever has read a data set before, and however often."""
   held = [SHUFFLED[shuffle](one) for one in numbers(np.arange(20), -np.arange(20) * 0.5)]

@@ -243,7 +243,10 @@ def test_clients_are_evaluated_on_the_workers(on_ray, tmp_path):
 # Workers die in mid-call.
 
 
-@pytest.mark.parametrize("name, client", [("exact", 20), ("private distributed", 21)])
+@pytest.mark.parametrize(
+  "name, client",
+  [("exact", 20), pytest.param("private distributed", 21, marks=pytest.mark.slow)],
+)
 def test_a_worker_killed_in_the_first_stage(name, client, on_ray, exact, private, files):
   process = {"exact": exact, "private distributed": private}[name]
   cohorts = [rounds.cohort(files, range(15)), rounds.cohort(files, [*range(3, 17), client], 1)]
