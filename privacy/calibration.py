@@ -17,10 +17,6 @@ _LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0
 _LEAST_RATIO, _MOST_RATIO = 1e-3, 1.0
 # Tolerance of the logarithm of the noise multiplier.
 _TOLERANCE = 1e-6
-# The default part of the updates' budget for the count by which a clip norm adapts. The updates'
-# noise grows by half a percent, and C stays within a few percent of the wanted quantile's rank
-# (docs/how_to/choose_parameters.md, "Clip norm").
-CLIP_RHO_RATIO = 0.01
 _LARGE_EXCESS = 700.0
 
 

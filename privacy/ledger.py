@@ -184,9 +184,9 @@ def _entries(expected: set[str], found: Any, name: str) -> dict[str, Any]:
 def _read_release(found: Any) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
-    recent = [kind.blank for kind in parts.KINDS if kind.is_recent]
-    found = dict(collections.ChainMap(found, {"weighted_updates": False}, *map(dict, recent)))
-  names = {name for kind in parts.KINDS for name in kind.blank}
+    recent = [kind.blank() for kind in parts.KINDS if kind.is_recent]
+    found = dict(collections.ChainMap(found, {"weighted_updates": False}, *recent))
+  names = {name for kind in parts.KINDS for name in kind.blank()}
   found = _entries({*_OF_COHORT, *names}, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,

@@ -70,7 +70,7 @@ class Release:
       most, expected = self.limit, self.cohort.expected
       completed = tuple(part.completed(most, expected) for part in self.parts)
       object.__setattr__(self, "parts", completed)
-    self._check_clip_count()
+    self._check_numbers()
     self._check_num_shares()
 
   def _check_noise(self) -> None:
@@ -86,18 +86,16 @@ class Release:
         " between these, both included."
       )
 
-  def _check_clip_count(self) -> None:
-    if self.find(parts_lib.ClipCount) is None:
+  def _check_numbers(self) -> None:
+    number, updates = self.find(parts_lib.Number), self.find(parts_lib.UpdateSum)
+    if number is None:
       return
-    updates = self.find(parts_lib.UpdateSum)
     if updates is None:
-      raise ValueError(
-        "Found clip_count_noise_multiplier without update_noise_multiplier; expected both."
-      )
+      raise ValueError(f"Found {number.flag} without {parts_lib.UpdateSum.flag}; expected both.")
     if not updates.noise_by_server:
       raise ValueError(
-        "Found clip_count_noise_multiplier with an update_sum, whose modulus follows from a fixed"
-        " clip norm; expected one of them."
+        f"Found {number.flag} with an update_sum, whose modulus follows from a fixed clip norm;"
+        " expected one of them."
       )
 
   def _check_num_shares(self) -> None:
@@ -259,7 +257,7 @@ class Release:
       contacted=getattr(self.noise, "contacted", None),
     )
     for kind in parts_lib.KINDS:
-      found.update(kind.blank)
+      found.update(kind.blank())
     for part in self.parts:
       found.update(part.entries())
     return found
@@ -274,7 +272,7 @@ class Release:
     Raises:
       ValueError: If an entry is out of its range, or entries contradict each other.
     """
-    blanks = {name: blank for kind in parts_lib.KINDS for name, blank in kind.blank.items()}
+    blanks = {name: blank for kind in parts_lib.KINDS for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)
     cohort = cohorts.of(sampling, found["population"], found["clients_per_round"])

@@ -14,8 +14,6 @@ _FLAG_TOLERANCE = 1e-5
 _EMPTY = ("", "None")
 # Every private run has these besides those that the ledger has, too.
 _REQUIRED = ("algorithm", "num_rounds", "seed", "clip_unit")
-# Flags of parts, which are empty without them.
-_OF_PARTS = ("threshold", "num_bins", *(kind.flag for kind in parts.KINDS))
 
 
 def _shares_of_budget() -> set[str]:
@@ -62,7 +60,9 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     "clip_norm": ledger.clip_norm,
     "noise_shares": release.noise.protocol,
     "contacted_clients": release.contacted if release.has_coin else None,
-    **dict.fromkeys((*_OF_PARTS, *_shares_of_budget())),
+    # Flags of parts are empty without them.
+    **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
+    **dict.fromkeys(kind.flag for kind in parts.KINDS),
     "update_sum": "central",
   }
   for part in release.parts:

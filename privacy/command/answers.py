@@ -14,6 +14,7 @@ from privacy import accounting
 from privacy import audit
 from privacy import ledger
 from privacy import parts
+from privacy import releases
 from privacy import statements
 
 _WIDTH = 100
@@ -64,13 +65,34 @@ def _without_server(explanation: str) -> str:
   return "none; it is trusted" if explanation.endswith("it is trusted.") else "none"
 
 
+class Noise(dict[str, float | None]):
+  """The noise multipliers of a release's parts, by their names, each an entry of an answer."""
+
+  @classmethod
+  def of(cls, release: releases.Release) -> "Noise":
+    """Returns those of a release; of parts that it lacks, those that are not recent are None."""
+    every = {kind.flag: None for kind in parts.KINDS if not kind.is_recent}
+    return cls({**every, **release.noise_multipliers})
+
+  def rows(self) -> list[str]:
+    """Returns the rows of the text."""
+    kinds = {kind.flag: kind for kind in parts.KINDS}
+    return [
+      row(f"  {kinds[name].label}", f"{as_text(z)}  ({kinds[name].symbol})")
+      for name, z in self.items()
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
   """An answer whose fields are in the order of its JSON object."""
 
   def to_json(self) -> str:
     """Returns the answer as one JSON object."""
-    values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      values.update(value if isinstance(value, Noise) else {field.name: value})
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
   def rows(self, *names: str, without: str | None = None) -> list[str]:
@@ -79,7 +101,9 @@ class Answer:
     found = []
     for name in names:
       value, metadata = getattr(self, name), fields[name]
-      if value is not ABSENT:
+      if isinstance(value, Noise):
+        found += value.rows()
+      elif value is not ABSENT:
         text = as_text(value, without or metadata["without"])
         found.append(row(metadata["label"], text + metadata["note"]))
     return found
@@ -102,9 +126,7 @@ class BudgetAnswer(Answer):
   neighboring_relation: str
   threshold: str | None
   effective_noise_multiplier: float = labelled("noise multiplier, together", "z_eff")
-  threshold_noise_multiplier: float | None = labelled("  threshold", "z_q")
-  update_noise_multiplier: float | None = labelled("  weights", "z_w")
-  clip_count_noise_multiplier: float = labelled("  updates within the clip norm", "z_b")
+  noise: Noise = ABSENT
   target_epsilon: float = ABSENT
   clip_norm: float = ABSENT
   sigma_update: float | None = labelled("noise on the sum of updates", "sigma_W = z_w C")
@@ -149,9 +171,7 @@ class BudgetAnswer(Answer):
       "",
       *self.rows(
         "effective_noise_multiplier",
-        "threshold_noise_multiplier",
-        "update_noise_multiplier",
-        "clip_count_noise_multiplier",
+        "noise",
         "sigma_update",
         "scale",
         "local_stddev",
@@ -191,9 +211,7 @@ class AuditAnswer(Answer):
   rounds_in_csv: int
   rounds_in_ledger: int
   rounds_aborted: int | None = labelled("rounds aborted", without="not recorded")
-  threshold_noise_multiplier: float | None = labelled("  threshold", "z_q")
-  update_noise_multiplier: float | None = labelled("  weights", "z_w")
-  clip_count_noise_multiplier: float = labelled("  updates within the clip norm", "z_b")
+  noise: Noise = ABSENT
   effective_noise_multiplier: float = labelled("noise multiplier, together", "z_eff")
   epsilon: float = labelled("epsilon, recomputed")
   epsilon_rdp: float | None = labelled("  by RDP", without="not computed")
@@ -210,8 +228,6 @@ class AuditAnswer(Answer):
   def of(cls, found: audit.Audit, folder: str) -> "AuditAnswer":
     """Returns the answer for the findings of an audit in a folder."""
     entry, release = found.ledger, found.ledger.release
-    noise = {**dict.fromkeys(kind.flag for kind in parts.KINDS), **release.noise_multipliers}
-    z_b = noise[parts.ClipCount.flag]
     return cls(
       command="audit",
       folder=folder,
@@ -225,9 +241,7 @@ class AuditAnswer(Answer):
       rounds_in_csv=found.rounds.done,
       rounds_in_ledger=entry.rounds_done,
       rounds_aborted=found.rounds.aborted,
-      threshold_noise_multiplier=noise[parts.Threshold.flag],
-      update_noise_multiplier=noise[parts.UpdateSum.flag],
-      clip_count_noise_multiplier=ABSENT if z_b is None else z_b,
+      noise=Noise.of(release),
       effective_noise_multiplier=release.effective_noise_multiplier,
       epsilon=found.spent.epsilon,
       epsilon_rdp=found.epsilon_rdp,
@@ -251,9 +265,7 @@ class AuditAnswer(Answer):
       *self.rows(
         "rounds_aborted",
         "effective_noise_multiplier",
-        "threshold_noise_multiplier",
-        "update_noise_multiplier",
-        "clip_count_noise_multiplier",
+        "noise",
         "epsilon",
         "epsilon_rdp",
         "epsilon_planned",

@@ -48,11 +48,11 @@ def delta_of(args: argparse.Namespace) -> float:
   return checks.fraction("delta", args.delta)
 
 
-def _release(args: argparse.Namespace, **parts_of: parts.Part | None) -> releases.Release:
+def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Release:
   """Returns the release that the flags ask for, of those of its parts that are not None."""
   return releases.Release(
     cohort=cohorts.of(args.sampling, args.population, args.clients_per_round),
-    parts=tuple(part for part in parts_of.values() if part is not None),
+    parts=tuple(part for part in found if part is not None),
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,
   )
@@ -89,7 +89,7 @@ def _updates(args: argparse.Namespace, **fields: Any) -> parts.UpdateSum:
 
 def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release that the flags of `calibrate` ask for."""
-  threshold = updates = count = None
+  threshold = updates = None
   if args.rho_ratio:
     share = 1.0 if args.rho_ratio == math.inf else args.rho_ratio
     threshold = _threshold(args, share=checks.scale("rho_ratio", share))
@@ -100,14 +100,17 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
     updates = found
   elif found.num_parameters is not None:
     raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
-  if args.clip_rho_ratio:
-    count = parts.ClipCount(share=checks.scale("clip_rho_ratio", args.clip_rho_ratio))
+  numbers = []
+  for kind in parts.numbers():
+    share = getattr(args, kind.share_flag)
+    if not share:
+      continue
+    numbers.append(kind(share=checks.scale(kind.share_flag, share)))
     if updates is None:
       raise ValueError(
-        f"Found clip_rho_ratio = {args.clip_rho_ratio:g} without weights; expected a finite"
-        " rho_ratio."
+        f"Found {kind.share_flag} = {share:g} without weights; expected a finite rho_ratio."
       )
-  release = _release(args, threshold=threshold, updates=updates, count=count)
+  release = _release(args, threshold, updates, *numbers)
   return calibration.calibrate(
     release, args.epsilon, delta, rounds(args.num_rounds), args.accounting
   )
@@ -117,7 +120,7 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release with the noise of the flags of `spend`."""
   del delta
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
-  z_b = args.clip_count_noise_multiplier
+  noise = {kind: getattr(args, kind.flag) for kind in parts.numbers()}
   num_bins = optional_whole("num_bins", args.num_bins)
   scale = optional_whole("scale", args.scale)
   if args.sigma_update is not None:
@@ -147,7 +150,7 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
   scaled = {} if scale is None else dict(scale=scale)
   return _release(
     args,
-    threshold=None if z_q is None else _threshold(args, noise_multiplier=z_q, **scaled),
-    updates=None if z_w is None else updates,
-    count=None if z_b is None else parts.ClipCount(noise_multiplier=z_b),
+    None if z_q is None else _threshold(args, noise_multiplier=z_q, **scaled),
+    None if z_w is None else updates,
+    *(kind(noise_multiplier=z) for kind, z in noise.items() if z is not None),
   )

@@ -24,8 +24,6 @@ _OF_LEDGER = (
   "clients_per_round",
   "sampling",
   "relation",
-  "threshold_noise_multiplier",
-  "update_noise_multiplier",
 )
 _OF_TREE = ("num_bins", "scale", "local_stddev", "modulus", "bits_per_entry", "bits_per_client")
 
@@ -45,7 +43,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
   entries = release.entries()
-  z_w, z_b = (entries[kind.flag] for kind in (parts.UpdateSum, parts.ClipCount))
+  z_w = entries[parts.UpdateSum.flag]
   threshold = release.find(parts.Threshold)
   warning = accounting.delta_warning(delta, release.cohort.population)
   optional: dict[str, Any] = {}
@@ -56,8 +54,6 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   if args.clip_norm is not None:
     optional["clip_norm"] = args.clip_norm
     optional["sigma_update"] = None if z_w is None else z_w * args.clip_norm
-  if z_b is not None:
-    optional["clip_count_noise_multiplier"] = z_b
   found = answers.BudgetAnswer(
     command=args.command,
     accounting=args.accounting,
@@ -68,6 +64,7 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
     sampling_probability=release.cohort.probability,
     neighboring_relation=release.neighboring_relation,
     effective_noise_multiplier=release.effective_noise_multiplier,
+    noise=answers.Noise.of(release),
     **{name: entries[name] for name in _OF_LEDGER},
     **_costs(release, num_rounds, delta, args),
     **_noise_of_clients(release),

@@ -5,7 +5,6 @@ import re
 from typing import Any, NoReturn
 
 from privacy import accounting
-from privacy import calibration
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
@@ -153,13 +152,8 @@ def _budget_flags(found: Parser) -> None:
     " there is no threshold, as in DP-FedAvg",
     "R",
   )
-  number_flag(
-    budget,
-    "clip_rho_ratio",
-    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
-    f" {calibration.CLIP_RHO_RATIO:g}); by default the clip norm is fixed",
-    "R",
-  )
+  for kind in parts.numbers():
+    number_flag(budget, kind.share_flag, kind.share_help, "R")
 
 
 def _noise_flags(found: Parser) -> None:
@@ -169,12 +163,8 @@ def _noise_flags(found: Parser) -> None:
   number_flag(
     noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
   )
-  number_flag(
-    noise,
-    "clip_count_noise_multiplier",
-    "z_b, noise of the count by which a clip norm adapts over its sensitivity",
-    "Z",
-  )
+  for kind in parts.numbers():
+    number_flag(noise, kind.flag, kind.noise_help, "Z")
   number_flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
   number_flag(
     noise,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ Mechanism = tree_mechanism.TreeMechanism | sum_mechanism.SumMechanism
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(abc.ABC):
   """One Gaussian release of a round.
 
   Attributes:
@@ -24,6 +25,8 @@ class Part:
     share: The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which
       a budget is divided; the first part there has no use for it. Once there is noise it is 1.
     flag: The name of z: as a flag, and in a ledger.
+    label: The name of z in an answer's text.
+    symbol: The symbol of z there.
     share_flag: The flag of `share`; empty for none.
     replace_one_factor: The sensitivity to replacing a client over that to removing its data.
     before_training: Whether it is released before the clients of the round train.
@@ -32,20 +35,23 @@ class Part:
       another part's word.
     may_be_left_out: Whether an epsilon against a server that adds this part's noise itself may be
       that of the other parts, for which it is not trusted.
-    blank: The entries of a ledger of a release without such a part.
-    is_recent: Whether older ledgers lack its entries.
+    recorded: Its entries in a ledger besides z, by name: the attribute, and what a ledger of a
+      release without such a part has.
+    is_recent: Whether older ledgers lack its entries; then answers have z only where there is one.
   """
 
   noise_multiplier: float | None = None
   share: float = 1.0
   flag: ClassVar[str]
+  label: ClassVar[str]
+  symbol: ClassVar[str]
   share_flag: ClassVar[str] = ""
   replace_one_factor: ClassVar[float] = 2.0
   before_training: ClassVar[bool] = False
   seen: ClassVar[str]
   summed: ClassVar[str] = "counts"
   may_be_left_out: ClassVar[bool] = False
-  blank: ClassVar[Mapping[str, Any]]
+  recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {}
   is_recent: ClassVar[bool] = True
 
   def __post_init__(self) -> None:
@@ -107,13 +113,19 @@ class Part:
     """Returns the part with other noise, and without its mechanism."""
     return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0)
 
+  @abc.abstractmethod
   def words(self) -> str:
     """States what it releases, and its noise."""
-    raise NotImplementedError
+
+  @classmethod
+  def blank(cls) -> dict[str, Any]:
+    """Returns the entries of a ledger of a release without such a part."""
+    return {cls.flag: None, **{name: blank for name, (_, blank) in cls.recorded.items()}}
 
   def entries(self) -> dict[str, Any]:
     """Returns its entries in a ledger."""
-    return {self.flag: self.noise_multiplier}
+    found = {name: getattr(self, attribute) for name, (attribute, _) in self.recorded.items()}
+    return {self.flag: self.noise_multiplier, **found}
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> Part | None:
@@ -133,6 +145,51 @@ class Part:
     """
     del given
     return frozenset(), frozenset()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ByClients(Part):
+  """A part whose noise clients may make, each a share of it, in integers.
+
+  Attributes:
+    made_by: The field of the parameters of these integers; they follow from the noise and the
+      clients of a round.
+  """
+
+  made_by: ClassVar[str]
+
+  @property
+  def mechanism(self) -> Mechanism | None:
+    found: Mechanism | None = getattr(self, self.made_by)
+    return found
+
+  @property
+  @abc.abstractmethod
+  def num_sums(self) -> int:
+    """The number of integers that a client sends."""
+
+  @abc.abstractmethod
+  def built(self, num_shares: int, expected: float) -> Mechanism | None:
+    """Returns the mechanism for a round's clients; None where clients make no noise."""
+
+  def slack(self, protocol: str) -> float:
+    found = self.mechanism
+    if found is None:
+      return 0.0
+    return self.num_sums * shares.slack(found.local_stddev, found.num_shares, protocol)
+
+  def completed(self, num_shares: int, expected: float) -> Part:
+    if self.mechanism is not None:
+      return self
+    built: dict[str, Any] = {self.made_by: self.built(num_shares, expected)}
+    return dataclasses.replace(self, **built)
+
+  def without_mechanism(self) -> Part:
+    return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
+
+  def with_noise(self, noise_multiplier: float) -> Part:
+    bare: dict[str, Any] = {self.made_by: None}
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0, **bare)
 
 
 def check_delivered(

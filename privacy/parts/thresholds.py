@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any, ClassVar
 
 from privacy import checks
-from privacy.noise import shares
 from privacy.noise import tree_mechanism
 from privacy.parts import part
 
@@ -26,19 +26,17 @@ class Threshold(part.Part):
   share_flag: ClassVar[str] = "rho_ratio"
   before_training: ClassVar[bool] = True
   seen: ClassVar[str] = "thresholds"
-  blank: ClassVar[Mapping[str, Any]] = {
-    "threshold_noise_multiplier": None,
-    "tree": None,
-    "threshold_kind": "tree",
+  label: ClassVar[str] = "threshold"
+  symbol: ClassVar[str] = "z_q"
+  recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {
+    "tree": ("mechanism", None),
+    "threshold_kind": ("kind", "tree"),
   }
   is_recent: ClassVar[bool] = False
 
+  @abc.abstractmethod
   def rank_variance(self, theta: float) -> float:
     """Returns the variance of the threshold's rank among the clients, over z^2."""
-    raise NotImplementedError
-
-  def entries(self) -> dict[str, Any]:
-    return {**super().entries(), "tree": self.mechanism, "threshold_kind": self.kind}
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> part.Part | None:
@@ -55,7 +53,7 @@ class Threshold(part.Part):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Histogram(Threshold):
+class Histogram(part.ByClients, Threshold):
   """A hierarchical histogram of losses, whose noise its clients make.
 
   A client is in L nodes of the tree before it is replaced, and in L others after that.
@@ -67,6 +65,7 @@ class Histogram(Threshold):
   """
 
   kind: ClassVar[str] = "tree"
+  made_by: ClassVar[str] = "tree"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
   bins: int | None = None
   scale: int | None = None
@@ -95,41 +94,28 @@ class Histogram(Threshold):
     return cls(noise_multiplier=noise_multiplier, bins=tree.num_bins, tree=tree)
 
   @property
-  def mechanism(self) -> tree_mechanism.TreeMechanism | None:
-    return self.tree
-
-  @property
   def noise_by_server(self) -> bool:
     return False
 
-  def slack(self, protocol: str) -> float:
-    tree = self.tree
-    if tree is None:
-      return 0.0
-    return tree.num_nodes * shares.slack(tree.local_stddev, tree.num_shares, protocol)
+  @property
+  def num_sums(self) -> int:
+    return 0 if self.tree is None else self.tree.num_nodes
 
-  def completed(self, num_shares: int, expected: float) -> Histogram:
-    if self.bins is None or self.tree is not None:
-      return self
-    tree = tree_mechanism.build_tree_mechanism(
+  def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
+    if self.bins is None:
+      return None
+    return tree_mechanism.build_tree_mechanism(
       self.z,
       self.bins,
       min(max(round(expected), 1), num_shares),
       num_shares=num_shares,
       scale=self.scale,
     )
-    return dataclasses.replace(self, tree=tree)
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     assert self.tree is not None  # It is asked of parts with a mechanism.
     again = Histogram(noise_multiplier=self.z, bins=self.bins, scale=self.tree.scale)
-    return again.completed(num_shares, expected).tree
-
-  def without_mechanism(self) -> Histogram:
-    return Histogram(noise_multiplier=self.noise_multiplier, share=self.share)
-
-  def with_noise(self, noise_multiplier: float) -> Histogram:
-    return Histogram(noise_multiplier=noise_multiplier, bins=self.bins, scale=self.scale)
+    return again.built(num_shares, expected)
 
   def rank_variance(self, theta: float) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar
 
-from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.parts import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateSum(part.Part):
+class UpdateSum(part.ByClients):
   """The sum of clipped updates. The sensitivity is the clip norm C.
 
   Attributes:
@@ -29,10 +28,12 @@ class UpdateSum(part.Part):
   seen: ClassVar[str] = "models"
   summed: ClassVar[str] = "updates"
   may_be_left_out: ClassVar[bool] = True
-  blank: ClassVar[Mapping[str, Any]] = {
-    "update_noise_multiplier": None,
-    "update_sum": None,
-    "weighted_updates": False,
+  label: ClassVar[str] = "weights"
+  symbol: ClassVar[str] = "z_w"
+  made_by: ClassVar[str] = "update_sum"
+  recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {
+    "update_sum": ("update_sum", None),
+    "weighted_updates": ("is_weighted", False),
   }
   is_recent: ClassVar[bool] = False
   is_weighted: bool = False
@@ -51,36 +52,24 @@ class UpdateSum(part.Part):
       )
 
   @property
-  def mechanism(self) -> sum_mechanism.SumMechanism | None:
-    return self.update_sum
-
-  @property
   def noise_by_server(self) -> bool:
     return self.num_parameters is None
 
-  def slack(self, protocol: str) -> float:
-    found = self.update_sum
-    if found is None:
-      return 0.0
-    return found.num_entries * shares.slack(found.local_stddev, found.num_shares, protocol)
+  @property
+  def num_sums(self) -> int:
+    return 0 if self.update_sum is None else self.update_sum.num_entries
 
-  def completed(self, num_shares: int, expected: float) -> UpdateSum:
-    if self.num_parameters is None or self.update_sum is not None:
-      return self
+  def built(self, num_shares: int, expected: float) -> sum_mechanism.SumMechanism | None:
+    del expected
+    if self.num_parameters is None:
+      return None
     num_entries = self.num_parameters + self.is_weighted
-    found = sum_mechanism.build_sum_mechanism(self.z, self.clip_norm, num_entries, num_shares)
-    return dataclasses.replace(self, update_sum=found)
+    return sum_mechanism.build_sum_mechanism(self.z, self.clip_norm, num_entries, num_shares)
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     norm = self.clip_norm if clip_norm is None else clip_norm
     again = dataclasses.replace(self, update_sum=None, clip_norm=norm)
-    return again.completed(num_shares, expected).update_sum
-
-  def without_mechanism(self) -> UpdateSum:
-    return UpdateSum(noise_multiplier=self.noise_multiplier, share=self.share)
-
-  def with_noise(self, noise_multiplier: float) -> UpdateSum:
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0, update_sum=None)
+    return again.built(num_shares, expected)
 
   def words(self) -> str:
     maker = "" if self.noise_by_server else " (made by the clients)"
@@ -88,13 +77,6 @@ class UpdateSum(part.Part):
     if self.is_weighted:
       summed += ", each weighted by its client's own loss, and of these weights,"
     return f"{summed} with noise multiplier {self.z:.4g}{maker}"
-
-  def entries(self) -> dict[str, Any]:
-    return {
-      **super().entries(),
-      "update_sum": self.update_sum,
-      "weighted_updates": self.is_weighted,
-    }
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> UpdateSum | None:
@@ -124,22 +106,58 @@ class UpdateSum(part.Part):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClipCount(part.Part):
+class Number(part.Part):
+  """One more number that a round releases: an entry of the sum of updates, with noise of its own.
+
+  A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
+  the sensitivity to replacing it 2 is a bound. `secure_sums.Number` computes it.
+
+  Attributes:
+    released: The number, in words.
+    noted: The same where a run describes its noise.
+    column: Its column of rounds.csv.
+    usual_share: Its `share` in runs that say none.
+    share_help: The help of `share_flag` of `privacy.account calibrate`.
+    noise_help: The help of `flag` of `privacy.account spend`.
+  """
+
+  summed: ClassVar[str] = ""
+  may_be_left_out: ClassVar[bool] = True
+  released: ClassVar[str]
+  noted: ClassVar[str]
+  column: ClassVar[str]
+  usual_share: ClassVar[float]
+  share_help: ClassVar[str]
+  noise_help: ClassVar[str]
+
+  def words(self) -> str:
+    return f"{self.released} with noise multiplier {self.z:.4g}"
+
+  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset({self.column}), frozenset()
+
+
+class ClipCount(Number):
   """A one-bit count of the updates within the clip norm, by which that adapts.
 
-  For its sensitivity to replacing a client 2 is a bound (`secure_sums.adaptive_clipping` has the
-  proof).
+  `secure_sums.adaptive_clipping` has the proof of its sensitivity.
   """
 
   flag: ClassVar[str] = "clip_count_noise_multiplier"
+  label: ClassVar[str] = "updates within the clip norm"
+  symbol: ClassVar[str] = "z_b"
   share_flag: ClassVar[str] = "clip_rho_ratio"
   seen: ClassVar[str] = "clip norms"
-  summed: ClassVar[str] = ""
-  may_be_left_out: ClassVar[bool] = True
-  blank: ClassVar[Mapping[str, Any]] = {"clip_count_noise_multiplier": None}
-
-  def words(self) -> str:
-    return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
-
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"clip_norm"}), frozenset()
+  released: ClassVar[str] = "a one-bit count of the updates within the clip norm"
+  noted: ClassVar[str] = "the count of updates within the clip norm, which adapts"
+  column: ClassVar[str] = "clip_norm"
+  # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
+  # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
+  usual_share: ClassVar[float] = 0.01
+  share_help: ClassVar[str] = (
+    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
+    f" {usual_share:g}); by default the clip norm is fixed"
+  )
+  noise_help: ClassVar[str] = (
+    "z_b, noise of the count by which a clip norm adapts over its sensitivity"
+  )

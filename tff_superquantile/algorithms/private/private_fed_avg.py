@@ -1,6 +1,7 @@
 """Builds federated averaging with differential privacy, of all clients or by private shares."""
 
-import numbers
+from collections.abc import Sequence
+import numbers as numbers_lib
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from typing_extensions import Unpack
 from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
+from tff_superquantile import secure_sums
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.client_work import local_model
@@ -33,6 +35,7 @@ def build_private_fed_avg(
   mean_share: float = 1.0,
   noise_key: bytes | None = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
+  numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging by shares that follow from a private release of the losses.
@@ -86,6 +89,8 @@ def build_private_fed_avg(
       noise multiplier: each client makes its share of the noise, the server adds those that a
       cohort lacks; in rounds of more reports than shares the sum is zero. None for noise that the
       server adds.
+    numbers: Numbers that a round releases besides, which lower its noise multiplier as the count of
+      an adaptive clip norm does; not with an `update_sum`.
     **options: See `Options`; `client_weighting`, `model_aggregator` and `metrics_aggregator` are
       not to be chosen here.
 
@@ -97,7 +102,7 @@ def build_private_fed_avg(
     TypeError: If an option is given that is not to be chosen here.
     ValueError: If the threshold is not private, or a number is out of its range.
   """
-  checks.of_type("expected_clients", expected_clients, numbers.Real, "a positive number")
+  checks.of_type("expected_clients", expected_clients, numbers_lib.Real, "a positive number")
   expected_clients = checks.positive("expected_clients", expected_clients)
   summed = private_sum.build_private_sum(
     lambda: local_model.describe(model_fn).weights_type.trainable,
@@ -105,6 +110,7 @@ def build_private_fed_avg(
     noise_multiplier,
     noise_key,
     update_sum,
+    numbers=numbers,
     expected_share_sum=mean_share * expected_clients,
   )
   checks.of_type(

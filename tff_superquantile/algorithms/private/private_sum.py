@@ -1,8 +1,8 @@
 """Builds the noisy sum of what the clients of a private algorithm report, for all of them alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
-import numbers
+import numbers as numbers_lib
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,20 +53,25 @@ def least_divisor(noise_multiplier: float, share_weight: float) -> float:
 
 
 def _checked(
-  clip_norm: ClipNorm, noise_multiplier: float, update_sum: sum_mechanism.SumMechanism | None
+  clip_norm: ClipNorm,
+  noise_multiplier: float,
+  update_sum: sum_mechanism.SumMechanism | None,
+  numbers: Sequence[adaptive_clipping.Number],
 ) -> tuple[ClipNorm, float]:
   """Returns C and z_w, of the types and in the ranges that `build_private_sum` takes.
 
   Raises:
     TypeError: If an argument is not of its type.
     ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
-      a clip norm that adapts.
+      a clip norm that adapts or with further numbers.
   """
   is_adaptive = isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm)
   if not is_adaptive:
-    checks.of_type("clip_norm", clip_norm, numbers.Real, "a positive number or AdaptiveClipNorm")
+    checks.of_type(
+      "clip_norm", clip_norm, numbers_lib.Real, "a positive number or AdaptiveClipNorm"
+    )
     clip_norm = checks.scale("clip_norm", clip_norm)
-  checks.of_type("noise_multiplier", noise_multiplier, numbers.Real, "a positive number")
+  checks.of_type("noise_multiplier", noise_multiplier, numbers_lib.Real, "a positive number")
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   checks.of_type(
     "update_sum",
@@ -80,6 +85,11 @@ def _checked(
     raise ValueError(
       "Found an update_sum, whose modulus follows from a fixed clip norm, with a clip norm that"
       " adapts; expected a number for clip_norm, or noise that the server adds."
+    )
+  if numbers:
+    raise ValueError(
+      f"Found an update_sum with the number {numbers[0].name} beside it; expected noise that the"
+      " server adds, to both."
     )
   found, expected = (
     (update_sum.clip_norm, update_sum.noise_multiplier),
@@ -99,6 +109,7 @@ def build_private_sum(
   noise_key: bytes | None,
   update_sum: sum_mechanism.SumMechanism | None,
   *,
+  numbers: Sequence[adaptive_clipping.Number] = (),
   share_weight: float = 0.0,
   expected_share_sum: float | None = None,
 ) -> PrivateSum:
@@ -115,8 +126,8 @@ def build_private_sum(
   a client, as these change it by one v_i, and 2C under replacement; so its release is a Gaussian
   mechanism of noise multiplier z_w, or z_w / 2. It holds whatever the v_i are, as long as v_i
   depends on no other client of the round, and they are numbers. With an adaptive clip norm C is
-  that of the round and S is in units of C, and a count is released besides:
-  `secure_sums.adaptive_clipping` states the guarantee.
+  that of the round and S is in units of C, and a count is released besides, and so are further
+  numbers, each with noise of its own: `secure_sums.adaptive_clipping` states the guarantee.
 
   Args:
     update_type_fn: Returns the type of an update, a structure of float tensors. It is called if the
@@ -126,6 +137,7 @@ def build_private_sum(
     noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
     update_sum: Parameters of the sum whose noise the clients make, of that C and z_w; None for
       noise that the server adds.
+    numbers: Further numbers of the round, besides that of an adaptive clip norm.
     share_weight: k in [0, 1); 0 for updates alone.
     expected_share_sum: About how many clients train; needed for updates alone.
 
@@ -135,12 +147,12 @@ def build_private_sum(
   Raises:
     TypeError: If an argument is not of its type.
     ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
-      a clip norm that adapts.
+      a clip norm that adapts or with further numbers.
   """
-  clip_norm, noise_multiplier = _checked(clip_norm, noise_multiplier, update_sum)
-  # What a share of 1 adds to S, which is in units of an adaptive norm.
+  clip_norm, noise_multiplier = _checked(clip_norm, noise_multiplier, update_sum, numbers)
+  # What a share of 1 adds to S, which is in units of the norm where numbers travel beside it.
   unit = share_weight
-  if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
+  if not (numbers or isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm)):
     unit = share_weight * clip_norm
 
   def share_sum(result: Any) -> tf.Tensor:
@@ -148,9 +160,9 @@ def build_private_sum(
       return tf.constant(expected_share_sum, tf.float32)
     return tf.maximum(result[1] / unit, least_divisor(noise_multiplier, share_weight))
 
-  if isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
+  if numbers or isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm):
     adaptive = adaptive_clipping.AdaptiveClippingSumFactory(
-      clip_norm, noise_multiplier, share_sum, noise_key, share_weight
+      clip_norm, noise_multiplier, share_sum, noise_key, share_weight, numbers
     )
     return PrivateSum(adaptive, lambda update, share, client: (update, share), share_sum)
 

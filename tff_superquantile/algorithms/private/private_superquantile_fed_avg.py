@@ -1,9 +1,12 @@
 """Builds superquantile aggregation with differential privacy; for theta = 1 it is DP-FedAvg."""
 
+from collections.abc import Sequence
+
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from privacy.noise import sum_mechanism
+from tff_superquantile import secure_sums
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_fed_avg
 from tff_superquantile.algorithms.private import private_sum
@@ -28,6 +31,7 @@ def build_private_superquantile_fed_avg(
   expected_clients: float,
   noise_key: bytes | None = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
+  numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds superquantile aggregation whose every release by the server is differentially private.
@@ -56,6 +60,7 @@ def build_private_superquantile_fed_avg(
     expected_clients: See `build_private_fed_avg`.
     noise_key: See `build_private_fed_avg`.
     update_sum: See `build_private_fed_avg`.
+    numbers: See `build_private_fed_avg`.
     **options: See `build_private_fed_avg`.
 
   Returns:
@@ -85,5 +90,6 @@ def build_private_superquantile_fed_avg(
     mean_share=float(adaptive_theta.of_round(theta, expected_clients)),
     noise_key=noise_key,
     update_sum=update_sum,
+    numbers=numbers,
     **options,
   )

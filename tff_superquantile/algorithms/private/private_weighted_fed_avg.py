@@ -1,8 +1,8 @@
 """Builds averages with differential privacy in which clients weigh by their own losses."""
 
 import collections
-from collections.abc import Callable
-import numbers
+from collections.abc import Callable, Sequence
+import numbers as numbers_lib
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
+from tff_superquantile import secure_sums
 from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_sum
@@ -66,6 +67,7 @@ def build_private_weighted_fed_avg(
   share_weight: float = SHARE_WEIGHT,
   noise_key: bytes | None = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
+  numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging with differential privacy and weights by the clients' own losses.
@@ -133,6 +135,8 @@ def build_private_weighted_fed_avg(
       noise multiplier, for one entry more than the model has weights: each client makes its share
       of the noise; in rounds of more reports than shares of noise the sum is zero. None for noise
       that the server adds.
+    numbers: Numbers that a round releases besides, which lower its noise multiplier as the count of
+      an adaptive clip norm does; not with an `update_sum`.
     **options: See `Options`; `client_weighting`, `model_aggregator` and `metrics_aggregator` are
       not to be chosen here.
 
@@ -144,7 +148,7 @@ def build_private_weighted_fed_avg(
     TypeError: If an option is given that is not to be chosen here.
     ValueError: If a number is out of its range.
   """
-  checks.of_type("share_weight", share_weight, numbers.Real, "a number")
+  checks.of_type("share_weight", share_weight, numbers_lib.Real, "a number")
   share_weight = checks.fraction("share_weight", share_weight)
 
   summed = private_sum.build_private_sum(
@@ -153,6 +157,7 @@ def build_private_weighted_fed_avg(
     noise_multiplier,
     noise_key,
     update_sum,
+    numbers=numbers,
     share_weight=share_weight,
   )
 

@@ -94,9 +94,8 @@ class Account:
     """
     config, release = self._config, self._release
     updates, threshold = release.find(parts.UpdateSum), release.find(parts.Threshold)
-    count = release.find(parts.ClipCount)
     assert updates is not None  # A run releases a model.
-    is_adaptive = count is not None
+    is_adaptive = release.find(parts.ClipCount) is not None
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
@@ -106,11 +105,11 @@ class Account:
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
       f" {self._relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
     ]
-    if count is not None:
-      lines.append(
-        "Noise multiplier of the count of updates within the clip norm, which adapts:"
-        f" {count.z:.4g}."
-      )
+    lines += [
+      f"Noise multiplier of {number.noted}: {number.z:.4g}."
+      for number in release.parts
+      if isinstance(number, parts.Number)
+    ]
     if threshold is not None:
       lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
       privacy = self._privacy

@@ -216,10 +216,10 @@ def build_process(
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
     histogram, updates = release.find(parts.Histogram), release.find(parts.UpdateSum)
-    tree = None if histogram is None else histogram.mechanism
+    tree = None if histogram is None else histogram.tree
     assert updates is not None  # A run releases a model.
     work.update(
-      clip_norm=private.clip_norm_of(config),
+      **private.clipping_of(config),
       noise_multiplier=updates.z,
       noise_key=key,
       update_sum=updates.mechanism,

@@ -18,21 +18,20 @@ from tff_superquantile.experiments.run.parts import cohorts as cohort_parts
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
-from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 # Values of private runs that the task would decide in others.
 DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
 
 
 def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]:
-  """Returns the noise of what a round releases, by flag: threshold, updates, and count of clips."""
+  """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
   found: dict[str, float | None] = {}
   if config.method.threshold is not None:
     found["threshold_noise_multiplier"] = config.method.threshold.noise_multiplier
   found["update_noise_multiplier"] = config.privacy.update_noise_multiplier
-  if isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
-    found["clip_count_noise_multiplier"] = config.privacy.clip.noise_multiplier
+  for number in config.privacy.numbers:
+    found[number.kind.flag] = number.noise
   return found
 
 
@@ -67,6 +66,9 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
   config = dataclasses.replace(config, privacy=_resolve_clip(config.privacy))
+  if isinstance(config.privacy, privacy_lib.Budget):
+    unsaid = [number.kind for number in config.privacy.numbers if number.share is None]
+    config = run_config.replace(config, **{kind.share_flag: kind.usual_share for kind in unsaid})
   _check_noise(config)
   return config
 
@@ -94,7 +96,7 @@ def _check_threshold(method: methods.Method) -> None:
 
 
 def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
-  """Checks how updates are clipped, and fills in the defaults of an adaptive norm."""
+  """Checks how updates are clipped, and fills in the first one of adaptive norms."""
   clip = privacy.clip
   if isinstance(clip, privacy_lib.FixedClip):
     if clip.norm is None:
@@ -107,13 +109,10 @@ def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
       "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a fixed"
       " norm; give a number, or use --update_sum=central."
     )
-  ratio = clip.clip_rho_ratio
-  if ratio is None and isinstance(privacy, privacy_lib.Budget):
-    ratio = calibration.CLIP_RHO_RATIO
   first = clip.first_norm(privacy.clip_unit)
   checks.scale("--initial_clip_norm", first)
   checks.fraction("--clip_quantile", clip.clip_quantile)
-  clip = dataclasses.replace(clip, initial_clip_norm=first, clip_rho_ratio=ratio)
+  clip = dataclasses.replace(clip, initial_clip_norm=first)
   return dataclasses.replace(privacy, clip=clip)
 
 
@@ -121,7 +120,7 @@ def _check_noise(config: run_config.ResolvedRun) -> None:
   """Checks that a run has a budget or all of its noise."""
   privacy, multipliers = config.privacy, noise_multipliers(config)
   assert privacy is not None
-  clip_rho_ratio = _clip_rho_ratio(privacy)
+  shared = {number.kind.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
     given = [name for name, value in multipliers.items() if value is not None]
@@ -131,23 +130,18 @@ def _check_noise(config: run_config.ResolvedRun) -> None:
       raise ValueError(
         f"Found --rho_ratio={privacy.rho_ratio} for a run without a threshold; leave it out."
       )
-    ratios = {"rho_ratio": privacy.rho_ratio, "clip_rho_ratio": clip_rho_ratio}
-    for name, ratio in ratios.items():
+    for name, ratio in {"rho_ratio": privacy.rho_ratio, **shared}.items():
       if ratio is not None:
         checks.scale(f"--{name}", ratio)
     return
   for name, value in multipliers.items():
     if value is None:
       raise ValueError(f"Found no --{name} and no --epsilon in a private run; give one.")
-  if clip_rho_ratio is not None:
-    raise ValueError("Found --clip_rho_ratio without --epsilon, which is what it splits.")
+  for name, ratio in shared.items():
+    if ratio is not None:
+      raise ValueError(f"Found --{name} without --epsilon, which is what it splits.")
   for name, value in multipliers.items():
     checks.scale(f"--{name}", value)
-
-
-def _clip_rho_ratio(privacy: privacy_lib.Privacy) -> float | None:
-  clip = privacy.clip
-  return clip.clip_rho_ratio if isinstance(clip, privacy_lib.AdaptiveClip) else None
 
 
 def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
@@ -251,15 +245,15 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   return config.local.learning_rate * norm
 
 
-def clip_norm_of(config: run_config.ResolvedRun) -> float | AdaptiveClipNorm:
-  """Returns the `clip_norm` of the builders of private algorithms, from a calibrated config."""
-  norm = update_clip_norm(config)
-  assert config.privacy is not None
-  clip = config.privacy.clip
-  if not isinstance(clip, privacy_lib.AdaptiveClip):
-    return norm
-  assert clip.noise_multiplier is not None  # `resolve` and `calibrate` see to it.
-  return AdaptiveClipNorm(clip.noise_multiplier, norm, clip.clip_quantile)
+def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
+  """Returns the `clip_norm` and `numbers` of private algorithms, from a calibrated config."""
+  norm, privacy = update_clip_norm(config), config.privacy
+  assert privacy is not None
+  clip, number = privacy.clip, privacy.number
+  return dict(
+    clip_norm=clip.build(norm) if isinstance(clip, privacy_lib.Number) else norm,
+    numbers=() if number is None else (number.build(norm),),
+  )
 
 
 def build_release(
@@ -300,10 +294,7 @@ def build_release(
       **by_clients,
     )
   )
-  if isinstance(privacy.clip, privacy_lib.AdaptiveClip):
-    ratio = privacy.clip.clip_rho_ratio
-    share = {} if ratio is None else {"share": ratio}
-    released.append(parts.ClipCount(noise_multiplier=privacy.clip.noise_multiplier, **share))
+  released += [number.released for number in privacy.numbers]
   return releases.Release(
     cohort=cohorts.of(cohort_parts.name_of(config.cohort), population, config.cohort.size),
     parts=tuple(released),

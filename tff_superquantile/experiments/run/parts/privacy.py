@@ -8,13 +8,56 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
+from privacy import parts
+import tff_superquantile
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import part
 
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
+
 _ADAPTIVE = "adaptive"  # The value of --clip_norm with which it adapts.
 _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not adapt"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Number(part.Part, abc.ABC):
+  """A number that each round releases beside the sum of updates.
+
+  Among its flags are those of its noise and of its share of the budget.
+
+  Attributes:
+    kind: The part of a release that accounts for it.
+  """
+
+  kind: ClassVar[type[parts.Number]]
+
+  @property
+  def noise(self) -> float | None:
+    """z; None until it is known."""
+    z: float | None = part.values(self)[self.kind.flag]
+    return z
+
+  @property
+  def share(self) -> float | None:
+    """Its cost over that of all before it; None for the usual one."""
+    share: float | None = part.values(self)[self.kind.share_flag]
+    return share
+
+  @property
+  def released(self) -> parts.Number:
+    """The part of a release, with the noise that is known."""
+    share = self.kind.usual_share if self.share is None else self.share
+    return self.kind(noise_multiplier=self.noise, share=share)
+
+  @abc.abstractmethod
+  def build(self, norm: float) -> Any:
+    """Returns the `secure_sums.Number` that computes it, once its noise is known.
+
+    Args:
+      norm: C, or that of the first round, in units of the update.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,11 +67,6 @@ class Clip(part.Part, abc.ABC):
   @abc.abstractmethod
   def first_norm(self, unit: str) -> float | None:
     """Returns C of the first round, in a unit of --clip_unit; None if it was not given."""
-
-  @property
-  def noise_multiplier(self) -> float | None:
-    """The noise on the count of clipped updates; None if nothing is counted, or not yet known."""
-    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,9 +86,10 @@ class FixedClip(Clip):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(Clip):
+class AdaptiveClip(Clip, Number):
   """To a norm that follows a quantile of the updates' norms."""
 
+  kind: ClassVar[type[parts.Number]] = parts.ClipCount
   clip_norm: str = flag.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
   initial_clip_norm: float | None = flag.field(
     None,
@@ -78,9 +117,20 @@ class AdaptiveClip(Clip):
       return self.initial_clip_norm
     return {"update": 0.1, "gradient": 1.0}[unit]
 
-  @property
-  def noise_multiplier(self) -> float | None:
-    return self.count_noise_multiplier
+  def build(self, norm: float) -> Any:
+    return tsq.AdaptiveClipNorm(self.count_noise_multiplier, norm, self.clip_quantile)
+
+
+# Further numbers, by words for the flags that choose them.
+NUMBERS: dict[str, type[Number]] = {}
+
+
+def _number(given: Mapping[str, Any]) -> str | None:
+  """Returns which further number some values of flags choose."""
+  for words, one in NUMBERS.items():
+    if {given.get(one.kind.flag), given.get(one.kind.share_flag)} != {None}:
+      return words
+  return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,6 +215,7 @@ class Privacy(part.Part):
     {_IS_FIXED: FixedClip, _ADAPTS: AdaptiveClip},
     default=FixedClip(),
   )
+  number: Number | None = part.chosen_by(_number, NUMBERS, "in a run without such a number")
   clip_unit: str = flag.field(
     "update",
     "Unit of --clip_norm and --initial_clip_norm: that of the update, or that of the update over"
@@ -193,6 +244,11 @@ class Privacy(part.Part):
     choices=("zero_out", "replace_one"),
     words={"replace_one": "replace one"},
   )
+
+  @property
+  def numbers(self) -> tuple[Number, ...]:
+    """The numbers that a round releases beside the updates."""
+    return tuple(one for one in (self.clip, self.number) if isinstance(one, Number))
 
   @property
   def budget(self) -> float | None:

@@ -21,10 +21,9 @@ def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:
   named = {
     "threshold": threshold.get("threshold"),
     **client_work.get("cohort", {}),
-    "estimated_share_sum": aggregator.get("estimated_share_sum"),
+    "estimated_share_sum": None,  # Its place, whichever part measures it.
     **{_COLUMNS.get(name, name): value for name, value in threshold.items()},
-    # That of the round, which follows from the releases of those before.
-    "clip_norm": aggregator.get("clip_norm"),
+    **aggregator,
     "train_loss": client_work.get("train", {}).get("loss"),
   }
   return {name: value for name, value in named.items() if value is not None}
