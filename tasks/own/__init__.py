@@ -66,6 +66,7 @@ def _adapt(request: task.Request) -> task.Task:
     open_clients=lambda request: [files],
     defaults=defaults,
     description=found.text(),
+    metric="balanced_error" if found.is_skewed else None,
     remarks=found.unknown,
     data_digest=found.digest,
   )
