@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from scipy import special
 from sklearn import metrics
+from sklearn.utils import class_weight
+import tensorflow as tf
 
+from tasks import models
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.training import class_weights
 
 _FLAGS = (
   "--task=own",
@@ -141,3 +145,63 @@ def test_noise_that_is_longer_than_updates_is_told_before_training_and_in_the_re
   result = lab.bare("report", "--output_dir=noisy")
   assert "The noise of a round is longer than any client’s update can be" in result.out
   assert f"({times:.2g} times)" in result.out
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+  labels = np.array([0] * 90 + [1] * 7 + [3] * 3)
+  found = class_weights.balanced(labels, 5)
+  classes = np.array([0, 1, 3])
+  expected = class_weight.compute_class_weight("balanced", classes=classes, y=labels)
+  np.testing.assert_allclose(found[classes], expected, rtol=1e-6)
+  assert found[2] == found[4] == 1.0
+  assert found[labels].mean() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_weighted_loss_is_a_mean_of_weighted_losses(num_classes):
+  rng = np.random.default_rng(num_classes)
+  spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
+  model = models.build_table_model(0, spec, num_classes=num_classes)
+  weights = np.array([0.5, 3.0, 7.0], np.float32)[:num_classes]
+  trained = class_weights.weighted(model, weights)
+  scores = rng.normal(size=(9, num_classes)).astype(np.float32)
+  output = scores if num_classes > 2 else scores[:, 0]
+  labels = rng.integers(num_classes, size=9).astype(np.int32)
+  if num_classes == 2:
+    scores = np.stack([np.zeros(9), scores[:, 0]], axis=1)
+  losses = -special.log_softmax(scores.astype(np.float64), axis=1)[np.arange(9), labels]
+  found = trained.loss(output=tf.constant(output), label=tf.constant(labels))
+  assert float(found) == pytest.approx(np.mean(weights[labels] * losses), rel=1e-5)
+  assert float(model.loss(output=output, label=labels)) == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def _weights_said(out):
+  found = re.search(r"Weights of the classes in the training loss: (\S+), (\S+)$", out, re.M)
+  return float(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize("private", [(), ("--epsilon=20", "--clip_norm=0.5")])
+def test_class_weights_find_what_is_rare_and_look_at_no_private_clients(
+  mines, trained, lab, private
+):
+  flags = ("--algorithm=fed_avg", "--class_weights=balanced", *private)
+  result = mines("train", *flags, "--output_dir=weighted")
+  assert result.code == 0, result.err
+  name = "fed_avg_balanced" + "_epsilon_20" * bool(private)
+  run = lab.folder / "weighted" / _FOLDER / name / "seed_0"
+  test = run_files.read_columns(run / "test_clients.csv", is_whole=True)["client_id"]
+  table = np.genfromtxt(lab.folder / "mines.csv", delimiter=",", names=True, dtype=None)
+  is_counted = np.isin(table["field"], test) == bool(private)
+  labels = table["mine"][is_counted]
+  expected = class_weight.compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
+  assert _weights_said(result.out) == pytest.approx(expected, rel=1e-2)
+  if not private:
+    recall, before = (
+      _json(path / "metrics.json")["test"]["pooled"]["recall"]["1"] for path in (run, trained[1])
+    )
+    assert recall > before + 0.3
+
+
+def test_numbers_have_no_classes_to_weigh(mines):
+  flags = ("--label_kind=number", "--class_weights=balanced", "--output_dir=numbers")
+  mines("train", "--algorithm=fed_avg", *flags).assert_refused("--class_weights", "numbers")

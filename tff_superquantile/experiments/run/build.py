@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
@@ -93,6 +94,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     glove=_absolute(run.glove),
   )
   best_model.check(run, _measured(run, task))
+  class_weights.check(run, task)
   if run.is_private:
     private.check_resolved(run)
   elif isinstance(run.method, methods.Superquantile):

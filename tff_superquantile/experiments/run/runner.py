@@ -26,6 +26,7 @@ from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
@@ -209,7 +210,8 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   of_private = () if secret is None else (secret.release, secret.key)
   select_clients = selection.build_selection(splits["train"], run, *of_private)
   run = dataclasses.replace(run, engine=_set_context(run.engine, splits))
-  process = build.build_process(run, model, splits["train"], *of_private)
+  trained = class_weights.training_model(run, model, splits)
+  process = build.build_process(run, trained, splits["train"], *of_private)
   if account is not None:
     print(account.describe(num_parameters), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
@@ -362,9 +364,7 @@ def _finish(
   for split, evaluator in measures.evaluators.items():
     is_train = split == "train"
     found = (
-      evaluation.Measured(evaluator(weights), {})
-      if is_train
-      else measures.measured(split, weights)
+      evaluation.Measured(evaluator(weights), {}) if is_train else measures.measured(split, weights)
     )
     run_files.write_clients(folder / f"{split}_clients.csv", found.of_clients.columns())
     metrics[split] = measurements.describe(found.of_clients, weighted=is_train)
