@@ -71,6 +71,8 @@ class Task:
     error: The error of a client, one of `ERRORS`: the fraction of misclassified examples, or the
       root mean squared error of labels that are numbers. Such labels have standard deviation one,
       so an error of one is that of predicting their mean.
+    metric: The measure that reports lead with, and by which runs choose, unless the user names one:
+      one of `tff_superquantile.measures.NAMES`; None for the error.
     adapt: Takes a request, returns the task for the clients that it asks for, where model and
       defaults follow from the user's files; None where they do not.
     description: What was found in the user's files, for people; "" where there is nothing to say.
@@ -96,6 +98,7 @@ class Task:
   preprocessing: Callable[[Request], preprocessing_lib.Preprocessing] | None = None
   label_scale: tuple[float, float] | None = None
   error: str = "misclassification"
+  metric: str | None = None
   adapt: Callable[[Request], "Task"] | None = None
   description: str = ""
   remarks: Sequence[str] = ()

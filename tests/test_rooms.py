@@ -33,6 +33,7 @@ _A_FILE_EACH = (
   "tff_superquantile/algorithms",
   "tff_superquantile/experiments/run/trackers",
   "tff_superquantile/experiments/studies",
+  "tff_superquantile/measures",
   "tff_superquantile/threshold/soft",
 )
 # The loop of all rounds: its steps share the state, and their order is what it is about.
@@ -44,7 +45,6 @@ _SMALL_MODULES = {
   "privacy/noise/renyi.py",
   "tasks/defaults.py",
   "tff_superquantile/experiments/plan/core_shares.py",
-  "tff_superquantile/experiments/run/training/measurements.py",
 }
 _NO_CODE = {
   getattr(tokenize, name)

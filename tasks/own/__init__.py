@@ -66,6 +66,7 @@ def _adapt(request: task.Request) -> task.Task:
     open_clients=lambda request: pools,
     defaults=defaults,
     description=found.text(),
+    metric="balanced_error" if found.is_skewed else None,
     remarks=found.drift,
     data_digest=found.digest,
   )

@@ -9,6 +9,7 @@ from tasks.own import encoding as encoding_lib
 
 _MOST_CLASSES = 12  # Listed with their share.
 _MOST_CHARACTERS = 200  # Of a cell.
+_LARGEST_SHARE = 0.8  # Of a class, up to which errors tell how well all classes are served.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,19 @@ class Summary:
       return f"{said} numbers, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
     shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
-    return f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
+    said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
+    if not self.is_skewed:
+      return said
+    share = max(self.rows_of_classes) / self.rows
+    return (
+      f"{said}\nmetric: balanced_error, as always answering with the largest class has an error of"
+      f" {100 * (1 - share):.1f} % (--metric=error for the error)"
+    )
+
+  @property
+  def is_skewed(self) -> bool:
+    """Whether one class has so many of the rows that errors say little of the others."""
+    return max(self.rows_of_classes, default=0) > _LARGEST_SHARE * self.rows
 
 
 def _list(names: Sequence[str], most: int = 4) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_superquantile import measures
+
 _RUN = f"{commands.METHOD}/seed_0"
 _QUANTITIES = ("loss", "error")
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
@@ -33,7 +35,8 @@ def _tail_mean(values, weights, fraction):
 def _clients(path):
   with open(path, newline="") as file:
     table = list(csv.DictReader(file))
-  assert list(table[0]) == ["client_id", "num_examples", "loss", "error"]
+  further = [] if "train" in path.name else list(measures.of_kind("misclassification")[2:])
+  assert list(table[0]) == ["client_id", "num_examples", "loss", "error", *further]
   return table, {
     name: np.array([float(row[name]) for row in table]) for name in ("num_examples", *_QUANTITIES)
   }

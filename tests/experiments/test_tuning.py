@@ -71,6 +71,14 @@ def test_smallest_result_is_chosen(search):
   assert search.choose() == {"q": 2.0}
 
 
+def test_the_metric_of_the_runs_decides(search):
+  for candidate, value in zip(search.candidates, [0.5, 0.5, 0.45, 0.5, 0.3, 0.5]):
+    _finish(candidate.config, **{_P90: 0.1, "validation.balanced_error.p90": value})
+    (names.run_path(candidate.config) / "flags.txt").write_text("--metric=balanced_error\n")
+  assert search.choose() == {"q": 5.0}
+  assert search.describe()["criterion"] == "validation.balanced_error.p90"
+
+
 def test_first_of_equals_is_chosen(search):
   _finish_all(search, [0.5, 0.25, 0.25, 0.3, 0.25, 0.25])
   assert search.choose() == {"q": 0.1}

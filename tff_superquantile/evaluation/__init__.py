@@ -5,6 +5,8 @@ from tff_superquantile.evaluation.client_split import SplitExamples
 from tff_superquantile.evaluation.client_split import split_examples
 from tff_superquantile.evaluation.clients import ClientExamples
 from tff_superquantile.evaluation.clients import ClientMetrics
+from tff_superquantile.evaluation.clients import Evaluator
+from tff_superquantile.evaluation.clients import Measured
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
@@ -18,6 +20,8 @@ from tff_superquantile.evaluation.personalization import build_personalizer
 __all__ = (
   "ClientExamples",
   "ClientMetrics",
+  "Evaluator",
+  "Measured",
   "PersonalizationMetrics",
   "SplitExamples",
   "build_evaluator",

@@ -1,14 +1,20 @@
 """Computes the loss and error of every client by batched forward passes over all its examples."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
+import functools
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import measures as measures_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import errors
+from tff_superquantile.measures import measure as measure_lib
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
 BATCH_SIZE = 2048
@@ -55,17 +61,21 @@ class ClientMetrics(NamedTuple):
     loss: float64 [k], the mean loss over the client's examples; NaN without examples.
     error: float64 [k], the fraction of misclassified examples, or the root mean squared error of
       labels that are numbers; NaN without examples.
+    measures: Of `tff_superquantile.measures.MEASURES` float64 [k] each, by name; NaN where a client
+      has none. Empty unless they were asked for.
   """
 
   client_ids: Sequence[str]
   num_examples: np.ndarray
   loss: np.ndarray
   error: np.ndarray
+  measures: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
   def columns(self) -> dict[str, Any]:
     """Returns the values of the clients by the names that they have in files."""
     columns = self._asdict()
-    return {"client_id": columns.pop("client_ids"), **columns}
+    of_measures = columns.pop("measures")
+    return {"client_id": columns.pop("client_ids"), **columns, **of_measures}
 
 
 def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
@@ -152,10 +162,30 @@ def build_losses_and_errors(
   return losses_and_errors
 
 
+class Measured(NamedTuple):
+  """Holds all measures of clients.
+
+  Attributes:
+    of_clients: Those of each client.
+    pooled: Those of all their examples together, by name, with "num_examples" and, for classes,
+      "recall": the share of each class's examples that are found, by the class's number. They make
+      sense where clients hold few examples of a rare class.
+  """
+
+  of_clients: ClientMetrics
+  pooled: Mapping[str, Any]
+
+
 class Evaluator:
   """Computes the loss and error of every client from `tff.learning.models.ModelWeights`."""
 
-  def __init__(self, examples: ClientExamples, batch_sums: Callable[..., tf.Tensor], error: str):
+  def __init__(
+    self,
+    examples: ClientExamples,
+    batch_sums: Callable[..., tf.Tensor],
+    error: str,
+    build_predict_fn: Callable[[], Callable[..., tf.Tensor]],
+  ):
     """Initializes an evaluator.
 
     Args:
@@ -163,8 +193,11 @@ class Evaluator:
       error: A key of `errors.ERRORS`.
       batch_sums: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
         clients) to sums of losses and errors, float64 [clients, 2].
+      build_predict_fn: Returns a TensorFlow function from (weights, x as the model takes it) to the
+        model's outputs; called when outputs are first asked for.
     """
     self._examples = examples
+    self.build_predict_fn = build_predict_fn
     self.batch_sums = batch_sums
     self.error = error
     self._num_examples = np.diff(examples.offsets)
@@ -183,6 +216,49 @@ class Evaluator:
       means = sums / self._num_examples[:, np.newaxis]
     error = errors.ERRORS[self.error].of_means(means[:, 1])
     return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], error)
+
+  def measure(self, weights: tff.learning.models.ModelWeights) -> Measured:
+    """Returns all measures of the clients, and of their examples together.
+
+    The measures beside loss and error need every example's prediction, by a forward pass of their
+    own: so `__call__`, which rounds wait for, costs the same as without them.
+    """
+    of_clients = self(weights)
+    tensors, examples, predict = as_tensors(weights), self._examples, self.build_predict_fn()
+    starts = range(0, len(self._owner), BATCH_SIZE)
+    batches = (tf.constant(examples.x[start : start + BATCH_SIZE]) for start in starts)
+    outputs = np.concatenate(
+      [predict(tensors, examples.decoded(x)).numpy() for x in batches] or [np.empty([0, 1])]
+    )
+    own = [
+      measure_lib.of_outputs(outputs[start:end], examples.y[start:end], self.error)
+      for start, end in zip(examples.offsets, examples.offsets[1:])
+    ]
+    names = measures_lib.of_kind(self.error)[len(measures_lib.OF_EVALUATIONS) :]
+    found = {name: np.array([measures_lib.MEASURES[name].of(one) for one in own]) for name in names}
+    return Measured(of_clients._replace(measures=found), self._of_all(outputs, of_clients, names))
+
+  def _of_all(
+    self, outputs: np.ndarray, of_clients: ClientMetrics, names: Sequence[str]
+  ) -> dict[str, Any]:
+    """Returns `Measured.pooled`."""
+    sizes, is_any = of_clients.num_examples, of_clients.num_examples > 0
+    squares = self.error == measure_lib.NUMBERS
+    error = of_clients.error**2 if squares else of_clients.error
+    loss_and_error = {
+      name: float(np.average(values[is_any], weights=sizes[is_any])) if is_any.any() else np.nan
+      for name, values in (("loss", of_clients.loss), ("error", error))
+    }
+    if squares:
+      loss_and_error["error"] **= 0.5
+    predictions = measure_lib.of_outputs(outputs, self._examples.y, self.error)
+    recalls = {} if squares else measure_lib.recalls(predictions)
+    return {
+      "num_examples": int(sizes.sum()),
+      **loss_and_error,
+      **{name: measures_lib.MEASURES[name].of(predictions) for name in names},
+      **({"recall": {str(c): recall for c, recall in recalls.items()}} if recalls else {}),
+    }
 
 
 def build_evaluator(
@@ -215,7 +291,7 @@ def build_evaluator(
       " which functional_model_from_keras makes of a Keras model."
     )
   if like is not None:
-    return Evaluator(examples, like.batch_sums, like.error)
+    return Evaluator(examples, like.batch_sums, like.error, like.build_predict_fn)
   losses_and_errors = build_losses_and_errors(model, error)
   owner_spec, number_spec = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
   signature = [weights_spec(model), *examples.specs(), owner_spec, number_spec]
@@ -228,4 +304,5 @@ def build_evaluator(
     return tf.math.unsorted_segment_sum(values, owner, num_clients)
 
   with tf.Graph().as_default():  # As in `build_predict`.
-    return Evaluator(examples, batch_sums.get_concrete_function(), error)
+    traced = batch_sums.get_concrete_function()
+  return Evaluator(examples, traced, error, functools.cache(lambda: build_predict(model)))

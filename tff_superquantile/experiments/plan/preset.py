@@ -8,7 +8,7 @@ from typing import Any
 from tff_superquantile.experiments.run.parts import thresholds
 
 TRAIN_LOSS = "train.loss.mean"
-VALIDATION_P90 = "validation.error.p90"
+VALIDATION_P90 = "validation.error.p90"  # Of another --metric where a run has one.
 
 # What experiments share.
 FIVE_SEEDS = (0, 1, 2, 3, 4)

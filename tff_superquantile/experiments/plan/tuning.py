@@ -21,6 +21,7 @@ from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import part
 
@@ -47,7 +48,8 @@ class Search:
 
   Attributes:
     method: The name of the method without the tuned parameters.
-    criterion: A name in `run_folder.Run.numbers`.
+    criterion: A name in `run_folder.Run.numbers`; `preset_lib.VALIDATION_P90` stands for the 90th
+      percentile of the runs' --metric, which may follow from their data.
     candidates: The runs.
   """
 
@@ -55,12 +57,21 @@ class Search:
   criterion: str
   candidates: Sequence[Candidate]
 
+  def measured(self) -> str:
+    """Returns the criterion as the runs that are finished have it."""
+    if self.criterion != preset_lib.VALIDATION_P90:
+      return self.criterion
+    runs = (run_folder.of_config(candidate.config) for candidate in self.candidates)
+    configs = (run.config for run in runs if run.finished)
+    metrics = (config.metric for config in configs if config is not None)
+    return kept.best_by(next(metrics, None))
+
   def results(self) -> list[float]:
     """Returns the criterion of each candidate; infinite where its run failed or diverged."""
-    results = []
+    results, criterion = [], self.measured()
     for candidate in self.candidates:
       run = run_folder.of_config(candidate.config)
-      value = run.numbers.get(self.criterion, math.inf)
+      value = run.numbers.get(criterion, math.inf)
       results.append(value if math.isfinite(value) else math.inf)
     return results
 
@@ -73,7 +84,7 @@ class Search:
     results = self.results()
     if not math.isfinite(min(results)):
       raise RuntimeError(
-        f"Found no run of {self.method.label} with a finite {self.criterion}"
+        f"Found no run of {self.method.label} with a finite {self.measured()}"
         f" among {len(results)} that were to tune it; see the log.txt of these runs."
       )
     return self.candidates[results.index(min(results))].values
@@ -82,7 +93,7 @@ class Search:
     """Returns the tried and the chosen values, for people and for tuning.json."""
     return {
       "method": self.method,
-      "criterion": self.criterion,
+      "criterion": self.measured(),
       "tried": [
         {**candidate.values, "result": result if math.isfinite(result) else None}
         for candidate, result in zip(self.candidates, self.results())

@@ -19,7 +19,10 @@ from tff_superquantile.experiments.run.parts import methods
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})
 # Entries of manifests that say nothing of how a run was made, or are said elsewhere.
-_NOT_SHOWN = ("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments")
+_NOT_SHOWN = (
+  *("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments"),
+  run_folder.RELATIVE_NOISE,
+)
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
 _CRITERIA = {
@@ -35,6 +38,25 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
     return []
   listing = "; ".join(f"{method.label}: {_ranges(numbers)}" for method, numbers in seeds.items())
   return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
+
+
+def loud_noise(groups: run_folder.Groups) -> str:
+  """Says in which private runs the noise of a round is longer than its updates; "" if in none.
+
+  It follows from the noise, the clip norm, the size of the model and of the cohort alone.
+  """
+  relative: dict[str, float] = {}
+  for method, runs in groups.items():
+    most = max(run.relative_noise or 0.0 for run in runs)
+    if most > 1.0:
+      relative[method.label] = most
+  if not relative:
+    return ""
+  listing = ", ".join(f"{label} ({times:.2g} times)" for label, times in relative.items())
+  return (
+    f" The noise of a round is longer than any client’s update can be with {listing}, so that its"
+    " rounds are mostly noise: more clients per round, a larger ε or a smaller model shorten it."
+  )
 
 
 def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> list[str]:
@@ -73,7 +95,8 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
   """
   rows = []
   for search in run_files.read_json_list(folder / tuning.FILE_NAME):
-    unit = task_units.error if ".error." in search["criterion"] else task_units.loss
+    quantity = search["criterion"].split(".")[1]
+    unit = units.of_measure(quantity, task_units)
     flags = ", ".join(f"--{name}" for name in search["chosen"])
     criterion = f"{_CRITERIA.get(search['criterion'], search['criterion'])}, {unit.name}"
     cells = [tables.Cell(f"{criterion} by {flags}")]

@@ -24,8 +24,7 @@ from tff_superquantile.experiments.report.clients import worst_tenth_figures
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
-_MEAN = "test.error.mean"
-_TAIL = "the 90th percentile of the test clients’ error"
+_TAIL = "the 90th percentile of the test clients’ {}"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
@@ -187,23 +186,24 @@ def summarize(groups: run_folder.Groups) -> str:
     Plain text, errors and their differences in the unit of the task.
   """
   groups, epsilon = at_one_epsilon(groups)
-  results, unit = tables.of_groups(groups), units.of(groups).error
+  results, lead = tables.of_groups(groups), units.leading(groups)
+  unit, tail = lead.unit, _TAIL.format(lead.words)
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
-  tails = tables.lowest_means(results, tables.P90, groups)
+  tails = tables.lowest_means(results, lead.p90, groups)
   if not tails:
-    return f"{budget}No method reports {_TAIL}."
+    return f"{budget}No method reports {tail}."
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
   if not rivals:
     best = next((method for method in tails if not method.is_fed_avg), next(iter(tails)))
     missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
     return (
-      f"{budget}With {best.label}, {_TAIL} is {unit.text(tails[best])}; there is no result of"
+      f"{budget}With {best.label}, {tail} is {unit.text(tails[best])}; there is no result of"
       f" {missing} to compare with."
     )
   best = rivals[0]
   name, fed_avg = best.label, names.said_of(baselines[best])
-  effect, changes = _effect(results, baselines[best], best, unit)
+  effect, changes = _effect(results, baselines[best], best, lead)
   if len(rivals) == 1:
     subject = f"Against {fed_avg}, {name}"
   elif effect.startswith("lowers"):
@@ -220,20 +220,20 @@ def summarize(groups: run_folder.Groups) -> str:
 
 
 def _effect(
-  results: pd.DataFrame, fed_avg: str, method: str, unit: units.Unit
+  results: pd.DataFrame, fed_avg: str, method: str, lead: units.Leading
 ) -> tuple[str, pd.Series]:
-  """Returns the change of FedAvg's error by a method as a clause, and its changes of the tail."""
-  changes = tables.change(results, tables.P90, fed_avg, method)
+  """Returns the change of FedAvg's measure by a method as a clause, and its changes of the tail."""
+  changes, unit = tables.change(results, lead.p90, fed_avg, method), lead.unit
 
   def level(name: str, metric: str) -> float:
     values = tables.of_seed(results, name, metric)
     # Methods that share no seed are compared over all of theirs.
     return values[changes.index].mean() if len(changes) else values.mean()
 
-  before, after = (level(name, tables.P90) for name in (fed_avg, method))
+  before, after = (level(name, lead.p90) for name in (fed_avg, method))
   shown = pd.Series([after - before]) if changes.empty else changes
   levels = f"{unit.text(before)} → {unit.text(after)}"
-  effect = f"{unit.effect(shown, _TAIL)} ({levels})"
-  if math.isfinite(mean := level(method, _MEAN) - level(fed_avg, _MEAN)):
+  effect = f"{unit.effect(shown, _TAIL.format(lead.words))} ({levels})"
+  if math.isfinite(mean := level(method, lead.mean) - level(fed_avg, lead.mean)):
     effect += f" and changes the mean by {unit.number(mean, sign=True)}{unit.change}"
   return effect, changes

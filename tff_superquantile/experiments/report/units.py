@@ -77,6 +77,58 @@ _UNITS = {
     Unit("Half the squared error", "variances of the labels", "label var."),
   ),
 }
+# Of further measures, which are as errors or losses are.
+_OF_MEASURES = {
+  "balanced_error": PERCENT._replace(quantity="Balanced error"),
+  "ranking_error": Unit("Ranking error (1 − AUC)", "hundredths", "× 100", "", "", 100.0, 1),
+  "calibration_error": PERCENT._replace(quantity="Calibration error"),
+  "mae": _UNITS["rmse"].error._replace(quantity="Mean absolute error"),
+}
+
+
+class Leading(NamedTuple):
+  """The measure that a report leads with, that of the runs' --metric.
+
+  Attributes:
+    name: Its name in files.
+    unit: Its unit.
+  """
+
+  name: str
+  unit: Unit
+
+  @property
+  def p90(self) -> str:
+    """The number of metrics.json that is its tail."""
+    return f"test.{self.name}.p90"
+
+  @property
+  def mean(self) -> str:
+    """The number of metrics.json that is its mean over clients."""
+    return f"test.{self.name}.mean"
+
+  @property
+  def words(self) -> str:
+    """Its name within a sentence."""
+    return self.name.replace("_", " ")
+
+
+def leading(groups: run_folder.Groups) -> Leading:
+  """Returns the measure that a report on runs of one task leads with.
+
+  That is the --metric of the runs if they have one and all of them measure it, else the error.
+  """
+  runs = [run for of_method in groups.values() for run in of_method]
+  asked = {run.config.metric or "error" for run in runs if run.config is not None}
+  name = next(iter(asked)) if len(asked) == 1 else "error"
+  if not all(f"test.{name}.p90" in run.numbers for run in runs):
+    name = "error"
+  return Leading(name, of_measure(name, of(groups)))
+
+
+def of_measure(name: str, units: Units) -> Unit:
+  """Returns the unit of a measure of a task with these units."""
+  return _OF_MEASURES.get(name) or {"error": units.error, "loss": units.loss}[name]
 
 
 def of_error(error: str) -> Units:

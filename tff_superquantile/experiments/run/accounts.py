@@ -103,7 +103,7 @@ class Account:
       f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
-      f" {self._relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
+      f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
     ]
     lines += [
       f"Noise multiplier of {number.noted}: {number.z:.4g}."
@@ -136,8 +136,11 @@ class Account:
       "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
       " the run's folder."
     )
-    warnings = [accounting.delta_warning(self._meter.delta, release.cohort.population)]
-    if is_adaptive and self._relative_noise(num_parameters) > _MOST_NOISE:
+    warnings = [
+      accounting.delta_warning(self._meter.delta, release.cohort.population),
+      self._noise_warning(num_parameters),
+    ]
+    if is_adaptive and self.relative_noise(num_parameters) > _MOST_NOISE:
       warnings.append(
         "Found a clip norm that adapts where a round is mostly noise; it may follow the noise"
         " upwards and lose the model: give --clip_norm a number, or ask for larger cohorts or a"
@@ -150,7 +153,24 @@ class Account:
     """Whether a round divides by the sum of the clients' shares, at most their number."""
     return isinstance(self._config.method, (methods.OwnLossMethod, methods.RelativeMethod))
 
-  def _relative_noise(self, num_parameters: int) -> float:
+  def _noise_warning(self, num_parameters: int) -> str | None:
+    """Says that a round's noise is longer than its updates can be; None if it is not."""
+    relative, updates = self.relative_noise(num_parameters), self._release.find(parts.UpdateSum)
+    if relative <= 1.0:
+      return None
+    assert updates is not None  # A run releases a model.
+    clip_norm = private.update_clip_norm(self._config)
+    is_fixed = self._release.find(parts.ClipCount) is None
+    return (
+      f"Found that the noise of a round's mean is expected to be {relative * clip_norm:.3g} long"
+      f" (noise multiplier {updates.z:.3g}, clip norm {clip_norm:.3g}, {num_parameters} parameters,"
+      f" {self._config.clients_per_round} clients per round), longer than any client's update,"
+      f" which is at most {clip_norm:.3g}; ask for more clients per round, a larger epsilon, or a"
+      f" smaller model{', or --clip_norm=adaptive' if is_fixed else ''}, or expect rounds to be"
+      " mostly noise."
+    )
+
+  def relative_noise(self, num_parameters: int) -> float:
     """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most."""
     config, updates = self._config, self._release.find(parts.UpdateSum)
     assert updates is not None  # A run releases a model.

@@ -12,16 +12,20 @@ from privacy import parts
 from privacy import releases
 import tasks
 from tff_superquantile import evaluation
+from tff_superquantile import measures
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import cohorts
+from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import ingredients
+from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
@@ -72,8 +76,11 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
   of_private = private.DEFAULTS if config.is_private else {}
+  metric = config.metric or task.metric
+  measures.check(metric or "error", task.error, config.task)
   sampling = cohorts.name_of(config.cohort)
-  run = run_config.resolved(config, {"sampling": sampling, **task.defaults, **of_private})
+  chosen = {"sampling": sampling, "metric": metric, "best_by": kept.best_by(metric)}
+  run = run_config.resolved(config, {**chosen, **task.defaults, **of_private})
   if run.is_private:
     run = private.resolve(run)
   method = run.method
@@ -88,12 +95,29 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     data_dir=_absolute(run.data_dir),
     glove=_absolute(run.glove),
   )
-  best_model.check(run)
+  best_model.check(run, _measured(run, task))
+  class_weights.check(run, task)
   if run.is_private:
     private.check_resolved(run)
   elif isinstance(run.method, methods.Superquantile):
     _check_threshold(run, run.method)
   return run
+
+
+def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, ...]:
+  """Returns the measures that a run takes of its clients.
+
+  Raises:
+    ValueError: If --metric is none of them.
+  """
+  if not isinstance(run.engine, engines.Ray):
+    return measures.of_kind(task.error)
+  if run.metric not in (None, *measures.OF_EVALUATIONS):
+    raise ValueError(
+      f"Found --metric={run.metric} with --engine=ray, which returns clients' losses and errors"
+      f" alone; expected one of {', '.join(measures.OF_EVALUATIONS)}."
+    )
+  return measures.OF_EVALUATIONS
 
 
 def _absolute(path: str) -> str:

@@ -175,6 +175,7 @@ class RunConfig(part.Part):
     words={"adam": "server Adam", "yogi": "server Yogi", "adagrad": "server Adagrad"},
     before="sgd",
   )
+  metric: str | None = kept.metric()
   keep: kept.Keep = part.choice(
     "keep",
     kept.KEEPS,
@@ -216,10 +217,7 @@ class RunConfig(part.Part):
     is_incidental=True,
   )
   seconds_per_checkpoint: float = flag.field(
-    30.0,
-    "Least time between two checkpoints.",
-    least=0.0,
-    is_incidental=True,
+    30.0, "Least time between two checkpoints.", least=0.0, is_incidental=True
   )
 
   @property

@@ -10,13 +10,17 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        categories, classes; for later tables and exports
     rounds.csv         one row a round; evaluation columns are blank between evaluations
     test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
-                       `validation_`); errors are fractions
+                       `validation_`), and but for training clients the measures of
+                       `tff_superquantile.measures`, nan where a client has none; errors
+                       are fractions
     clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
                        columns of test_clients.csv after `round` and `split`
     weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
     diverged.txt       why the run ended before its time; only there if its model diverged
-    metrics.json       {split: {"loss" | "error": {statistic: number}}}; written last, so a folder
-                       that has it is a finished run
+    metrics.json       {split: {"loss" | "error" | measure: {statistic: number}}}, a measure also
+                       with the number of clients that have one ("num_clients"), and {split:
+                       {"pooled": ...}}, the same of all examples together (`evaluation.Measured`);
+                       written last, so a folder that has it is a finished run
 
 Everything here tolerates a run in progress: a missing file reads as empty, and a row that is torn
 because its writer was killed or has not got further yet is left out.
@@ -43,6 +47,7 @@ from tff_superquantile.experiments.run.training import evaluation_files
 DIVERGED = "diverged.txt"
 COLUMNS = "columns.json"
 CHECKPOINTS = "checkpoints"
+RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
 
 @contextlib.contextmanager
@@ -125,6 +130,15 @@ class Run:
   def error_kind(self) -> str:
     """How the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
     return str(self.manifest.get("error", "misclassification"))  # Earlier versions had no other.
+
+  @property
+  def relative_noise(self) -> float | None:
+    """The length of the noise of a round's mean over that of the longest update; None if unknown.
+
+    It follows from what is public: the noise multiplier, the model's size, the expected cohort.
+    """
+    found = self.manifest.get(RELATIVE_NOISE)
+    return float(found) if isinstance(found, (int, float)) else None
 
   @functools.cached_property
   def columns(self) -> str:

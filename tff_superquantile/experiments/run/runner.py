@@ -26,6 +26,7 @@ from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
@@ -57,12 +58,14 @@ class _Private:
     key: The secret key of cohorts and noise.
     commitments: To the key and the clients, for the manifest.
     account: What the rounds cost.
+    relative_noise: The length of the noise of a round's mean over that of the longest update.
   """
 
   release: releases.Release
   key: bytes
   commitments: Mapping[str, str]
   account: accounts.Account
+  relative_noise: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +95,21 @@ class _Measures:
     self.clients.hold(results)
     values = measurements.of_test_clients(measurements.describe(results["test"]))
     if self.best is not None:
-      values.update(self.best.measure(measurements.describe(results[best_model.SPLIT])))
+      of_clients = results[best_model.SPLIT]
+      if not self.best.is_of_evaluations:
+        of_clients = self.measured(best_model.SPLIT, weights).of_clients
+      values.update(self.best.measure(measurements.describe(of_clients)))
     return values
+
+  def measured(self, split: str, weights: Any) -> evaluation.Measured:
+    """Returns all measures of a split's clients.
+
+    On a cluster, which returns sums and no predictions, these are loss and error alone.
+    """
+    evaluator = self.evaluators[split]
+    if isinstance(evaluator, evaluation.Evaluator):
+      return evaluator.measure(weights)
+    return evaluation.Measured(evaluator(weights), {})
 
   def read_metrics(self, metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
     """Returns the values of a round in its row of rounds.csv."""
@@ -194,7 +210,8 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   of_private = () if secret is None else (secret.release, secret.key)
   select_clients = selection.build_selection(splits["train"], run, *of_private)
   run = dataclasses.replace(run, engine=_set_context(run.engine, splits))
-  process = build.build_process(run, model, splits["train"], *of_private)
+  trained = class_weights.training_model(run, model, splits)
+  process = build.build_process(run, trained, splits["train"], *of_private)
   if account is not None:
     print(account.describe(num_parameters), flush=True)
   # The losses of training clients are not covered by a private run's accounting.
@@ -236,7 +253,8 @@ def _open_account(
   population = len(splits["train"].client_ids)
   run, release = private.calibrate(run, population, num_parameters, earlier.flags)
   account = accounts.Account(run, release, earlier.path, starts)
-  return run, _Private(release, key, commitments, account)
+  relative_noise = account.relative_noise(num_parameters)
+  return run, _Private(release, key, commitments, account, relative_noise)
 
 
 def _set_context(
@@ -273,6 +291,7 @@ def _begin(
   described.update(manifest.of_flags(flags, earlier.manifest))
   if secret is not None:
     described[noise_key.COMMITMENTS] = secret.commitments
+    described[run_folder.RELATIVE_NOISE] = secret.relative_noise  # It follows from what is public.
   atomic_files.write_json(folder / "manifest.json", described)
   if task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, task.columns)
@@ -343,9 +362,13 @@ def _finish(
     described["kept_round"], weights = measures.best.round_num, measures.best.weights
   metrics = {}
   for split, evaluator in measures.evaluators.items():
-    of_clients = evaluator(weights)
-    run_files.write_clients(folder / f"{split}_clients.csv", of_clients.columns())
-    metrics[split] = measurements.describe(of_clients, weighted=split == "train")
+    is_train = split == "train"
+    found = (
+      evaluation.Measured(evaluator(weights), {}) if is_train else measures.measured(split, weights)
+    )
+    run_files.write_clients(folder / f"{split}_clients.csv", found.of_clients.columns())
+    metrics[split] = measurements.describe(found.of_clients, weighted=is_train)
+    metrics[split].update({"pooled": found.pooled} if found.pooled else {})
   described["finished"] = manifest.now()
   if measures.account is None:
     described["seconds_per_round"] = float(np.nanmedian(history.rounds["seconds"]))

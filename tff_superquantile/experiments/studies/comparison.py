@@ -29,6 +29,7 @@ from absl import flags
 import pandas as pd
 
 from tff_superquantile import atomic_files
+from tff_superquantile import measures
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -54,14 +55,25 @@ _STATISTICS = {
 # Time depends on the machine and its other work, so no entry is marked.
 _TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False)
 _NOTE = (
-  "{error.quantity} of test clients in {error.name}, each client counted once: mean, standard"
-  " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Train loss:"
-  " mean, in {loss.name}. Entries are means, and ± the standard deviation, over seeds; lower is"
-  " better, the lowest entry of a column is bold, and its ± too if no other is within it."
+  "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
+  " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
+  " {loss.name}, of the test and of the training clients. Entries are means, and ± the standard"
+  " deviation, over seeds; lower is better, the lowest entry of a column is bold, and its ± too if"
+  " no other is within it."
+)
+_POOLED = "test.pooled."
+_MOST_RECALLS = 5  # Classes whose recalls have a column each.
+_POOLED_NOTE = (
+  "The examples of all test clients as if they were one client’s, so that a class of which each"
+  " client has few examples is measured, too. Balanced error: the mean over classes of the share of"
+  " a class’s examples that are missed; always answering with the largest of k classes has 1 − 1/k."
+  " Ranking error: 1 − AUC, of more than two classes the mean of one against the rest; chance has"
+  " 0.5. Calibration error: of the probability of the predicted class, in 15 bins of equal width."
+  " Recall: the share of a class’s examples that are found."
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %")
-_LEAD = "Error of the test clients in {}, mean ± sd over seeds:"
+_LEAD = "{measure.quantity} of the test clients in {measure.name}, mean ± sd over seeds:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
   "mean": "mean",
@@ -97,7 +109,8 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit = units.of(groups)
-  note = _NOTE.format(**unit._asdict())
+  leading = units.leading(groups)
+  note, lead = (text.format(measure=leading.unit, **unit._asdict()) for text in (_NOTE, _LEAD))
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {title: table(groups, columns) for title, columns in _further_columns(unit).items()}
   of_clients, numbers = _of_clients(groups, histories)
@@ -107,9 +120,10 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     finished[0].task_title,
     "how well are the worst-off clients served?",
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    summary.summarize(groups),
+    summary.summarize(groups) + provenance.loud_noise(groups),
     [
-      table(groups, title="Results", note=note, lead=_LEAD.format(unit.error.name), brief=BRIEF),
+      table(groups, title="Results", note=note, lead=lead, brief=BRIEF),
+      *_pooled(groups),
       *_changes(groups),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
@@ -165,12 +179,37 @@ def _changes(groups: run_folder.Groups) -> list[tables.Table]:
   return [found] if found.rows else []
 
 
-def _columns(unit: units.Units) -> list[tables.Column]:
+def _columns(unit: units.Units, leading: units.Leading) -> list[tables.Column]:
+  is_error = leading.name == "error"
   return [
-    *(unit.error.column(f"test.error.{name}", title) for name, title in _STATISTICS.items()),
+    *(
+      leading.unit.column(f"test.{leading.name}.{name}", title)
+      for name, title in _STATISTICS.items()
+    ),
+    *([] if is_error else [unit.error.column("test.error.mean", "error")]),
+    unit.loss.column("test.loss.mean", "loss"),
     unit.loss.column("train.loss.mean", "train loss"),
     _TIME,
   ]
+
+
+def _pooled(groups: run_folder.Groups) -> list[tables.Table]:
+  """Returns the table of measures of all test examples together, where there are any."""
+  results, unit = tables.of_groups(groups), units.of(groups)
+  names = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
+  columns = [
+    units.of_measure(name, unit).column(f"{_POOLED}{name}", name.replace("_", " "))
+    for name in measures.NAMES
+    if f"{_POOLED}{name}" in set(results["metric"])
+  ]
+  classes = [name for name in names if name.startswith("recall.")]
+  columns += [
+    units.PERCENT.column(f"{_POOLED}{name}", name.replace(".", " of "), contest=False)
+    for name in (classes if len(classes) <= _MOST_RECALLS else [])
+  ]
+  if not columns:
+    return []
+  return [table(groups, columns, title="All test examples together", note=_POOLED_NOTE)]
 
 
 def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
@@ -207,10 +246,10 @@ def table(
   coloured = None if is_private else list(summary.contenders(groups))
   return tables.of_seeds(
     tables.of_groups(groups) if results is None else results,
-    columns or _columns(units.of(groups)),
+    columns or _columns(units.of(groups), units.leading(groups)),
     {method: method.label for method in groups},
     coloured=coloured,
-    focus=tables.P90,
+    focus=units.leading(groups).p90,
     **texts,
   )
 

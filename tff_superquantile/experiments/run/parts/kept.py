@@ -1,4 +1,4 @@
-"""The model with which a run starts, and the one that it leaves.
+"""The model with which a run starts, the one that it leaves, and the measure that counts.
 
 Importing this starts no TensorFlow.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tff_superquantile import measures
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import part
-
-BEST_BY = "validation.error.p90"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,10 +57,10 @@ class Last(Keep):
 class Best(Keep):
   """That of the round with the best evaluation of validation clients."""
 
-  best_by: str = flag.field(
-    BEST_BY,
-    f"With --keep=best: the number of metrics.json that is to be least; None for {BEST_BY}.",
-    flag_default=None,
+  best_by: str | None = flag.field(
+    None,
+    "With --keep=best: the number of metrics.json that is to be least; None for"
+    " validation.METRIC.p90, METRIC being that of --metric.",
   )
   patience: int | None = flag.field(
     None,
@@ -73,3 +72,22 @@ class Best(Keep):
 
 # By the value of --keep.
 KEEPS: dict[str, type[Keep]] = {"last": Last, "best": Best}
+
+
+def metric() -> Any:
+  """Returns the field that is --metric."""
+  return flag.field(
+    None,
+    "The measure of test clients that reports lead with, and of validation clients by which --tune"
+    " and --keep=best choose: error, loss, balanced_error (the mean over classes of the share of"
+    " their examples that are missed), ranking_error (1 - AUC), calibration_error, or mae of labels"
+    " that are numbers; less is better in each. None for error, or for a table of which one class"
+    " has more than 80 % of the examples, balanced_error.",
+    choices=measures.NAMES,
+    is_incidental=True,  # What changes a run is in --best_by.
+  )
+
+
+def best_by(metric: str | None) -> str:
+  """Returns the --best_by of a --metric: its 90th percentile over the validation clients."""
+  return f"validation.{metric or 'error'}.p90"

@@ -57,6 +57,15 @@ class LocalTraining(part.Part):
     choices=("num_examples", "uniform"),
     name="client_weighting",
   )
+  class_weights: str = flag.field(
+    "none",
+    "Weights of the classes in the training loss: none, or balanced, by the inverse of their"
+    " frequency among the training clients' examples, in a private run among those of the test and"
+    " validation clients. Losses of evaluations have no weights.",
+    choices=("none", "balanced"),
+    words={"balanced": "class weights"},
+    before="none",
+  )
 
 
 class Resolved(LocalTraining):

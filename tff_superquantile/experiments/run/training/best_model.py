@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tff_superquantile import evaluation
+from tff_superquantile import measures
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.parts import kept
@@ -18,8 +19,12 @@ SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-def check(config: run_config.ResolvedRun) -> None:
+def check(config: run_config.ResolvedRun, quantities: Sequence[str]) -> None:
   """Checks what a run that has its task's defaults keeps.
+
+  Args:
+    config: The run's.
+    quantities: The measures of its task.
 
   Raises:
     ValueError: If no trained model is evaluated, or --best_by names no number of `metrics.json`.
@@ -27,7 +32,8 @@ def check(config: run_config.ResolvedRun) -> None:
   if not isinstance(config.keep, kept.Best):
     return
   best_by = config.keep.best_by
-  names = [f"{SPLIT}.{quantity}.{s}" for quantity in ("error", "loss") for s in _statistics()]
+  assert best_by is not None  # `build.resolve` sees to it.
+  names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in _statistics()]
   if best_by not in names:
     raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
   if config.rounds_per_evaluation > config.num_rounds:
@@ -76,6 +82,7 @@ class BestModel:
     self._path = folder / "checkpoints" / _FILE
     self._rounds_per_evaluation = rounds_per_evaluation
     self._patience = keep.patience
+    assert keep.best_by is not None  # As in `check`.
     _, self._quantity, self._statistic = keep.best_by.split(".")
     self.round_num: int | None = None
     self._value = math.inf
@@ -83,6 +90,11 @@ class BestModel:
     if self.weights is not None:
       with np.load(self._path) as arrays:
         self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
+
+  @property
+  def is_of_evaluations(self) -> bool:
+    """Whether the value is of a loss or an error, which every evaluation has."""
+    return self._quantity in measures.OF_EVALUATIONS
 
   def measure(self, described: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Returns the value of a row of rounds.csv by name, from `measurements.describe`."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tff_superquantile import evaluation
 
 # Names of a threshold's measurements in rounds.csv, where they differ.
@@ -30,7 +32,10 @@ def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(metrics: evaluation.ClientMetrics, weighted: bool = False) -> dict[str, Any]:
-  """Returns {"loss" | "error": {statistic: number}} of clients.
+  """Returns {"loss" | "error" | measure: {statistic: number}} of clients.
+
+  A client may have no value of a measure, as it may have no example, or a single class. It is left
+  out, so that a measure has one number more: `num_clients`, how many have one.
 
   Args:
     metrics: Of every client.
@@ -40,6 +45,10 @@ def describe(metrics: evaluation.ClientMetrics, weighted: bool = False) -> dict[
   return {
     "loss": evaluation.describe(metrics.loss, weights),
     "error": evaluation.describe(metrics.error, weights),
+    **{
+      name: {**evaluation.describe(values, weights), "num_clients": int(np.isfinite(values).sum())}
+      for name, values in metrics.measures.items()
+    },
   }
 
 

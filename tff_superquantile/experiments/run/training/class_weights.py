@@ -1,0 +1,103 @@
+"""Weights of classes in the loss that training minimises, for classes of which there is little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import task as task_lib
+from tff_superquantile.client_work import local_model
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.simulation import client_files
+
+BALANCED = "balanced"
+
+
+def check(config: run_config.ResolvedRun, task: task_lib.Task) -> None:
+  """Raises a `ValueError` if a run is to weigh classes, and its labels are numbers."""
+  if config.local.class_weights == BALANCED and task.label_scale is not None:
+    raise ValueError(
+      f"Found --class_weights={BALANCED} for {config.task}, whose labels are numbers; leave it out."
+    )
+
+
+def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
+  """Returns w_c = n / (k n_c), for n examples, n_c of them of class c, and k classes with any.
+
+  So all classes together weigh as much as before: the mean of w over the examples is 1.
+
+  Args:
+    labels: The classes of the examples, int [n].
+    num_classes: The number of classes; one that no example has gets the weight 1.
+
+  Returns:
+    float32 [num_classes].
+  """
+  counts = np.bincount(labels, minlength=num_classes)
+  is_any = counts > 0
+  weights = np.ones(num_classes, np.float32)
+  weights[is_any] = len(labels) / (is_any.sum() * counts[is_any])
+  return weights
+
+
+def weighted(
+  model: tff.learning.models.FunctionalModel, weights: np.ndarray
+) -> tff.learning.models.FunctionalModel:
+  """Returns a model whose loss of a batch of n examples is sum_i w_(y_i) loss_i / n.
+
+  Args:
+    model: The model; its loss takes `sample_weight`, and divides by the sum of these weights.
+    weights: float32 [classes], the weight of each class.
+  """
+  loss_fn = local_model.with_autograph(model.loss)
+
+  def loss(output: Any, label: Any, sample_weight: Any = None) -> tf.Tensor:
+    own = tf.gather(weights, tf.cast(tf.reshape(label, [-1]), tf.int32))
+    own = own if sample_weight is None else own * tf.cast(sample_weight, own.dtype)
+    return loss_fn(output=output, label=label, sample_weight=own) * tf.reduce_mean(own)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=model.initial_weights,
+    predict_on_batch_fn=model.predict_on_batch,
+    loss_fn=loss,
+    metrics_fns=(
+      model.initialize_metrics_state,
+      model.update_metrics_state,
+      model.finalize_metrics,
+    ),
+    input_spec=model.input_spec,
+  )
+
+
+def training_model(
+  config: run_config.ResolvedRun,
+  model: tff.learning.models.FunctionalModel,
+  splits: Mapping[str, client_files.ClientFiles],
+) -> tff.learning.models.FunctionalModel:
+  """Returns the model that a run trains, whose loss weighs classes if the run is to.
+
+  The frequencies are those of the training clients. In a private run they are those of the test and
+  validation clients, as its classes are: frequencies of training clients would be a release that no
+  accounting covers.
+
+  Args:
+    config: The run's.
+    model: The task's model, with which clients are evaluated.
+    splits: The clients.
+  """
+  if config.local.class_weights != BALANCED:
+    return model
+  others = [files for split, files in splits.items() if split != "train"]
+  counted = [splits["train"]] if config.privacy is None else others
+  labels = np.concatenate([files.load()[1] for files in counted])
+  weights = balanced(labels, max(files.num_classes for files in splits.values()))
+  print(
+    "Weights of the classes in the training loss:",
+    ", ".join(f"{weight:.3g}" for weight in weights),
+    flush=True,
+  )
+  return weighted(model, weights)
