@@ -31,6 +31,7 @@ import pandas as pd
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
@@ -56,10 +57,21 @@ _NOTE = (
   "{error.quantity} of test clients in {error.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Train loss:"
   " mean, in {loss.name}. Entries are means, and ± the standard deviation, over seeds; lower is"
-  " better, the lowest entry of a column is bold, and its ± too if no other is within it."
+  " better. Of the mean, p90 and the worst 10 % the lowest entry is bold if it is below FedAvg’s,"
+  " or FedAvg’s below all others, beyond chance (see the change against FedAvg), and its ± too if"
+  " no other is within it."
+)
+_NOTE_OF_FEW = (
+  "{error.quantity} of test clients in {error.name}, each client counted once: mean, and the worst"
+  " client. Train loss: mean, in {loss.name}. Entries are means, and ± the standard deviation, over"
+  " seeds; lower is better."
+)
+_FEW = (
+  "Found {} test clients: fewer than {} have no percentiles that say more than the clients"
+  " themselves, so the tables show the worst client and each client in their place."
 )
 # The headings that a terminal shows.
-BRIEF = ("seeds", "mean", "p90", "worst 10 %")
+BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
 _LEAD = "Error of the test clients in {}, mean ± sd over seeds:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
@@ -95,9 +107,14 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit = units.of(groups)
-  note = _NOTE.format(**unit._asdict())
+  few = paired.has_few_clients(groups)
+  note = (_NOTE_OF_FEW if few else _NOTE).format(**unit._asdict())
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
-  further = {title: table(groups, columns) for title, columns in _further_columns(unit).items()}
+  further = {
+    title: table(groups, columns)
+    for title, columns in _further_columns(unit).items()
+    if not few or columns[0].metric.startswith("train")
+  }
   of_clients, numbers = _of_clients(groups, histories)
   results = [tables.of_groups(groups), *numbers]
   return page.Page(
@@ -108,6 +125,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     summary.summarize(groups),
     [
       table(groups, title="Results", note=note, lead=_LEAD.format(unit.error.name), brief=BRIEF),
+      *_changes_against_fed_avg(groups),
       *_changes(groups),
       *map(page.Text, provenance.notes(finished, unfinished)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
@@ -128,6 +146,9 @@ def _of_clients(
   """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
   blocks: list[page.Block] = []
   results = []
+  if paired.has_few_clients(groups):
+    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS)
+    return [page.Text(text)], [paired.worst_clients(groups)]
   try:
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
@@ -154,6 +175,12 @@ def _of_clients(
   return blocks, results
 
 
+def _changes_against_fed_avg(groups: run_folder.Groups) -> list[page.Block]:
+  """Returns the changes of each method against its baseline, if there are any."""
+  changes = paired.table(groups)
+  return [changes] if changes.rows else []
+
+
 def _changes(groups: run_folder.Groups) -> list[tables.Table]:
   """Returns the changes of the tail at each of several budgets, if there are such runs."""
   if len({method.epsilon for method in groups} - {None}) < 2:
@@ -162,9 +189,10 @@ def _changes(groups: run_folder.Groups) -> list[tables.Table]:
   return [found] if found.rows else []
 
 
-def _columns(unit: units.Units) -> list[tables.Column]:
+def _columns(unit: units.Units, few: bool) -> list[tables.Column]:
+  statistics = {"mean": "mean", "max": "worst client"} if few else _STATISTICS
   return [
-    *(unit.error.column(f"test.error.{name}", title) for name, title in _STATISTICS.items()),
+    *(unit.error.column(f"test.error.{name}", title) for name, title in statistics.items()),
     unit.loss.column("train.loss.mean", "train loss"),
     _TIME,
   ]
@@ -202,12 +230,17 @@ def table(
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
+  few = paired.has_few_clients(groups)
+  if results is None:
+    worst = [paired.worst_clients(groups)] if few else []
+    results = pd.concat([tables.of_groups(groups), *worst])
   return tables.of_seeds(
-    tables.of_groups(groups) if results is None else results,
-    columns or _columns(units.of(groups)),
+    results,
+    columns or _columns(units.of(groups), few),
     {method: method.label for method in groups},
     coloured=coloured,
-    focus=tables.P90,
+    marked=paired.lowest(groups, paired.metrics(groups)),
+    focus="test.error.max" if few else tables.P90,
     **texts,
   )
 
