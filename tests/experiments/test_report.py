@@ -295,7 +295,8 @@ def test_page_is_self_contained(sweep):
   page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
   assert tags.count("figure") == tags.count("img") == tags.count("source") == 8
-  assert not {"script", "link", "iframe"} & set(tags)
+  assert tags.count("script") == 1 and ("script", {}) in page.elements  # Of its own, inline.
+  assert not {"link", "iframe"} & set(tags)
   assert "url(" not in paths["html"].read_text(encoding="utf-8")
   prefix = "data:image/svg+xml;base64,"
   for tag, attributes in page.elements:
@@ -339,7 +340,7 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
     _fabricate(tmp_path, method, 0)
   paths = _write(tmp_path)
   source = paths["html"].read_text(encoding="utf-8")
-  assert "<script" not in source
+  assert source.count("<script") == 1 and "<script>alert" not in source
   assert _HOSTILE in _Parser(source).texts
   markdown = paths["md"].read_text(encoding="utf-8")
   assert "<script" not in markdown and r"\*\*bold\*\*" in markdown and r"\[a\]" in markdown
@@ -390,6 +391,41 @@ def test_a_single_client_has_no_interval_and_nothing_is_bold(tmp_path):
   assert "cannot tell an effect from chance" in report.summary
   marked = [one for one in report.blocks if isinstance(one, tables.Table) and one.kind == "numbers"]
   assert marked and not any(c.best for one in marked for row in one.rows for c in row.cells)
+
+
+def test_clients_are_named_with_their_changes_and_escaped(tmp_path):
+  errors = {}
+  for method in ("fed_avg", _SUPERQUANTILE):
+    for seed in range(2):
+      _fabricate(tmp_path, method, seed, num_rounds=None)
+      path = tmp_path / "synthetic" / method / f"seed_{seed}" / "test_clients.csv"
+      # The clients of the second seed are others, but for one.
+      of_seed = np.random.default_rng([seed, len(method)]).random(30)
+      ids = ["</td><b>x", *(f"client_{30 * seed + index}" for index in range(29))]
+      rows = [f"{one},100,1.0,{error}\n" for one, error in zip(ids, of_seed)]
+      path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
+      for one, error in zip(ids, of_seed):
+        errors.setdefault(one, {}).setdefault(method, []).append(100 * error)
+  expected = {}
+  for one, of_one in errors.items():
+    before, after = np.mean(of_one["fed_avg"]), np.mean(of_one[_SUPERQUANTILE])
+    texts = (len(of_one["fed_avg"]), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}")
+    expected[one] = [str(text).replace("-", "−") for text in texts]
+  report = comparison.report(tmp_path, "synthetic")
+  (everybody,) = [
+    block.blocks[0]
+    for block in report.blocks
+    if isinstance(block, page.Details) and block.title.startswith("Each test client")
+  ]
+  assert {row.name: [cell.text for cell in row.cells] for row in everybody.rows} == expected
+  changes = [float(row.cells[-1].text.replace("−", "-")) for row in everybody.rows]
+  assert changes == sorted(changes) and len(changes) == 59
+  (ends,) = [one for one in report.blocks if getattr(one, "title", "").startswith("Largest gains")]
+  assert [row.name for row in ends.rows] == [
+    row.name for row in (*everybody.rows[:5], *everybody.rows[-5:])
+  ]
+  html_text = page.render(report, "html")
+  assert "<b>x" not in html_text and "&lt;b&gt;x" in html_text
 
 
 def test_measures_of_the_tail_that_disagree_are_both_told(tmp_path):

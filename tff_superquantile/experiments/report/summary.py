@@ -198,6 +198,30 @@ def without_privacy(groups: run_folder.Groups) -> run_folder.Groups:
   return {method: runs for method, runs in groups.items() if method.epsilon is None}
 
 
+def rank(
+  groups: run_folder.Groups, lead: str = tables.P90
+) -> tuple[dict[names.Name, tuple[names.Name, paired.Changes]], list[names.Name]]:
+  """Orders methods by what they change against their baselines.
+
+  Args:
+    groups: Finished runs by method, of one budget.
+    lead: The metric that leads.
+
+  Returns:
+    The changes as `paired.changes`, and the methods that share most seeds with their baselines,
+    the lowest change first.
+  """
+  wanted = paired.metrics(groups, lead)
+  first = next(iter(wanted))
+  # Runs that diverged have no finite numbers.
+  tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
+  found = paired.changes({method: groups[method] for method in tails}, wanted)
+  found = {method: of_it for method, of_it in found.items() if first in of_it[1]}
+  most = max((own[first].num_seeds for _, own in found.values()), default=0)
+  rivals = [method for method, (_, own) in found.items() if own[first].num_seeds == most]
+  return found, sorted(rivals, key=lambda method: found[method][1][first].value)
+
+
 def _of_one_budget(groups: run_folder.Groups, lead: str) -> str:
   """Summarizes runs that can be compared with each other."""
   unit = units.of(groups).error
@@ -207,13 +231,10 @@ def _of_one_budget(groups: run_folder.Groups, lead: str) -> str:
   tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
   if not tails:
     return f"No method reports {_said(lead)}."
-  found = paired.changes({method: groups[method] for method in tails}, wanted)
-  found = {method: of_it for method, of_it in found.items() if first in of_it[1]}
-  if not found:
+  found, rivals = rank(groups, lead)
+  if not rivals:
     return _without_comparison(groups, tails, lead)
-  most = max(own[first].num_seeds for _, own in found.values())
-  rivals = [method for method, (_, own) in found.items() if own[first].num_seeds == most]
-  best = min(rivals, key=lambda method: found[method][1][first].value)
+  best = rivals[0]
   baseline, own = found[best]
   text = f"{_headline(best, baseline, own, len(rivals))}{_effects(own, unit)}"
   text += f", {_extent(own[first], groups)}."
@@ -289,7 +310,7 @@ def _headline(best: names.Name, baseline: names.Name, own: paired.Changes, num_r
 
 def _effects(own: paired.Changes, unit: units.Unit) -> str:
   """Says what happens to each metric, with intervals and, of the leading one, both levels."""
-  clauses = []
+  clauses: list[str] = []
   for metric, one in own.items():
     notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
     if not clauses:

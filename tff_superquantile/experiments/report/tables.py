@@ -62,6 +62,7 @@ class Table:
     focus: The heading of the column that matters most.
     lead: A sentence that precedes the table in a terminal; without it terminals leave it out.
     brief: Headings of the columns that a terminal shows; empty for all.
+    is_sortable: Whether readers sort and filter its rows in a browser.
   """
 
   title: str
@@ -72,6 +73,7 @@ class Table:
   focus: str = ""
   lead: str = ""
   brief: Collection[str] = ()
+  is_sortable: bool = False
 
 
 class Column(NamedTuple):

@@ -37,8 +37,10 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 _STATISTICS = {
@@ -177,8 +179,26 @@ def _of_clients(
 
 def _changes_against_fed_avg(groups: run_folder.Groups) -> list[page.Block]:
   """Returns the changes of each method against its baseline, if there are any."""
-  changes = paired.table(groups)
-  return [changes] if changes.rows else []
+  table_of_changes = paired.table(groups)
+  if not table_of_changes.rows:
+    return []
+  blocks: list[page.Block] = [table_of_changes]
+  chosen, _ = summary.at_one_epsilon(groups)
+  found, ranked = summary.rank(chosen)
+  if not ranked:
+    chosen = summary.without_privacy(groups)
+    found, ranked = summary.rank(chosen)
+  if not ranked:
+    return blocks
+  method = ranked[0]
+  baseline, _ = found[method]
+  ends, everybody = changes.named(chosen, method, baseline)
+  if ends is not None:
+    blocks.append(ends)
+  if everybody is not None:
+    title = f"Each test client: {method.label} against {names.said_of(baseline)}"
+    blocks.append(page.Details(title, [everybody], is_open=paired.has_few_clients(groups)))
+  return blocks
 
 
 def _changes(groups: run_folder.Groups) -> list[tables.Table]:
