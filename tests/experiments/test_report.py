@@ -16,6 +16,7 @@ import pytest
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
@@ -187,12 +188,12 @@ def test_markdown_has_the_same_numbers_in_percent_and_marks_the_best(sweep):
     expected = f"{np.mean(p90):.1f} ± {np.std(p90, ddof=1):.1f}"
     assert row[column] == (f"**{expected}**" if method == _SUPERQUANTILE else expected)
   assert [row[table[0].index("seeds")] for row in table[1:]] == ["3", "3", "2"]
-  # Columns are aligned, and equal training losses are all the best.
+  # Columns are aligned, and what has no interval is not marked.
   for lines in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
     assert len({len(line) for line in lines.splitlines()}) == 1
   column = table[0].index("train loss")
   assert table[1][column] == table[2][column] == "0.710 ± 0.010"
-  assert table[3][column].startswith("**0.705")
+  assert table[3][column].startswith("0.705")
 
 
 def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
@@ -204,18 +205,17 @@ def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
   change = np.array(after) - np.array(before)
   text = paths["md"].read_text(encoding="utf-8")
   assert (
-    f"Of 2 methods compared with FedAvg, Superquantile θ = 0.5 does best by the worst-off "
-    f"clients: it lowers the 90th percentile of the test clients’ error by "
-    f"{-change.mean():.1f} ± {change.std(ddof=1):.1f} points "
-    f"({np.mean(before):.1f} % → {np.mean(after):.1f} %)"
+    f"Against FedAvg, Superquantile θ = 0.5 lowers the 90th percentile of the test clients’ error"
+    f" by {-change.mean():.1f} points (95 % interval −"
   ) in text
-  assert "over 3 seeds" in text
+  assert f"; {np.mean(before):.1f} % → {np.mean(after):.1f} %), lowers the mean error of" in text
+  assert ", of 60 test clients, over 3 seeds. Fewer seeds are shared with FedAvg by q_ffl_1" in text
 
 
 @pytest.mark.parametrize(
   "shift, expected",
   [
-    (-0.04, "raises the 90th percentile of the test clients’ error by 4.0 ± 0.0 points"),
+    (-0.04, "raises the 90th percentile of the test clients’ error by 4.0 points"),
     (0.0, "leaves the 90th percentile of the test clients’ error as it is"),
   ],
 )
@@ -226,14 +226,18 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   assert expected in summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
 
 
-def test_summary_warns_of_a_change_within_the_spread_and_of_different_seeds(tmp_path):
+def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_different_seeds(tmp_path):
   for seed, shift in ((0, 0.05), (1, -0.04)):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
-  assert "no larger than its standard deviation" in summary.summarize(
-    run_folder.group_by_method(runs)
-  )
+  groups = run_folder.group_by_method(runs)
+  text = summary.summarize(groups)
+  assert text.startswith("No detectable difference: against FedAvg, Superquantile θ = 0.5 changes")
+  assert re.search(r"If the change of .* is real, .* seeds would make its interval", text)
+  table = paired.table(groups)
+  assert not any(cell.best for row in table.rows for cell in row.cells)
+  assert "**" not in page.markdown_table(comparison.table(groups))
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
   assert "share no seed" in summary.summarize(run_folder.group_by_method(apart))
   alone = [run for run in runs if run.method == "fed_avg"]
@@ -259,7 +263,7 @@ def test_a_method_is_compared_with_fed_avg_of_the_same_optimizer(optimizers):
   assert (
     "Of 2 methods compared with FedAvg with the same options, Superquantile θ = 0.5, server Adam"
     " does best by the worst-off clients: it lowers the 90th percentile of the test clients’ error"
-    f" by {gain.mean():.1f} ± {gain.std(ddof=1):.1f} points"
+    f" by {gain.mean():.1f} points (95 % interval −"
   ) in report.summary
 
 
@@ -270,7 +274,7 @@ def test_a_comparison_by_adam_alone_has_its_baseline(optimizers, tmp_path):
   summary = comparison.report(tmp_path, "synthetic").summary
   assert summary.startswith("Against FedAvg with the same options, Superquantile θ = 0.5, server")
   assert (
-    f"({100 * p90['fed_avg_adam'].mean():.1f} % → {100 * p90[_BY_ADAM].mean():.1f} %)" in summary
+    f"; {100 * p90['fed_avg_adam'].mean():.1f} % → {100 * p90[_BY_ADAM].mean():.1f} %)" in summary
   )
   shutil.rmtree(tmp_path / "synthetic" / "fed_avg_adam")
   shutil.copytree(root / "synthetic" / "fed_avg", tmp_path / "synthetic" / "fed_avg")
@@ -291,7 +295,8 @@ def test_page_is_self_contained(sweep):
   page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
   assert tags.count("figure") == tags.count("img") == tags.count("source") == 8
-  assert not {"script", "link", "iframe"} & set(tags)
+  assert tags.count("script") == 1 and ("script", {}) in page.elements  # Of its own, inline.
+  assert not {"link", "iframe"} & set(tags)
   assert "url(" not in paths["html"].read_text(encoding="utf-8")
   prefix = "data:image/svg+xml;base64,"
   for tag, attributes in page.elements:
@@ -335,7 +340,7 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
     _fabricate(tmp_path, method, 0)
   paths = _write(tmp_path)
   source = paths["html"].read_text(encoding="utf-8")
-  assert "<script" not in source
+  assert source.count("<script") == 1 and "<script>alert" not in source
   assert _HOSTILE in _Parser(source).texts
   markdown = paths["md"].read_text(encoding="utf-8")
   assert "<script" not in markdown and r"\*\*bold\*\*" in markdown and r"\[a\]" in markdown
@@ -344,6 +349,97 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines.splitlines()}) == 1
   assert (_HOSTILE, "test.error.p90") in _csv_rows(paths)
   assert "\x1b" not in names.printable("a\x1b[2J")
+
+
+def test_the_best_is_not_that_of_one_easy_seed(tmp_path):
+  for seed in range(3):
+    _fabricate(tmp_path, "fed_avg", seed, num_rounds=None)
+    _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=0.05, num_rounds=None)
+  _fabricate(tmp_path, "superquantile_theta_0.2", 1, shift=0.1, num_rounds=None)
+  text = summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert text.startswith("Against FedAvg, Superquantile θ = 0.5 lowers")
+  assert "shared with FedAvg by Superquantile θ = 0.2, which this leaves out" in text
+
+
+def _keep_clients(root, number):
+  """Leaves the first test clients of each run alone."""
+  for path in root.glob("*/*/*/test_clients.csv"):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[: 1 + number]))
+
+
+def test_few_clients_have_a_worst_one_and_no_percentiles(tmp_path):
+  for method, shift in (("fed_avg", 0.0), (_SUPERQUANTILE, 0.05)):
+    errors = _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+  _keep_clients(tmp_path, 6)
+  report = comparison.report(tmp_path, "synthetic")
+  assert "the error of the worst test client" in report.summary
+  assert "of 6 test clients, too few for percentiles" in report.summary
+  assert "90th percentile" not in report.summary
+  table = finished_runs.markdown_tables(page.render(report, "md"))[0]
+  assert table[0][:4] == ["method", "seeds", "mean", "worst client"]
+  assert table[2][3] == f"{100 * errors[:6].max():.1f}"
+  headings = [one.headings for one in report.blocks if isinstance(one, tables.Table)]
+  assert not any("p90" in of_one or "worst 10 %" in of_one for of_one in headings)
+
+
+def test_a_single_client_has_no_interval_and_nothing_is_bold(tmp_path):
+  for method, shift in (("fed_avg", 0.0), (_SUPERQUANTILE, 0.05)):
+    _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+  _keep_clients(tmp_path, 1)
+  report = comparison.report(tmp_path, "synthetic")
+  assert "of 1 test client, too few" in report.summary and "interval" not in report.summary
+  assert "cannot tell an effect from chance" in report.summary
+  marked = [one for one in report.blocks if isinstance(one, tables.Table) and one.kind == "numbers"]
+  assert marked and not any(c.best for one in marked for row in one.rows for c in row.cells)
+
+
+def test_clients_are_named_with_their_changes_and_escaped(tmp_path):
+  errors = {}
+  for method in ("fed_avg", _SUPERQUANTILE):
+    for seed in range(2):
+      _fabricate(tmp_path, method, seed, num_rounds=None)
+      path = tmp_path / "synthetic" / method / f"seed_{seed}" / "test_clients.csv"
+      # The clients of the second seed are others, but for one.
+      of_seed = np.random.default_rng([seed, len(method)]).random(30)
+      ids = ["</td><b>x", *(f"client_{30 * seed + index}" for index in range(29))]
+      rows = [f"{one},100,1.0,{error}\n" for one, error in zip(ids, of_seed)]
+      path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
+      for one, error in zip(ids, of_seed):
+        errors.setdefault(one, {}).setdefault(method, []).append(100 * error)
+  expected = {}
+  for one, of_one in errors.items():
+    before, after = np.mean(of_one["fed_avg"]), np.mean(of_one[_SUPERQUANTILE])
+    texts = (len(of_one["fed_avg"]), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}")
+    expected[one] = [str(text).replace("-", "−") for text in texts]
+  report = comparison.report(tmp_path, "synthetic")
+  (everybody,) = [
+    block.blocks[0]
+    for block in report.blocks
+    if isinstance(block, page.Details) and block.title.startswith("Each test client")
+  ]
+  assert {row.name: [cell.text for cell in row.cells] for row in everybody.rows} == expected
+  changes = [float(row.cells[-1].text.replace("−", "-")) for row in everybody.rows]
+  assert changes == sorted(changes) and len(changes) == 59
+  (ends,) = [one for one in report.blocks if getattr(one, "title", "").startswith("Largest gains")]
+  assert [row.name for row in ends.rows] == [
+    row.name for row in (*everybody.rows[:5], *everybody.rows[-5:])
+  ]
+  html_text = page.render(report, "html")
+  assert "<b>x" not in html_text and "&lt;b&gt;x" in html_text
+
+
+def test_measures_of_the_tail_that_disagree_are_both_told(tmp_path):
+  for method in ("fed_avg", _SUPERQUANTILE):
+    _fabricate(tmp_path, method, 0, num_rounds=None)
+    path = tmp_path / "synthetic" / method / "seed_0" / "test_clients.csv"
+    errors = np.linspace(0.2, 0.6, 300)
+    if method == _SUPERQUANTILE:  # All gain but the last few, who lose a lot.
+      errors = np.where(np.arange(300) >= 288, 1.0, errors - 0.1)
+    rows = [f"client_{index},100,1.0,{error}\n" for index, error in enumerate(errors)]
+    path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
+  text = summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert text.startswith("The measures of the tail disagree: against FedAvg")
+  assert "lowers the 90th percentile" in text and "raises the mean error of the worst tenth" in text
 
 
 def test_one_seed_has_no_spread(tmp_path):
@@ -601,6 +697,9 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = summary.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
+  both = summary.summarize(groups)
+  assert both.startswith("At ε = 5: No detectable difference: against FedAvg,")
+  assert " Without privacy: No detectable difference: against FedAvg," in both
   # And alone it is better than nothing.
   alone = {method: runs for method, runs in groups.items() if method == private}
   assert summary.at_one_epsilon(alone)[1] == 5.0
@@ -633,10 +732,14 @@ def test_changes_at_each_of_several_budgets(tmp_path):
           for seed in (0, 1, 2)
         ]
         assert cell.text == f"{np.mean(changes):+.1f}".replace("-", "−")
-        assert cell.spread == f"± {np.std(changes, ddof=1):.1f}"
+        assert re.fullmatch(r"\([−+]?\d+\.\d to [−+]?\d+\.\d\)", cell.spread)
       else:
         assert cell.text == "–"
-  assert [[cell.best for cell in row.cells] for row in table.rows] == [[True, False], [False, True]]
+  # Three seeds between 0 and 2 points do not tell 1 from chance; 7 to 9 and 17 to 19 do.
+  assert [[cell.best for cell in row.cells] for row in table.rows] == [
+    [False, False],
+    [False, True],
+  ]
   report = comparison.report(tmp_path, "synthetic")
   assert table.title in [getattr(block, "title", "") for block in report.blocks]
   figures = {figure.name: figure for figure in page.figures(report)}

@@ -8,6 +8,7 @@ import itertools
 from matplotlib import figure as mpl_figure
 import pandas as pd
 
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -18,7 +19,8 @@ from tff_superquantile.experiments.run.parts import methods
 _MEAN = "test.error.mean"
 _CHANGES_NOTE = (
   "The 90th percentile of a method’s test errors less that of FedAvg with the same budget and seed,"
-  " in {}: mean ± standard deviation over seeds; the lowest of a budget is bold."
+  " in {}, mean over seeds, with the 95 % interval of the bootstrap over clients and seeds; the"
+  " lowest of a budget is bold if zero is outside of its interval."
   " Parameters that are tuned on validation clients spend a budget of their own, which these do not"
   " include."
 )
@@ -67,7 +69,6 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
     A row for each private method, a column for each budget, smallest first. It has no rows where
     FedAvg has no run with a budget.
   """
-  results = tables.of_groups(groups)
   unit = units.of(groups).error
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   of_budget: dict[tuple[str, float | None], names.Name]
@@ -77,23 +78,23 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   for family, epsilon in itertools.product(families, epsilons):
     method = of_budget.get((family, epsilon))
     if method is not None and method.fed_avg in groups:
-      changes = tables.change(results, tables.P90, method.fed_avg, method)
-      if len(changes):
-        found[family, epsilon] = changes
+      change = paired.change(groups[method.fed_avg], groups[method], tables.P90)
+      if change is not None:
+        found[family, epsilon] = change
   lowest = {
-    epsilon: min((found[key].mean() for key in found if key[1] == epsilon), default=None)
+    epsilon: min((found[key].value for key in found if key[1] == epsilon), default=None)
     for epsilon in epsilons
   }
   rows = []
   for family in families:
     cells = []
     for epsilon in epsilons:
-      changes = found.get((family, epsilon))
-      if changes is None:
+      change = found.get((family, epsilon))
+      if change is None:
         cells.append(tables.Cell("–"))
         continue
-      text, _, spread = unit.points(changes).partition(" ")
-      cells.append(tables.Cell(text, spread, changes.mean() == lowest[epsilon]))
+      is_lowest = change.value == lowest[epsilon] and change.is_detected
+      cells.append(paired.cell(change, unit, is_lowest))
     rows.append(tables.Row(family.label, cells))
   headings = ["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
   return tables.Table(

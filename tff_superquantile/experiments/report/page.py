@@ -84,6 +84,7 @@ def render(page: Page, suffix: str, images: str = "") -> str:
   environment.filters.update(
     dark=style.dark,
     data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
+    is_sortable=lambda page: _has_sortable(page.blocks),
     kind=lambda block: type(block).__name__,
     markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
     md=lambda text: markupsafe.Markup(_escape_markdown(text)),
@@ -91,6 +92,16 @@ def render(page: Page, suffix: str, images: str = "") -> str:
   )
   today = datetime.date.today().isoformat()
   return environment.get_template(f"page.{suffix}.j2").render(page=page, today=today, images=images)
+
+
+def _has_sortable(blocks: Sequence[Block]) -> bool:
+  """Returns whether a table needs the page's script."""
+  return any(
+    _has_sortable(block.blocks)
+    if isinstance(block, Details)
+    else isinstance(block, tables.Table) and block.is_sortable
+    for block in blocks
+  )
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
-import math
 
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.report import budgets
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
@@ -24,7 +24,6 @@ from tff_superquantile.experiments.report.clients import worst_tenth_figures
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
-_TAIL = "the 90th percentile of the test clients’ {}"
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
@@ -174,10 +173,11 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
 
 
 def summarize(groups: run_folder.Groups) -> str:
-  """Summarizes the runs in a few sentences; of private methods, those of the middle budget.
+  """Summarizes the runs in a few sentences: of one budget, and also without privacy.
 
-  Of the methods whose baseline is there, FedAvg with the same options, the one with the lowest 90th
-  percentile of the test error is compared with it, seed by seed over the seeds that both have.
+  Of the methods whose baseline is there, FedAvg with the same options, the one whose leading metric
+  is lowest against it is compared with it, over the seeds and test clients that both have. That is
+  the tail of the runs' --metric.
 
   Args:
     groups: Finished runs by method.
@@ -185,55 +185,170 @@ def summarize(groups: run_folder.Groups) -> str:
   Returns:
     Plain text, errors and their differences in the unit of the task.
   """
-  groups, epsilon = at_one_epsilon(groups)
-  results, lead = tables.of_groups(groups), units.leading(groups)
-  unit, tail = lead.unit, _TAIL.format(lead.words)
-  budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
-  tails = tables.lowest_means(results, lead.p90, groups)
+  lead = units.leading(groups).p90
+  chosen, epsilon = at_one_epsilon(groups)
+  if epsilon is None:
+    return _of_one_budget(chosen, lead)
+  text = f"At ε = {epsilon:g}: {_of_one_budget(chosen, lead)}"
+  public = without_privacy(groups)
+  return f"{text} Without privacy: {_of_one_budget(public, lead)}" if len(public) > 1 else text
+
+
+def without_privacy(groups: run_folder.Groups) -> run_folder.Groups:
+  """Returns the methods without a privacy budget."""
+  return {method: runs for method, runs in groups.items() if method.epsilon is None}
+
+
+def rank(
+  groups: run_folder.Groups, lead: str = tables.P90
+) -> tuple[dict[names.Name, tuple[names.Name, paired.Changes]], list[names.Name]]:
+  """Orders methods by what they change against their baselines.
+
+  Args:
+    groups: Finished runs by method, of one budget.
+    lead: The metric that leads.
+
+  Returns:
+    The changes as `paired.changes`, and the methods that share most seeds with their baselines,
+    the lowest change first.
+  """
+  wanted = paired.metrics(groups, lead)
+  first = next(iter(wanted))
+  # Runs that diverged have no finite numbers.
+  tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
+  found = paired.changes({method: groups[method] for method in tails}, wanted)
+  found = {method: of_it for method, of_it in found.items() if first in of_it[1]}
+  most = max((own[first].num_seeds for _, own in found.values()), default=0)
+  rivals = [method for method, (_, own) in found.items() if own[first].num_seeds == most]
+  return found, sorted(rivals, key=lambda method: found[method][1][first].value)
+
+
+def _of_one_budget(groups: run_folder.Groups, lead: str) -> str:
+  """Summarizes runs that can be compared with each other."""
+  unit = units.of_metric(lead, groups)
+  wanted = paired.metrics(groups, lead)
+  first = next(iter(wanted))
+  # Of few clients the runs have no number of their worst.
+  tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
   if not tails:
-    return f"{budget}No method reports {tail}."
+    return f"No method reports {_said(lead)}."
+  found, rivals = rank(groups, lead)
+  if not rivals:
+    return _without_comparison(groups, tails, lead)
+  best = rivals[0]
+  baseline, own = found[best]
+  text = f"{_headline(best, baseline, own, len(rivals))}{_effects(own, unit)}"
+  text += f", {_extent(own[first], groups)}."
+  if len(rivals) < len(found):
+    left_out = ", ".join(method.label for method in found if method not in rivals)
+    text += f" Fewer seeds are shared with FedAvg by {left_out}, which this leaves out."
+  elif len(rivals) > 1 and any(one.is_detected for one in own.values()):
+    text += f" The intervals do not count that the best of {len(rivals)} was chosen."
+  return f"{text}{_caution(own[first], _said(first))}"
+
+
+def _without_comparison(
+  groups: run_folder.Groups, tails: Mapping[names.Name, float], lead: str
+) -> str:
+  """Says the tail of the best method, and what is missing for a comparison."""
+  unit = units.of_metric(lead, groups)
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
-  if not rivals:
-    best = next((method for method in tails if not method.is_fed_avg), next(iter(tails)))
-    missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
+  others = (method for method in tails if not method.is_fed_avg)
+  best = rivals[0] if rivals else next(others, next(iter(tails)))
+  level = f"With {best.label}, {_said(lead)} is {unit.text(tails[best])}"
+  if rivals:
+    fed_avg = names.said_of(baselines[best])
+    before = unit.text(tails[baselines[best]])
     return (
-      f"{budget}With {best.label}, {tail} is {unit.text(tails[best])}; there is no result of"
-      f" {missing} to compare with."
+      f"{level}, and with {fed_avg} {before}; the two share no seed, so there is no comparison that"
+      " the seeds do not spoil."
     )
-  best = rivals[0]
-  name, fed_avg = best.label, names.said_of(baselines[best])
-  effect, changes = _effect(results, baselines[best], best, lead)
-  if len(rivals) == 1:
-    subject = f"Against {fed_avg}, {name}"
-  elif effect.startswith("lowers"):
-    of_all = f"Of {len(rivals)} methods compared with {fed_avg}"
-    subject = f"{of_all}, {name} does best by the worst-off clients: it"
-  else:
-    of_all = f"None of {len(rivals)} methods serves the worst-off clients better than {fed_avg}"
-    subject = f"{of_all}; {name} comes closest: it"
-  text = f"{budget}{subject} {effect}"
-  if changes.empty:
-    return f"{text}; the two share no seed, so part of the difference may be the seeds’."
-  caution = " The change of the percentile is no larger than its standard deviation over seeds."
-  return text + tables.over(len(changes), caution if tables.is_unsure(changes) else "")
+  missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
+  return f"{level}; there is no result of {missing} to compare with."
 
 
-def _effect(
-  results: pd.DataFrame, fed_avg: str, method: str, lead: units.Leading
-) -> tuple[str, pd.Series]:
-  """Returns the change of FedAvg's measure by a method as a clause, and its changes of the tail."""
-  changes, unit = tables.change(results, lead.p90, fed_avg, method), lead.unit
+def _said(metric: str) -> str:
+  """Returns how sentences name a metric of the test clients."""
+  _, column, statistic = metric.split(".")
+  quantity = column.replace("_", " ")
+  kinds = {
+    "p90": f"the 90th percentile of the test clients’ {quantity}",
+    "superquantile_90": f"the mean {quantity} of the worst tenth",
+    "max": f"the {quantity} of the worst test client",
+    "mean": f"the mean {quantity}",
+  }
+  return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
 
-  def level(name: str, metric: str) -> float:
-    values = tables.of_seed(results, name, metric)
-    # Methods that share no seed are compared over all of theirs.
-    return values[changes.index].mean() if len(changes) else values.mean()
 
-  before, after = (level(name, lead.p90) for name in (fed_avg, method))
-  shown = pd.Series([after - before]) if changes.empty else changes
-  levels = f"{unit.text(before)} → {unit.text(after)}"
-  effect = f"{unit.effect(shown, _TAIL.format(lead.words))} ({levels})"
-  if math.isfinite(mean := level(method, lead.mean) - level(fed_avg, lead.mean)):
-    effect += f" and changes the mean by {unit.number(mean, sign=True)}{unit.change}"
-  return effect, changes
+def _headline(best: names.Name, baseline: names.Name, own: paired.Changes, num_rivals: int) -> str:
+  """Begins the summary: what the intervals say of the best method, up to the verb."""
+  fed_avg = names.said_of(baseline)
+  *tail, mean = own.values()
+  detected = {one.value > 0 for one in tail if one.is_detected}
+  against = f"against {fed_avg}, {best.label}"
+  if num_rivals > 1:
+    against = f"of {num_rivals} methods compared with {fed_avg}, {best.label} comes first: it"
+  if not any(one.has_interval for one in own.values()):
+    return f"{against[:1].upper()}{against[1:]} "
+  if not any(one.is_detected for one in own.values()):
+    return f"No detectable difference: {against} "
+  if not any(one.has_interval for one in tail):
+    return f"{against[:1].upper()}{against[1:]} "
+  if not detected:
+    return f"No detectable difference for the worst-off clients: {against} "
+  if len(detected) == 2:
+    return f"The measures of the tail disagree: {against} "
+  if detected == {True}:
+    return f"No method serves the worst-off clients better than {fed_avg}: {best.label} "
+  if num_rivals > 1:
+    return (
+      f"Of {num_rivals} methods compared with {fed_avg}, {best.label} does best by the worst-off"
+      " clients: it "
+    )
+  return f"{against[:1].upper()}{against[1:]} "
+
+
+def _effects(own: paired.Changes, unit: units.Unit) -> str:
+  """Says what happens to each metric, with intervals and, of the leading one, both levels."""
+  clauses: list[str] = []
+  for metric, one in own.items():
+    notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
+    if not clauses:
+      before, after = unit.text(one.before), unit.text(one.after)
+      # Levels that read the same would belie the change.
+      notes += [f"{before} → {after}"] if before != after else [f"from {before}"]
+    effect = unit.effect(pd.Series([one.value]), _said(metric))
+    if one.has_interval and not one.is_detected and not effect.startswith("leaves"):
+      effect = f"changes {_said(metric)} by {unit.number(one.value, sign=True)}{unit.change}"
+    clauses.append(effect + (f" ({'; '.join(notes)})" if notes else ""))
+  return " and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
+
+
+def _extent(one: paired.Change, groups: run_folder.Groups) -> str:
+  """Says of how many clients and seeds a change is."""
+  seeds = tables.plural(one.num_seeds, "seed")
+  if not one.num_clients:
+    return f"over {seeds}, whose runs have no results of each client and so no interval"
+  few = ", too few for percentiles" if paired.has_few_clients(groups) else ""
+  return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"
+
+
+def _caution(one: paired.Change, said: str) -> str:
+  """Says what one seed cannot tell, and what more data would."""
+  text = ""
+  if one.num_seeds == 1:
+    text = f" {tables.ONE_SEED}"
+    if one.num_clients > 1:
+      text = (
+        " This is one seed: intervals hold for these trained models only, and other seeds may turn"
+        " the result."
+      )
+  if enough := one.enough():
+    number, noun = enough
+    count = "more than a thousand" if number > 1000 else f"about {number}"
+    text += (
+      f" If the change of {said} is real, {count} {noun}s would make its interval (half of it) as"
+      " narrow as the change."
+    )
+  return text

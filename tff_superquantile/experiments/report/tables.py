@@ -62,6 +62,7 @@ class Table:
     focus: The heading of the column that matters most.
     lead: A sentence that precedes the table in a terminal; without it terminals leave it out.
     brief: Headings of the columns that a terminal shows; empty for all.
+    is_sortable: Whether readers sort and filter its rows in a browser.
   """
 
   title: str
@@ -72,6 +73,7 @@ class Table:
   focus: str = ""
   lead: str = ""
   brief: Collection[str] = ()
+  is_sortable: bool = False
 
 
 class Column(NamedTuple):
@@ -156,6 +158,7 @@ def of_seeds(
   *,
   coloured: Sequence[Name] | None = None,
   not_in_contest: Collection[str] = (),
+  marked: Collection[tuple[str, str]] | None = None,
   first: str = "method",
   title: str = "",
   focus: str = "",
@@ -169,6 +172,7 @@ def of_seeds(
     names: The names of the rows by method, in the order of the rows.
     coloured: The methods that get colours, as in `style.palette`.
     not_in_contest: Methods that cannot be the best.
+    marked: The methods and metrics that may be marked; None for all.
     first: The heading of the names.
     title: As in `Table`.
     focus: The metric of the column that matters most.
@@ -199,6 +203,7 @@ def of_seeds(
       text = number(means[method], decimals, column.sign)
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
       is_best = text == best and method not in not_in_contest
+      is_best = is_best and (marked is None or (method, column.metric) in marked)
       near = rivals.drop(method, errors="ignore") <= means[method] + np.nan_to_num(sds[method])
       row.append(Cell(text, spread, is_best, is_best and bool(near.any())))
   rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]

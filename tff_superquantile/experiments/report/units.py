@@ -131,6 +131,11 @@ def of_measure(name: str, units: Units) -> Unit:
   return _OF_MEASURES.get(name) or {"error": units.error, "loss": units.loss}[name]
 
 
+def of_metric(metric: str, groups: run_folder.Groups) -> Unit:
+  """Returns the unit of a metric, "SPLIT.MEASURE.STATISTIC", of runs of one task."""
+  return of_measure(metric.split(".")[1], of(groups))
+
+
 def of_error(error: str) -> Units:
   """Returns the units of a task with this error."""
   return _UNITS[error]

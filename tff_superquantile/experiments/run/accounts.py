@@ -164,7 +164,7 @@ class Account:
     return (
       f"Found that the noise of a round's mean is expected to be {relative * clip_norm:.3g} long"
       f" (noise multiplier {updates.z:.3g}, clip norm {clip_norm:.3g}, {num_parameters} parameters,"
-      f" {self._config.clients_per_round} clients per round), longer than any client's update,"
+      f" {self._config.cohort.size} clients per round), longer than any client's update,"
       f" which is at most {clip_norm:.3g}; ask for more clients per round, a larger epsilon, or a"
       f" smaller model{', or --clip_norm=adaptive' if is_fixed else ''}, or expect rounds to be"
       " mostly noise."

@@ -32,14 +32,17 @@ from tff_superquantile import atomic_files
 from tff_superquantile import measures
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 _STATISTICS = {
@@ -58,8 +61,18 @@ _NOTE = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
   " {loss.name}, of the test and of the training clients. Entries are means, and ± the standard"
-  " deviation, over seeds; lower is better, the lowest entry of a column is bold, and its ± too if"
-  " no other is within it."
+  " deviation, over seeds; lower is better. Of the mean, p90 and the worst 10 % the lowest entry is"
+  " bold if it is below FedAvg’s, or FedAvg’s below all others, beyond chance (see the change"
+  " against FedAvg), and its ± too if no other is within it."
+)
+_NOTE_OF_FEW = (
+  "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, and the"
+  " worst client. Loss: mean, in {loss.name}, of the test and of the training clients. Entries are"
+  " means, and ± the standard deviation, over seeds; lower is better."
+)
+_FEW = (
+  "Found {} test clients: fewer than {} have no percentiles that say more than the clients"
+  " themselves, so the tables show the worst client and each client in their place."
 )
 _POOLED = "test.pooled."
 _MOST_RECALLS = 5  # Classes whose recalls have a column each.
@@ -72,7 +85,7 @@ _POOLED_NOTE = (
   " Recall: the share of a class’s examples that are found."
 )
 # The headings that a terminal shows.
-BRIEF = ("seeds", "mean", "p90", "worst 10 %")
+BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
 _LEAD = "{measure.quantity} of the test clients in {measure.name}, mean ± sd over seeds:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
@@ -109,10 +122,17 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit = units.of(groups)
-  leading = units.leading(groups)
-  note, lead = (text.format(measure=leading.unit, **unit._asdict()) for text in (_NOTE, _LEAD))
+  leading, few = units.leading(groups), paired.has_few_clients(groups)
+  note, lead = (
+    text.format(measure=leading.unit, **unit._asdict())
+    for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD)
+  )
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
-  further = {title: table(groups, columns) for title, columns in _further_columns(unit).items()}
+  further = {
+    title: table(groups, columns)
+    for title, columns in _further_columns(unit).items()
+    if not few or columns[0].metric.startswith("train")
+  }
   of_clients, numbers = _of_clients(groups, histories)
   results = [tables.of_groups(groups), *numbers]
   return page.Page(
@@ -123,6 +143,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     summary.summarize(groups) + provenance.loud_noise(groups),
     [
       table(groups, title="Results", note=note, lead=lead, brief=BRIEF),
+      *_changes_against_fed_avg(groups, leading.p90),
       *_pooled(groups),
       *_changes(groups),
       *map(page.Text, provenance.notes(groups, unfinished)),
@@ -145,6 +166,9 @@ def _of_clients(
   """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
   blocks: list[page.Block] = []
   results = []
+  if paired.has_few_clients(groups):
+    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS)
+    return [page.Text(text)], [paired.worst_clients(groups, units.leading(groups).name)]
   try:
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
@@ -171,6 +195,30 @@ def _of_clients(
   return blocks, results
 
 
+def _changes_against_fed_avg(groups: run_folder.Groups, lead: str) -> list[page.Block]:
+  """Returns the changes of each method against its baseline, if there are any."""
+  table_of_changes = paired.table(groups, lead)
+  if not table_of_changes.rows:
+    return []
+  blocks: list[page.Block] = [table_of_changes]
+  chosen, _ = summary.at_one_epsilon(groups)
+  found, ranked = summary.rank(chosen, lead)
+  if not ranked:
+    chosen = summary.without_privacy(groups)
+    found, ranked = summary.rank(chosen, lead)
+  if not ranked:
+    return blocks
+  method = ranked[0]
+  baseline, _ = found[method]
+  ends, everybody = changes.named(chosen, method, baseline)
+  if ends is not None:
+    blocks.append(ends)
+  if everybody is not None:
+    title = f"Each test client: {method.label} against {names.said_of(baseline)}"
+    blocks.append(page.Details(title, [everybody], is_open=paired.has_few_clients(groups)))
+  return blocks
+
+
 def _changes(groups: run_folder.Groups) -> list[tables.Table]:
   """Returns the changes of the tail at each of several budgets, if there are such runs."""
   if len({method.epsilon for method in groups} - {None}) < 2:
@@ -179,12 +227,13 @@ def _changes(groups: run_folder.Groups) -> list[tables.Table]:
   return [found] if found.rows else []
 
 
-def _columns(unit: units.Units, leading: units.Leading) -> list[tables.Column]:
+def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[tables.Column]:
+  statistics = {"mean": "mean", "max": "worst client"} if few else _STATISTICS
   is_error = leading.name == "error"
   return [
     *(
       leading.unit.column(f"test.{leading.name}.{name}", title)
-      for name, title in _STATISTICS.items()
+      for name, title in statistics.items()
     ),
     *([] if is_error else [unit.error.column("test.error.mean", "error")]),
     unit.loss.column("test.loss.mean", "loss"),
@@ -244,12 +293,17 @@ def table(
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
+  leading, few = units.leading(groups), paired.has_few_clients(groups)
+  if results is None:
+    worst = [paired.worst_clients(groups, leading.name)] if few else []
+    results = pd.concat([tables.of_groups(groups), *worst])
   return tables.of_seeds(
-    tables.of_groups(groups) if results is None else results,
-    columns or _columns(units.of(groups), units.leading(groups)),
+    results,
+    columns or _columns(units.of(groups), leading, few),
     {method: method.label for method in groups},
     coloured=coloured,
-    focus=units.leading(groups).p90,
+    marked=paired.lowest(groups, paired.metrics(groups, leading.p90)),
+    focus=f"test.{leading.name}.max" if few else leading.p90,
     **texts,
   )
 

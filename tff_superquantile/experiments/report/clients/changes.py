@@ -1,0 +1,86 @@
+"""Tables of the test clients by name: the error of each, and its change against FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+_NUM_NAMED = 5
+
+
+def by_client(before: Sequence[run_folder.Run], after: Sequence[run_folder.Run]) -> pd.DataFrame:
+  """Compares two methods client by client.
+
+  Args:
+    before: Finished runs of the baseline.
+    after: Those of the method.
+
+  Returns:
+    A row for each test client that both have, by its id, the largest gain first: the columns
+    "before" and "after", means over the seeds with this test client, "change", and "seeds".
+  """
+  pairs = paired.clients_of_both(before, after)
+  if not pairs:
+    return pd.DataFrame(columns=["before", "after", "change", "seeds"])
+  together = pd.concat(pairs.values())
+  clients = together.groupby(level=0).mean()
+  clients["change"] = clients["after"] - clients["before"]
+  clients["seeds"] = together.groupby(level=0).size()
+  return clients.rename_axis("client").sort_values(["change", "client"])
+
+
+def named(
+  groups: run_folder.Groups, method: names.Name, baseline: names.Name
+) -> tuple[tables.Table | None, tables.Table | None]:
+  """Names the test clients that a method changes.
+
+  Args:
+    groups: Finished runs by method.
+    method: The method.
+    baseline: Its baseline.
+
+  Returns:
+    The clients that gain and lose most, and all clients, which readers sort and filter; None where
+    there are no clients that both have.
+  """
+  clients = by_client(groups[baseline], groups[method])
+  if clients.empty:
+    return None, None
+  unit = units.of(groups).error
+  headings = ["client", "seeds", names.said_of(baseline), method.label, "change"]
+  gains = clients[clients["change"] < 0].head(_NUM_NAMED)
+  losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
+  note = (
+    f"Error in {unit.name}, mean over the seeds in which the client is a test client. The ends of"
+    " many clients are far apart by chance alone, most of all where clients have few examples."
+  )
+  ends = pd.concat([gains, losses.iloc[::-1]])
+  return (
+    tables.Table("Largest gains and losses by client", headings, _rows(ends, unit), note)
+    if len(ends)
+    else None,
+    tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True),
+  )
+
+
+def _rows(clients: pd.DataFrame, unit: units.Unit) -> list[tables.Row]:
+  """Lays out a row for each client."""
+  return [
+    tables.Row(
+      names.printable(str(row.Index)),
+      [
+        tables.Cell(str(row.seeds)),
+        tables.Cell(unit.number(row.before)),
+        tables.Cell(unit.number(row.after)),
+        tables.Cell(unit.number(row.change, sign=True)),
+      ],
+    )
+    for row in clients.itertuples()
+  ]
