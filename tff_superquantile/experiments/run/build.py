@@ -44,7 +44,7 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   Raises:
     ValueError: If there is no such task, or the user's files cannot be used.
   """
-  task = tasks.get_task(config.task)
+  task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
     columns = run_folder.of_config(config).columns or initial_weights.columns(config)
@@ -76,6 +76,8 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   run = run_config.resolved(config, {"sampling": sampling, **task.defaults, **of_private})
   if run.is_private:
     run = private.resolve(run)
+  places = {name: _absolute(run.values()[name]) for name in ("data_dir", "glove")}
+  run = run_config.replace(run, **places)
   method = run.method
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
@@ -85,8 +87,6 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     run,
     engine=engine,
     method=method,
-    data_dir=_absolute(run.data_dir),
-    glove=_absolute(run.glove),
   )
   best_model.check(run)
   if run.is_private:
