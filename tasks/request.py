@@ -113,7 +113,7 @@ class Request:
 
   @classmethod
   def of_run(cls, config: Any, columns: str = "") -> "Request":
-    """Builds the request of a run from its config, whose fields have the same names.
+    """Builds the request of a run from its config, whose flags have the same names.
 
     Args:
       config: The config of the run.
@@ -122,6 +122,7 @@ class Request:
     Returns:
       The request.
     """
-    names = {field.name for field in dataclasses.fields(cls)} - {"standin", "columns"}
-    shared = {name: getattr(config, name) for name in names}
-    return cls(standin=config.data == "standin", columns=columns, **shared)
+    names = {field.name for field in dataclasses.fields(cls)}
+    shared = {name: value for name, value in config.values().items() if name in names}
+    is_standin = config.task.data == "standin"
+    return cls(standin=is_standin, is_private=config.is_private, columns=columns, **shared)

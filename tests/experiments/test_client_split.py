@@ -118,7 +118,7 @@ def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
       _drop_split(path)
     before = run.Run(path, 0)
     ids = before.clients("test")["client_id"]
-    assert "client_split" not in before.flags and before.config.client_split == "shuffled"
+    assert "client_split" not in before.flags and before.config.task.client_split == "shuffled"
     assert names.folder(before.config) == path.parent.name
     # Of 30 clients, 6 are shuffled to the end.
     assert len(ids) == 6

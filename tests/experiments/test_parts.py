@@ -57,6 +57,10 @@ def _resolved(config):
     ),
     (run.RunConfig(cohort=run.Poisson()), dict(sampling="poisson")),
     (
+      run.RunConfig(task=run.Synthetic(num_train_clients=30, validation_fraction=0.1)),
+      dict(num_train_clients=30, validation_fraction=0.1),
+    ),
+    (
       run.RunConfig(privacy=run.Budget(epsilon=3, clip=_CLIP)),
       dict(epsilon=3.0, clip_norm=0.1),
     ),
@@ -171,6 +175,7 @@ def test_no_flag_has_two_meanings():
     (lambda: run.RunConfig(method="superquantile"), "expected one of FedAvg, FedAvgSub"),
     (lambda: run.RunConfig(method=run.Superquantile), "expected one of FedAvg, FedAvgSub"),
     (lambda: run.RunConfig(server=run.Best()), "expected one of Sgd, Adam"),
+    (lambda: run.RunConfig(task="synthetic"), "expected one of Other, Synthetic, Emnist"),
     (lambda: run.Superquantile(threshold="tree"), "expected one of Exact"),
     (lambda: run.Superquantile(theta="a half"), "expected float"),
     (lambda: run.Sgd(learning_rate=True), "expected float"),
@@ -179,6 +184,12 @@ def test_no_flag_has_two_meanings():
 def test_what_is_wrong_cannot_be_written_down(write, said):
   with pytest.raises(TypeError, match=said):
     write()
+
+
+def test_a_part_of_a_task_has_no_other_name():
+  assert run.Emnist(name="emnist_convnet").name == "emnist_convnet"
+  with pytest.raises(ValueError, match="expected one of emnist_linear, emnist_convnet"):
+    run.Emnist(name="own")
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, 
     validation_fraction=given, algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), 1.0)
   )
   search = tuning.method_search(_preset(validation_fraction=preset), settings)
-  assert {candidate.config.validation_fraction for candidate in search.candidates} == {used}
+  assert {candidate.config.task.validation_fraction for candidate in search.candidates} == {used}
 
 
 def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
@@ -307,7 +307,7 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   assert [config.local.learning_rate for config in rates] == [0.003, 0.01, 0.03, 0.1]
   for config in rates:
     assert config.algorithm == "fed_avg" and config.seed == 4 and config.local.l2 is None
-    assert config.validation_fraction == 0.5 and config.data_dir == "the $data"
+    assert config.task.validation_fraction == 0.5 and config.task.data_dir == "the $data"
     assert config.output_dir == f"{output_dir}/tuning"
   for config, loss in zip(rates[:2] + rates[3:], (3.0, 2.0, 2.5)):
     steps.finish(config, **{_LOSS: loss, _P90: 0.1})
@@ -344,7 +344,7 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   ]
   for config in runs:
     assert (config.local.learning_rate, config.local.l2) == (0.03, 1e-5)
-    assert config.validation_fraction == 0.0 and config.output_dir == output_dir
+    assert config.task.validation_fraction == 0.0 and config.output_dir == output_dir
     assert config.run_name == ""
   written = json.loads((lab.folder / output_dir / "emnist_linear" / "tuning.json").read_text())
   assert [entry["chosen"] for entry in written] == [
@@ -376,7 +376,7 @@ def test_the_papers_grid_of_a_private_run_and_its_warning(lab):
   assert {values.rho_ratio for values in tree} == {0.25}
   assert len({names.run_path(config) for config in configs}) == 68
   for config, values in zip(configs, found):
-    assert config.output_dir == f"{output_dir}/tuning" and config.validation_fraction == 0.0
+    assert config.output_dir == f"{output_dir}/tuning" and config.task.validation_fraction == 0.0
     best = values.clip_norm == 1.7 and (values.threshold != "tree" or values.num_bins == 32)
     _finish(config, lab.folder, **{_P90: 0.4 if best and config.max_loss != 0.7 else 0.5})
   result = lab.bare("sweep", *arguments)
@@ -416,7 +416,7 @@ def test_without_tuning_the_comparison_comes_first(lab, arguments):
   configs = _configs(result.out.splitlines())
   folders = [names.folder(config) for config in configs]
   assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= set(folders)
-  assert {config.validation_fraction for config in configs} == {0.0}
+  assert {config.task.validation_fraction for config in configs} == {0.0}
   assert {config.output_dir for config in configs} == {"results"}
 
 

@@ -151,7 +151,13 @@ def test_a_request_out_of_range_is_refused(changes, message):
 
 def test_a_run_asks_for_what_its_config_says():
   config = run_config.of(
-    data="standin", cache_dir="c", seed=3, glove="g", num_train_clients=7, validation_fraction=0.5
+    task="sent140_lstm",
+    data="standin",
+    cache_dir="c",
+    seed=3,
+    glove="g",
+    num_train_clients=7,
+    validation_fraction=0.5,
   )
   wanted = task.Request(
     "c", seed=3, glove="g", num_train_clients=7, validation_fraction=0.5, standin=True

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-import dataclasses
 import pathlib
 import sys
 from typing import Any
@@ -119,8 +118,6 @@ def remarks(folder: pathlib.Path, split: str, overrides: Mapping[str, Any]) -> S
   """Returns sentences on a table of the user's that belong beside what `evaluate` returns."""
   run = finished.find(folder)
   config = _config(run, split, overrides)
-  if config.label_column is None:  # No table of a user's.
-    return ()
   return finished_run.get_task(run, config).remarks
 
 
@@ -148,14 +145,14 @@ def _without_limits(
       raise ValueError(
         f"Found --{name} with --split={_ALL}, which takes all clients; leave one of the two out."
       )
-  least = config.min_examples_per_client if "min_examples_per_client" in overrides else 0
-  return dataclasses.replace(
-    config,
+  least = config.task.min_examples_per_client if "min_examples_per_client" in overrides else 0
+  limits: dict[str, Any] = dict(
     num_train_clients=0,
     num_test_clients=0,
     min_examples_per_client=least,
     held_out_examples=0.0,  # All rows of a client are its examples.
   )
+  return run_config.replace(config, **limits)
 
 
 def _check_outside(

@@ -160,11 +160,11 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     ValueError: If the task is not there, or the weights are damaged or not those of its model.
   """
   if run.columns:
-    config = dataclasses.replace(config, data_dir="")  # The table need not be there.
+    config = run_config.replace(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)
   if task.preprocessing is None:
     model = task.build_model(config.seed)
-    preprocessing = preprocessing_lib.none(_x_spec(model, config.task))
+    preprocessing = preprocessing_lib.none(_x_spec(model, config.task.name))
   else:
     preprocessing = task.preprocessing(task_lib.Request.of_run(config))
     model = task.build_model_for(preprocessing, config.seed)
@@ -172,8 +172,8 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   labels = tuple(task.labels) or tuple(map(str, range(num_classes)))
   if len(labels) != num_classes:
     raise ValueError(
-      f"Found {len(labels)} labels of the task {config.task} for {num_classes} classes; expected a"
-      " name for each."
+      f"Found {len(labels)} labels of the task {config.task.name} for {num_classes} classes;"
+      " expected a name for each."
     )
   weights = finished.read_weights(run, model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)

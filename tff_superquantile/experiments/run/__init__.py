@@ -24,7 +24,10 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.kept import Best as Best
   from tff_superquantile.experiments.run.parts.kept import Last as Last
   from tff_superquantile.experiments.run.parts.kept import Start as Start
+  from tff_superquantile.experiments.run.parts.local_training import Cosine as Cosine
+  from tff_superquantile.experiments.run.parts.local_training import Linear as Linear
   from tff_superquantile.experiments.run.parts.local_training import LocalTraining as LocalTraining
+  from tff_superquantile.experiments.run.parts.local_training import Step as Step
   from tff_superquantile.experiments.run.parts.methods import METHODS as METHODS
   from tff_superquantile.experiments.run.parts.methods import Aaggff as Aaggff
   from tff_superquantile.experiments.run.parts.methods import AgnosticFedAvg as AgnosticFedAvg
@@ -44,13 +47,16 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.privacy import Helpers as Helpers
   from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
   from tff_superquantile.experiments.run.parts.privacy import PrivateCoin as PrivateCoin
-  from tff_superquantile.experiments.run.parts.schedules import Cosine as Cosine
-  from tff_superquantile.experiments.run.parts.schedules import Linear as Linear
-  from tff_superquantile.experiments.run.parts.schedules import Step as Step
   from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad
   from tff_superquantile.experiments.run.parts.servers import Adam as Adam
   from tff_superquantile.experiments.run.parts.servers import Sgd as Sgd
   from tff_superquantile.experiments.run.parts.servers import Yogi as Yogi
+  from tff_superquantile.experiments.run.parts.tasks import Emnist as Emnist
+  from tff_superquantile.experiments.run.parts.tasks import Other as Other
+  from tff_superquantile.experiments.run.parts.tasks import Own as Own
+  from tff_superquantile.experiments.run.parts.tasks import Sent140 as Sent140
+  from tff_superquantile.experiments.run.parts.tasks import Shakespeare as Shakespeare
+  from tff_superquantile.experiments.run.parts.tasks import Synthetic as Synthetic
   from tff_superquantile.experiments.run.parts.thresholds import Exact as Exact
   from tff_superquantile.experiments.run.parts.thresholds import Geometric as Geometric
   from tff_superquantile.experiments.run.parts.thresholds import PrimalDual as PrimalDual
@@ -72,7 +78,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "parts.cohorts": ("Diurnal", "FixedSize", "Poisson"),
     "parts.engines": ("InProcess", "Ray"),
     "parts.kept": ("Best", "Last", "Start"),
-    "parts.local_training": ("LocalTraining",),
+    "parts.local_training": ("Cosine", "Linear", "LocalTraining", "Step"),
     "parts.methods": (
       *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),
       *("PropFair", "QFedAvg", "SemiVRed", "Superquantile", "TiltedErm"),
@@ -80,8 +86,8 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "parts.privacy": (
       *("AdaptiveClip", "Budget", "Complement", "FixedClip", "Helpers", "Noise", "PrivateCoin"),
     ),
-    "parts.schedules": ("Cosine", "Linear", "Step"),
     "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),
+    "parts.tasks": ("Emnist", "Other", "Own", "Sent140", "Shakespeare", "Synthetic"),
     "parts.thresholds": ("Exact", "Geometric", "PrimalDual", "Reweighting", "Tree"),
     "run_config": ("RunConfig",),
     "run_folder": ("Run", "find_runs", "group_by_method"),

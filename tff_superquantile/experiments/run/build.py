@@ -48,7 +48,7 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   Raises:
     ValueError: If there is no such task, or the user's files cannot be used.
   """
-  task = tasks.get_task(config.task)
+  task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
     columns = run_folder.of_config(config).columns or initial_weights.columns(config)
@@ -77,12 +77,14 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   config = initial_weights.resolve(config)
   of_private = private.DEFAULTS if config.is_private else {}
   metric = config.metric or task.metric
-  measures.check(metric or "error", task.error, config.task)
+  measures.check(metric or "error", task.error, config.task.name)
   sampling = cohorts.name_of(config.cohort)
   chosen = {"sampling": sampling, "metric": metric, "best_by": kept.best_by(metric)}
   run = run_config.resolved(config, {**chosen, **task.defaults, **of_private})
   if run.is_private:
     run = private.resolve(run)
+  places = {name: _absolute(run.values()[name]) for name in ("data_dir", "glove")}
+  run = run_config.replace(run, **places)
   method = run.method
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
@@ -92,8 +94,6 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     run,
     engine=engine,
     method=method,
-    data_dir=_absolute(run.data_dir),
-    glove=_absolute(run.glove),
   )
   best_model.check(run, _measured(run, task))
   class_weights.check(run, task)

@@ -123,7 +123,7 @@ def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
 
 def num_folds(run: run_folder.Run) -> int:
   """Returns the number of folds of a run's cross-validation; 0 for none."""
-  return 0 if run.config is None else run.config.folds
+  return 0 if run.config is None else run.config.task.folds
 
 
 def gaps(runs: Iterable[run_folder.Run]) -> list[str]:

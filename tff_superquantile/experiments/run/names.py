@@ -11,7 +11,6 @@ import collections
 from collections.abc import Iterable
 import dataclasses
 import pathlib
-import re
 from typing import Any
 
 from tff_superquantile.experiments.run import name_parts
@@ -27,7 +26,6 @@ _APART = {
   "_standin": ("data", "standin", "stand-in: generated data"),
   "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
 }
-_FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -56,18 +54,11 @@ def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
   found = config.values()
   suffixes = [end for end, (flag, text, _) in _APART.items() if found[flag] == text]
-  if config.folds:
-    suffixes.append(f"_folds_{config.folds}")
-  if config.held_out_examples:
-    suffixes.append(f"_held_out_{config.held_out_examples:g}")
-  if config.label_column is not None:  # Of a table of the user's.
-    suffixes = [f"_{_table(config)[:100]}_{config.model or 'linear'}", *suffixes]
-  return config.task + "".join(suffixes)
-
-
-def _table(config: run_config.RunConfig) -> str:
-  """Returns the name of a table, that of its file or folder without the format."""
-  return _FORMATS.sub("", pathlib.Path(config.data_dir).absolute().name)
+  if found["folds"]:
+    suffixes.append(f"_folds_{found['folds']}")
+  if found["held_out_examples"]:
+    suffixes.append(f"_held_out_{found['held_out_examples']:g}")
+  return config.task.folder + "".join(suffixes)
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -79,14 +70,11 @@ def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   found = config.values()
   remarks = [f" ({said})" for flag, text, said in _APART.values() if found[flag] == text]
-  if config.folds:
-    remarks.append(f", {config.folds}-fold cross-validation over clients")
-  if config.held_out_examples:
-    remarks.append(f", tested on {config.held_out_examples:.0%} of each client’s examples")
-  name = config.task
-  if config.label_column is not None:
-    name = f"{_table(config)}, {config.label_column} ({config.model or 'linear'})"
-  return printable(name) + "".join(remarks)
+  if found["folds"]:
+    remarks.append(f", {found['folds']}-fold cross-validation over clients")
+  if found["held_out_examples"]:
+    remarks.append(f", tested on {found['held_out_examples']:.0%} of each client’s examples")
+  return printable(config.task.title) + "".join(remarks)
 
 
 def printable(text: str) -> str:

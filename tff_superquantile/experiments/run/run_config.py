@@ -22,6 +22,7 @@ from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
+from tff_superquantile.experiments.run.parts import tasks
 
 _TASK_DEFAULT = "None for the task's own"
 
@@ -37,16 +38,7 @@ class RunConfig(part.Part):
   `ResolvedRun` of a config and its task.
   """
 
-  task: str = flag.field(
-    "synthetic",
-    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm, shakespeare,"
-    " or own, a table of yours.",
-  )
-  data: str = flag.field(
-    "files",
-    "The task's own data, or a generated stand-in of the same shape, to try things out.",
-    choices=("files", "standin"),
-  )
+  task: tasks.Task = tasks.choice()
   method: methods.Method = part.choice(
     "algorithm", methods.METHODS, "The method.", default="superquantile"
   )
@@ -74,92 +66,6 @@ class RunConfig(part.Part):
     " private run come from a key.",
     least=0,
     most=(2**63 - 1, "seeds have 63 bits"),
-  )
-  data_dir: str = flag.field(
-    "",
-    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma,"
-    " Hugging Face's flwrlabs/femnist (.parquet) or NIST's emnist-byclass.mat; empty to let TFF"
-    " download it. Sent140: LEAF's directory, or Stanford's CSV. Shakespeare: LEAF's directory, or"
-    " TFF's shakespeare_train.h5. Own: a .csv, .csv.gz or .parquet file, or a folder of"
-    " such files.",
-  )
-  client_column: str | None = flag.field(
-    None,
-    "Own: the column whose values are the clients; None for a folder with a file for each client.",
-  )
-  label_column: str | None = flag.field(
-    None,
-    "Own: the column that is to be predicted.",
-  )
-  features: str | None = flag.field(
-    None,
-    "Own: the columns that the model reads, separated by commas; None for all others.",
-  )
-  label_kind: str | None = flag.field(
-    None,
-    "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
-    " where labels are not whole, or more than 100 different numbers.",
-    choices=("classes", "number"),
-  )
-  classes: str | None = flag.field(
-    None,
-    "Own: the classes, separated by commas; None for those that are found, in a private run among"
-    " the test and validation clients, whose others are left out of training.",
-  )
-  model: str | None = flag.field(
-    None,
-    "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
-    choices=("linear", "mlp"),
-  )
-  glove: str = flag.field(
-    "",
-    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt in --data_dir.",
-  )
-  min_examples_per_client: int = flag.field(
-    0,
-    "Least number of examples; clients with fewer are dropped, or in a private run trained on"
-    " without examples. 0 for the task's own.",
-    least=0,
-  )
-  num_train_clients: int = flag.field(
-    0,
-    "Number of training clients; 0 for the task's own, or in a private run on your files, which"
-    " takes no other, for all.",
-    least=0,
-  )
-  num_test_clients: int = flag.field(
-    0,
-    "Number of test clients; 0 for the task's own.",
-    least=0,
-  )
-  validation_fraction: float = flag.field(
-    0.0,
-    "Fraction of the training clients that is held out for tuning.",
-    least=0.0,
-  )
-  client_split: str | None = flag.field(
-    None,
-    "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
-    " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
-    " for that of a run that goes on. The synthetic task has its own.",
-    choices=("by_id", "shuffled"),
-    before="shuffled",
-  )
-  folds: int = flag.field(
-    0,
-    "Cross-validation over clients: they are cut into so many folds, and a run tests on the fold"
-    " SEED mod FOLDS and trains on the others, so that the seeds 0 to FOLDS - 1 test on each client"
-    " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
-    " clients.",
-    least=0,
-    before="0",
-  )
-  held_out_examples: float = flag.field(
-    0.0,
-    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
-    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
-    least=0.0,
-    before="0.0",
   )
   rounds_per_evaluation: int | None = flag.field(
     None,

@@ -54,7 +54,10 @@ class ResolvedFixedSize(FixedSize, Resolved):
   size: int
 
   def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
-    return _samplers().build_fixed_size_sampler(client_ids, self.size, seed)
+    sample: Callable[[int], list[str]] = _samplers().build_fixed_size_sampler(
+      client_ids, self.size, seed
+    )
+    return sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,10 @@ class ResolvedPoisson(Poisson, Resolved):
   size: int
 
   def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
-    return _samplers().build_poisson_sampler(client_ids, self.size, seed)
+    sample: Callable[[int], list[str]] = _samplers().build_poisson_sampler(
+      client_ids, self.size, seed
+    )
+    return sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +88,10 @@ class ResolvedDiurnal(Diurnal, Resolved):
   size: int
 
   def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
-    return _samplers().build_diurnal_sampler(client_ids, self.size, seed)
+    sample: Callable[[int], list[str]] = _samplers().build_diurnal_sampler(
+      client_ids, self.size, seed
+    )
+    return sample
 
 
 # By the value of --sampling.

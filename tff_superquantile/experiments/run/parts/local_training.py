@@ -1,12 +1,97 @@
-"""The work of a client in a round. Importing this starts no TensorFlow."""
+"""The work of a client in a round, and its learning rates by the round.
+
+The rate of round t = 0, ..., T - 1 is gamma_t = gamma_0 f(t), with gamma_0 = --client_learning_rate
+and the factor f of a schedule. Importing this starts no TensorFlow.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import math
+from typing import Any, ClassVar
 
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import part
-from tff_superquantile.experiments.run.parts import schedules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule(part.Part):
+  """How the local learning rate falls.
+
+  Attributes:
+    needs_num_rounds: Whether f depends on T, so that a run cannot be continued with another one.
+  """
+
+  needs_num_rounds: ClassVar[bool] = True
+
+
+class ResolvedSchedule(Schedule, abc.ABC):
+  """A schedule that has all of its values."""
+
+  @abc.abstractmethod
+  def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
+    """Returns f(t) in (0, 1].
+
+    Args:
+      t: The round, from 0: a float, or a float32 tensor.
+      num_rounds: T.
+      ops: The module with the functions for numbers like t: `math`, or `tf.math`.
+    """
+
+  @property
+  def is_constant(self) -> bool:
+    """Whether all rounds have the same learning rate."""
+    return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step(Schedule):
+  """c^floor(t / t_0), the paper's; None where the task decides."""
+
+  needs_num_rounds: ClassVar[bool] = False
+  learning_rate_decay: float | None = flag.field(
+    None,
+    "Factor on the learning rate after every --rounds_per_decay; None for the task's own.",
+    rule=flag.positive,
+  )
+  rounds_per_decay: int | None = flag.field(
+    None, "Rounds between two decays of the learning rate; None for the task's own.", least=1
+  )
+
+
+class ResolvedStep(Step, ResolvedSchedule):
+  """`Step` with the task's values."""
+
+  learning_rate_decay: float
+  rounds_per_decay: int
+
+  def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
+    return ops.pow(self.learning_rate_decay, t // self.rounds_per_decay)
+
+  @property
+  def is_constant(self) -> bool:
+    return self.learning_rate_decay == 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cosine(ResolvedSchedule):
+  """Half a cosine (Loshchilov and Hutter, "SGDR", 2017, without restarts)."""
+
+  def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
+    return 0.5 * (1.0 + ops.cos(math.pi * t / num_rounds))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linear(ResolvedSchedule):
+  """A line to 0."""
+
+  def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
+    return 1.0 - t / num_rounds
+
+
+# By the value of --learning_rate_schedule.
+SCHEDULES: dict[str, type[Schedule]] = {"step": Step, "cosine": Cosine, "linear": Linear}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,9 +112,9 @@ class LocalTraining(part.Part):
     rule=flag.momentum,
     before="0.0",
   )
-  schedule: schedules.Schedule = part.choice(
+  schedule: Schedule = part.choice(
     "learning_rate_schedule",
-    schedules.SCHEDULES,
+    SCHEDULES,
     "How the local learning rate falls: by --learning_rate_decay after every --rounds_per_decay"
     " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
     before="step",
@@ -72,7 +157,7 @@ class Resolved(LocalTraining):
   """`LocalTraining` with the task's values."""
 
   learning_rate: float
-  schedule: schedules.Resolved
+  schedule: ResolvedSchedule
   epochs: int
   batch_size: int
   l2: float

@@ -51,7 +51,7 @@ def check_splits(config: run_config.ResolvedRun, splits: Iterable[str]) -> None:
   """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
   if isinstance(config.keep, kept.Best) and SPLIT not in splits:
     raise ValueError(
-      f"Found --keep=best for {config.task}, which has no validation clients; hold out some of"
+      f"Found --keep=best for {config.task.name}, which has no validation clients; hold out some of"
       " the training clients, for example by --validation_fraction=0.2."
     )
 

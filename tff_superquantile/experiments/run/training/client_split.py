@@ -16,11 +16,15 @@ def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
   Args:
     config: The config that was asked for.
   """
-  if config.client_split is not None:
+  if config.task.client_split is not None:
     return config
   found = run_folder.of_config(config).flags
   split = run_config.client_split_of(found) if found else request_lib.BY_ID
-  return dataclasses.replace(config, client_split=split)
+  return _with_split(config, split)
+
+
+def _with_split(config: run_config.RunConfig, split: str | None) -> run_config.RunConfig:
+  return dataclasses.replace(config, task=dataclasses.replace(config.task, client_split=split))
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
@@ -35,19 +39,21 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       or if the task's folder has runs with the other split, with which it would be compared.
   """
   if not task.follows_client_split:
-    return dataclasses.replace(config, client_split=None)
+    return _with_split(config, None)
   config, run = fill_in(config), run_folder.of_config(config)
   if run.flags:
     return config
-  apart = request_lib.Request("", is_private=config.is_private, standin=config.data == "standin")
-  if config.client_split == request_lib.SHUFFLED and task.protects(apart):
+  apart = request_lib.Request(
+    "", is_private=config.is_private, standin=config.task.data == "standin"
+  )
+  if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
     raise ValueError(
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
       " client's presence would move others between training and test: leave it out."
     )
   for path in run.path.parents[1].glob("*/seed_*"):
     flags = run_folder.Run(path, 0).flags
-    if flags and run_config.client_split_of(flags) != config.client_split:
+    if flags and run_config.client_split_of(flags) != config.task.client_split:
       other = f"--client_split={run_config.client_split_of(flags)}"
       remedy = f", or split alike by {other}" * (not task.protects(apart))
       raise ValueError(

@@ -135,7 +135,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
 
 def _is_same_population(task: str, config: run_config.ResolvedRun) -> bool:
   """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
-  return task.partition("_")[0] == config.task.partition("_")[0]
+  return task.partition("_")[0] == config.task.name.partition("_")[0]
 
 
 def for_manifest(found: list[statements.Start]) -> dict[str, Any]:
