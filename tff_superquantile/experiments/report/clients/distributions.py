@@ -6,6 +6,7 @@ from matplotlib import figure as mpl_figure
 import numpy as np
 import seaborn as sns
 
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import quantities
@@ -63,6 +64,8 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   reported = tables.over_seeds(tables.of_groups(groups))["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
+  # A histogram of few clients is a row of bars of one client: each is a dot.
+  are_few = max(map(len, values_of.values())) < paired.FEW_CLIENTS
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
     heights = [0.22 * len(values_of) + 0.1, 3.1]
@@ -70,6 +73,9 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip, axes = panels[:, 0]
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
+      if are_few:
+        axes.plot(values, np.full(len(values), row), "o", color=color, markersize=6, alpha=0.6)
+        continue
       # Rounding keeps 28.999999 out of the bin below 29.
       sns.histplot(
         x=np.round(np.minimum(values, largest), 6),
@@ -106,6 +112,9 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
         axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
-    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title, ylabel=quantity.clients)
+    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
+    axes.set_ylabel("" if are_few else quantity.clients)
+    if are_few:
+      style.name_rows(axes, [style.label(method.label) for method in values_of])
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
