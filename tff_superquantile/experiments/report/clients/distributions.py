@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
 import seaborn as sns
@@ -21,7 +22,7 @@ def error_histogram(groups: run_folder.Groups) -> style.Figure:
     "Share of the test clients at each error, the clients of all seeds together. Above, a dot"
     " marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the"
     " right end: a method that serves the worst-off clients has less there, and pays for it, if"
-    " at all, by having less at the left end.",
+    " at all, by having less at the left end. Fewer than 20 clients are a dot each.",
     _histogram(groups, quantities.test_error(groups)),
   )
 
@@ -97,17 +98,7 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
       strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
       for value, marker, name, side in ((mean, "o", "mean", -1), (p90, "D", "p90", 1)):
         strip.plot(value, row, marker=marker, color=color, markersize=5)
-        strip.annotate(
-          f"{name} {unit.text(value / unit.factor)}",
-          (value, row),
-          (side * 8, 0),
-          va="center",
-          ha="left" if side > 0 else "right",
-          color=color,
-          fontsize=9,
-          textcoords="offset points",
-          annotation_clip=False,
-        )
+        _annotate(strip, f"{name} {unit.text(value / unit.factor)}", (value, row), side, color)
       if few:
         axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
     strip.set_ylim(len(values_of) - 0.4, -0.6)
@@ -118,3 +109,20 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
       style.name_rows(axes, [style.label(method.label) for method in values_of])
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
+
+
+def _annotate(
+  axes: mpl_axes.Axes, text: str, place: tuple[float, float], side: int, color: str
+) -> None:
+  """Writes a text to the left (-1) or to the right (1) of a mark."""
+  axes.annotate(
+    text,
+    place,
+    (side * 8, 0),
+    va="center",
+    ha="left" if side > 0 else "right",
+    color=color,
+    fontsize=9,
+    textcoords="offset points",
+    annotation_clip=False,
+  )
