@@ -224,6 +224,14 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
 
 
+def widen(axes: mpl_axes.Axes, least: float) -> None:
+  """Gives the horizontal axis of positive values at least this span, about what it shows."""
+  low, high = axes.get_xlim()
+  if high - low < least:
+    low = max(0.0, (low + high - least) / 2)
+    axes.set_xlim(low, low + least)
+
+
 def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   """Marks these values of a logarithmic axis, as plain numbers, and no others."""
   axis.set_major_locator(ticks if isinstance(ticks, ticker.Locator) else ticker.FixedLocator(ticks))

@@ -27,6 +27,8 @@ from tff_superquantile.experiments.run import run_folder
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
+# An axis of errors shows at least ten points, so that a difference of one looks like one.
+_LEAST_SPAN = 0.1
 # Figures that have no room for any number of methods.
 _FIGURES = (
   distributions.error_histogram,
@@ -160,6 +162,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
         )
       axes.set_title(unit.axis(metrics[metric]))
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
+      style.widen(axes, _LEAST_SPAN * unit.factor)
     style.name_rows(grid[0], [style.label(method.label, 48) for method in methods])
     svg = style.to_svg(figure)
   return style.Figure(
@@ -288,7 +291,8 @@ def _headline(best: names.Name, baseline: names.Name, own: paired.Changes, num_r
   detected = {one.value > 0 for one in tail if one.is_detected}
   against = f"against {fed_avg}, {best.label}"
   if num_rivals > 1:
-    against = f"of {num_rivals} methods compared with {fed_avg}, {best.label} comes first: it"
+    place = "comes closest" if tail[0].value > 0 else "comes first"
+    against = f"of {num_rivals} methods compared with {fed_avg}, {best.label} {place}: it"
   if not any(one.has_interval for one in own.values()):
     return f"{against[:1].upper()}{against[1:]} "
   if not any(one.is_detected for one in own.values()):

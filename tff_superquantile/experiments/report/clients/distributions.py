@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
 import seaborn as sns
 
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import quantities
@@ -20,7 +22,7 @@ def error_histogram(groups: run_folder.Groups) -> style.Figure:
     "Share of the test clients at each error, the clients of all seeds together. Above, a dot"
     " marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the"
     " right end: a method that serves the worst-off clients has less there, and pays for it, if"
-    " at all, by having less at the left end.",
+    " at all, by having less at the left end. Fewer than 20 clients are a dot each.",
     _histogram(groups, quantities.test_error(groups)),
   )
 
@@ -63,6 +65,8 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   reported = tables.over_seeds(tables.of_groups(groups))["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
+  # A histogram of few clients is a row of bars of one client: each is a dot.
+  are_few = max(map(len, values_of.values())) < paired.FEW_CLIENTS
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
     heights = [0.22 * len(values_of) + 0.1, 3.1]
@@ -70,6 +74,9 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip, axes = panels[:, 0]
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
+      if are_few:
+        axes.plot(values, np.full(len(values), row), "o", color=color, markersize=6, alpha=0.6)
+        continue
       # Rounding keeps 28.999999 out of the bin below 29.
       sns.histplot(
         x=np.round(np.minimum(values, largest), 6),
@@ -91,21 +98,31 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
       strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
       for value, marker, name, side in ((mean, "o", "mean", -1), (p90, "D", "p90", 1)):
         strip.plot(value, row, marker=marker, color=color, markersize=5)
-        strip.annotate(
-          f"{name} {unit.text(value / unit.factor)}",
-          (value, row),
-          (side * 8, 0),
-          va="center",
-          ha="left" if side > 0 else "right",
-          color=color,
-          fontsize=9,
-          textcoords="offset points",
-          annotation_clip=False,
-        )
+        _annotate(strip, f"{name} {unit.text(value / unit.factor)}", (value, row), side, color)
       if few:
         axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
-    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title, ylabel=quantity.clients)
+    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
+    axes.set_ylabel("" if are_few else quantity.clients)
+    if are_few:
+      style.name_rows(axes, [style.label(method.label) for method in values_of])
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
+
+
+def _annotate(
+  axes: mpl_axes.Axes, text: str, place: tuple[float, float], side: int, color: str
+) -> None:
+  """Writes a text to the left (-1) or to the right (1) of a mark."""
+  axes.annotate(
+    text,
+    place,
+    (side * 8, 0),
+    va="center",
+    ha="left" if side > 0 else "right",
+    color=color,
+    fontsize=9,
+    textcoords="offset points",
+    annotation_clip=False,
+  )
