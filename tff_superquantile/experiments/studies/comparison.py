@@ -29,6 +29,7 @@ from absl import flags
 import pandas as pd
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
@@ -99,15 +100,24 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {title: table(groups, columns) for title, columns in _further_columns(unit).items()}
   of_clients, numbers = _of_clients(groups, histories)
-  results = [tables.of_groups(groups), *numbers]
+  references = in_reports.find(groups)
+  results = [tables.of_groups(groups), references.results(), *numbers]
   return page.Page(
     "report",
     finished[0].task_title,
     "how well are the worst-off clients served?",
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    summary.summarize(groups),
+    in_reports.verdict(groups, references) + summary.summarize(groups),
     [
-      table(groups, title="Results", note=note, lead=_LEAD.format(unit.error.name), brief=BRIEF),
+      table(
+        groups,
+        references=references,
+        title="Results",
+        note=note,
+        lead=_LEAD.format(unit.error.name),
+        brief=BRIEF,
+      ),
+      *map(page.Text, references.notes()),
       *_changes(groups),
       *map(page.Text, provenance.notes(finished, unfinished)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
@@ -187,6 +197,7 @@ def table(
   groups: run_folder.Groups,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
+  references: in_reports.References | None = None,
   **texts: Any,
 ) -> tables.Table:
   """Lays out a row for each method.
@@ -195,6 +206,8 @@ def table(
     groups: Finished runs by method.
     columns: The columns, by default those of the results; those that no method has are left out.
     results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
+    references: Models that are not federated, a row each below the methods, out of the contest;
+      None for no such rows.
     **texts: As in `tables.of_seeds`.
 
   Returns:
@@ -202,11 +215,17 @@ def table(
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
+  if results is None:
+    results = tables.of_groups(groups)
+  labels = {} if references is None else references.labels
+  if references is not None and labels:
+    results = pd.concat([results, references.results()])
   return tables.of_seeds(
-    tables.of_groups(groups) if results is None else results,
+    results,
     columns or _columns(units.of(groups)),
-    {method: method.label for method in groups},
+    {**{method: method.label for method in groups}, **labels},
     coloured=coloured,
+    not_in_contest=labels,
     focus=tables.P90,
     **texts,
   )
