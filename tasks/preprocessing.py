@@ -1,6 +1,6 @@
 """Describes the way from examples as people have them to the input of a task's model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -21,6 +21,8 @@ class Preprocessing:
     layers: Keras layers that `apply` calls, none of which is trainable.
     probe: Makes (raw examples, their x as the run computes it) for a check of an exported model;
       None if there is no other way to x than `apply`.
+    arrays: The numbers and texts of `apply` by name, for programs that rebuild it; empty where it
+      is the identity, or nobody has written them down.
   """
 
   raw_spec: tf.TensorSpec
@@ -29,6 +31,7 @@ class Preprocessing:
   x_spec: tf.TensorSpec
   layers: Sequence[tf.keras.layers.Layer] = ()
   probe: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
+  arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   @property
   def input_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:

@@ -141,7 +141,20 @@ class Encoding:
       self.apply,
       tf.TensorSpec([None, self.num_inputs], tf.float32),
       probe=self._probe,
+      arrays=self._arrays(),
     )
+
+  def _arrays(self) -> dict[str, np.ndarray]:
+    """Returns what each column became, arrays of shape [features], and all categories in a row."""
+    features = self.features
+    return {
+      "columns": np.array([feature.name for feature in features]),
+      "mean": np.array([feature.mean for feature in features], np.float64),
+      "std": np.array([feature.std for feature in features], np.float64),
+      "has_missing": np.array([feature.has_missing for feature in features], bool),
+      "num_categories": np.array([len(feature.categories) for feature in features], np.int64),
+      "categories": np.array([text for one in features for text in one.categories], str),
+    }
 
   def _probe(self) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows with every category and numbers far and near, and what the run makes of them."""

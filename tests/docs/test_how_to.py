@@ -36,11 +36,12 @@ _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
 _ACCOUNT = "privacy.account"
 _ACCOUNTS = {_ACCOUNT: account, "paper.account": account_of_the_paper}
-# Commands whose first argument is the folder of a run.
+# Commands whose first argument is the folder of a run or task.
 _OF_A_RUN = (
   "privacy.evaluate",
   "tff_superquantile.experiments.evaluate",
   "tff_superquantile.experiments.export",
+  "tff_superquantile.experiments.references",
 )
 _PYTHONS = (".venv/bin/python", "python3")
 _FLAGS_OF_ABSL = {"help", "flagfile"}

@@ -71,6 +71,21 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   assert {"p10", "p50", "p95", "best 10 %"} <= set(rows)
 
 
+def _in_run(folder, split, ids):
+  lines = [f"{client_id},9,0.5,0.2\n" for client_id in ids]
+  (folder / f"{split}_clients.csv").write_text(
+    "".join(["client_id,num_examples,loss,error\n", *lines])
+  )
+
+
+def test_places_are_those_of_the_run_by_id(tmp_path):
+  folder = _write(tmp_path)
+  for split, ids in (("train", _IDS[:4]), ("test", _IDS[4:6]), ("validation", _IDS[6:7])):
+    _in_run(folder, split, ids)
+  found = evaluate.places(run_folder.Run(folder, 0), [_IDS[5], "later", _IDS[6], _IDS[0]])
+  assert found.tolist() == ["test", "", "validation", "train"]
+
+
 def test_clients_of_other_data(tmp_path, data, files):
   folder = _write(tmp_path)
   data["test"] = files.subset(_IDS[5:7])
@@ -179,12 +194,14 @@ def test_command_repeats_the_run_s_numbers(lab):
   result = lab.python("-m", "tff_superquantile.experiments.evaluate", *arguments).wait()
   assert (result.code, result.err) == (0, "")
   assert result.out.startswith(f"{run}: 20 test clients with 2000 examples.\n")
-  assert "worst 10 %" in result.out
+  assert "worst 10 %" in result.out and "None of them has trained the model.\n" in result.out
+  said = "Left out: 60 in the split train, 500 in the split validation, 2920 beyond the number"
+  assert said in result.out
   written, own = (
     run_files.read_columns(path, is_whole=True)
     for path in (lab.folder / "new/clients.csv", lab.folder / run / "test_clients.csv")
   )
-  assert list(written) == list(own) and list(written["client_id"]) == list(own["client_id"])
+  assert list(written) == [*own, "place"] and list(written["client_id"]) == list(own["client_id"])
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_allclose(written[name], own[name], rtol=1e-4)
   command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "--overwrite")
@@ -199,6 +216,8 @@ def test_command_repeats_the_run_s_numbers(lab):
   result = command(run, "--split=all")
   # The run has 60 training and 20 test clients.
   assert result.code == 0 and f"{run}: 3500 clients with 350000 examples.\n" in result.out
+  assert "60 of them have trained the model, by their ids; the others are" in result.out
+  assert "Left out" not in result.out
   command(run, "--split=everyone").assert_refused("--split", "everyone")
   command(run, "--data_dir=/x").assert_refused("--data_dir=/x")
   command(run, "--num_test_clients=600").assert_refused("500 test clients but 600")

@@ -26,10 +26,13 @@ from tasks.own import features as own_features
 from tasks.own import labels
 from tasks.sent140 import features
 from tasks.shakespeare import characters
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import examples
 from tff_superquantile.experiments.export import exported_model
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.export import model_card
+from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
@@ -214,6 +217,25 @@ def test_examples_of_the_page(folders, tmp_path, monkeypatch, capsys):
     assert len(answer) == 3 and set(answer) <= set("0123456789")
 
 
+def _answers(code, folder, monkeypatch, line="", rows=None):
+  """What a program of a card says in the folder of an export, of its own rows or of others."""
+  monkeypatch.chdir(folder)
+  names = {"rows": rows}
+  exec(re.sub(r"^(\w+) = np.(zeros|full).*$", line or r"\g<0>", code, flags=re.MULTILINE), names)
+  return names["answers"]
+
+
+@pytest.mark.parametrize("kind", sorted(formats.FORMATS))
+@pytest.mark.parametrize("name", _TASKS)
+def test_programs_of_cards_run(folders, runs, name, kind, monkeypatch):
+  code = examples.code(runs[name][0], kind)
+  assert bool(code) == (kind != "npz" or name == "synthetic")
+  if code:
+    answers = _answers(code, folders[name], monkeypatch)
+    assert answers.shape == (3, len(runs[name][0].labels))
+    np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+
+
 def _exported(model, weights=((), ())):
   spec = preprocessing.none(model.input_spec[0])
   return exported_model.ExportedModel(model, run_files.Weights(*weights), spec, ("a", "b"))
@@ -301,17 +323,17 @@ def test_card_compares_with_fed_avg(tmp_path):
   errors = np.array([0.5, 0.2, 0.2, 0.3, 0.1, 0.6])
   run = _write(tmp_path, "superquantile_theta_0.5", errors, sizes)
   alone = _card(run)
-  assert "FedAvg" not in alone and [len(t[0]) for t in finished_runs.markdown_tables(alone)] == [
-    2,
-    3,
-  ]
+  assert "FedAvg" not in alone
+  assert [len(t[0]) for t in finished_runs.markdown_tables(alone)] == [3, 3]
   _write(tmp_path, "fed_avg", fed_avg, sizes)
   card = _card(run)
   distribution, by_size = finished_runs.markdown_tables(card)
-  assert distribution[1] == ["mean", "31.7", "40.0", "−8.3"]
-  assert distribution[-1] == ["worst 10 %", "60.0", "90.0", "−30.0"]
-  p90 = [f"{100 * np.percentile(e, 90):.1f}" for e in (errors, fed_avg)]
-  assert [row[1:3] for row in distribution if row[0] == "p90"] == [p90]
+  assert distribution[1] == ["mean", "6", "31.7", "40.0", "−8.3"]
+  assert distribution[-1] == ["worst 10 %", "1", "60.0", "90.0", "−30.0"]
+  for q in (10, 50, 90):
+    levels = [f"{100 * np.percentile(e, q):.1f}" for e in (errors, fed_avg)]
+    behind = str(sum(errors >= np.percentile(errors, q)))
+    assert [row[1:4] for row in distribution if row[0] == f"p{q}"] == [[behind, *levels]]
   assert by_size[1:] == [
     ["10 to 20", "2", "35.0", "50.0", "−15.0"],
     ["30 to 40", "2", "25.0", "25.0", "0.0"],
@@ -324,11 +346,35 @@ def test_card_compares_with_fed_avg(tmp_path):
   by_adam = _write(tmp_path, "superquantile_theta_0.5_adam", errors, sizes)
   assert "FedAvg" not in _card(by_adam)
   _write(tmp_path, "fed_avg_adam", 0.5 * fed_avg, sizes)
-  assert finished_runs.markdown_tables(_card(by_adam))[0][1] == ["mean", "31.7", "20.0", "+11.7"]
+  assert finished_runs.markdown_tables(_card(by_adam))[0][1] == [
+    *("mean", "6", "31.7", "20.0", "+11.7")
+  ]
   # Other clients are not compared.
   _write(tmp_path / "other", "fed_avg", fed_avg[1:], sizes[1:])
   other = _write(tmp_path / "other", "superquantile_theta_0.5", errors, sizes)
   assert "FedAvg" not in _card(other)
+
+
+def test_card_says_what_a_reader_needs_beside_errors(tmp_path):
+  run = _write(tmp_path, "fed_avg", [0.1, 0.2, 0.6], [7, 8, 9], data_dir="/home/x/mines.csv")
+  atomic_files.write_json(run.path / "manifest.json", {"data": "0123abc"})
+  ids = run.clients("test")["client_id"]
+  columns = {"client_id": ids, "num_examples": [7, 8, 9], "loss": [1, 1, 1], "error": [0.0, 0, 0.3]}
+  constant = kept.Reference("'no', the most frequent class", columns, {})
+  found = kept.References("print", {kept.CONSTANT: constant}, {}, False, {"no": 0.94, "yes": 0.06})
+  kept.write(run.path.parent.parent, 0, found)
+  card = _card(run_folder.Run(run.path, 0))
+  for said in (
+    "Data file: mines.csv",
+    "Digest of the data: 0123abc",
+    "Loss of the test clients in nats: 0.500 on average, p90 0.500, worst 10 % 0.500",
+    "no 94.0 %, yes 6.0 %",
+    "Error of the constant answer: 10.0 % on average, p90 24.0 %: 'no', the most frequent class",
+    "## Intended use and limits",
+    "Percentiles are of 3 test clients",
+  ):
+    assert said in card
+  assert "/home/x" not in card
 
 
 def test_card_of_equal_sizes_and_of_no_clients(tmp_path):
@@ -348,7 +394,7 @@ def test_card_of_a_private_run_says_what_its_ledger_covers(tmp_path):
   for sentence in (*json.loads(ledger)["guarantee"], *json.loads(ledger)["not_covered"]):
     assert sentence.split(";")[0].split("(")[0] in card
   # FedAvg beside it has no budget, and is not looked at.
-  assert all(len(table[0]) <= 3 for table in finished_runs.markdown_tables(card))
+  assert all(len(table[0]) == 3 for table in finished_runs.markdown_tables(card))
   assert "change" not in card.split("## Privacy")[0]
   (path / "privacy.json").unlink()
   with pytest.raises(ValueError, match="no privacy.json"):
@@ -454,6 +500,45 @@ def _of_features(columns):
       raw[:, i] = rng.integers(-1, len(feature.categories), 50)
   raw[::7] = np.nan
   return exported, raw, _encoding(columns).encode(raw) @ weights[0] + weights[1]
+
+
+@pytest.mark.parametrize("kind", sorted(formats.FORMATS))
+def test_programs_of_cards_give_the_runs_answers_to_a_table(tmp_path, monkeypatch, kind):
+  exported, raw, logits = _of_features(_EVERYDAY)
+  formats.write(exported, kind, tmp_path)
+  line = "features = rows.astype(np.float32)" if kind == "tflite" else "features = rows"
+  found = _answers(examples.code(exported, kind), tmp_path, monkeypatch, line, raw)
+  second = 1 / (1 + np.exp(-logits.astype(float)[:, 0]))
+  np.testing.assert_allclose(found, np.column_stack([1 - second, second]), atol=1e-4)
+
+
+@pytest.mark.parametrize("hidden_size", [0, 8])
+def test_npz_and_its_program_predict_numbers(tmp_path, monkeypatch, hidden_size):
+  way = _encoding(_EVERYDAY).preprocessing()
+  spec = way.x_spec, tf.TensorSpec([None], tf.float32)
+  model = models.build_table_model(0, spec, num_classes=0, hidden_size=hidden_size)
+  rng = np.random.default_rng(4)
+  weights = [rng.normal(size=w.shape).astype(np.float32) for w in model.initial_weights[0]]
+  exported = exported_model.ExportedModel(
+    model, run_files.Weights(tuple(weights), ()), way, (), (100.0, 7.0)
+  )
+  formats.write(exported, "npz", tmp_path)
+  arrays = np.load(tmp_path / "model.npz")
+  assert arrays["preprocessing/columns"].tolist() == ["age", "ward", "year"]
+  assert arrays["preprocessing/categories"].tolist() == ["a", "b", "c"]
+  raw = np.array([[40.0, 1, 2000], [np.nan, 5, 2010], [20, np.nan, 1990]])
+  program = examples.code(exported, "npz")
+  found = _answers(program, tmp_path, monkeypatch, "features = rows", raw)
+  x = np.array(  # Age and whether it is missing; a, b, c and missing; year.
+    [
+      [(40 - 41.3) / 17.2, 0, 0, 1, 0, 0, (2000 - 2003.4) / 5.2],
+      [0, 1, 0, 0, 0, 0, (2010 - 2003.4) / 5.2],
+      [(20 - 41.3) / 17.2, 0, 0, 0, 0, 1, (1990 - 2003.4) / 5.2],
+    ]
+  )
+  if hidden_size:
+    x = np.maximum(x @ weights[0] + weights[1], 0)
+  np.testing.assert_allclose(found, (x @ weights[-2] + weights[-1])[:, 0] * 7 + 100, rtol=1e-5)
 
 
 @pytest.mark.parametrize("far", [(), ("time",), ("tiny",), ("huge",), tuple(_FAR)], ids=str)

@@ -256,6 +256,34 @@ def test_run_that_starts_from_another_takes_its_columns_over(lab, own, compared)
   assert (run / "columns.json").read_text() == (start / "columns.json").read_text()
 
 
+def test_later_table_s_clients_that_have_trained_are_measured_apart(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  rows = [line.split(",") for line in (lab.folder / "visits.csv").read_text().splitlines()]
+  new = {"z0": "y0", "z5": "y5", "z7": "y7"}  # These are others in the later table.
+  kept = [row for i, row in enumerate(rows) if row[0] != "z3" or i < 60]  # With few examples.
+  later = [",".join([new.get(site, site), *rest]) for site, *rest in kept]
+  (lab.folder / "again.csv").write_text("\n".join(later) + "\n")
+  flags = ("--data_dir=again.csv", "--split=all", "--min_examples_per_client=6", "--out=again.out")
+  result = lab.bare("evaluate", str(run), *flags)
+  assert result.code == 0, result.err
+  found = _read(lab.folder / "again.out")
+  in_run = {s: set(_read(run / f"{s}_clients.csv")["client_id"]) for s in ("train", "test")}
+  sites = {line.split(",")[0] for line in later[1:]} - {"z3"}
+  assert set(found["client_id"]) == sites
+  for client, place in zip(found["client_id"], found["place"]):
+    assert place == next((split for split, ids in in_run.items() if client in ids), "")
+  trained = sites & in_run["train"]
+  assert 0 < len(trained) < len(sites)
+  assert f"{len(trained)} of them have trained the model" in result.out
+  assert f"{len(sites & in_run['test'])} its test clients, " in result.out
+  _, others, its = result.out.split("that have ")
+  for text, group in ((others, sites - trained), (its, trained)):
+    mean = np.mean([e for e, client in zip(found["error"], found["client_id"]) if client in group])
+    (row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["mean"])
+    assert row[1] == f"{100 * mean:.1f}"
+  assert "Left out: 1 with fewer than 6 examples (--min_examples_per_client)." in result.out
+
+
 @pytest.fixture(scope="module")
 def regression(own):
   arguments = ("--task=own", "--data_dir=costs.csv", "--algorithm=fed_avg", "--model=mlp")

@@ -357,3 +357,19 @@ def test_nothing_that_a_round_needs_is_none():
   for name in ("num_rounds", "local", "cohort"):
     with pytest.raises((ValueError, TypeError)):
       dataclasses.replace(found, **{name: None})
+
+
+def test_methods_have_usual_values_in_help_and_on_their_page():
+  page = (_ROOT / "docs" / "how_to" / "which_method.md").read_text(encoding="utf-8")
+  rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+  listed = {algorithm.strip(" `"): [flag, usual] for algorithm, flag, usual, *_ in rows[1:]}
+  assert set(listed) == set(methods.METHODS)
+  for name, kind in methods.METHODS.items():
+    flag, usual = (cell.strip(" `") for cell in listed[name])
+    own = {f"--{one.name}": one for one in part.own_flags(kind).values()}
+    assert not flag or flag in own
+    for one in own.values():
+      if one.is_required:
+        assert flag == f"--{one.name}"
+        (said,) = re.findall(r"Usual: ([\d.]+)", one.help)
+        assert usual.split()[0] == said

@@ -3,9 +3,12 @@
     python -m tff_superquantile.experiments.evaluate RUN_DIR [--data_dir=PATH] [--out=FILE]
 
 computes the loss and error of every client of a split, exactly, prints their distribution and
-writes `client_id,num_examples,loss,error`, a row a client, as a run's own test_clients.csv. The
-clients are the run's own, or those of other files of the same task, such as writers that came
-later. The exit code is 0, or 2 for a mistake in the arguments, a bad folder or other data.
+writes `client_id,num_examples,loss,error,place`, a row a client, as a run's own test_clients.csv,
+but for the client's place in the run: `train` if it has trained the model, `validation`, `test`, or
+nothing if it is new to the run. The clients are the run's own, or those of other files of the same
+task, such as writers that came later. Those that have trained the model are measured apart, and a
+sentence counts those that are left out. The exit code is 0, or 2 for a mistake in the arguments, a
+bad folder or other data.
 
 The numbers are exact. Of a private run, they are computed for its test clients, who are outside of
 its guarantee, and for clients of other data. The command assumes that no client of other data has
@@ -71,7 +74,8 @@ def make_parser() -> flags.Parser:
     "--out",
     type=pathlib.Path,
     metavar="FILE",
-    help="a CSV file to write, client_id,num_examples,loss,error; by default none is written",
+    help="a CSV file to write, client_id,num_examples,loss,error and place, the split of the run in"
+    " which a client was; by default none is written",
   )
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
@@ -119,6 +123,64 @@ def remarks(folder: pathlib.Path, split: str, overrides: Mapping[str, Any]) -> S
   run = finished.find(folder)
   config = _config(run, split, overrides)
   return finished_run.get_task(run, config).remarks
+
+
+def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
+  """Returns the split of a run in which each client was, by its id, "" if in none.
+
+  A private run has kept no list of its training clients, and the data are assumed to have none.
+
+  Args:
+    run: A finished run.
+    ids: The ids of clients.
+
+  Returns:
+    An array of "train", "validation", "test" and "", of shape [clients].
+  """
+  found = {
+    client_id: split
+    for split in ("test", "validation", "train")
+    for client_id in run.clients(split).get("client_id", np.array([])).tolist()
+  }
+  return np.array([found.get(client_id, "") for client_id in ids], dtype=str)
+
+
+def left_out(
+  folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
+) -> str:
+  """Says how many clients of the data were not evaluated, and why; "" if all were.
+
+  Of a private run it says the numbers of clients in its splits alone, as how many examples its
+  training clients have is theirs to know.
+
+  Args:
+    folder: As in `evaluate`.
+    split: As in `evaluate`.
+    overrides: As in `evaluate`.
+    ids: The clients that it has evaluated.
+  """
+  run = finished.find(folder)
+  config = _config(run, split, overrides)
+  chosen = {} if split == _ALL else finished_run.load_task(run, config)[1]
+  others = {s: set(files.client_ids) - set(ids) for s, files in chosen.items() if s != split}
+  reasons = [(len(its), f"in the split {name}") for name, its in others.items()]
+  if not config.is_private:
+    _, pools = finished_run.load_task(run, _without_limits(config, {}), everybody=True)
+    sizes = {i: int(n) for one in pools.values() for i, n in zip(one.client_ids, one.num_examples)}
+    rest = set(sizes).difference(ids, *others.values())
+    least = _least_examples(config)
+    few = sum(sizes[client_id] < least for client_id in rest)
+    reasons.append((few, f"with fewer than {least} examples (--min_examples_per_client)"))
+    reasons.append((len(rest) - few, "beyond the number of clients that was asked for"))
+  said = [f"{number} {why}" for number, why in reasons if number]
+  return f"Left out: {', '.join(said)}." if said else ""
+
+
+def _least_examples(config: run_config.RunConfig) -> int:
+  """Returns the number of examples that a client of a run has at least."""
+  import tasks
+
+  return config.task.min_examples_per_client or tasks.get_task(config.task.name).min_examples
 
 
 def _config(run: run_folder.Run, split: str, overrides: Mapping[str, Any]) -> run_config.RunConfig:
@@ -218,6 +280,32 @@ def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassif
   return "\n".join([_ROW.format("", f"error, {unit.symbol}", "loss"), *rows])
 
 
+def _groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
+  """Returns (heading, which clients) of the distributions to show, from `places`."""
+  has_trained = where == "train"
+  if is_private:
+    said = "A private run keeps no list of its training clients: none is assumed to be among these."
+    return [(said, np.ones(len(where), bool))]
+  if not has_trained.any():
+    return [("None of them has trained the model.", ~has_trained)]
+  if has_trained.all():
+    return [("All of them have trained the model, by their ids.", has_trained)]
+  counts = {place: int(np.sum(where == place)) for place in ("validation", "test", "")}
+  names = {"validation": "its validation clients", "test": "its test clients", "": "new to it"}
+  others = ", ".join(f"{n} {names[place]}" for place, n in counts.items() if n)
+  return [
+    (
+      f"{has_trained.sum()} of them have trained the model, by their ids; the others are"
+      f" {others}.\nThe {(~has_trained).sum()} that have not trained it:",
+      ~has_trained,
+    ),
+    (
+      f"The {has_trained.sum()} that have trained it, whose errors are no forecast for others:",
+      has_trained,
+    ),
+  ]
+
+
 def _main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out, args.overwrite)
@@ -225,8 +313,10 @@ def _main(args: argparse.Namespace) -> None:
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(asked.whole(name, value))
   columns = evaluate(args.folder, args.split, overrides)
+  run = finished.find(args.folder)
+  where = places(run, list(columns["client_id"]))
   if args.out is not None:
-    run_files.write_clients(args.out, columns)
+    run_files.write_clients(args.out, {**columns, "place": where})
   # With pandas, which a mistake in the arguments need not wait for.
   from tff_superquantile.experiments.report import tables
 
@@ -235,9 +325,14 @@ def _main(args: argparse.Namespace) -> None:
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
     f" {tables.plural(int(columns['num_examples'].sum()), 'example')}."
   )
-  print(distribution_text(columns, finished.find(args.folder).error_kind))
-  for remark in remarks(args.folder, args.split, overrides):
-    print(remark)
+  is_private = run.config is None or run.config.is_private
+  for heading, its in _groups(where, is_private):
+    print(heading)
+    chosen = {name: values[its] for name, values in columns.items()}
+    print(distribution_text(chosen, run.error_kind))
+  sentences = [left_out(args.folder, args.split, overrides, list(columns["client_id"]))]
+  for sentence in filter(None, (*sentences, *remarks(args.folder, args.split, overrides))):
+    print(sentence)
   if args.out is not None:
     print(f"Written: {args.out}")
 

@@ -29,6 +29,7 @@ from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -240,7 +241,9 @@ def main() -> None:
 
   from tff_superquantile.experiments.report import page  # It imports matplotlib, which is slow.
 
-  if any(run.finished for run in run_folder.find_runs(folder.parent) if run.task == folder.name):
+  runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
+  if any(run.finished for run in runs):
+    making.make(runs)
     for name in filter(None, ("comparison", preset.evaluation)):
       print(page.publish(studies.load(name).report(folder.parent, folder.name), folder))
   if failed:

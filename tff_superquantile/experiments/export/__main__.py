@@ -73,13 +73,19 @@ def export(args: argparse.Namespace) -> None:
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
   with cli.starting_tensorflow():
+    from tff_superquantile.experiments.export import examples
     from tff_superquantile.experiments.export import exported_model
     from tff_superquantile.experiments.export import model_card
 
   if sys.stderr.isatty():  # Word vectors take a while.
     print(f"Exporting {run.path} ...", file=sys.stderr, flush=True)
   model = exported_model.load(run, config)
-  card = model_card.build(run, raw=model.preprocessing.description, labels=model.labels)
+  card = model_card.build(
+    run,
+    raw=model.preprocessing.description,
+    labels=model.labels,
+    example=examples.code(model, args.format),
+  )
   with atomic_files.temporary_folder(args.out) as temporary:
     folder = pathlib.Path(temporary)
     formats.write(model, args.format, folder)

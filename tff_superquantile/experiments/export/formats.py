@@ -146,7 +146,10 @@ def _write_tflite(model: Any, folder: pathlib.Path) -> Serve:
 
 def _write_npz(model: Any, folder: pathlib.Path) -> None:
   buffer = io.BytesIO()
-  np.savez(buffer, **model.to_arrays(), labels=np.array(model.labels))
+  arrays = {f"preprocessing/{name}": a for name, a in model.preprocessing.arrays.items()}
+  if model.label_scale is not None:
+    arrays["label_mean"], arrays["label_std"] = map(np.float64, model.label_scale)
+  np.savez(buffer, **model.to_arrays(), **arrays, labels=np.array(model.labels))
   (folder / "model.npz").write_bytes(buffer.getvalue())
 
 
@@ -170,9 +173,9 @@ FORMATS = {
     " seconds; choose --format=saved_model",
   ),
   "npz": Format(
-    "the weights by name, for NumPy",
+    "the weights by name and a table's means, deviations and categories, for NumPy",
     ("model.npz",),
     _write_npz,
-    instead="the network's weights by name",
+    instead="the network's weights by name, and of a table what its columns became",
   ),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from privacy import ledger as ledger_lib
 from tff_superquantile import superquantile
 from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -46,13 +49,14 @@ _ALONE = (
 )
 
 
-def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
+def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str = "") -> str:
   """Builds the card of a finished run's model.
 
   Args:
     run: The run.
     raw: What a raw example is.
     labels: The names of the classes; empty for numbers.
+    example: A program that uses the model, in the folder of the export; "" for none.
 
   Returns:
     Markdown.
@@ -61,6 +65,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     ValueError: If the run is private and has no ledger, or one that cannot be read.
   """
   errors = run.clients("test").get("error", np.array([]))
+  losses = run.clients("test").get("loss", np.array([]))
   client_sizes = run.clients("test").get("num_examples", np.array([]))
   unit = units.of_run(run).error
   baseline = _find_fed_avg(run)
@@ -74,8 +79,10 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
   ]
   if len(errors):
     blocks += [_distribution(unit, errors, fed_avg), _by_size(unit, client_sizes, errors, fed_avg)]
+    blocks.append(_listing("Loss, labels and the constant answer", _further(run, losses)))
   if fed_avg is not None:
     blocks.append(page.Text(_who_gains(unit, errors, fed_avg)))
+  blocks.append(tables.Table("Intended use and limits", [], _limits(len(errors)), kind="words"))
   blocks += _privacy(run)
   card = page.Page(
     name=formats.CARD,
@@ -85,7 +92,8 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str]) -> str:
     summary=_summary(errors, unit),
     blocks=blocks,
   )
-  return page.render(card, "md")
+  text = page.render(card, "md")
+  return text if not example else f"{text}\n## Example\n\n```python\n{example}```\n"
 
 
 def _outputs(has_classes: bool) -> str:
@@ -127,6 +135,8 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   facts = {
     "Task": run.task_title,
     "Data": "generated, a stand-in for the real data" if is_standin else "the task's own",
+    "Data file": run.flags.get("data_dir", "").rpartition("/")[2],
+    "Digest of the data": manifest.get("data") or "",
     "Clients": ", ".join(f"{number} {split}" for split, number in clients.items()),
     "Method": run.method.label,
     "theta": "none" if theta is None else f"{theta:g}",
@@ -150,6 +160,46 @@ def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
   if not (found.finished and found.config is not None and not found.config.is_private):
     return None
   return found if ids and finished.has_clients(found, "test", ids) else None
+
+
+def _further(run: run_folder.Run, losses: np.ndarray) -> dict[str, str]:
+  """Returns the loss of test clients, and of reference models what a reader needs beside errors."""
+  of_run = units.of_run(run)
+  p90 = superquantile.percentile(losses, 90)
+  tail = superquantile.superquantile(losses, _TAIL)
+  said = (
+    f"{of_run.loss.text(losses.mean())} on average, p90 {of_run.loss.text(p90)}, worst 10 %"
+    f" {of_run.loss.text(tail)}"
+  )
+  found = {f"Loss of the test clients in {of_run.loss.name}": said}
+  references = in_reports.find({run.method: [run]}).of_seed.get(run.seed)
+  if references is None:
+    return found
+  if references.label_shares:
+    shares = (f"{label} {100 * share:.1f} %" for label, share in references.label_shares.items())
+    found["Labels of the test clients' examples"] = ", ".join(shares)
+  constant = references.found[kept.CONSTANT]
+  errors = constant.clients["error"]
+  found["Error of the constant answer"] = (
+    f"{of_run.error.text(errors.mean())} on average, p90"
+    f" {of_run.error.text(superquantile.percentile(errors, 90))}: {constant.said}"
+  )
+  return found
+
+
+def _limits(num_clients: int) -> list[tables.Row]:
+  """Says what the model is for, and what its numbers do not show."""
+  said = [
+    "It is for new clients that are like its test clients: same columns, same way of measuring,"
+    " same labels. Nothing here was measured on others, or later.",
+    "It was trained for research on federated learning. Whether it may decide about people is for"
+    " those who use it to examine, by groups that this card does not know.",
+    "An error counts all mistakes alike. Where a class is rare, compare it with the constant"
+    " answer, and measure by class before use.",
+    f"Percentiles are of {num_clients} test clients: the column of clients says how many stand"
+    " behind each.",
+  ]
+  return [tables.Row(sentence, []) for sentence in said]
 
 
 def _row(
@@ -177,10 +227,25 @@ def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | No
     }
 
   other = {} if fed_avg is None else statistics(fed_avg)
-  rows = [_row(unit, name, value, other.get(name)) for name, value in statistics(errors).items()]
-  note = "Each client counts once. p90: nine of ten clients have at most this error."
+  rows = [
+    _row(unit, name, value, other.get(name), _behind(name, value, errors))
+    for name, value in statistics(errors).items()
+  ]
+  note = (
+    "Each client counts once. p90: nine of ten clients have at most this error. Clients: those with"
+    " this error or a larger one, behind a percentile; of the mean all."
+  )
   title = f"Error of the test clients in {unit.name}"
-  return tables.Table(title, _headings("", fed_avg), rows, note)
+  return tables.Table(title, _headings("", fed_avg, "clients"), rows, note)
+
+
+def _behind(name: str, value: float, errors: np.ndarray) -> str:
+  """Returns the number of test clients behind a statistic of their errors [n]."""
+  if name == "mean":
+    return str(len(errors))
+  if name.startswith("p"):
+    return str(int(np.sum(errors >= value)))
+  return str(math.ceil(_TAIL * len(errors) * (1 - superquantile.TAIL_MASS_TOLERANCE)))
 
 
 def _by_size(

@@ -30,6 +30,7 @@ import pandas as pd
 
 from tff_superquantile import atomic_files
 from tff_superquantile import measures
+from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
@@ -134,17 +135,21 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     if not few or columns[0].metric.startswith("train")
   }
   of_clients, numbers = _of_clients(groups, histories)
-  results = [tables.of_groups(groups), *numbers]
+  references = in_reports.find(groups)
+  results = [tables.of_groups(groups), references.results(), *numbers]
   return page.Page(
     "report",
     finished[0].task_title,
     "how well are the worst-off clients served?",
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    summary.summarize(groups) + provenance.loud_noise(groups),
+    in_reports.verdict(groups, references)
+    + summary.summarize(groups)
+    + provenance.loud_noise(groups),
     [
-      table(groups, title="Results", note=note, lead=lead, brief=BRIEF),
+      table(groups, references=references, title="Results", note=note, lead=lead, brief=BRIEF),
       *_changes_against_fed_avg(groups, leading.p90),
       *_pooled(groups),
+      *map(page.Text, references.notes()),
       *_changes(groups),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
@@ -278,6 +283,7 @@ def table(
   groups: run_folder.Groups,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
+  references: in_reports.References | None = None,
   **texts: Any,
 ) -> tables.Table:
   """Lays out a row for each method.
@@ -286,6 +292,8 @@ def table(
     groups: Finished runs by method.
     columns: The columns, by default those of the results; those that no method has are left out.
     results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
+    references: Models that are not federated, a row each below the methods, out of the contest;
+      None for no such rows.
     **texts: As in `tables.of_seeds`.
 
   Returns:
@@ -297,11 +305,15 @@ def table(
   if results is None:
     worst = [paired.worst_clients(groups, leading.name)] if few else []
     results = pd.concat([tables.of_groups(groups), *worst])
+  labels = {} if references is None else references.labels
+  if references is not None and labels:
+    results = pd.concat([results, references.results()])
   return tables.of_seeds(
     results,
     columns or _columns(units.of(groups), leading, few),
-    {method: method.label for method in groups},
+    {**{method: method.label for method in groups}, **labels},
     coloured=coloured,
+    not_in_contest=labels,
     marked=paired.lowest(groups, paired.metrics(groups, leading.p90)),
     focus=f"test.{leading.name}.max" if few else leading.p90,
     **texts,

@@ -21,7 +21,8 @@ def check(config: run_config.ResolvedRun, task: task_lib.Task) -> None:
   """Raises a `ValueError` if a run is to weigh classes, and its labels are numbers."""
   if config.local.class_weights == BALANCED and task.label_scale is not None:
     raise ValueError(
-      f"Found --class_weights={BALANCED} for {config.task.name}, whose labels are numbers; leave it out."
+      f"Found --class_weights={BALANCED} for {config.task.name}, whose labels are numbers; leave it"
+      " out."
     )
 
 

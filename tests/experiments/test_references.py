@@ -1,0 +1,270 @@
+"""Reference models beside an experiment: against numpy, Newton's method and closed forms."""
+
+import json
+
+import finished_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import models
+from tff_superquantile import atomic_files
+from tff_superquantile import evaluation
+from tff_superquantile.experiments.references import fitting
+from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.run import run_folder
+
+_SIZES = (7, 12, 1, 30)
+_CSV = {"delimiter": ",", "names": True, "dtype": None, "encoding": "utf-8"}
+
+
+def _spec(label):
+  return tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None], label)
+
+
+def _examples(y, seed=0):
+  x = np.random.default_rng(seed).normal(size=[len(y), 3]).astype(np.float32)
+  offsets = np.cumsum([0, *_SIZES])
+  return evaluation.ClientExamples([f"c{i}" for i in range(len(_SIZES))], x, y, offsets)
+
+
+def _of_clients(examples, values):
+  """Means of the values of each client's examples, one client after the other."""
+  return [np.mean(values[a:b]) for a, b in zip(examples.offsets, examples.offsets[1:])]
+
+
+def test_constant_class_is_the_most_frequent_one():
+  rng = np.random.default_rng(1)
+  y = rng.choice(3, p=[0.2, 0.7, 0.1], size=sum(_SIZES)).astype(np.int32)
+  train = np.array([2, 1, 1, 0, 1, 2], np.int32)
+  examples = _examples(y)
+  found = fitting.constant(train, 4).results(examples)
+  assert list(found.num_examples) == list(_SIZES)
+  np.testing.assert_allclose(found.error, _of_clients(examples, y != 1))
+  shares = {0: 2 / 10, 1: 4 / 10, 2: 3 / 10}  # Four classes, the last one never seen.
+  losses = np.array([-np.log(shares[label]) for label in y])
+  np.testing.assert_allclose(found.loss, _of_clients(examples, losses))
+
+
+def test_constant_number_is_the_mean():
+  y = np.random.default_rng(2).normal(size=sum(_SIZES)).astype(np.float32)
+  train = np.array([[1.0], [2.0], [6.0]], np.float32)
+  examples = _examples(y)
+  found = fitting.constant(train, None).results(examples)
+  squares = _of_clients(examples, (y.astype(float) - 3.0) ** 2)
+  np.testing.assert_allclose(found.error, np.sqrt(squares))
+  np.testing.assert_allclose(found.loss, np.array(squares) / 2)
+
+
+def _newton(x, y, l2):
+  """Minimises mean log(1 + exp(-s w x)) + l2 / 2 |w|^2 over weights and intercept."""
+  x = np.column_stack([x.astype(float), np.ones(len(x))])
+  w = np.zeros(x.shape[1])
+  for _ in range(30):
+    p = 1 / (1 + np.exp(-x @ w))
+    gradient = x.T @ (p - y) / len(y) + l2 * w
+    hessian = (x * (p * (1 - p))[:, None]).T @ x / len(y) + l2 * np.eye(len(w))
+    w -= np.linalg.solve(hessian, gradient)
+  return w
+
+
+def test_pooled_fit_of_two_classes_is_newtons():
+  rng = np.random.default_rng(3)
+  y = rng.integers(2, size=sum(_SIZES)).astype(np.int32)
+  train, test = _examples(y), _examples(1 - y, seed=4)
+  model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
+  w = _newton(train.x, y, 0.01)
+  found = fitting.pooled(model, train, test, 0.01, "misclassification")
+  scores = test.x @ w[:3] + w[3]
+  losses = np.log1p(np.exp(-(2 * test.y - 1) * scores))
+  np.testing.assert_allclose(found.loss, _of_clients(test, losses), atol=2e-4)
+  np.testing.assert_allclose(found.error, _of_clients(test, (scores > 0) != test.y), atol=1e-6)
+
+
+def test_own_models_are_fitted_to_one_half_and_tested_on_the_other():
+  rng = np.random.default_rng(5)
+  examples = _examples(rng.integers(2, size=sum(_SIZES)).astype(np.int32))
+  split = evaluation.split_examples(examples, 0.5, seed=0)
+  model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
+  found = fitting.local(model, split, 0.1, "misclassification")
+  assert list(found["client_id"]) == ["c0", "c1", "c3"]  # One has a single example.
+  for i, loss in enumerate(found["loss"]):
+    w = _newton(*split.held_in.of_client(i), 0.1)
+    x, y = split.held_out.of_client(i)
+    scores = x @ w[:3] + w[3]
+    np.testing.assert_allclose(loss, np.mean(np.log1p(np.exp((1 - 2 * y) * scores))), atol=2e-4)
+
+
+def test_pooled_fit_of_numbers_is_ridge_regression():
+  rng = np.random.default_rng(6)
+  y = rng.normal(size=sum(_SIZES)).astype(np.float32)
+  train, test = _examples(y), _examples(y[::-1].copy(), seed=7)
+  model = models.build_table_model(0, _spec(tf.float32), num_classes=0)
+  found = fitting.pooled(model, train, test, 0.05, "rmse")
+  x = np.column_stack([train.x, np.ones(len(y))]).astype(float)
+  w = np.linalg.solve(x.T @ x / len(y) + 0.05 * np.eye(4), x.T @ y / len(y))
+  squares = (test.x @ w[:3] + w[3] - test.y) ** 2
+  np.testing.assert_allclose(found.error, np.sqrt(_of_clients(test, squares)), atol=1e-4)
+
+
+def test_only_linear_models_are_fitted():
+  assert fitting.is_linear(models.build_linear_classifier(_spec(tf.int32), 5, intercept=False))
+  assert fitting.is_linear(models.build_table_model(0, _spec(tf.float32), num_classes=0))
+  hidden = models.build_table_model(0, _spec(tf.int32), num_classes=2, hidden_size=4)
+  assert not fitting.is_linear(hidden)
+
+
+def _fabricate(folder, errors, constant):
+  """Writes runs with these errors by method, and a constant answer with these; finds them."""
+  ids = [f"client {i}" for i in range(len(constant))]
+
+  def columns(values):
+    values = np.asarray(values)
+    return {"client_id": ids, "num_examples": np.full(len(ids), 9), "loss": values, "error": values}
+
+  def described(values):
+    return {"error": {"mean": np.mean(values), "p90": np.percentile(values, 90)}}
+
+  for method, values in errors.items():
+    path = folder / "own" / method / "seed_0"
+    finished_runs.write_folder(path, finished_runs.flags_of(method), ())
+    rows = "".join(f"{i},9,0.5,{e!r}\n" for i, e in zip(ids, map(float, values)))
+    (path / "test_clients.csv").write_text("client_id,num_examples,loss,error\n" + rows)
+    atomic_files.write_json(path / "metrics.json", {"test": described(values)})
+  one = kept.Reference("'0', of everybody", columns(constant), described(constant))
+  kept.write(folder / "own", 0, kept.References("print", {kept.CONSTANT: one}, {"local": "small"}))
+  groups = run_folder.group_by_method(run_folder.find_runs(folder))
+  return groups, in_reports.find(groups)
+
+
+def test_methods_that_do_not_beat_the_constant_are_named_first(tmp_path):
+  constant = np.linspace(0.0, 0.2, 41)
+  better, worse = 0.5 * constant, constant + 0.01
+  groups, found = _fabricate(
+    tmp_path, {"fed_avg": better, "superquantile_theta_0.5": worse}, constant
+  )
+  assert in_reports.verdict(groups, found) == (
+    "Superquantile θ = 0.5 is no better than the constant answer ('0', of everybody): mean error"
+    " 11.0 % against 10.0 %, 90th percentile 19.0 % against 18.0 %. "
+  )
+  assert list(found.results()["method"].unique()) == [kept.CONSTANT]
+  assert "left out, as small" in found.notes()[0]
+
+
+def test_a_lead_within_two_standard_errors_is_no_lead(tmp_path):
+  constant = np.full(50, 0.2)
+  named = []
+  for worst in np.linspace(0.21, 0.6, 14):  # Two clients are worse off, all others better.
+    errors = np.array([0.19] * 48 + [worst] * 2)
+    groups, found = _fabricate(tmp_path / str(worst), {"fed_avg": errors}, constant)
+    named.append(bool(in_reports.verdict(groups, found)))
+    lead = constant - errors
+    assert named[-1] == (lead.mean() <= 2 * lead.std(ddof=1) / np.sqrt(50))
+  assert named[0] is False and named[-1] is True
+
+
+def test_references_of_other_clients_are_not_compared(tmp_path):
+  groups, _ = _fabricate(tmp_path, {"fed_avg": np.full(5, 0.9)}, np.full(5, 0.1))
+  path = tmp_path / "own" / "references" / "seed_0.json"
+  path.write_text(path.read_text().replace("client 3", "client 9"))
+  found = in_reports.find(groups)
+  assert found.of_seed == {} and in_reports.verdict(groups, found) == "" and found.notes() == []
+
+
+def test_references_of_training_clients_are_not_shown_beside_private_runs(tmp_path):
+  method = "superquantile_theta_0.5_tree_epsilon_5"
+  groups, found = _fabricate(tmp_path, {method: np.full(5, 0.9)}, np.full(5, 0.1))
+  assert groups[next(iter(groups))][0].config.is_private and found.of_seed == {}
+  path = tmp_path / "own" / "references" / "seed_0.json"
+  path.write_text(path.read_text().replace('"is_private": false', '"is_private": true'))
+  assert "no better than the constant" in in_reports.verdict(groups, in_reports.find(groups))
+
+
+def _write_mines(path, prefix="f"):
+  """Forty fields with 6 % of mines, of which the columns tell next to nothing."""
+  rng = np.random.default_rng(9)
+  lines = ["field,mine,v,w"]
+  for i in range(40 * 30):
+    v, w = rng.normal(size=2)
+    lines.append(f"{prefix}{i % 40},{int(rng.random() < 0.06)},{v:.3f},{w:.3f}")
+  path.write_text("\n".join(lines) + "\n")
+
+
+_FLAGS = ("--data_dir=mines.csv", "--client_column=field", "--label_column=mine")
+
+
+@pytest.fixture(scope="module")
+def mines(lab):
+  """An experiment whose models cannot find what they look for."""
+  _write_mines(lab.folder / "mines.csv")
+  flags = (*_FLAGS, f"--cache_dir={lab.cache_dir}", "--output_dir=mines", "--num_rounds=20")
+
+  def run():
+    return lab.bare("sweep", "--experiment=own", "--thetas=0.5", *flags)
+
+  return run, lab.folder / "mines" / "own_mines_linear"
+
+
+def test_report_says_first_that_nothing_was_learned(lab, mines):
+  run, folder = mines
+  result = run()
+  assert result.code == 0, result.err
+  report = (folder / "report.md").read_text()
+  first = "All 2 methods are no better than the constant answer ('0', the most frequent class"
+  assert f"mines, mine (linear): {first} of the training clients)" in result.out
+  paragraphs = [text for text in report.split("\n\n") if "constant answer" in text]
+  assert paragraphs[0].lstrip("*_ ").startswith("All 2 methods are")
+  # By the file alone.
+  table = np.genfromtxt(lab.folder / "mines.csv", **_CSV)
+  written = json.loads((folder / "references" / "seed_0.json").read_text())
+  constant = written["found"]["constant"]["clients"]
+  run_clients = run_folder.Run(folder / "fed_avg" / "seed_0", 0).clients("test")["client_id"]
+  assert constant["client_id"] == list(run_clients)
+  expected = [np.mean(table["mine"][table["field"] == one]) for one in run_clients]
+  np.testing.assert_allclose(constant["error"], expected)
+  assert set(written["found"]) == {"constant", "pooled", "local"}
+  for label in kept.LABELS.values():
+    assert label in report
+  rows = [line for line in (folder / "report.csv").read_text().splitlines() if ",constant," in line]
+  (mean,) = (row.split(",")[3] for row in rows if ",test.error.mean," in row)
+  np.testing.assert_allclose(float(mean), np.mean(expected))
+
+
+def test_references_are_computed_once(mines):
+  run, folder = mines
+  path = folder / "references" / "seed_0.json"
+  before = path.stat().st_mtime_ns
+  assert run().code == 0
+  assert path.stat().st_mtime_ns == before
+  path.write_text("{")  # A damaged file is made anew.
+  assert run().code == 0
+  assert set(json.loads(path.read_text())["found"]) == {"constant", "pooled", "local"}
+
+
+def test_references_of_private_runs_say_nothing_of_training_clients(lab):
+  _write_mines(lab.folder / "mines.csv")
+  flags = (*_FLAGS, f"--cache_dir={lab.cache_dir}", "--num_rounds=2", "--theta=0.5", "--epsilon=8")
+
+  def train(out):
+    return lab.bare("train", "--task=own", *flags, "--clip_norm=1", f"--output_dir={out}")
+
+  result = train("private")
+  assert result.code == 0, result.err
+  folder = lab.folder / "private" / "own_mines_linear"
+  result = lab.bare("references", str(folder))
+  assert result.code == 0 and "Written" in result.out, result.err
+  content = json.loads((folder / "references" / "seed_0.json").read_text())
+  assert "pooled" not in content["found"] and "no budget covers" in content["left_out"]["pooled"]
+  assert content["found"]["constant"]["said"].endswith("of the test clients")
+  # Other labels of all training clients change nothing of it.
+  runs = run_folder.find_runs(lab.folder / "private")
+  test = set(runs[0].clients("test")["client_id"])
+  path = lab.folder / "mines.csv"
+  rows = [line.split(",") for line in path.read_text().splitlines()]
+  changed = [[f, m if f in test or f == "field" else str(1 - int(m)), *v] for f, m, *v in rows]
+  path.write_text("\n".join(map(",".join, changed)) + "\n")
+  assert train("other").code == 0
+  other = lab.folder / "other" / "own_mines_linear"
+  assert lab.bare("references", str(other)).code == 0
+  assert json.loads((other / "references" / "seed_0.json").read_text()) == content

@@ -1,0 +1,194 @@
+"""Reference models: a constant answer, and fits of a task's own model by L-BFGS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import optimize
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+from tff_superquantile import evaluation
+from tff_superquantile.client_work import local_model
+from tff_superquantile.evaluation import clients as clients_lib
+from tff_superquantile.experiments.run import run_files
+
+_BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
+_MOST_STEPS = 200
+
+
+class Constant(NamedTuple):
+  """The answer that is the same for every example.
+
+  Attributes:
+    label: The most frequent class, the first of several, or the mean of numbers.
+    shares: The probabilities of the classes, (count + 1) / (n + number of classes), so that none is
+      zero; None for numbers.
+  """
+
+  label: float
+  shares: np.ndarray | None
+
+  def results(self, examples: evaluation.ClientExamples) -> evaluation.ClientMetrics:
+    """Returns the loss and error of each client.
+
+    Of classes the loss is -log of the label's share; of numbers half the squared error, and the
+    error is the root of the mean square.
+    """
+    y = np.reshape(examples.y, -1)
+    if self.shares is None:
+      squares = (np.asarray(y, np.float64) - self.label) ** 2
+      losses, errors = squares / 2.0, squares
+    else:
+      losses, errors = -np.log(self.shares[y.astype(np.int64)]), (y != self.label).astype(float)
+    sizes = np.diff(examples.offsets)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    with np.errstate(invalid="ignore", divide="ignore"):
+      loss, error = (np.bincount(owner, v, len(sizes)) / sizes for v in (losses, errors))
+    error = np.sqrt(error) if self.shares is None else error
+    return evaluation.ClientMetrics(examples.client_ids, sizes, loss, error)
+
+
+def constant(y: np.ndarray, num_classes: int | None) -> Constant:
+  """Returns the constant answer that fits labels best.
+
+  Args:
+    y: Labels [n] or [n, 1], n > 0.
+    num_classes: The number of classes; None for numbers.
+  """
+  y = np.reshape(y, -1)
+  if num_classes is None:
+    return Constant(float(np.mean(y, dtype=np.float64)), None)
+  counts = np.bincount(y.astype(np.int64), minlength=num_classes)
+  return Constant(float(counts.argmax()), (counts + 1.0) / (counts.sum() + num_classes))
+
+
+def is_linear(model: tff.learning.models.FunctionalModel) -> bool:
+  """Returns whether a model's weights are a matrix and perhaps an intercept.
+
+  Its loss then is convex, so that it has one minimum, which any good optimizer finds.
+  """
+  trainable, non_trainable = model.initial_weights
+  shapes = [np.shape(weights) for weights in trainable]
+  if non_trainable or not 1 <= len(shapes) <= 2 or len(shapes[0]) > 2:
+    return False
+  return len(shapes) == 1 or shapes[1] in ((), shapes[0][1:] or (1,), (1,))
+
+
+class Fitter:
+  """Fits a model to examples, for any number of sets of examples of one kind.
+
+  The objective is that of clients, mean loss + l2 / 2 |w|^2, over all examples of the set, each
+  counted once. L-BFGS begins at the model's initial weights and takes at most 200 steps.
+  """
+
+  def __init__(
+    self,
+    model: tff.learning.models.FunctionalModel,
+    examples: evaluation.ClientExamples,
+    l2: float,
+  ):
+    """Traces the objective.
+
+    Args:
+      model: The task's model, without non-trainable weights.
+      examples: Any, whose types and decoding those of `fit` share.
+      l2: The coefficient l2.
+    """
+    self._initial = [np.asarray(weights) for weights in model.initial_weights[0]]
+    self._l2 = l2
+    self._evaluate = _build_sum_and_gradient(model, examples)
+
+  def fit(
+    self, x: np.ndarray, y: np.ndarray, on_step: Callable[[], Any] | None = None
+  ) -> run_files.Weights:
+    """Returns the weights that fit examples x [n, ...], y [n], n > 0; says each step done."""
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+      weights = [tf.constant(part) for part in self._unflatten(flat)]
+      value, gradient = 0.0, np.zeros_like(flat)
+      for start in range(0, len(y), _BATCH_SIZE):
+        rows = slice(start, start + _BATCH_SIZE)
+        loss, parts = self._evaluate(weights, tf.constant(x[rows]), tf.constant(y[rows]))
+        value += float(loss)
+        gradient += np.concatenate([np.reshape(part, -1) for part in parts])
+      value = value / len(y) + self._l2 / 2.0 * float(flat @ flat)
+      return value, gradient / len(y) + self._l2 * flat
+
+    start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
+    found = optimize.minimize(
+      objective,
+      start,
+      jac=True,
+      method="L-BFGS-B",
+      callback=None if on_step is None else lambda flat: on_step(),
+      options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
+    )
+    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+
+  def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
+    cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
+    return [
+      part.reshape(weights.shape).astype(weights.dtype)
+      for part, weights in zip(np.split(flat, cuts), self._initial)
+    ]
+
+
+def _build_sum_and_gradient(
+  model: tff.learning.models.FunctionalModel, examples: evaluation.ClientExamples
+) -> Any:
+  """Traces a function from (trainable weights, x, y) to the sum of losses and its gradient."""
+  loss_fn = local_model.with_autograph(model.loss)
+  trainable_spec = list(clients_lib.weights_spec(model)[0])
+
+  @tf.function(input_signature=[trainable_spec, *examples.specs()], autograph=False)
+  def sum_and_gradient(trainable: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+      tape.watch(trainable)
+      weights = (tuple(trainable), ())
+      output = model.predict_on_batch(weights, examples.decoded(x), training=False)
+      loss = tf.cast(loss_fn(output=output, label=y), tf.float32)
+      total = loss * tf.cast(tf.shape(y)[0], tf.float32)
+    return total, tape.gradient(total, trainable)
+
+  with tf.Graph().as_default():  # As in `evaluation.build_predict`.
+    return sum_and_gradient.get_concrete_function()
+
+
+def pooled(
+  model: tff.learning.models.FunctionalModel,
+  train: evaluation.ClientExamples,
+  test: evaluation.ClientExamples,
+  l2: float,
+  error: str,
+) -> evaluation.ClientMetrics:
+  """Fits a model to the examples of all training clients; returns its results on test clients."""
+  with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
+    weights = Fitter(model, train, l2).fit(train.x, train.y, bar.update)
+  return evaluation.build_evaluator(model, test, error=error)(weights)
+
+
+def local(
+  model: tff.learning.models.FunctionalModel,
+  split: evaluation.SplitExamples,
+  l2: float,
+  error: str,
+) -> Mapping[str, Any]:
+  """Fits a model to one half of each client's examples and tests it on the other.
+
+  Returns:
+    The columns of `ClientMetrics.columns`, of the second halves.
+  """
+  held_in, held_out = split.held_in, split.held_out
+  fitter, evaluator, found = Fitter(model, held_in, l2), None, []
+  ids = held_in.client_ids
+  for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
+    weights = fitter.fit(*held_in.of_client(i))
+    x, y = held_out.of_client(i)
+    its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
+    evaluator = evaluation.build_evaluator(model, its, evaluator, error)
+    found.append(evaluator(weights).columns())
+  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}

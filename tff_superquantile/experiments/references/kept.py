@@ -1,0 +1,114 @@
+"""The files of reference models, `OUTPUT_DIR/TASK/references/seed_S.json`, one a seed.
+
+A file has the results of each test client, so that methods can be compared with them client by
+client. Importing this module starts no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import run_files
+
+CONSTANT, POOLED, LOCAL = "constant", "pooled", "local"
+# Names for people, in the order of tables.
+LABELS = {
+  CONSTANT: "constant answer (not federated)",
+  POOLED: "pooled examples (not federated)",
+  LOCAL: "own model of each client (not federated)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+  """The results of a reference model.
+
+  Attributes:
+    said: What it is, a sentence.
+    clients: Columns as those of a run's test_clients.csv, arrays of shape [clients].
+    metrics: {"loss" | "error": {statistic: number}} over these clients, as in metrics.json.
+  """
+
+  said: str
+  clients: Mapping[str, np.ndarray]
+  metrics: Mapping[str, Mapping[str, float]]
+
+  @property
+  def numbers(self) -> dict[str, float]:
+    """The numbers by the dotted names that a run's have, such as `test.error.p90`."""
+    flat = run_files.flatten({"test": self.metrics})
+    return {name: float("nan") if value is None else value for name, value in flat.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class References:
+  """The reference models of a seed.
+
+  Attributes:
+    fingerprint: Of all that they follow from; another one means that they are out of date.
+    found: The models by their keys in `LABELS`.
+    left_out: A sentence for each that there is none of, by its key.
+    is_private: Whether nothing of them follows from training clients.
+    label_shares: The fractions of the test clients' examples by class; empty for numbers.
+  """
+
+  fingerprint: str
+  found: Mapping[str, Reference]
+  left_out: Mapping[str, str]
+  is_private: bool = False
+  label_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def _path(task_folder: pathlib.Path, seed: int) -> pathlib.Path:
+  return task_folder / "references" / f"seed_{seed}.json"
+
+
+def write(task_folder: pathlib.Path, seed: int, references: References) -> pathlib.Path:
+  """Writes the file of a seed, whole or not at all; returns it."""
+  path = _path(task_folder, seed)
+  path.parent.mkdir(exist_ok=True)
+  found = {
+    name: {
+      "said": one.said,
+      "clients": {column: np.asarray(values).tolist() for column, values in one.clients.items()},
+      "metrics": one.metrics,
+    }
+    for name, one in references.found.items()
+  }
+  content = {
+    "fingerprint": references.fingerprint,
+    "found": found,
+    "left_out": dict(references.left_out),
+    "is_private": references.is_private,
+    "label_shares": dict(references.label_shares),
+  }
+  atomic_files.write_json(path, content)
+  return path
+
+
+def read(task_folder: pathlib.Path, seed: int) -> References | None:
+  """Reads the file of a seed; None if there is none, or what it has cannot be used."""
+  content = run_files.read_json(_path(task_folder, seed))
+  try:
+    found = {name: _read_one(one) for name, one in content["found"].items() if name in LABELS}
+    rest = (content[name] for name in ("left_out", "is_private", "label_shares"))
+    return References(content["fingerprint"], found, *rest)
+  except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
+    return None
+
+
+def _read_one(content: Mapping[str, Any]) -> Reference:
+  columns = {
+    name: np.array(values, dtype=str if name == "client_id" else np.float64)
+    for name, values in content["clients"].items()
+  }
+  for name in ("client_id", "num_examples", "loss", "error"):
+    if len(columns[name]) != len(columns["client_id"]):
+      raise ValueError(f"Found a column {name} of another length than the others.")
+  return Reference(content["said"], columns, content["metrics"])

@@ -1,0 +1,213 @@
+"""Makes the files of reference models that the finished runs of a task lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.run import finished
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+
+_VERSION = 1  # Of what is computed; another number makes all files anew.
+_LEAST_OF_A_CLIENT = 20  # Half of them fit its own model.
+_MOST_CLIENTS = 100  # That get a model of their own.
+_MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
+_PRIVATE = (
+  "it would say of the training clients of private runs what no budget covers; a folder without"
+  " private runs has it"
+)
+
+
+def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
+  """Makes the reference models of each seed, unless they are there and up to date.
+
+  Where a run of the task is private, nothing follows from training clients: the constant is that
+  of the validation and test clients, who are outside of the guarantee.
+
+  Args:
+    runs: The runs of one task.
+
+  Returns:
+    The files that were written. A seed whose data are not there gets none, with a sentence on the
+    error stream.
+  """
+  by_seed: dict[int, list[run_folder.Run]] = {}
+  for one in runs:
+    if one.finished:
+      by_seed.setdefault(one.seed, []).append(one)
+  # Flags that cannot be read may be those of a private run.
+  is_private = any(
+    one.config is None or one.config.is_private for of_seed in by_seed.values() for one in of_seed
+  )
+  written = []
+  for seed, of_seed in by_seed.items():
+    run = _choose(of_seed, is_private)
+    if run is None or run.config is None:
+      continue
+    folder = run.path.parent.parent
+    fingerprint = _fingerprint(run, is_private)
+    earlier = kept.read(folder, seed)
+    if earlier is not None and earlier.fingerprint == fingerprint:
+      continue
+    try:
+      references = _compute(run, run.config, is_private, fingerprint)
+    except (OSError, ValueError) as error:
+      print(f"The report has no reference models of seed {seed}: {error}", file=sys.stderr)
+      continue
+    written.append(kept.write(folder, seed, references))
+  return written
+
+
+def _choose(runs: Sequence[run_folder.Run], is_private: bool) -> run_folder.Run | None:
+  """Returns the run whose clients, model and l2 the reference models have: FedAvg if it is there.
+
+  Where a run is private, it is a private one, as others may have other test clients and columns.
+  """
+  known = [
+    run
+    for run in runs
+    if run.config is not None and run.clients("test") and (run.config.is_private or not is_private)
+  ]
+  return min(known, key=lambda run: run.method.order, default=None)
+
+
+def _fingerprint(run: run_folder.Run, is_private: bool) -> str:
+  """Identifies what the reference models follow from.
+
+  Nothing of it is of training clients but their data's digest, which private runs have not.
+  """
+  names = ("task", "model", "l2", "data", "num_train_clients", "validation_fraction", "seed")
+  parts = {
+    "version": _VERSION,
+    "is_private": is_private,
+    "flags": {name: run.flags.get(name) for name in (*names, "min_examples_per_client")},
+    "data": run.manifest.get("data"),
+    "columns": run.columns,
+    "clients": run.clients("test")["client_id"].tolist(),
+    "sizes": run.clients("test")["num_examples"].tolist(),
+  }
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _compute(
+  run: run_folder.Run, config: run_config.RunConfig, is_private: bool, fingerprint: str
+) -> kept.References:
+  """Computes the reference models of a seed."""
+  task = finished_run.get_task(run, config)
+  with cli.starting_tensorflow():
+    from tff_superquantile import evaluation
+    from tff_superquantile.experiments.references import fitting
+    from tff_superquantile.experiments.run import build
+
+  model, splits = build.load_task(task, config)
+  finished.check_clients(run, "test", splits["test"].client_ids)
+
+  def examples(split: str) -> Any:
+    x, y, offsets = splits[split].load()
+    return evaluation.ClientExamples(splits[split].client_ids, x, y, offsets, splits[split].decode)
+
+  test = examples("test")
+  sources = [s for s in ("validation", "test") if s in splits] if is_private else ["train"]
+  answers = {split: test if split == "test" else examples(split) for split in sources}
+  labels = np.concatenate([np.reshape(one.y, -1) for one in answers.values()])
+  is_number = task.error == "rmse"
+  constant = fitting.constant(labels, None if is_number else evaluation.num_classes(model))
+  said = _said_of_constant(task, constant.label, sources)
+  found = {kept.CONSTANT: _reference(said, constant.results(test).columns())}
+  left_out = {}
+  l2 = config.local.l2 or 0.0
+  reason = _why_no_fit(model, 0 if is_private else len(labels))
+  if is_private:
+    left_out[kept.POOLED] = _PRIVATE
+  elif reason:
+    left_out[kept.POOLED] = reason
+  else:
+    results = fitting.pooled(model, answers["train"], test, l2, task.error)
+    said = (
+      f"fitted by L-BFGS to the examples of all {len(answers['train'].client_ids)} training clients"
+      " in one place, each example counted once"
+    )
+    found[kept.POOLED] = _reference(said, results.columns())
+  enough = np.flatnonzero(np.diff(test.offsets) >= _LEAST_OF_A_CLIENT)
+  reason = _why_no_fit(model, 0) or _why_no_own_models(len(enough), len(test.client_ids))
+  if reason:
+    left_out[kept.LOCAL] = reason
+  else:
+    its = enough[:_MOST_CLIENTS]
+    columns = fitting.local(model, _halves(test, its, config.seed), l2, task.error)
+    said = (
+      f"fitted to one half of a test client's own examples and tested on the other half alone, for"
+      f" {len(its)} of {len(test.client_ids)} test clients"
+    )
+    found[kept.LOCAL] = _reference(said, columns)
+  return kept.References(fingerprint, found, left_out, is_private, _label_shares(task, test.y))
+
+
+def _label_shares(task: Any, y: np.ndarray) -> dict[str, float]:
+  """Returns the fractions of labels [n] or [n, 1] by class; empty for numbers."""
+  if task.error == "rmse":
+    return {}
+  numbers, counts = np.unique(np.reshape(y, -1).astype(np.int64), return_counts=True)
+  names = [task.labels[number] if task.labels else str(number) for number in numbers]
+  return dict(zip(names, (counts / counts.sum()).tolist()))
+
+
+def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:
+  """Says what the constant answer is, and whose labels chose it."""
+  of_whom = f"the {' and '.join(sources)}{'ing' * (sources == ['train'])} clients"
+  if task.error == "rmse":
+    mean, std = task.label_scale or (0.0, 1.0)
+    return f"{mean + std * label:.4g}, the mean of the labels of {of_whom}"
+  name = task.labels[int(label)] if task.labels else str(int(label))
+  return f"{name!r}, the most frequent class of {of_whom}"
+
+
+def _why_no_fit(model: Any, num_examples: int) -> str:
+  """Returns why a model is not fitted by L-BFGS; "" if it is."""
+  from tff_superquantile.experiments.references import fitting
+
+  if not fitting.is_linear(model):
+    return "only linear models are fitted, whose loss has a single minimum"
+  num_weights = sum(np.size(weights) for weights in model.initial_weights[0])
+  if num_examples * num_weights > _MOST_PRODUCTS:
+    return f"{num_examples} examples and {num_weights} weights would take as long as the runs"
+  return ""
+
+
+def _why_no_own_models(num_enough: int, num_clients: int) -> str:
+  if 2 * num_enough > num_clients:
+    return ""
+  return (
+    f"only {num_enough} of {num_clients} test clients have {_LEAST_OF_A_CLIENT} examples, half of"
+    " which it takes to fit a model"
+  )
+
+
+def _halves(examples: Any, clients: np.ndarray, seed: int) -> Any:
+  """Returns the halves of the examples of some clients."""
+  from tff_superquantile import evaluation
+
+  rows = np.concatenate([np.arange(*examples.offsets[i : i + 2]) for i in clients])
+  offsets = np.cumsum([0, *np.diff(examples.offsets)[clients]])
+  ids = [examples.client_ids[i] for i in clients]
+  chosen = evaluation.ClientExamples(
+    ids, examples.x[rows], examples.y[rows], offsets, examples.decode
+  )
+  return evaluation.split_examples(chosen, 0.5, seed)
+
+
+def _reference(said: str, columns: Mapping[str, Any]) -> kept.Reference:
+  from tff_superquantile import evaluation
+
+  metrics = {name: evaluation.describe(columns[name]) for name in ("error", "loss")}
+  return kept.Reference(said, columns, metrics)
