@@ -2,14 +2,14 @@
 
     python -m paper.statements --output_dir=DIR
 
-Says of each statement what was measured and whether it holds, differs, is wrong, or cannot be
-checked here. Mathematics is checked by brute force while the page is made. Measurements are those
-of the finished runs and studies in DIR and, where it has none, those that the project keeps. No
-TensorFlow; seconds. Writes
+Quotes each statement and says what was found, and whether it is false, inconsistent, a misprint,
+reproduced here or on other data, differs, or cannot be checked here. Mathematics is checked by
+brute force while the page is made. Measurements are those of the finished runs and studies in DIR
+and, where it has none, those that the project keeps. No TensorFlow; seconds. Writes
 
     DIR/paper/paper.html    all statements and tables
     DIR/paper/paper.md      the same
-    DIR/paper/paper.csv     a row a statement: where, says, found, verdict, why
+    DIR/paper/paper.csv     a row a statement: verdict, where, what the paper says, what was found
 
 `--docs_dir=docs` keeps the measurements of DIR in the project and writes docs/paper.md.
 """
@@ -17,6 +17,7 @@ TensorFlow; seconds. Writes
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import pathlib
 
 from absl import flags
@@ -33,9 +34,9 @@ from paper.statements import on_superquantile
 from paper.statements import printed
 from paper.statements import rows
 from paper.statements import schematics
-from paper.statements import sources
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 
 _IMAGES = "images/paper-"  # Seen from docs/.
@@ -43,54 +44,99 @@ _GRIDS_NOTE = (
   "Errors in %: in each entry what the paper prints, then, after the arrow, what was measured on 10"
   " digits by writer, mean ± sd over seeds; in brackets the value of a parameter that is another"
   " one, or is not printed. The data are others, so the numbers are not to be equal;"
-  " the claims above say what carries over. Bold as in the paper."
+  " the rows above say what carries over. Bold as in the paper."
 )
 
 
-def _sections(evidence: measurements.Evidence) -> dict[str, list[rows.Row]]:
-  """Returns all statements, by the titles of their sections."""
-  return {
-    "Claims of the text, by the paper’s own tables": [
-      *on_print.statements(),
-      *on_print.on_chains(),
-      *on_print.on_costs(),
-      *on_print.on_personalization(),
-    ],
-    "Claims of the text, measured": [
-      *on_comparisons.statements(evidence),
-      *on_comparisons.on_personalization(evidence),
-      *on_settings.of_histograms(evidence),
-      *on_settings.of_sizes(evidence),
-      *on_settings.of_spread(evidence),
-      *on_settings.of_drawings(evidence),
-      *on_settings.of_settings(evidence),
-    ],
-    "The superquantile": [
-      *on_superquantile.of_superquantile(),
-      *on_superquantile.of_formulas(),
-      *on_superquantile.of_smoothing(),
-    ],
-    "Convergence": [
-      *on_convergence.statements(evidence),
-      *on_convergence.of_nonconvex(evidence),
-    ],
-    "Privacy": [
-      *on_privacy.of_accounting(),
-      *on_quantiles.of_bounds(evidence),
-      *on_quantiles.of_quantiles(evidence),
-      *on_privacy.of_training(evidence),
-    ],
-    "How the tables are printed": [
-      *printed.mark_rows(),
-      *printed.entire_rows(),
-      *printed.twice_rows(),
-      *on_print.subset_rows(),
-      *on_print.spread_rows(),
-    ],
-  }
+_TEMPLATES = pathlib.Path(__file__).parent / "templates"
+_INTRO = (
+  "Each row quotes the paper and says what was found. The kinds do not weigh alike: a misprint is"
+  " no error of thought. A criterion that the paper does not give is marked as ours."
+)
 
 
-def report(evidence: measurements.Evidence) -> page.Page:
+def _statements(evidence: measurements.Evidence) -> list[rows.Row]:
+  """Returns all statements, in the order of their subjects."""
+  return [
+    *on_convergence.of_proofs(),
+    *on_superquantile.of_superquantile(),
+    *on_superquantile.of_formulas(),
+    *on_superquantile.of_smoothing(),
+    *on_convergence.statements(evidence),
+    *on_convergence.of_nonconvex(evidence),
+    *on_convergence.of_gradients(),
+    *on_privacy.of_accounting(),
+    *on_quantiles.of_bounds(evidence),
+    *on_quantiles.of_quantiles(evidence),
+    *on_privacy.of_training(evidence),
+    *on_comparisons.statements(evidence),
+    *on_settings.of_histograms(evidence),
+    *on_settings.of_sizes(evidence),
+    *on_settings.of_spread(evidence),
+    *on_comparisons.on_personalization(evidence),
+    *on_settings.of_settings(evidence),
+    *on_print.statements(),
+    *on_print.on_chains(),
+    *on_print.on_costs(),
+    *on_print.on_personalization(),
+    *on_print.subset_rows(),
+    *on_print.spread_rows(),
+    *printed.twice_rows(),
+    *printed.mark_rows(),
+    *printed.entire_rows(),
+  ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """The page on the paper.
+
+  Attributes:
+    page: Title, summary, tables of errors, schematics, and the CSV file.
+    lines: The summary's further lines.
+    statements: All statements.
+  """
+
+  page: page.Page
+  lines: list[str]
+  statements: list[rows.Row]
+
+  def render(self, suffix: str, images: str = "") -> str:
+    """Returns the text of the page.
+
+    Args:
+      suffix: "html" or "md".
+      images: Where Markdown finds the figures of docs/images; empty for none.
+    """
+    template = page.environment(_TEMPLATES).get_template(f"paper.{suffix}.j2")
+    return template.render(
+      page=self.page,
+      lines=self.lines,
+      parts=list(rows.parts(self.statements)),
+      picture=_picture,
+      today=datetime.date.today().isoformat(),
+      images=images,
+    )
+
+  def publish(self, folder: pathlib.Path) -> str:
+    """Writes the page into a folder and describes it for a terminal."""
+    paths = []
+    for suffix in ("html", "md", "csv"):
+      paths.append(folder / f"{self.page.name}.{suffix}")
+      text = self.page.csv if suffix == "csv" else self.render(suffix)
+      atomic_files.write(paths[-1], text)
+    return "\n".join([self.page.summary, *self.lines, "Report:", *(f"  {path}" for path in paths)])
+
+
+def _picture(figure: rows.Figure) -> style.Figure | None:
+  """Returns a figure of the documentation, or None where it is missing."""
+  path = rows.IMAGES / f"{figure.name}-light.svg"
+  if not path.exists():
+    return None
+  return style.Figure(figure.name, figure.caption, figure.caption, path.read_bytes())
+
+
+def report(evidence: measurements.Evidence) -> Report:
   """Makes the page.
 
   Args:
@@ -99,59 +145,28 @@ def report(evidence: measurements.Evidence) -> page.Page:
   Returns:
     The page.
   """
-  sections = _sections(evidence)
-  statements = [row for of_section in sections.values() for row in of_section]
-  distinct = {(row.where, row.says) for row in statements}
+  statements = _statements(evidence)
+  quotations = {row.key for row in statements if row.key}
   cells = list(printed.cell_rows(evidence))
   grids = list(printed.grids(evidence))
   grids[-1] = dataclasses.replace(grids[-1], note=_GRIDS_NOTE)
-  columns = [field.name for field in dataclasses.fields(rows.Row)]
+  fields = ("where", "brief", "says", "evidence", "origin")
   frame = pd.DataFrame(
-    [{**dataclasses.asdict(row), "verdict": row.judgement} for row in [*statements, *cells]],
-    columns=columns,
-  )
-  return page.Page(
-    "paper",
-    "The paper, checked",
-    "which of its statements hold?",
-    f"{tables.plural(len(distinct), 'statement')} and {tables.plural(len(cells), 'cell')} of"
-    " tables",
-    f"Of {len(statements)} verdicts on {tables.plural(len(distinct), 'statement')}, some by several"
-    f" data: {rows.count(statements)}. The {len(cells)} cells of the"
-    " tables"
-    " of errors are of EMNIST and Sent140, which are not here: each stands beside a measurement on"
-    " other data, where there is one.",
     [
-      *(rows.table(title, of_section) for title, of_section in sections.items()),
-      *grids,
-      schematics.model_family(),
-      schematics.quantile_and_polytope(),
-      _commands(evidence),
-    ],
-    frame.to_csv(index=False, lineterminator="\n"),
+      {"verdict": row.verdict.value, **{field: getattr(row, field) for field in fields}}
+      for row in [*statements, *cells]
+    ]
   )
-
-
-def _commands(evidence: measurements.Evidence) -> tables.Table:
-  """Lists where the measurements come from."""
-  laid_out = []
-  for name, source in sources.SOURCES.items():
-    found = (
-      tables.plural(len(evidence.methods(name)), "row") if evidence.has(name) else "nothing yet"
-    )
-    laid_out.append(
-      tables.Row(
-        name,
-        [
-          tables.Cell(source.command),
-          tables.Cell(source.data or "the paper’s own data or problem"),
-          tables.Cell(found),
-        ],
-      )
-    )
-  return tables.Table(
-    "Where the measurements come from", ["", "command", "data", "found"], laid_out, kind="words"
+  scope = (
+    f"{tables.plural(len(quotations), 'quotation')}, {tables.plural(len(statements), 'row')}, and"
+    f" {tables.plural(len(cells), 'cell')} of tables"
   )
+  blocks = [*grids, schematics.model_family(), schematics.quantile_and_polytope()]
+  csv = frame.to_csv(index=False, lineterminator="\n")
+  made = page.Page(
+    "paper", "The paper, checked", "which of its statements hold?", scope, _INTRO, blocks, csv
+  )
+  return Report(made, rows.summary(statements), statements)
 
 
 def define_flags() -> None:
@@ -177,6 +192,6 @@ def main() -> None:
   if docs_dir:
     # From what is kept alone, so that everybody gets the same page.
     kept = report(measurements.load())
-    page.write_figures(kept, pathlib.Path(docs_dir, "images"), _IMAGES.rpartition("/")[2])
-    atomic_files.write(pathlib.Path(docs_dir, "paper.md"), page.render(kept, "md", _IMAGES))
-  print(page.publish(report(measurements.load(output_dir)), folder))
+    page.write_figures(kept.page, pathlib.Path(docs_dir, "images"), _IMAGES.rpartition("/")[2])
+    atomic_files.write(pathlib.Path(docs_dir, "paper.md"), kept.render("md", _IMAGES))
+  print(report(measurements.load(output_dir)).publish(folder))

@@ -7,6 +7,8 @@ columns of `sources.COLUMNS`. `keep` takes them anew from a directory of results
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import configparser
+import datetime
 import math
 import os
 import pathlib
@@ -17,8 +19,6 @@ import pandas as pd
 from paper.statements import sources
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import tables
-
-MEASURED = pathlib.Path(__file__).parent / "measured"
 
 
 class Value(NamedTuple):
@@ -95,7 +95,7 @@ class Evidence:
 
 def _kept(name: str) -> pd.DataFrame:
   """Returns the measurements of a source that the project keeps."""
-  path = MEASURED / f"{name}.csv"
+  path = sources.MEASURED / f"{name}.csv"
   if not path.exists():
     return pd.DataFrame(columns=list(sources.COLUMNS))
   return pd.read_csv(path, float_precision="round_trip")
@@ -149,8 +149,15 @@ def load(output_dir: str | os.PathLike | None = None) -> Evidence:
   return Evidence(frames)
 
 
+def _version() -> str:
+  """Returns the project's version: paper/ is in clones alone, beside setup.cfg."""
+  parser = configparser.ConfigParser()
+  parser.read(pathlib.Path(__file__).resolve().parents[2] / "setup.cfg", encoding="utf-8")
+  return parser["metadata"]["version"]
+
+
 def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
-  """Keeps what a directory of results has: writes it to `measured/`.
+  """Keeps what a directory of results has: writes it to `measured/`, and to made.csv by whom.
 
   Args:
     output_dir: The directory.
@@ -158,12 +165,28 @@ def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
   Returns:
     The files that were written.
   """
-  paths = []
+  paths, made = [], sources.read_made()
   for name, source in sources.SOURCES.items():
     found = source.read(pathlib.Path(output_dir))
     if len(found):
-      path = MEASURED / f"{name}.csv"
-      rows = _merged(_kept(name), found)[list(sources.COLUMNS)]
-      atomic_files.write(path, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+      path = sources.MEASURED / f"{name}.csv"
+      kept = _kept(name)
+      rows = _merged(kept, found)[list(sources.COLUMNS)]
+      if rows.equals(kept):
+        continue
+      # Unrounded: a number that is read again is the same number.
+      atomic_files.write(path, rows.to_csv(index=False, lineterminator="\n"))
       paths.append(path)
+      is_new = not len(rows.merge(kept))
+      made[name] = {
+        "source": name,
+        "version": _version(),
+        "date": datetime.date.today().isoformat(),
+        "digits": "all digits" if is_new else "all digits of what is new",
+      }
+  if paths:
+    table = pd.DataFrame(list(made.values()), columns=list(sources.MADE))
+    atomic_files.write(
+      sources.MEASURED / "made.csv", table.to_csv(index=False, lineterminator="\n")
+    )
   return paths

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import dataclasses
 import functools
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +15,6 @@ from paper import accounting
 from paper import real_costs
 from paper.statements import measurements
 from paper.statements import rows
-from paper.statements import sources
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
@@ -23,80 +25,174 @@ _MEAN = "test.error.mean"
 # The paper's setting: 100 of 2500 clients, 1000 rounds, delta = 1 / n, and its noise for epsilon 5.
 _COHORT, _POPULATION, _ROUNDS, _DELTA = 100, 2500, 1000, 1 / 2500
 _NOISE_OF_FIVE = 1.3741
-_WHERE = "Section 7.7"  # Training with privacy.
+_TAIL = 50  # Clients in the tail at theta = 0.5.
+_SOURCE = "private_synthetic"
+_FIGURE = rows.Figure(
+  "private-synthetic-error-by-epsilon",
+  "Figure 6 with a real ε of Poisson cohorts: mean and 90th percentile of the error against ε.",
+)
+
+
+@functools.cache
+def _real_cost(noise_multiplier: float) -> real_costs.RealCost:
+  """Returns the real cost of noise on the sum of updates, in clip norms, in the paper's setting."""
+  release = releases.Release(
+    cohort=cohorts.FixedSize(_POPULATION, _COHORT),
+    parts=(parts.UpdateSum(noise_multiplier=noise_multiplier),),
+    relation=releases.REPLACE_ONE,
+  )
+  return real_costs.real_cost(release, _ROUNDS, _DELTA)
 
 
 def of_accounting() -> Iterator[rows.Row]:
   """Yields the statements on the accounting."""
-  release = releases.Release(
-    cohort=cohorts.FixedSize(_POPULATION, _COHORT),
-    parts=(parts.UpdateSum(noise_multiplier=_NOISE_OF_FIVE),),
-    relation=releases.REPLACE_ONE,
-  )
-  real = real_costs.real_cost(release, _ROUNDS, _DELTA)
-  between = f"{real.fixed_size_at_least:.1f} and {real.fixed_size:.1f}"
+  real, averaged = _real_cost(_NOISE_OF_FIVE), _real_cost(_NOISE_OF_FIVE * _TAIL)
+  if real.fixed_size is None or averaged.fixed_size is None:
+    raise ValueError("Found cohorts without a fixed size; expected the paper's.")
+  z = f"σ_w = {_NOISE_OF_FIVE:g} C, which its accounting gives for ε = 5"
   yield rows.Row(
-    "Section 7.7",
-    "Training is (5, 1/n)-differentially private",
-    f"The noise that its accounting gives for ε = 5 is {_NOISE_OF_FIVE:g} C. Its cohorts have a"
-    " fixed"
-    f" size, for which that noise has an ε between {between}.",
-    rows.Verdict.WRONG,
-    "The exact number of tail clients, which divides the sum, is released beside it: with it no ε"
-    " is"
-    " finite.",
+    "spent",
+    f"Not established for cohorts of a fixed size. Noise on the sum of {z}, has an ε between"
+    f" {real.fixed_size_at_least:.1f} and {real.fixed_size:.1f} there, if a client is replaced by"
+    f" another; with Poisson cohorts and a client’s data removed it has {real.poisson:.1f}, so that"
+    " the sampling alone is at fault.",
+    rows.Verdict.UNCHECKED,
+    f"Read as typeset, with the noise on the average and a fixed m_t = {_TAIL}, it has"
+    f" {averaged.fixed_size:.2f}. Both take m_t for public, as the paper assumes. Whether the"
+    " experiments’ noise was on sum or average, and their cohorts fixed, the paper’s code would"
+    " show.",
+  )
+  per_client = 2 / _TAIL
+  yield rows.Row(
+    "average",
+    f"Algorithm 3 adds the noise to the average, which moves by at most {per_client:g} C when one"
+    f" of {_TAIL} clients is replaced; the claim’s proof takes C, the sensitivity of the sum.",
+    rows.judge(per_client >= 1.0, rows.Verdict.INCONSISTENT),
+    f"As typeset σ_w is {1 / per_client:.0f} times what the claim needs, which errs on the safe"
+    " side but for m_t = 0, which divides by zero.",
+  )
+  yield rows.Row(
+    "public_count",
+    "An assumption, stated as one. Without it m_t is a count without noise, and no ε is finite.",
+    rows.Verdict.UNCHECKED,
+    by_reading=True,
   )
   meant, typeset = (
     accounting.update_rho(_NOISE_OF_FIVE, as_typeset=which) for which in (False, True)
   )
+  more = accounting.update_rho(2 * _NOISE_OF_FIVE, as_typeset=True)
   yield rows.Row(
-    "Appendix D",
-    "Weights with noise σ_w satisfy σ_w² / (2 C²)-concentrated privacy",
-    f"It is upside down: more noise would cost more. At σ_w = {_NOISE_OF_FIVE:g} C it is"
-    f" {typeset:.2f}"
-    f" as printed, C² / (2 σ_w²) = {meant:.2f} is true of the sum.",
-    rows.Verdict.WRONG,
+    "concentrated",
+    f"Upside down in three places (lines 1690, 3210 and 3216). At σ_w = {_NOISE_OF_FIVE:g} C it is"
+    f" {typeset:.2f}, and with twice the noise {more:.2f}: more noise would cost more. C² /"
+    f" (2 σ_w²) = {meant:.2f} is true of the sum.",
+    rows.judge(more <= typeset, rows.Verdict.FALSE),
   )
+  yield from _of_theorem()
   yield from _of_histograms()
 
 
-def _of_histograms() -> Iterator[rows.Row]:
-  """Yields the statements on the accounting of the hierarchical histogram."""
+def lemma_epsilon(sensitivity: float, dimension: float, sigma: float, num_clients: int) -> float:
+  """Returns the concentrated epsilon of the lemma on sums of discrete Gaussians.
+
+  Args:
+    sensitivity: S, of the sum without noise.
+    dimension: d.
+    sigma: The noise of a client.
+    num_clients: n.
+  """
+  psi = shares.sum_slack(sigma, num_clients)
+  scale = sensitivity / (math.sqrt(num_clients) * sigma)
+  return min(math.sqrt(scale**2 + psi * dimension / 2), scale + psi * math.sqrt(dimension))
+
+
+def _of_theorem() -> Iterator[rows.Row]:
+  """Yields the statements around the theorem on private quantiles."""
   ratio = math.sqrt(math.log2(64))
   yield rows.Row(
-    "Section 5.2, theorem (a)",
-    "A report of log₂ b ones has the sensitivity c log₂ b",
-    f"Its Euclidean norm is c √(log₂ b): for b = 64 the theorem asks for {ratio:.2f} times the"
-    " noise.",
-    rows.Verdict.WRONG,
-    "It errs on the safe side.",
+    "sensitivity",
+    "The proof takes c log₂ b, the sketch of it (line 1258) c. A report has log₂ b ones: its"
+    f" Euclidean norm is c √(log₂ b), for b = 64 a share of 1 / {ratio:.2f} of the proof’s.",
+    rows.judge(abs(ratio - 1.0) < 1e-9, rows.Verdict.INCONSISTENT),
+    "ε is an upper bound, so that the theorem stands with the larger value, at the price of that"
+    " much more noise.",
   )
-  edges = np.arange(65) / 64
-  filled = sum(edges[j] <= value < edges[j] for j in range(1, 65) for value in edges[:-1] + 1e-3)
+  grid = list(itertools.product((4, 16, 64, 1024), (0.5, 0.7, 1.0, 3.0), (10, 100, 2500)))
+  least = min(
+    lemma_epsilon(math.log2(bins), 2 * bins, sigma, num)
+    / lemma_epsilon(math.sqrt(math.log2(bins)), 2 * bins - 2, sigma, num)
+    for bins, sigma, num in grid
+  )
   yield rows.Row(
-    "Section 5.2, Algorithm 2",
-    "Bin j of level r has the losses from l_(2^r (j − 1) + 1) up to, and without, l_(2^r j)",
-    f"At level 0 the two ends are one: of 64 losses, one in each bin, {filled} are counted.",
-    rows.judge(filled == 64, rows.Verdict.WRONG),
-    "It begins at l_(2^r (j − 1)), and the last bin has its end.",
+    "theorem_a",
+    f"{len(grid)} settings of b, σ and n with c = 1: it is at least {least:.2f} times what the"
+    " paper’s lemma gives with the true sensitivity and the true dimension 2 b − 2.",
+    rows.judge(least >= 1.0, rows.Verdict.FALSE),
+    "The lemma is Kairouz et al.’s, and is not checked here.",
+  )
+  ratios = []
+  for bins in (16, 64, 256, 1024):
+    levels = math.log2(bins)
+    # sigma / c = levels / (epsilon sqrt n), in units of 1 / (epsilon n).
+    error = math.sqrt(4 * levels**2 * levels * math.log(4 * bins / 1e-5))
+    ratios.append(error / levels**2)
+  yield rows.Row(
+    "log_squared",
+    "The bound of theorem (b) at the noise that the paper chooses, δ = 1e-5, is"
+    f" {', '.join(f'{ratio:.1f}' for ratio in ratios)} log₂² b / (ε n) for b = 16, 64, 256, 1024.",
+    rows.judge(max(ratios) == ratios[0], rows.Verdict.FALSE),
+    "The constant falls with b; it hides √log(1 / δ).",
+  )
+  slopes = []
+  for low in (1e3, 1e6):
+    moduli = [2 + 2 * math.sqrt(n) * n + 2 * n * math.sqrt(2 * math.log(16 * n * 64 / 1e-5))
+              for n in (low, 1e3 * low)]  # fmt: skip
+    slopes.append(math.log(moduli[1] / moduli[0]) / math.log(1e3))
+  yield rows.Row(
+    "communication",
+    "With σ = 1, c = √n and b = 64 the theorem’s modulus grows as n to the power of"
+    f" {slopes[0]:.2f} from 10³ to 10⁶ and {slopes[1]:.2f} from 10⁶ to 10⁹: 3/2. With 2 b − 2"
+    " entries of n clients that is O(b n log n) bits.",
+    rows.judge(abs(slopes[1] - 1.5) < 0.02, rows.Verdict.FALSE),
+    rule="within 0.02 of 3/2",
+  )
+
+
+def _of_histograms() -> Iterator[rows.Row]:
+  """Yields the statements on the hierarchical histogram and its noise."""
+  edges = np.arange(65) / 64
+  values = edges[:-1] + 1e-3
+  filled = sum(edges[j] <= value < edges[j] for j in range(1, 65) for value in values)
+  right = sum(edges[j - 1] <= value < edges[j] for j in range(1, 65) for value in values)
+  yield rows.Row(
+    "bins",
+    "At level r = 0 the two ends are one: of 64 losses, one in each bin,"
+    f" {filled} are counted. From l_(2^r (j − 1)) on {right} are.",
+    rows.judge(filled == 64, rows.Verdict.MISPRINT if right == 64 else rows.Verdict.FALSE),
+    "Also, losses of B or more, and so all that are clipped to B, are in no bin: the last one has"
+    " to have its end.",
   )
   entries = sum(64 >> level for level in range(6))
   yield rows.Row(
-    "Section 5.2, after the theorem",
-    "The dimension of a hierarchical histogram is 2 (b − 2)",
-    f"Levels 0 to log₂ b − 1 of b = 64 bins have {entries} entries; 2 (b − 2) is 124.",
-    rows.judge(entries == 124, rows.Verdict.WRONG),
-    "It is 2 b − 2.",
+    "dimension",
+    f"Levels 0 to log₂ b − 1 of b = 64 bins have {entries} entries; 2 (b − 2) is 124. Line 2737 has"
+    " 2 b − 2.",
+    rows.judge(entries == 124, rows.Verdict.MISPRINT),
   )
-  slack = shares.sum_slack(1.0, 100)
+  slack, bound = shares.sum_slack(1.0, 100), 10 * 99 * math.exp(-2 * math.pi**2)
   yield rows.Row(
-    "Section 5.2, theorem (a)",
-    "The sum of discrete Gaussians is near a discrete Gaussian: ψ ≤ 10 (n − 1) exp(−2 π² σ²)",
-    f"At σ = 1 and n = 100 its sum is {slack:.0e}, the bound beside it"
-    f" {10 * 99 * math.exp(-2 * math.pi**2):.0e}: each term has i / (i + 1) in the exponent, a"
-    " half at"
-    " first.",
-    rows.judge(slack <= 990 * math.exp(-2 * math.pi**2), rows.Verdict.WRONG),
+    "psi",
+    f"At σ = 1 and n = 100 the sum is {slack:.0e}, the bound beside it {bound:.0e}: each term has"
+    " i / (i + 1) in the exponent, a half at first.",
+    rows.judge(slack <= bound, rows.Verdict.FALSE),
+    "ε uses the sum, so that no guarantee depends on it.",
+  )
+  yield rows.Row(
+    "no_scale",
+    "The noise of Ĥ is ξ / c, as a few lines before; without 1 / c the event E_diff is about"
+    " another scale. The theorem has the c.",
+    rows.Verdict.MISPRINT,
+    by_reading=True,
   )
 
 
@@ -117,94 +213,123 @@ def _fed_avg(epsilon: float) -> str:
 
 def _compare(
   evidence: measurements.Evidence,
-  says: str,
+  key: str,
   pairs: dict[str, tuple[str, str, str]],
   check: Callable[[list[float]], bool],
-  why: str = "",
+  rule: str = "",
+  **remarks: Any,
 ) -> rows.Row:
   """Returns the row of a statement on differences between methods.
 
   Args:
     evidence: The measurements.
-    says: The statement.
+    key: The statement's quotation.
     pairs: What is compared, by its name: a method, another one, a metric.
     check: From the differences, in points of error, to whether the statement holds.
-    why: The remark.
+    rule: The criterion.
+    **remarks: Further attributes of the row.
   """
   found = {text: _difference(evidence, *pair) for text, pair in pairs.items()}
   if None in found.values():
-    return rows.missing(_WHERE, says, sources.SOURCES["private_synthetic"].command)
+    return rows.missing(key, _SOURCE)
   known = {text: value for text, value in found.items() if value is not None}
   texts = [f"{text} {tables.number(value, 1, sign=True)}" for text, value in known.items()]
-  verdict = rows.judge(check(list(known.values())))
-  return rows.Row(_WHERE, says, f"Points of error: {'; '.join(texts)}.", verdict, why)
+  verdict = rows.judge(check(list(known.values())), rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE)
+  return rows.Row(
+    key,
+    f"Points of error: {'; '.join(texts)} (5 seeds).",
+    verdict,
+    data=_DATA,
+    rule=rule,
+    source=_SOURCE,
+    **remarks,
+  )
 
 
-def _of_printed_tails(evidence: measurements.Evidence) -> Iterator[rows.Row]:
-  """Yields a row for each 90th percentile that the paper prints for epsilon = 5."""
-  for name, printed in ((_fed_avg(5), 55.7), (_tree(0.5, 5), 52.6), (_tree(0.25, 5), 51.4)):
-    says = f"{name}: 90th percentile {printed}"
-    value = evidence.get("private_synthetic", name, tables.P90)
-    if value is None:
-      yield rows.missing(_WHERE, says, sources.SOURCES["private_synthetic"].command)
-      continue
-    yield rows.Row(
-      _WHERE,
-      says,
-      f"{value.in_percent()} over {tables.plural(value.num_seeds, 'seed')}.",
-      rows.judge(abs(100 * value.mean - printed) <= 1.0),
-      "The data are drawn anew, and ε is a real one.",
-    )
+_DATA = "the paper’s generator drawn anew, Poisson cohorts, ε a real one, clip norms untuned"
 
 
 def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statements on training with end-to-end privacy; its budgets here are real ones."""
-  yield from _of_printed_tails(evidence)
+  names = (_fed_avg(5), _tree(0.5, 5))
+  tails = evidence.get_all(_SOURCE, names, tables.P90)
+  if len(tails) < len(names):
+    yield rows.missing("tails", _SOURCE)
+  else:
+    texts = (f"{name} {value.in_percent()}" for name, value in tails.items())
+    yield rows.Row(
+      "tails",
+      f"{'; '.join(texts)} ({tables.plural(tails[names[0]].num_seeds, 'seed')}).",
+      rows.Verdict.UNCHECKED,
+      "Not comparable: the paper’s noise for ε = 5 is 1.374 C, here it is about 1.16 C"
+      " (docs/results.md), and data are drawn anew.",
+      source=_SOURCE,
+    )
   compare = functools.partial(_compare, evidence)
   yield compare(
-    "At ε = 5 θ = 0.5 is 3.1 points better than FedAvg at the 90th percentile, and equal in the"
-    " mean",
+    "half_tail",
     {
       "90th percentile": (_fed_avg(5), _tree(0.5, 5), tables.P90),
       "mean": (_fed_avg(5), _tree(0.5, 5), _MEAN),
     },
     lambda found: found[0] <= -2.0 and abs(found[1]) <= 0.5,
+    "2 points or more of the tail, and 0.5 or less of the mean",
   )
   yield compare(
-    "θ = 0.25 is 0.6 points worse than θ = 0.5 in the mean, 1.2 better at the 90th percentile",
+    "quarter",
     {
-      "mean": (_tree(0.5, 5), _tree(0.25, 5), _MEAN),
-      "90th percentile": (_tree(0.5, 5), _tree(0.25, 5), tables.P90),
+      "mean against θ = 0.5": (_tree(0.5, 5), _tree(0.25, 5), _MEAN),
+      "90th percentile against θ = 0.5": (_tree(0.5, 5), _tree(0.25, 5), tables.P90),
+      "90th percentile against FedAvg": (_fed_avg(5), _tree(0.25, 5), tables.P90),
     },
-    lambda found: found[0] > 0.0 > found[1],
+    lambda found: found[0] > 0.0 > found[1] and found[2] <= -3.0,
+    "the signs, and 3 points or more against FedAvg",
   )
+  yield from _of_budgets(evidence)
+
+
+def _of_budgets(evidence: measurements.Evidence) -> Iterator[rows.Row]:
+  """Yields the statements on how the errors depend on the budget."""
+  compare = functools.partial(_compare, evidence)
   yield compare(
-    "θ = 0.25 is 4.3 points better than FedAvg at the 90th percentile",
-    {"90th percentile": (_fed_avg(5), _tree(0.25, 5), tables.P90)},
-    lambda found: found[0] <= -3.0,
-  )
-  yield compare(
-    "Figure 6: the tail of Delta-FL is below FedAvg’s at every ε from 3 to 20",
+    "figure_6",
     {
       f"θ = {theta:g}, ε = {epsilon}": (_fed_avg(epsilon), _tree(theta, epsilon), tables.P90)
       for theta in (0.5, 0.25)
       for epsilon in (3, 5, 10, 15, 20)
     },
     lambda found: max(found) < 0.0,
-    "On handwriting, with 48,670 weights in place of 210, it is above at ε of 5 and 10"
+    "below at each ε",
+    why="On handwriting, with 48,670 weights in place of 210, it is above at ε of 5 and 10"
     " (docs/results.md, “The same on handwriting”).",
+    figure=_FIGURE,
   )
   yield compare(
-    "From ε = 10 to 3 the tail degrades by 1.64 points for θ = 0.5 and by 0.2 for FedAvg",
+    "figure_6",
+    {
+      f"θ = {theta:g}, ε = {epsilon}": (_fed_avg(epsilon), _tree(theta, epsilon), _MEAN)
+      for theta in (0.5, 0.25)
+      for epsilon in (3, 5, 10, 15, 20)
+    },
+    lambda found: max(abs(gap) for gap in found[:5]) <= 0.5,
+    "θ = 0.5 within 0.5 points of FedAvg at each ε; θ = 0.25 is not judged",
+    about="the mean",
+  )
+  degrades = compare(
+    "degrades",
     {
       "θ = 0.5": (_tree(0.5, 10), _tree(0.5, 3), tables.P90),
       "FedAvg": (_fed_avg(10), _fed_avg(3), tables.P90),
     },
-    # Half of what is printed, at least.
     lambda found: found[0] - found[1] >= 0.7,
   )
+  yield dataclasses.replace(
+    degrades,
+    verdict=rows.Verdict.UNCHECKED,
+    why="Not comparable: ε is another (see above), and sds over seeds are about 1 point.",
+  )
   yield compare(
-    "Even at ε = 3 the tail of Delta-FL is below FedAvg’s",
+    "even_at_3",
     {f"θ = {theta:g}": (_fed_avg(3), _tree(theta, 3), tables.P90) for theta in (0.5, 0.25)},
     lambda found: max(found) < 0.0,
   )

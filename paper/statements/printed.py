@@ -131,11 +131,11 @@ def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     task = place.task or cell.column
     data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
     yield rows.Row(
-      f"{place.number}, {cell.method}, {cell.column}",
-      f"{cell.value:.2f} ± {cell.sd:.2f}",
-      found,
+      "",
+      f"Printed: {cell.value:.2f} ± {cell.sd:.2f}. Measured: {found}.",
       rows.Verdict.UNCHECKED,
       f"{data} is not here{f': these are {sources.DIGITS}' if ours else ''}.",
+      about=f"{place.number}, {cell.method}, {cell.column}",
     )
 
 
@@ -165,13 +165,17 @@ def mark_rows() -> Iterator[rows.Row]:
     lowest = of_column["value"].min()
     best = set(of_column.loc[of_column["value"] == lowest, "method"])
     marked = set(of_column.loc[of_column["mark"] != "", "method"])
+    # Of a tie at two decimals one may be smaller unrounded.
+    is_tie = len(best) > 1 and bool(marked) and marked < best
     if marked == best:
       continue
     yield rows.Row(
-      f"{TABLES[name].number}, {heading}",
-      f"bold: {', '.join(sorted(marked)) or 'nothing'}",
-      f"The smallest is {', '.join(sorted(best))} with {lowest:.2f}.",
-      rows.Verdict.WRONG,
+      "bold",
+      f"Bold is {', '.join(sorted(marked)) or 'nothing'}; the smallest is"
+      f" {' and '.join(sorted(best))} with {lowest:.2f}.",
+      rows.Verdict.UNCHECKED if is_tie else rows.Verdict.MISPRINT,
+      "A tie at two decimals: which is smaller cannot be seen." * is_tie,
+      about=f"{TABLES[name].number}, {heading}",
     )
 
 
@@ -190,11 +194,10 @@ def entire_rows() -> Iterator[rows.Row]:
     if is_alone != (best["mark"] == "entirely bold"):
       breaking.append(f"{TABLES[name].number}, {heading} ({best['method']})")
   yield rows.Row(
-    "Tables 6 to 9",
-    "An entry is bold with its sd if no other method is within one sd of it",
-    f"{len(breaking)} of {num_columns} columns with one bold entry break it:"
-    f" {'; '.join(breaking)}.",
-    rows.judge(not breaking, rows.Verdict.WRONG),
+    "bold_entire",
+    f"{len(breaking)} of {num_columns} columns with one bold entry break it"
+    + (f": {'; '.join(breaking)}." if breaking else "."),
+    rows.judge(not breaking, rows.Verdict.MISPRINT),
   )
 
 
@@ -212,22 +215,24 @@ def _same_cells() -> Iterator[tuple[str, str, str, float, float]]:
 
 
 def twice_rows() -> Iterator[rows.Row]:
-  """Yields a row for each number that two tables print differently, and one for all others."""
-  num_same = 0
+  """Yields the numbers that two tables print differently, and how many are the same."""
+  num_same, num_all = 0, 0
   for name, method, task, printed, again in _same_cells():
+    num_all += 1
     if abs(printed - again) <= ROUNDING:
       num_same += 1
       continue
     yield rows.Row(
-      f"{TABLES[name].number}, {method}, {task}",
-      f"{printed:.2f}",
-      f"The appendix prints {again:.2f}.",
-      rows.Verdict.WRONG,
-      "One of the two is of other runs.",
+      "twice",
+      f"{printed:.2f} there, {again:.2f} in the appendix.",
+      rows.Verdict.INCONSISTENT,
+      "Another parameter, other runs or a slip: the paper does not say.",
+      about=f"{TABLES[name].number}, {method}, {task}",
     )
   yield rows.Row(
-    "Tables 2 and 3",
-    "the numbers of the appendix in brief",
-    f"{num_same} cells are the same up to rounding.",
-    rows.Verdict.HOLDS,
+    "twice",
+    f"{num_same} of the {num_all} cells that Tables 2 and 3 share with the appendix are the same.",
+    rows.judge(2 * num_same > num_all, rows.Verdict.INCONSISTENT),
+    rule="the same number but for two roundings; most cells, the others have rows of their own",
+    about="Tables 2 and 3 as a whole",
   )

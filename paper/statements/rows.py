@@ -1,22 +1,145 @@
-"""Rows of the page: what the paper says, what was found, and a verdict."""
+"""Rows of the page: what the paper says in its own words, what was found, and a verdict.
+
+`words.csv` has a row a quotation: key, where, brief, the line of the paper's LaTeX, and the LaTeX.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import csv
 import dataclasses
 import enum
+import functools
+import pathlib
+import re
+from typing import NamedTuple
 
+from paper.statements import sources
 from tff_superquantile.experiments.report import tables
+
+_HERE = pathlib.Path(__file__).parent
+IMAGES = _HERE.parents[1] / "docs" / "images"
 
 
 class Verdict(enum.Enum):
-  """What became of a statement."""
+  """What became of a statement; the kinds do not weigh alike."""
 
-  HOLDS = "holds"
+  FALSE = "false"
+  INCONSISTENT = "inconsistent"
   DIFFERS = "differs"
-  WRONG = "is wrong"
-  DRAWN = "is drawn"
+  REPRODUCED = "reproduced"
+  ELSEWHERE = "reproduced on other data"
   UNCHECKED = "cannot be checked here"
+  OURS = "our question"
+  MISPRINT = "misprint"
+
+
+# The parts of the page in the order of reading: title, badge, and what the verdict means.
+PARTS: Mapping[Verdict, tuple[str, str, str]] = {
+  Verdict.FALSE: ("False", "🟥", "A counterexample or the paper’s own numbers rule it out."),
+  Verdict.INCONSISTENT: ("Inconsistent", "🟧", "Two places of the paper say different things."),
+  Verdict.DIFFERS: (
+    "Differs",
+    "🟦",
+    "It may be as printed where the authors measured, or be a matter of degree; here, or by the"
+    " tolerance in the row, it is another.",
+  ),
+  Verdict.REPRODUCED: (
+    "Reproduced",
+    "🟩",
+    "Mathematics by brute force, the paper’s own tables, or its own data and setting.",
+  ),
+  Verdict.ELSEWHERE: (
+    "Reproduced on other data",
+    "🟢",
+    "The direction holds on data, rounds or cohorts that are not the paper’s; the row says which.",
+  ),
+  Verdict.UNCHECKED: (
+    "Cannot be checked here",
+    "⬜",
+    "Data are missing, the statement is open to several readings, or the evidence is a tie.",
+  ),
+  Verdict.OURS: (
+    "Questions of our own",
+    "🔷",
+    "The paper does not claim these; its experiments raise them.",
+  ),
+  Verdict.MISPRINT: (
+    "Misprints",
+    "🟨",
+    "What is meant is clear, and the proof, the code or the next formula has it right.",
+  ),
+}
+
+
+_MOST_BRIEFS = 8  # That the summary names of a kind.
+
+
+class Words(NamedTuple):
+  """A quotation: its place, what it is about, its line in the paper's LaTeX, and that LaTeX."""
+
+  where: str
+  brief: str
+  line: int
+  latex: str
+
+
+@functools.cache
+def words() -> Mapping[str, Words]:
+  """Returns the quotations by their keys."""
+  with (_HERE / "words.csv").open(encoding="utf-8", newline="") as file:
+    return {
+      row["key"]: Words(row["where"], row["brief"], int(row["line"]), row["latex"])
+      for row in csv.DictReader(file)
+    }
+
+
+_SIGNS = {
+  **{
+    "newfl": "Δ-FL", "term": "Tilted-ERM", "qffl": "q-FFL", "afl": "AFL", "fedavgsub": "FedAvg-Sub",
+    "fedavg": "FedAvg", "eps": "ε", "epsilon": "ε", "theta": "θ", "lambda": "λ", "kappa": "κ",
+    "gamma": "γ", "tau": "τ", "sigma": "σ", "nu": "ν", "pi": "π", "psi": "ψ", "mu": "μ", "xi": "ξ",
+    "delta": "δ", "eta": "η", "partial": "∂", "grad": "∇", "infty": "∞", "to": "→", "le": "≤",
+    "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "in": "∈", "sum": "Σ", "star": "*",
+    "gtrsim": "≳", "max": "max", "min": "min", "sup": "sup", "exp": "exp", "log": "log",
+    "expect": "E", "Ncal": "N", "Xcal": "X", "riskM": "M", "supq": "S", "lceil": "⌈",
+    "rceil": "⌉", "vert": "|", "cdots": "…", "pm": "±", "bm": "",
+  },
+}  # fmt: skip
+_INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+
+
+def typeset(latex: str) -> str:
+  """Returns LaTeX of the paper as plain text, formulas in a line."""
+  text = re.sub(r"\\Cref\{[^}]*\}", "…", latex)
+  text = text.replace(r"\{", "❴").replace(r"\}", "❵").replace(r"\|", "‖")
+  text = re.sub(r"\\pow\{([^{}]*)\}", r"^(\1)", text)
+  for accent, sign in (("hat", "\u0302"), ("overline", "\u0304")):
+    text = re.sub(rf"\\{accent} *(\\?[a-zA-Z]+?)(?![a-zA-Z])", rf"\1{sign}", text)
+  for _ in range(6):
+    before = text
+    text = re.sub(rf"\\(?:normsq|squarednorm)\*?{_INNER}", r"‖\1‖²", text)
+    text = re.sub(rf"\\norm\*?{_INNER}", r"‖\1‖", text)
+    text = re.sub(rf"\\sqrt{_INNER}", r"√(\1)", text)
+    text = re.sub(rf"\\frac{_INNER}{_INNER}", r"(\1) / (\2)", text)
+    text = re.sub(rf"\\(?:mathrm|mathbb|mathcal|textsuperscript|text){_INNER}", r"\1", text)
+    if text == before:
+      break
+  text = re.sub(r"\\(?:left|right|[Bb]igg?|middle|overline|hat|em|emph)(?![a-zA-Z])", "", text)
+  text = re.sub(r"\\([a-zA-Z]+)", lambda found: _SIGNS.get(found[1], found[1]), text)
+  text = re.sub(r"\\[,;! ]", " ", text).replace(r"\%", "%").replace("&", " ").replace("$", "")
+  text = re.sub(r"(?<=[_^])\{([^{}]*)\}", r"(\1)", text)
+  text = re.sub(r"[{}~]", "", text).replace("❴", "{").replace("❵", "}")
+  text = re.sub(r"\(([^()\s]{1,3})\) / ", r"\1 / ", text)
+  text = re.sub(r" / \((\w)\)", r" / \1", text).replace("^(th)", "th").replace("^th", "th")
+  return re.sub(r"\s+", " ", text).strip()
+
+
+class Figure(NamedTuple):
+  """A figure of docs/images beside a row: the beginning of its files, and what it shows."""
+
+  name: str
+  caption: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,68 +147,114 @@ class Row:
   """One statement of the paper.
 
   Attributes:
-    where: Its place in the paper.
-    says: The statement, in brief.
+    key: The key of its quotation; empty for a cell of a table and for a question of our own.
     found: What was measured, or computed, with its numbers and seeds.
     verdict: The verdict.
     why: How it differs and why, what is true, or what is missing.
     data: The data behind the verdict where they are not the paper's; empty otherwise.
+    rule: The tolerance or criterion that decides, where it is not the paper's own.
+    source: The name of the measurements behind it, as in `sources.SOURCES`; empty for none.
+    about: The narrower place, such as a table's column, or what is not quoted.
+    by_reading: Whether reading decides, not a computation.
+    figure: The figure that belongs to it.
   """
 
-  where: str
-  says: str
+  key: str
   found: str
   verdict: Verdict
   why: str = ""
   data: str = ""
+  rule: str = ""
+  source: str = ""
+  about: str = ""
+  by_reading: bool = False
+  figure: Figure | None = None
 
   @property
-  def judgement(self) -> str:
-    """The verdict in words."""
-    if self.data and self.verdict in (Verdict.HOLDS, Verdict.DIFFERS):
-      return f"{self.verdict.value} on {self.data}"
-    return self.verdict.value
+  def where(self) -> str:
+    """The place in the paper."""
+    return words()[self.key].where if self.key else self.about
+
+  @property
+  def brief(self) -> str:
+    """What it is about, in a few words."""
+    if not self.key:
+      return self.about
+    brief = words()[self.key].brief
+    return f"{brief}: {self.about}" if self.about else brief
+
+  @property
+  def says(self) -> str:
+    """The paper's words; empty where there are none."""
+    return typeset(words()[self.key].latex) if self.key else ""
+
+  @property
+  def line(self) -> int:
+    """The line of the quotation in the paper's LaTeX; 0 without one."""
+    return words()[self.key].line if self.key else 0
+
+  @property
+  def evidence(self) -> str:
+    """All that was found, in sentences."""
+    parts = [self.found, self.why]
+    if self.data:
+      parts.append(f"Data: {self.data}.")
+    if self.rule:
+      parts.append(f"Criterion, ours: {self.rule}.")
+    if self.by_reading:
+      parts.append("By reading.")
+    return " ".join(filter(None, parts))
+
+  @property
+  def origin(self) -> str:
+    """Command, version and date of the measurements behind it; empty without any."""
+    if not self.source:
+      return ""
+    return f"{sources.SOURCES[self.source].command}; {sources.made(self.source)}"
 
 
-def judge(holds: bool, otherwise: Verdict = Verdict.DIFFERS) -> Verdict:
-  """Returns HOLDS, or the other verdict."""
-  return Verdict.HOLDS if holds else otherwise
+def judge(holds: bool, otherwise: Verdict, yes: Verdict = Verdict.REPRODUCED) -> Verdict:
+  """Returns one verdict if a statement holds, else the other."""
+  return yes if holds else otherwise
 
 
-def missing(where: str, says: str, command: str) -> Row:
+def missing(key: str, source: str, about: str = "") -> Row:
   """Returns the row of a statement whose measurements are not there."""
-  return Row(where, says, "No measurement yet.", Verdict.UNCHECKED, f"It needs {command}")
+  command = sources.SOURCES[source].command
+  return Row(key, "No measurement yet.", Verdict.UNCHECKED, f"It needs {command}", about=about)
 
 
-def table(title: str, rows: Iterable[Row]) -> tables.Table:
-  """Lays rows out, a line each."""
-  laid_out = []
-  for row in rows:
-    found = row.found + (f" {row.why}" if row.why else "")
-    cells = [tables.Cell(row.says), tables.Cell(row.judgement, best=True), tables.Cell(found)]
-    laid_out.append(tables.Row(row.where, cells))
-  return tables.Table(
-    title, ["where", "the paper says", "verdict", "found"], laid_out, kind="words"
-  )
+class Part(NamedTuple):
+  """A part of the page: statements of one kind."""
+
+  verdict: Verdict
+  title: str
+  badge: str
+  intro: str
+  rows: Sequence[Row]
 
 
-_OF_MANY = {
-  Verdict.HOLDS: "hold",
-  Verdict.DIFFERS: "differ",
-  Verdict.WRONG: "are wrong",
-  Verdict.DRAWN: "are drawn",
-  Verdict.UNCHECKED: "cannot be checked here",
-}
-
-
-def count(rows: Iterable[Row]) -> str:
-  """Counts the verdicts in words: "17 hold (3 of them on other data), 2 are wrong"."""
-  rows, parts = list(rows), []
-  for verdict, words in _OF_MANY.items():
+def parts(rows: Iterable[Row]) -> Iterator[Part]:
+  """Yields the parts that have rows, in the order of reading."""
+  rows = list(rows)
+  for verdict, (title, badge, intro) in PARTS.items():
     chosen = [row for row in rows if row.verdict is verdict]
-    elsewhere = sum(row.judgement != verdict.value for row in chosen)
     if chosen:
-      parts.append(
-        f"{len(chosen)} {words}" + (f" ({elsewhere} of them on other data)" if elsewhere else "")
-      )
-  return ", ".join(parts)
+      yield Part(verdict, title, badge, intro, chosen)
+
+
+def summary(rows: Iterable[Row]) -> list[str]:
+  """Returns a line for each kind of verdict: how many, and which."""
+  lines = []
+  for part in parts(rows):
+    briefs = dict.fromkeys(
+      words()[row.key].brief if row.key else f"{row.about.partition('?')[0]}?" for row in part.rows
+    )
+    first, further = list(briefs)[:_MOST_BRIEFS], len(briefs) - _MOST_BRIEFS
+    more = f"; and {further} more" if further > 0 else ""
+    named = f"{'; '.join(first)}{more}".removesuffix("?")
+    end = "?" if part.verdict is Verdict.OURS else "."
+    lines.append(
+      f"{part.title}, {tables.plural(len(part.rows), 'row')}: {named}{end}"
+    )
+  return lines

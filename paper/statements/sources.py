@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
+import csv
 import dataclasses
 import math
 import pathlib
@@ -16,6 +17,10 @@ from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
 DIGITS = "digits by writer"
+MEASURED = pathlib.Path(__file__).parent / "measured"
+# The columns of measured/made.csv: which version kept the measurements of a source, when, and how
+# many of their digits are known.
+MADE = ("source", "version", "date", "digits")
 # The columns of measurements.
 COLUMNS = ("method", "metric", "mean", "sd", "num_seeds")
 # The metrics that the paper prints, and those of its figures.
@@ -37,6 +42,23 @@ class Source:
   command: str
   read: Reader
   data: str = ""
+
+
+def read_made() -> dict[str, dict[str, str]]:
+  """Returns the rows of measured/made.csv by their sources; none without the file."""
+  path = MEASURED / "made.csv"
+  if not path.exists():
+    return {}
+  with path.open(encoding="utf-8", newline="") as file:
+    return {row["source"]: row for row in csv.DictReader(file)}
+
+
+def made(name: str) -> str:
+  """Says which version kept the measurements of a source, when, and how exact they are."""
+  row = read_made().get(name)
+  if row is None:
+    return "not kept yet"
+  return f"kept by version {row['version']} on {row['date']}, {row['digits']}"
 
 
 def _of_runs(task: str, is_private: bool = False) -> Reader:

@@ -62,6 +62,28 @@ class Page:
   csv: str = ""
 
 
+def environment(*folders: pathlib.Path) -> jinja2.Environment:
+  """Returns what renders the templates of these folders, which may extend the pages'."""
+  made = jinja2.Environment(
+    loader=jinja2.FileSystemLoader([*folders, _TEMPLATES]),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  made.filters.update(
+    dark=style.dark,
+    data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
+    focus_first=_with_focus_first,
+    is_sortable=lambda page: _has_sortable(page.blocks),
+    kind=lambda block: type(block).__name__,
+    markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
+    md=lambda text: markupsafe.Markup(_escape_markdown(text)),
+    unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
+  )
+  return made
+
+
 def render(page: Page, suffix: str, images: str = "") -> str:
   """Returns the text of a page.
 
@@ -74,25 +96,9 @@ def render(page: Page, suffix: str, images: str = "") -> str:
   Returns:
     The text.
   """
-  environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_TEMPLATES),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.StrictUndefined,
-  )
-  environment.filters.update(
-    dark=style.dark,
-    data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-    focus_first=_with_focus_first,
-    is_sortable=lambda page: _has_sortable(page.blocks),
-    kind=lambda block: type(block).__name__,
-    markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
-    md=lambda text: markupsafe.Markup(_escape_markdown(text)),
-    unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
-  )
   today = datetime.date.today().isoformat()
-  return environment.get_template(f"page.{suffix}.j2").render(page=page, today=today, images=images)
+  template = environment().get_template(f"page.{suffix}.j2")
+  return template.render(page=page, today=today, images=images)
 
 
 def _with_focus_first(table: tables.Table) -> tables.Table:
