@@ -95,6 +95,10 @@ class Answer:
       values.update(value if isinstance(value, Noise) else {field.name: value})
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
+  def to_text(self) -> str:
+    """Returns the answer for people."""
+    raise NotImplementedError
+
   def rows(self, *names: str, without: str | None = None) -> list[str]:
     """Returns the rows of the fields with these names, but for absent ones."""
     fields = {field.name: field.metadata for field in dataclasses.fields(self)}

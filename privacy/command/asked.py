@@ -87,8 +87,8 @@ def _updates(args: argparse.Namespace, **fields: Any) -> parts.UpdateSum:
   return parts.UpdateSum(num_parameters=num_parameters, clip_norm=clip_norm, **fields)
 
 
-def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
-  """Returns the release that the flags of `calibrate` ask for."""
+def wanted(args: argparse.Namespace) -> releases.Release:
+  """Returns the release that the flags of a budget ask for, without noise."""
   threshold = updates = None
   if args.rho_ratio:
     share = 1.0 if args.rho_ratio == math.inf else args.rho_ratio
@@ -110,9 +110,13 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
       raise ValueError(
         f"Found {kind.share_flag} = {share:g} without weights; expected a finite rho_ratio."
       )
-  release = _release(args, threshold, updates, *numbers)
+  return _release(args, threshold, updates, *numbers)
+
+
+def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
+  """Returns the release that the flags of `calibrate` ask for."""
   return calibration.calibrate(
-    release, args.epsilon, delta, rounds(args.num_rounds), args.accounting
+    wanted(args), args.epsilon, delta, rounds(args.num_rounds), args.accounting
   )
 
 

@@ -10,6 +10,8 @@ from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 
+OPTIMAL, SQUARE_ROOT = COEFFICIENTS = ("optimal", "square_root")
+
 # argparse's messages, and the sentences in their place.
 _SENTENCES = (
   (
@@ -68,6 +70,17 @@ def run_flags(parser: Parser) -> Any:
   return group
 
 
+def _relation_flag(group: Any) -> None:
+  """Adds the flag of the neighbouring data sets."""
+  group.add_argument(
+    "--relation",
+    choices=releases.RELATIONS,
+    default=releases.ZERO_OUT,
+    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
+    " zero_out)",
+  )
+
+
 def _release_flags(found: Parser) -> None:
   """Adds the flags of what a round releases."""
   group = run_flags(found)
@@ -78,13 +91,7 @@ def _release_flags(found: Parser) -> None:
     help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
     " replacement; none: as if all took part in all rounds (default: poisson)",
   )
-  group.add_argument(
-    "--relation",
-    choices=releases.RELATIONS,
-    default=releases.ZERO_OUT,
-    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
-    " zero_out)",
-  )
+  _relation_flag(group)
   group.add_argument(
     "--threshold",
     choices=tuple(parts.THRESHOLDS),
@@ -156,6 +163,49 @@ def _budget_flags(found: Parser) -> None:
     number_flag(budget, kind.share_flag, kind.share_help, "R")
 
 
+def _banded_flags(found: Parser) -> None:
+  """Adds the flags of noise that is correlated over rounds."""
+  group = run_flags(found)
+  _relation_flag(group)
+  number_flag(
+    group,
+    "separation",
+    "s, the least distance of two rounds of a client (default: n / m, rounded down)",
+    "S",
+  )
+  number_flag(
+    group,
+    "participations",
+    "k, the most rounds of a client (default: as many as fit)",
+    "K",
+  )
+  number_flag(
+    group,
+    "bands",
+    "b, the rounds whose noise is correlated (default: s; more help where K is small)",
+    "B",
+  )
+  group.add_argument(
+    "--coefficients",
+    choices=COEFFICIENTS,
+    default=OPTIMAL,
+    help="optimal: of the least noise for these rounds; square_root: of the square root of the"
+    " summing matrix (default: optimal)",
+  )
+  _budget_flags(found)
+  # The server adds the noise, and a threshold is a one-bit count.
+  found.set_defaults(
+    sampling=cohorts.NO_SAMPLING,
+    threshold=parts.PrimalDual.kind,
+    num_bins=None,
+    update_sum="central",
+    num_parameters=None,
+    noise_shares=shares.COMPLEMENT,
+    contacted_clients=None,
+    clip_norm=None,
+  )
+
+
 def _noise_flags(found: Parser) -> None:
   """Adds the flags of noise that is given."""
   noise = found.add_argument_group("the noise of the weights, the threshold or both")
@@ -204,6 +254,8 @@ def make_parser() -> argparse.ArgumentParser:
   spend = command("spend", "finds the cost of a run")
   _release_flags(spend)
   _noise_flags(spend)
+  banded = command("banded", "plans noise that is correlated over rounds, for known cohorts")
+  _banded_flags(banded)
   claim = command("audit", "checks the claim of a finished or running experiment")
   claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
   return parser

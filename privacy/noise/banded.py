@@ -1,0 +1,280 @@
+"""Gaussian noise that is correlated over rounds, whose budget needs no secret cohorts.
+
+The mechanism (a matrix mechanism, DP-FTRL). Round t of T adds up the contributions of its clients,
+x_t, and releases x_t + (C^-1 z)_t, where z_t are independent N(0, (Delta z)^2) in each coordinate
+and C is a lower triangular T x T matrix with b bands whose entries depend on the distance to the
+diagonal alone, C_ij = c_(i-j) (Toeplitz). Later noise cancels earlier noise, so that the running
+sums, with which a model moves, have little: their noise is A C^-1 z with A_ij = 1 for i >= j.
+
+Guarantee. Neighbours differ in the contributions of one client, by vectors g_t of norm at most 1
+in the rounds in which it takes part, and by 0 in others. Everybody may know the rounds: there are
+at most k, any two at least s apart, and their choice does not depend on data that neighbours do not
+share. All releases follow from y = C x + z, as C^-1 is lower triangular. y has noise of standard
+deviation Delta z in each coordinate, and Delta is the largest Frobenius norm of C g. So the run is
+the Gaussian mechanism of noise multiplier z: epsilon is that of one release, without composition
+and without amplification by sampling.
+
+Adaptive streams. A round's contributions depend on the releases before it, and the same Delta is
+enough (Denisov et al. 2022, "Improved Differential Privacy for SGD via Optimal Private Linear
+Operators on Adaptive Streams", theorem 2.1). Sketch: fix the releases y_1 ... y_(t-1). They fix the
+contributions of both neighbours up to round t, so that y_t has the laws N(a, v) and N(a + d_t, v)
+with d_t = (C g)_t, since row t of C reads no later round. Whatever the releases, sum_t |d_t|^2 <=
+Delta^2, since g obeys the schema on each path. The log of the likelihood ratio thus is a Gaussian
+random walk whose quadratic variation never passes 1 / z^2; filled up to it with a step that depends
+on no data, it has the law N(1 / (2 z^2), 1 / z^2), which is that of one Gaussian mechanism. A
+round may release one number before another, such as a threshold before updates: the same holds.
+
+Joint vectors. What a round releases (the sum of updates, a threshold's bits, the bits of the clip
+norm) is one vector, each part over its own sensitivity times the root of its share of the budget,
+so that a client's norm is 1 (`releases.Release.with_noise`). If its data are replaced, g is the
+difference of two such vectors: its norm is that of the parts' factors, 2 for updates.
+
+The sensitivity. |C g|^2 = sum_jl G_jl <g_j, g_l> <= sum_jl |G_jl| over the client's rounds, where
+G = C' C, G_jl = sum_(t < T - l) c_t c_(t + l - j) for j <= l. For b <= s only G_jj count, and they
+fall with j. If c is not negative and does not increase, G_jl falls with l, and with l - j. Either
+way the rounds 0, s, 2 s, ... are the worst: the j-th of a client's rounds is no earlier than j s,
+and the distances are no smaller. For all other c, `sensitivity` is an upper bound.
+"""
+
+import dataclasses
+
+import dp_accounting
+import numpy as np
+from scipy import optimize
+from scipy import signal
+
+from privacy import checks
+
+# Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
+_TOLERANCE = 1e-13
+_MOST_STEPS = 2000
+# `dp_accounting` finds a noise multiplier up to 1e-12; this much more is surely enough.
+_MARGIN = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """The rounds in which a client may take part.
+
+  Attributes:
+    num_rounds: T.
+    separation: s, the least distance of two rounds of a client; 1 allows all rounds.
+    most: k, the most rounds of a client; None for as many as fit.
+  """
+
+  num_rounds: int
+  separation: int
+  most: int | None = None
+
+  def __post_init__(self) -> None:
+    num_rounds = checks.whole("num_rounds", self.num_rounds, 1)
+    separation = checks.whole("separation", self.separation, 1)
+    fit = -(-num_rounds // separation)
+    most = fit if self.most is None else checks.whole("participations", self.most, 1)
+    object.__setattr__(self, "num_rounds", num_rounds)
+    object.__setattr__(self, "separation", separation)
+    object.__setattr__(self, "most", min(most, fit))
+
+  @property
+  def earliest(self) -> np.ndarray:
+    """The earliest rounds of a client, s apart: 1 in these and 0 in others, shape (T,)."""
+    found = np.zeros(self.num_rounds)
+    found[:: self.separation][: self.most] = 1.0
+    return found
+
+
+def _checked(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
+  """Returns c as floats, or raises a ValueError."""
+  found = np.asarray(coefficients, float)
+  if found.ndim != 1 or not 1 <= found.size <= num_rounds:
+    raise ValueError(
+      f"Found coefficients of shape {found.shape}; expected a vector of 1 to {num_rounds} numbers,"
+      " one a band and no more bands than rounds."
+    )
+  if not np.isfinite(found).all() or found[0] <= 0.0:
+    raise ValueError(
+      f"Found coefficients that begin with {found[0]:g} or are not all finite; expected finite"
+      " ones, the first of them positive."
+    )
+  return found
+
+
+def square_root(bands: int) -> np.ndarray:
+  """Returns the first coefficients of the square root of the summing matrix A.
+
+  Args:
+    bands: b.
+
+  Returns:
+    c_j = binom(2 j, j) / 4^j, shape (b,): C C = A if b = T.
+  """
+  j = np.arange(1, checks.whole("bands", bands, 1))
+  return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+
+
+def is_exact(coefficients: np.ndarray, separation: int) -> bool:
+  """Tells whether `sensitivity` is exact and no mere upper bound.
+
+  Args:
+    coefficients: c, shape (b,).
+    separation: s.
+  """
+  falling = bool((np.diff(coefficients) <= 0.0).all() and coefficients[-1] >= 0.0)
+  return len(coefficients) <= separation or falling
+
+
+def sensitivity(coefficients: np.ndarray, participation: Participation) -> float:
+  """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
+
+  Args:
+    coefficients: c, shape (b,).
+    participation: The rounds in which a client may take part.
+
+  Returns:
+    Delta to removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
+    not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
+    with r_d = sum_t |c_t c_(t + d)|.
+
+  Raises:
+    ValueError: If the coefficients are no such vector.
+  """
+  c = _checked(coefficients, participation.num_rounds)
+  if is_exact(c, participation.separation):
+    return float(np.linalg.norm(signal.lfilter(c, [1.0], participation.earliest)))
+  products = signal.correlate(np.abs(c), np.abs(c))[c.size - 1 :]
+  largest = np.maximum.accumulate(products[::-1])[::-1][:: participation.separation]
+  most = int(participation.earliest.sum())
+  pairs = most - np.arange(min(most, largest.size))
+  return float(np.sqrt(2.0 * pairs @ largest[: pairs.size] - most * largest[0]))
+
+
+def error(coefficients: np.ndarray, num_rounds: int) -> float:
+  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
+
+  Args:
+    coefficients: c, shape (b,).
+    num_rounds: T.
+
+  Returns:
+    (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
+
+  Raises:
+    ValueError: If the coefficients are no such vector.
+  """
+  w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
+  return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
+
+
+def _log_loss(c: np.ndarray, participation: Participation) -> tuple[float, np.ndarray]:
+  """Returns log(Delta^2 error^2) for the worst rounds, and its gradient by c."""
+  num_rounds, b = participation.num_rounds, c.size
+  weights = 1.0 - np.arange(num_rounds) / num_rounds
+  inverse = signal.lfilter([1.0], c, np.eye(1, num_rounds)[0])
+  w = np.cumsum(inverse)  # A C^-1, a Toeplitz matrix with dw = -C^-1 (dc) w.
+  squared_error = weights @ np.square(w)
+  slopes = signal.fftconvolve(w, inverse)[:num_rounds]
+  of_error = -2.0 * signal.fftconvolve(weights * w, slopes[::-1])[num_rounds - 1 :][:b]
+  image = signal.lfilter(c, [1.0], participation.earliest)
+  rounds = np.flatnonzero(participation.earliest)
+  padded = np.append(image, np.zeros(b))
+  of_norm = 2.0 * sum(padded[t : t + b] for t in rounds)
+  squared_norm = image @ image
+  value = float(np.log(squared_norm) + np.log(squared_error))
+  return value, of_norm / squared_norm + of_error / squared_error
+
+
+def optimal(bands: int, participation: Participation) -> np.ndarray:
+  """Returns the coefficients with the least noise of the running sums for a given budget.
+
+  They minimise Delta^2 error^2 over all c that are not negative and do not increase, for which the
+  sensitivity is exact, by L-BFGS-B from the square root.
+
+  Args:
+    bands: b, the most bands.
+    participation: The rounds in which a client may take part.
+
+  Returns:
+    c, shape (b,), c_0 = 1. Where a client takes part as often as fits, the coefficients of more
+    bands than `separation` were found to be 0; they help where k is small.
+
+  Raises:
+    ValueError: If there are more bands than rounds.
+  """
+  start = _checked(square_root(bands), participation.num_rounds)
+
+  def loss(steps: np.ndarray) -> tuple[float, np.ndarray]:
+    """The loss by u, c_j = sum_(i >= j) u_i."""
+    value, gradient = _log_loss(np.cumsum(steps[::-1])[::-1], participation)
+    return value, np.cumsum(gradient)
+
+  found = optimize.minimize(
+    loss,
+    -np.diff(start, append=0.0),
+    jac=True,
+    method="L-BFGS-B",
+    bounds=[(0.0, None)] * start.size,
+    options=dict(maxiter=_MOST_STEPS, maxfun=2 * _MOST_STEPS, ftol=_TOLERANCE, gtol=1e-9),
+  )
+  c: np.ndarray = np.cumsum(found.x[::-1])[::-1]
+  c /= c[0]
+  return c
+
+
+class Filter:
+  """Makes the noise of one round after another from independent noise: C^-1 z.
+
+  Attributes:
+    past: The noise of the b - 1 rounds before, the latest first, shape (b - 1, d). A run that
+      keeps it and sets it goes on as if it had not stopped.
+  """
+
+  def __init__(self, coefficients: np.ndarray, size: int):
+    """Begins before the first round.
+
+    Args:
+      coefficients: c, shape (b,).
+      size: d, the length of the noise.
+    """
+    self._c = _checked(coefficients, len(coefficients))
+    self.past = np.zeros((self._c.size - 1, size))
+
+  def next(self, independent: np.ndarray) -> np.ndarray:
+    """Returns a round's noise, n_t = (z_t - sum_(0 < j < b) c_j n_(t - j)) / c_0, shape (d,).
+
+    Args:
+      independent: z_t, shape (d,).
+    """
+    noise: np.ndarray = (independent - self._c[1:] @ self.past) / self._c[0]
+    self.past = np.concatenate([noise[np.newaxis], self.past])[: self._c.size - 1]
+    return noise
+
+
+def epsilon(noise_multiplier: float, delta: float) -> float:
+  """Returns epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
+
+  Args:
+    noise_multiplier: z, the noise's standard deviation over Delta.
+    delta: The delta of (epsilon, delta)-differential privacy.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  z = checks.positive("noise_multiplier", noise_multiplier)
+  return float(dp_accounting.get_epsilon_gaussian(z, checks.fraction("delta", delta)))
+
+
+def noise_multiplier(epsilon: float, delta: float) -> float:
+  """Returns the least noise multiplier of the Gaussian mechanism, the inverse of `epsilon`.
+
+  Args:
+    epsilon: The budget.
+    delta: Its delta.
+
+  Returns:
+    z, whose cost is at most epsilon.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  target, delta = checks.positive("epsilon", epsilon), checks.fraction("delta", delta)
+  return float(dp_accounting.get_sigma_gaussian(target, delta)) * (1.0 + _MARGIN)

@@ -1,0 +1,288 @@
+"""Noise that is correlated over rounds: against matrices, brute force, jax_privacy and a table."""
+
+import itertools
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from scipy import integrate
+from scipy import linalg
+from scipy import stats
+
+from privacy import account
+from privacy.noise import banded
+
+_ORACLES = json.loads(
+  pathlib.Path(__file__).with_name("banded_oracles.json").read_text(encoding="utf-8")
+)
+_RUN = ("--population=2500", "--clients_per_round=100", "--num_rounds=1000", "--delta=4e-4")
+
+
+def _matrix(c, num_rounds):
+  column = np.zeros(num_rounds)
+  column[: len(c)] = c
+  return linalg.toeplitz(column, np.zeros(num_rounds))
+
+
+def _brute_force(c, participation, signs=(1.0,)):
+  """The largest norm of C g over all rounds that a client may take, and all signs of g."""
+  matrix, largest = _matrix(c, participation.num_rounds), 0.0
+  for k in range(1, participation.most + 1):
+    for rounds in itertools.combinations(range(participation.num_rounds), k):
+      if all(np.diff(rounds) >= participation.separation):
+        for g in itertools.product(signs, repeat=k):
+          largest = max(largest, np.linalg.norm(matrix[:, list(rounds)] @ g))
+  return largest
+
+
+@pytest.mark.parametrize(
+  "num_rounds,separation,most",
+  [(9, 2, None), (10, 3, None), (10, 3, 2), (8, 1, 3), (7, 4, 1), (11, 4, None)],
+)
+def test_sensitivity_by_brute_force(num_rounds, separation, most):
+  participation = banded.Participation(num_rounds, separation, most)
+  generator = np.random.default_rng(num_rounds)
+  for bands in (1, separation, min(num_rounds, separation + 2), num_rounds):
+    falling = np.sort(generator.uniform(size=bands))[::-1]
+    for c in (banded.square_root(bands), falling):
+      assert banded.is_exact(c, separation)
+      assert banded.sensitivity(c, participation) == pytest.approx(_brute_force(c, participation))
+
+
+def test_sensitivity_of_any_coefficients():
+  generator = np.random.default_rng(0)
+  participation = banded.Participation(8, 2)
+  for _ in range(10):
+    c = np.append(1.0, generator.normal(size=4))
+    assert not banded.is_exact(c, 2)
+    largest = _brute_force(c, participation, signs=(-1.0, 1.0))
+    assert largest <= banded.sensitivity(c, participation) * (1 + 1e-12) < 2.5 * largest
+    # Few bands are exact for any sign.
+    few = c[:2]
+    assert banded.is_exact(few, 2)
+    assert banded.sensitivity(few, participation) == pytest.approx(
+      _brute_force(few, participation, signs=(-1.0, 1.0))
+    )
+
+
+def test_sensitivity_of_vectors_is_no_larger():
+  # Norms of 1 in any directions: no client gains by turning from round to round.
+  generator = np.random.default_rng(1)
+  participation = banded.Participation(20, 4)
+  c = banded.square_root(9)
+  bound = banded.sensitivity(c, participation)
+  matrix = _matrix(c, 20)[:, ::4]
+  for _ in range(200):
+    g = generator.normal(size=(5, 3))
+    assert np.linalg.norm(matrix @ (g / np.linalg.norm(g, axis=1, keepdims=True))) <= bound
+  assert np.linalg.norm(matrix @ np.ones((5, 1))) == pytest.approx(bound)
+
+
+def test_orthogonal_columns():
+  c = np.array([1.0, -0.5, 0.25])
+  found = banded.sensitivity(c, banded.Participation(100, 3, 7))
+  assert found == pytest.approx(np.sqrt(7) * np.linalg.norm(c))
+
+
+@pytest.mark.parametrize("bands", [1, 3, 30])
+def test_error_by_matrices(bands):
+  c = banded.square_root(bands)
+  noise = np.tril(np.ones((30, 30))) @ np.linalg.inv(_matrix(c, 30))
+  assert banded.error(c, 30) == pytest.approx(np.sqrt(np.square(noise).sum() / 30))
+
+
+def test_square_root():
+  root = _matrix(banded.square_root(12), 12)
+  np.testing.assert_allclose(root @ root, np.tril(np.ones((12, 12))), atol=1e-12)
+
+
+@pytest.mark.parametrize("row", _ORACLES["roots"], ids=str)
+def test_roots_by_jax_privacy(row):
+  c = banded.square_root(row["bands"])
+  participation = banded.Participation(row["num_rounds"], row["separation"], row["most"])
+  assert banded.sensitivity(c, participation) == pytest.approx(row["sensitivity"], rel=1e-6)
+  assert banded.error(c, row["num_rounds"]) == pytest.approx(row["error"], rel=1e-6)
+
+
+@pytest.mark.parametrize("row", _ORACLES["optimal"], ids=str)
+def test_optimal_by_jax_privacy(row):
+  participation = banded.Participation(row["num_rounds"], row["num_rounds"])
+  c = banded.optimal(row["bands"], participation)
+  assert banded.is_exact(c, 1)
+  found = banded.sensitivity(c, participation) * banded.error(c, row["num_rounds"])
+  assert found == pytest.approx(row["loss"], rel=1e-6)
+
+
+def test_optimal_is_best_nearby():
+  # With more bands than the separation, too: no direction that keeps c falling lessens the product.
+  participation = banded.Participation(60, 5)
+  c = banded.optimal(9, participation)
+
+  def loss(c):
+    return banded.sensitivity(c, participation) * banded.error(c, 60)
+
+  np.testing.assert_allclose(c[5:], 0.0, atol=1e-4)
+  assert loss(c) < 0.97 * loss(banded.square_root(9))
+  generator = np.random.default_rng(2)
+  for size in (1e-3, 1e-2, 0.1):
+    for _ in range(30):
+      other = np.sort(np.abs(c + size * generator.normal(size=9)))[::-1]
+      assert loss(other) > loss(c) * (1 - 1e-9)
+
+
+def test_more_bands_help_where_participations_are_few():
+  once = banded.Participation(60, 5, 1)
+
+  def loss(bands):
+    c = banded.optimal(bands, once)
+    return banded.sensitivity(c, once) * banded.error(c, 60)
+
+  assert loss(30) < 0.8 * loss(5)
+
+
+def test_filter():
+  c = banded.optimal(4, banded.Participation(20, 4))
+  independent = np.random.default_rng(3).normal(size=(20, 5))
+  expected = np.linalg.solve(_matrix(c, 20), independent)
+  maker = banded.Filter(c, 5)
+  found = [maker.next(z) for z in independent[:9]]
+  resumed = banded.Filter(c, 5)
+  resumed.past = maker.past.copy()
+  found += [resumed.next(z) for z in independent[9:]]
+  np.testing.assert_allclose(found, expected, atol=1e-12)
+  alone = banded.Filter(np.array([2.0]), 5)
+  np.testing.assert_array_equal(alone.next(independent[0]), independent[0] / 2.0)
+  assert alone.past.shape == (0, 5)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 100.0])
+def test_gaussian_mechanism(epsilon):
+  z = banded.noise_multiplier(epsilon, 1e-5)
+  found = banded.epsilon(z, 1e-5)
+  assert epsilon * (1 - 1e-6) < found <= epsilon
+  # Balle and Wang 2018, theorem 8.
+  mu = 1.0 / z
+  first = stats.norm.cdf(mu / 2 - epsilon / mu)
+  second = np.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
+  assert first - second == pytest.approx(1e-5, rel=1e-5)
+
+
+def test_adaptive_streams_cost_no_more():
+  # The worst of all adaptive clients that choose signs by what they have seen. The likelihood ratio
+  # of a run of two rounds, both taken, is integrated over the first release.
+  c, z = np.array([1.0, 0.5]), 1.0
+  delta_c = banded.sensitivity(c, banded.Participation(2, 1))
+  sd = z * delta_c
+  grid = np.linspace(-40.0, 40.0, 40001) * sd / 4
+  epsilon = banded.epsilon(z, 1e-3)
+
+  def divergence(chosen):
+    """The sum of (P - e^epsilon Q)+ where g_1 = 1 and g_2 is chosen by the first release."""
+    shift = c[1] + chosen  # Row 2 of C g.
+    p, q = stats.norm.pdf(grid, 1.0, sd), stats.norm.pdf(grid, 0.0, sd)
+    mu = np.abs(shift) / sd
+    with np.errstate(divide="ignore", invalid="ignore"):
+      rest = epsilon + np.log(q) - np.log(p)
+      second = stats.norm.cdf(mu / 2 - rest / mu) - np.exp(rest) * stats.norm.cdf(
+        -mu / 2 - rest / mu
+      )
+    return integrate.trapezoid(p * np.nan_to_num(second), grid)
+
+  best = divergence(np.ones_like(grid))
+  assert best == pytest.approx(1e-3, rel=1e-3)
+  generator = np.random.default_rng(4)
+  for threshold in generator.normal(size=20) * sd:
+    assert divergence(np.where(grid < threshold, -1.0, 1.0)) <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+  "coefficients,words",
+  [
+    ([], "expected a vector"),
+    ([[1.0]], "expected a vector"),
+    (np.ones(6), "no more bands than rounds"),
+    ([0.0, 1.0], "the first of them positive"),
+    ([1.0, np.nan], "expected finite"),
+  ],
+)
+def test_mistakes(coefficients, words):
+  with pytest.raises(ValueError, match=words):
+    banded.error(coefficients, 5)
+  with pytest.raises(ValueError, match=words):
+    banded.sensitivity(coefficients, banded.Participation(5, 2))
+
+
+def _json(capsys, *argv):
+  assert account.main(["banded", *argv, "--json"]) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def test_command(capsys):
+  root = ("--bands=50", "--separation=25", "--coefficients=square_root")
+  found = _json(capsys, *_RUN, "--epsilon=5", *root)
+  # Of the first coefficients of the square root, with 40 rounds a client.
+  assert (found["bands"], found["separation"], found["participations"]) == (50, 25, 40)
+  assert found["sensitivity"] == pytest.approx(11.65, abs=0.005)
+  assert found["error"] == pytest.approx(3.09, abs=0.005)
+  assert found["noise_banded"] == pytest.approx(26, abs=0.5)
+  assert found["noise_poisson"] == pytest.approx(26, abs=0.5)
+  assert found["noise_fixed_size"] == pytest.approx(46, abs=0.5)
+  assert found["noise_independent"] == pytest.approx(104, abs=0.5)
+  assert found["epsilon"] == pytest.approx(5) and found["epsilon"] <= 5
+  assert found["epsilon_poisson_known"] > 20 and found["poisson_participations"] == 60
+  best = _json(capsys, *_RUN, "--epsilon=5")
+  assert best["bands"] == 25
+  assert best["noise_banded"] < 0.95 * found["noise_banded"]
+  assert best["noise_independent"] == found["noise_independent"]
+
+
+def test_command_divides_the_budget_as_others_do(capsys):
+  run = ("--population=40", "--clients_per_round=9.5", "--num_rounds=20", "--epsilon=3")
+  alone = _json(capsys, *run)
+  found = _json(capsys, *run, "--rho_ratio=0.25", "--clip_rho_ratio=0.1")
+  parts = [found[f"{name}_noise_multiplier"] for name in ("update", "threshold", "clip_count")]
+  assert 1 / np.hypot.reduce(1 / np.array(parts)) == pytest.approx(
+    found["effective_noise_multiplier"]
+  )
+  assert found["effective_noise_multiplier"] == pytest.approx(alone["update_noise_multiplier"])
+  shares = parts[0] ** 2 / np.square(parts)
+  assert shares[2] == pytest.approx(0.1) and shares[1] == pytest.approx(0.25 * 1.1)
+  assert alone["separation"] == 4 and "noise_fixed_size" not in alone
+  replaced = _json(capsys, *run, "--relation=replace_one")
+  assert replaced["noise_banded"] == pytest.approx(2 * alone["noise_banded"])
+  assert replaced["guarantee"][0].startswith("Neighbouring data sets: replace one")
+
+
+def test_command_for_people(capsys):
+  argv = ("--population=40", "--clients_per_round=10", "--num_rounds=20", "--epsilon=3")
+  assert account.main(["banded", *argv]) == 0
+  printed = capsys.readouterr().out
+  assert max(map(len, printed.splitlines())) <= 100
+  for words in ("cohorts known to all", "  4  (s)", "  5  (k)", "no run makes this noise yet"):
+    assert words in printed
+
+
+@pytest.mark.parametrize(
+  "flag,words",
+  [
+    ("--separation=26", "expected 1 to 25"),
+    ("--separation=0", "expected 1 to 25"),
+    ("--separation=2.5", "expected a whole number"),
+    ("--bands=0", "expected 1 to 1000"),
+    ("--bands=1001", "expected 1 to 1000"),
+    ("--participations=0", "at least 1"),
+    ("--num_rounds=0", "expected 1 to 20000"),
+    ("--rho_ratio=inf", "expected a finite number"),
+    ("--clients_per_round=0", "expected a positive number"),
+    ("--epsilon=0", "expected a positive number"),
+    ("--epsilon=inf", "expected a positive number"),
+    ("--coefficients=cubic", "expected one of optimal, square_root"),
+    ("--sampling=poisson", "among the flags"),
+  ],
+)
+def test_mistakes_of_the_command_are_sentences(capsys, flag, words):
+  assert account.main(["banded", *_RUN, "--epsilon=5", flag]) == 2
+  printed = capsys.readouterr().err
+  assert printed.startswith("Error: Found ") and printed.count("\n") == 1
+  assert words in printed
