@@ -161,7 +161,7 @@ def report(evidence: measurements.Evidence) -> Report:
     f"{tables.plural(len(quotations), 'quotation')}, {tables.plural(len(statements), 'row')}, and"
     f" {tables.plural(len(cells), 'cell')} of tables"
   )
-  blocks = [*grids, schematics.model_family(), schematics.quantile_and_polytope()]
+  blocks: list[page.Block] = [*grids, schematics.model_family(), schematics.quantile_and_polytope()]
   csv = frame.to_csv(index=False, lineterminator="\n")
   made = page.Page(
     "paper", "The paper, checked", "which of its statements hold?", scope, _INTRO, blocks, csv
