@@ -46,7 +46,7 @@ from scipy import signal
 from privacy import checks
 
 # Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
-_TOLERANCE = 1e-13
+_TOLERANCE = 1e-11
 _MOST_STEPS = 2000
 # `dp_accounting` finds a noise multiplier up to 1e-12; this much more is surely enough.
 _MARGIN = 1e-9
@@ -277,4 +277,5 @@ def noise_multiplier(epsilon: float, delta: float) -> float:
     ValueError: If a number is out of its range.
   """
   target, delta = checks.positive("epsilon", epsilon), checks.fraction("delta", delta)
-  return float(dp_accounting.get_sigma_gaussian(target, delta)) * (1.0 + _MARGIN)
+  with np.errstate(divide="ignore"):  # The search begins with noise that costs nearly anything.
+    return float(dp_accounting.get_sigma_gaussian(target, delta)) * (1.0 + _MARGIN)
