@@ -12,6 +12,7 @@ import pandas as pd
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -62,7 +63,7 @@ def find(groups: run_folder.Groups) -> References:
     of_seed.setdefault(run.seed, []).append(run)
   found = {}
   for seed, runs in sorted(of_seed.items()):
-    references = kept.read(runs[0].path.parent.parent, seed)
+    references = _read(runs[0])
     if references is None or not any(_has_clients(run, references) for run in runs):
       continue
     if references.is_private or not any(
@@ -70,6 +71,16 @@ def find(groups: run_folder.Groups) -> References:
     ):
       found[seed] = references
   return References(found)
+
+
+def _read(run: run_folder.Run) -> kept.References | None:
+  """Reads the reference models of a run's seed, or of all folds of a cross-validation."""
+  of_runs = run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
+  parts = [kept.read(one.path.parent.parent, one.seed) for one in of_runs]
+  known = [part for part in parts if part is not None]
+  if len(known) < len(parts):
+    return None
+  return kept.joined(known) if len(known) > 1 else known[0]
 
 
 def _has_clients(run: run_folder.Run, references: kept.References) -> bool:

@@ -6,7 +6,7 @@ client. Importing this module starts no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tff_superquantile import atomic_files
+from tff_superquantile import distribution
 from tff_superquantile.experiments.run import run_files
 
 CONSTANT, POOLED, LOCAL = "constant", "pooled", "local"
@@ -63,6 +64,30 @@ class References:
   left_out: Mapping[str, str]
   is_private: bool = False
   label_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def joined(parts: Sequence[References]) -> References:
+  """Joins the reference models of the folds of a cross-validation.
+
+  Args:
+    parts: Those of each fold, at least one.
+
+  Returns:
+    The models that every fold has, with the test clients of all.
+  """
+  first, found = parts[0], {}
+  for name in LABELS:
+    ones = [part.found[name] for part in parts if name in part.found]
+    if len(ones) == len(parts):
+      clients = {
+        column: np.concatenate([one.clients[column] for one in ones])
+        for column in ("client_id", "num_examples", "loss", "error")
+      }
+      metrics = {column: distribution.describe(clients[column]) for column in ("loss", "error")}
+      found[name] = Reference(f"{ones[0].said}, in each fold anew", clients, metrics)
+  left_out = {name: why for part in parts for name, why in part.left_out.items()}
+  is_private = all(part.is_private for part in parts)
+  return References(first.fingerprint, found, left_out, is_private)
 
 
 def _path(task_folder: pathlib.Path, seed: int) -> pathlib.Path:

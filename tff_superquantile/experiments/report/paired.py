@@ -3,8 +3,9 @@
 A method and its baseline are compared over the seeds and the test clients that both have. The
 interval is that of the percentiles of a bootstrap of two factors. Clients are drawn with
 replacement; a client counts as often in every seed and for both methods. One client fewer is drawn
-than there are, so that the variance of a mean is s^2 / n (Rao and Wu, 1988). Seeds are clusters of
-clients. There are too few to draw them: of two, three seeds with equal signs, resamples would never
+than there are, so that the variance of a mean is s^2 / n (Rao and Wu, 1988), and the interval is
+widened as Student's is wider than a normal one, which counts for few clients. Seeds are clusters of
+clients. There are too few to draw them: of two or three with equal signs, resamples would never
 reach zero. So their mean is drawn from Student's distribution, s t_{S - 1} / sqrt(S) around that
 of the clients that were drawn, with the standard deviation s of S seeds. That counts the clients'
 part of s twice: intervals are rather too wide than too narrow. With one seed, only clients are
@@ -244,12 +245,19 @@ def change(
   num_clients = len(set().union(*(pair.index for pair in pairs.values())))
   low = high = math.nan
   # One client has no spread, and of a maximum the bootstrap knows nothing.
-  if num_clients > 1 and name != "max":
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
   first, second = levels.mean(axis=0)
+  if num_clients > 1 and name != "max":
+    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = second - first + _widening(num_clients) * (ends - (second - first))
   return Change(
     metric, float(first), float(second), float(low), float(high), len(pairs), num_clients
   )
+
+
+def _widening(num_clients: int) -> float:
+  """Returns how much wider Student's interval is than a normal one: 1.31 times for 6 clients."""
+  up_to = (1 + LEVEL) / 2
+  return float(stats.t.ppf(up_to, num_clients - 1) / stats.norm.ppf(up_to))
 
 
 def num_test_clients(groups: run_folder.Groups) -> int | None:

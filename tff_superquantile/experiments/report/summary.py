@@ -129,12 +129,13 @@ def draw(
 
 def error_by_method(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and tail of the test error of every method, a row for each as in the table."""
-  results = tables.over_seeds(tables.of_groups(groups))
-  metrics = {
-    "test.error.mean": "Mean error",
-    tables.P90: "90th percentile",
-    "test.error.superquantile_90": "Worst 10 %",
-  }
+  worst = [paired.worst_clients(groups)] if paired.has_few_clients(groups) else []
+  results = tables.over_seeds(pd.concat([tables.of_groups(groups), *worst]))
+  metrics = {"test.error.mean": "Mean error"}
+  if worst:
+    metrics["test.error.max"] = "Worst client"
+  else:
+    metrics |= {tables.P90: "90th percentile", "test.error.superquantile_90": "Worst 10 %"}
   panels = [metric for metric in metrics if metric in results.index.get_level_values("metric")]
   if len(groups) < 2 or not panels:
     raise style.NothingToDraw("No figure of all methods: there are not two to compare.")
@@ -168,9 +169,9 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
   return style.Figure(
     "error-by-method",
     "Mean and tail of every method",
-    "Mean over seeds of three numbers of each table row; bars are standard deviations over seeds,"
-    " the dotted line is FedAvg. Look for methods that are left of the line in the tail (middle and"
-    " right) and not far right of it in the mean.",
+    "Means over seeds of numbers of each table row; bars are standard deviations over seeds, the"
+    " dotted line is FedAvg. Look for methods that are left of the line in the tail (right of the"
+    " first panel) and not far right of it in the mean.",
     svg,
   )
 
