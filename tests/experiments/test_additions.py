@@ -108,7 +108,7 @@ def test_new_format_is_written_and_replaced_and_the_card_mentions_it(lab, comman
   numbers = [line.partition("] ")[2].split() for line in (out / "model.txt").open()]
   kept = np.sort(np.concatenate([weights[name].ravel() for name in weights.files]))
   np.testing.assert_array_equal(np.sort(np.float32(np.concatenate(numbers))), kept)
-  said = "model.npz has neither, but the network's weights by name; model.txt has neither, but the"
+  said = "and of a table what its columns became; model.txt has neither, but the"
   assert said in " ".join((out / "MODEL_CARD.md").read_text().split())
   assert command(*arguments).code == 2  # It is there already.
   assert command(*arguments, "--overwrite").code == 0

@@ -217,7 +217,9 @@ def test_command_trains_a_baseline_as_the_function_does(lab, runs):
 
 def _handles(files, values, rounds=range(1, 6)):
   """[[(file, seed, index) of a client] of a round]"""
-  select = selection.build_selection(files, _config(sampling="fixed_size", **values))
+  values = {"sampling": "fixed_size", **values}
+  config = run_config.resolved(_config(**values), tasks.get_task("synthetic").defaults)
+  select = selection.build_selection(files, config)
   return [
     [
       (str(handle["client_id"]), tuple(handle["seed"].tolist()), int(handle["index"]))

@@ -201,7 +201,10 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   for name in ("validation_clients.csv", "test_clients.csv"):
     with open(run / name, newline="") as file:
       rows = list(csv.reader(file))
-    assert rows[0] == ["client_id", "num_examples", "loss", "error"]
+    assert rows[0] == [
+      *("client_id", "num_examples", "loss", "error"),
+      *("balanced_error", "ranking_error", "calibration_error"),
+    ]
     assert {row[0].rpartition("_")[0] for row in rows[1:]} == {name.partition("_")[0]}
   evaluated = pd.read_parquet(run / "clients")
   assert set(evaluated["split"]) == {"test"}

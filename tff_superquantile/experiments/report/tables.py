@@ -101,7 +101,8 @@ def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFr
     for method, seed, metrics in rows
     for metric, value in metrics.items()
   ]
-  return pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
+  found = pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
+  return found.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
 
 
 def of_groups(groups: run_folder.Groups) -> pd.DataFrame:

@@ -232,7 +232,7 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
   tracked = tracking.Tracking(run, folder)
-  name = f"{run.task} {earlier.method} {folder.name}"
+  name = f"{run.task.name} {earlier.method} {folder.name}"
   bar = progress.ProgressBar(name, run.num_rounds, error=task.error)
   measures = _Measures(rows, evaluators, clients, best, account)
   state = _carry_out(run, process, select_clients, weights, measures, folder, tracked, bar)

@@ -51,7 +51,8 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
       " client's presence would move others between training and test: leave it out."
     )
-  for path in run.path.parents[1].glob("*/seed_*"):
+  there = run_folder.find_runs(run.path.parents[2])
+  for path in (one.path for one in there if one.task == run.task):
     flags = run_folder.Run(path, 0).flags
     if flags and run_config.client_split_of(flags) != config.task.client_split:
       other = f"--client_split={run_config.client_split_of(flags)}"
