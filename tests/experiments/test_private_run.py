@@ -216,7 +216,16 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   manifest = json.loads(contents["manifest.json"])
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
-    *("num_clients", "error", "data", "flags", "kept_round", "rounds_done", "commitments"),
+    *(
+      "num_clients",
+      "relative_noise",
+      "error",
+      "data",
+      "flags",
+      "kept_round",
+      "rounds_done",
+      "commitments",
+    ),
   }
   assert manifest["data"] is None  # A digest of data would be one of the training clients.
   assert manifest["num_clients"]["train"] == _POPULATION
