@@ -49,8 +49,14 @@ def check_new(out: pathlib.Path, overwrite: bool) -> None:
 
 
 def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunConfig:
-  """Returns a run's config, with other values in place of the run's own."""
-  return run_config.from_flags({**run.flags, **overrides})
+  """Returns a run's config, with other values in place of the run's own.
+
+  Raises:
+    ValueError: If such a value is none of its flag's, or of no part that the run has.
+  """
+  found, flags = run_config.from_flags(run.flags), run_config.flags()
+  values = {name: flags[name].parse(text) for name, text in overrides.items()}
+  return run_config.replace(found, **values) if values else found
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
