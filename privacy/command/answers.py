@@ -4,6 +4,7 @@ A field with a row of the text has a label, and perhaps a note behind its value.
 apply to an answer keep the value `ABSENT` and are left out of both.
 """
 
+import abc
 from collections.abc import Sequence
 import dataclasses
 import json
@@ -84,7 +85,7 @@ class Noise(dict[str, float | None]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Answer(abc.ABC):
   """An answer whose fields are in the order of its JSON object."""
 
   def to_json(self) -> str:
@@ -95,9 +96,9 @@ class Answer:
       values.update(value if isinstance(value, Noise) else {field.name: value})
     return json.dumps({k: v for k, v in values.items() if v is not ABSENT}, indent=2)
 
+  @abc.abstractmethod
   def to_text(self) -> str:
     """Returns the answer for people."""
-    raise NotImplementedError
 
   def rows(self, *names: str, without: str | None = None) -> list[str]:
     """Returns the rows of the fields with these names, but for absent ones."""
