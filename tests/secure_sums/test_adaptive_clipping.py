@@ -184,7 +184,7 @@ class _Lengths(secure_sums.Number):
   initial = 0.5
 
   def of_client(self, length, limit, share):
-    return share * length * tf.where(length > 1e30, np.nan, 1.0)
+    return tf.where(length > 1e30, tf.constant(np.nan, length.dtype), share * length)
 
   def of_round(self, state, mean, share_sum):
     total = state + mean * share_sum
@@ -214,7 +214,7 @@ def test_a_further_number_travels_with_its_own_noise(is_adaptive):
     np.testing.assert_allclose(_flat(output.result), expected, rtol=1e-5, atol=1e-5)
     lengths = [np.linalg.norm(_flat(update).clip(-1e20, 1e20)) for update, _ in clients]
     # What is beyond the sensitivity is cut, and what is no number is nothing.
-    added = [s * min(n, 2.0) * (n < 1e20) for n, (_, s) in zip(lengths, clients)]
+    added = [min(s * n, 2.0) * (n < 1e20) for n, (_, s) in zip(lengths, clients)]
     total += np.sum(added) + noise[-1] / z_w * number.noise_multiplier * number.sensitivity
     assert output.measurements["lengths"] == pytest.approx(total, rel=1e-5, abs=1e-5)
     if is_adaptive:
