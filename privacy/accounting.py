@@ -2,6 +2,8 @@
 
 Two accountants bound the cost from above: a curve of Renyi divergences (RDP, see `events`) and
 privacy loss distributions (PLD, see `dominating_pairs`). The default takes the smaller of the two.
+Rounds of cohorts that all may know are together one Gaussian mechanism (see `banded`), whose cost
+it knows exactly.
 
     release = releases.Release(
       cohort=cohorts.Poisson(2500, 100),
@@ -21,12 +23,15 @@ import math
 from dp_accounting import rdp
 
 from privacy import checks
+from privacy import cohorts
 from privacy import events
 from privacy import releases
+from privacy.noise import banded
 from privacy.noise import dominating_pairs
 
 RDP = "rdp"
 PLD = "pld"
+GAUSSIAN = "gaussian"  # One Gaussian mechanism, exactly.
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
 
@@ -88,7 +93,7 @@ class Spent:
     epsilon: The epsilon of (epsilon, delta)-differential privacy.
     delta: The whole delta, with the part for the ends of the noise.
     num_rounds: The number of rounds.
-    accountant: "rdp" or "pld", the accountant of the bound.
+    accountant: "rdp", "pld" or "gaussian", the accountant of the bound.
     rdp_order: The order that gives the least epsilon by RDP; None for PLD and for no rounds.
     tail_probability: The share of delta for outputs beyond the end of the server's noise.
   """
@@ -155,7 +160,8 @@ class Accountant:
       An epsilon, not below that of fewer rounds.
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
-    if self.accountant == RDP or num_rounds == 0:
+    is_quick = self.accountant == RDP or isinstance(self.release.cohort, cohorts.Known)
+    if is_quick or num_rounds == 0:
       return self.epsilon(num_rounds)
     stage = math.ceil(num_rounds * _RUNGS / max(num_rounds_planned, 1))
     end = max(num_rounds, math.ceil(stage * num_rounds_planned / _RUNGS))
@@ -168,6 +174,10 @@ class Accountant:
 
 @functools.lru_cache(maxsize=1024)
 def _spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> Spent:
+  if accountant == TIGHTEST and isinstance(release.cohort, cohorts.Known):
+    rest, tail = _rest_of_delta(release, num_rounds, delta)
+    found = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
+    return Spent(found, delta, num_rounds, GAUSSIAN, None, tail)
   if accountant == RDP:
     return _spent_by_rdp(release, num_rounds, delta)
   by_rdp = None

@@ -8,8 +8,10 @@ from scipy import optimize
 
 from privacy import accounting
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
+from privacy.noise import banded
 
 # Effective noise multipliers among which `calibrate` searches.
 _LEAST_NOISE, _MOST_NOISE = 0.02, 2000.0
@@ -59,7 +61,7 @@ def calibrate(
   def excess(log_z: float) -> float:
     """Returns log(cost / epsilon); a large number where too little noise has no answer."""
     found: float | None = None
-    if accountant != accounting.RDP:
+    if accountant != accounting.RDP and not isinstance(release.cohort, cohorts.Known):
       # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):
         found = accounting.spent_by_pld(completed(log_z), num_rounds, delta).epsilon
@@ -103,7 +105,11 @@ def calibrate(
 
 
 def default_share(
-  threshold: parts.Threshold, without: releases.Release, num_parameters: int, theta: float = 0.5
+  threshold: parts.Threshold,
+  without: releases.Release,
+  num_parameters: int,
+  theta: float = 0.5,
+  num_rounds: int = 1,
 ) -> float:
   """Returns the threshold's share of the budget with the least modelled error of the update.
 
@@ -116,6 +122,10 @@ def default_share(
 
       r = sqrt(2 A / d).
 
+  Noise that is correlated over rounds lets both fall: A is of the variance with which the threshold
+  follows it, and z_w is multiplied by the noise of the running sums of updates over that of
+  independent noise.
+
   For large models that leaves a threshold of little use; r is at least so large that e is a tenth
   of a cohort, A z_q^2 <= (m / 10)^2.
 
@@ -124,12 +134,14 @@ def default_share(
     without: The release without it, with the noise of the whole budget.
     num_parameters: d, the number of numbers in an update.
     theta: The tail fraction.
+    num_rounds: T.
 
   Returns:
     r, within 0.001 and 1.
   """
-  error = threshold.rank_variance(theta)
-  ratio = math.sqrt(2.0 * error / max(num_parameters, 1))
+  error = threshold.rank_variance(theta, without.coefficients)
+  relative = banded.relative_error(without.coefficients[:num_rounds], num_rounds)
+  ratio = math.sqrt(2.0 * error / max(num_parameters, 1)) / relative
   # (1 + r) / r <= (m / 10)^2 / (A z^2)
   room = (0.1 * without.cohort.expected / without.effective_noise_multiplier) ** 2 / error
   least = 1.0 / (room - 1.0) if room > 1.0 else math.inf

@@ -1,13 +1,14 @@
 """The cohorts of rounds, and the sources of the noise that a cohort lacks.
 
-A cohort is a Poisson sample, a sample of fixed size, or everybody. Poisson cohorts of more than K
-clients lose clients at random.
+A cohort is a Poisson sample, a sample of fixed size, everybody, or one that all may know, in which
+a client waits before its next turn. Poisson cohorts of more than K clients lose clients at random.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
 from privacy import checks
 from privacy.noise import shares
@@ -15,6 +16,9 @@ from privacy.noise import shares
 POISSON = "poisson"
 FIXED_SIZE = "fixed_size"
 NO_SAMPLING = "none"
+CYCLIC = "cyclic"
+SPACED = "spaced"
+_STILL_COUNTED = "zero-out (a client's data removed, the client itself still counted)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Cohort:
     """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
     return max(1, int(contacted))
 
+  def entries(self) -> dict[str, Any]:
+    """Returns the cohort as a ledger has it."""
+    return dict(population=self.population, clients_per_round=self.expected, sampling=self.sampling)
+
 
 class Poisson(Cohort):
   """Each client takes part in each round with probability m / n, by itself."""
@@ -73,7 +81,7 @@ class FixedSize(Cohort):
 
   sampling = FIXED_SIZE
   is_replaced = True
-  neighbors = "zero-out (a client's data removed, the client itself still counted)"
+  neighbors = _STILL_COUNTED
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -94,15 +102,91 @@ class Everybody(Cohort):
     return 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Known(Cohort):
+  """Clients whom everybody may know, and whose choice depends on nobody's data.
+
+  The noise of rounds may be correlated: see `privacy.noise.banded`.
+
+  Attributes:
+    separation: s, the least distance of two rounds in which a client takes part.
+  """
+
+  separation: int
+  neighbors = _STILL_COUNTED
+
+  @property
+  def probability(self) -> float:
+    return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Cyclic(Known):
+  """Groups of at most m clients, one after another, in the same order again and again."""
+
+  sampling: ClassVar[str] = CYCLIC
+  separation: int = dataclasses.field(init=False)
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    object.__setattr__(self, "separation", num_groups(self.population, self.expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spaced(Known):
+  """At most m clients, of those that have not taken part in the last s - 1 rounds."""
+
+  sampling: ClassVar[str] = SPACED
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    separation = checks.whole("separation", self.separation, 1)
+    most = int(self.population / self.expected)
+    if separation > most:
+      raise ValueError(
+        f"Found separation = {separation} with {self.expected:g} of {self.population} clients a"
+        f" round; expected 1 to {most}, since all clients of a round must have waited so long."
+      )
+    object.__setattr__(self, "separation", separation)
+
+  def entries(self) -> dict[str, Any]:
+    return {**super().entries(), "separation": self.separation}
+
+
+def num_groups(population: int, clients_per_round: float) -> int:
+  """Returns the fewest groups of a population of which none has more clients than a round."""
+  return math.ceil(population / clients_per_round)
+
+
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody)
+  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced)
 }
 
 
-def of(sampling: str, population: int, expected: float) -> Cohort:
-  """Returns the cohort of a value of --sampling; raises a `ValueError` if there is none."""
-  return SAMPLINGS[checks.one_of("sampling", sampling, tuple(SAMPLINGS))](population, expected)
+def of(sampling: str, population: int, expected: float, separation: int | None = None) -> Cohort:
+  """Returns the cohort of a value of --sampling.
+
+  Args:
+    sampling: A key of `SAMPLINGS`.
+    population: n.
+    expected: m.
+    separation: s of "spaced"; None elsewhere.
+
+  Raises:
+    ValueError: If there is no such cohort, or `separation` does not belong to it.
+  """
+  checks.one_of("sampling", sampling, tuple(SAMPLINGS))
+  if (separation is None) == (sampling == SPACED):
+    raise ValueError(
+      f"Found separation = {separation} with {sampling} sampling; expected the least distance of a"
+      f" client's rounds with {SPACED}, and none elsewhere."
+    )
+  if separation is not None:
+    return Spaced(population, expected, separation)
+  kind: Any = SAMPLINGS[sampling]
+  found: Cohort = kind(population, expected)
+  return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from scipy import special
 
 from privacy import cohorts
 from privacy import releases
+from privacy.noise import banded
 from privacy.noise import renyi
 
 # The server's Gaussian noise (`gaussian_sum`) ends at so many standard deviations.
@@ -49,8 +50,10 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
     with "fixed_size", ADD_OR_REMOVE_ONE otherwise.
 
   Raises:
-    ValueError: If dp_accounting has no event for the sampling with the relation.
+    ValueError: If dp_accounting has no event for the sampling with the relation, or cohorts are
+      known.
   """
+  release.check_sampled()
   cohort = release.cohort
   fixed = isinstance(cohort, cohorts.FixedSize)
   sampled = isinstance(cohort, cohorts.Poisson)
@@ -172,11 +175,13 @@ def tail_probability(release: releases.Release) -> float:
   Returns:
     The probability, for one round; 0 where the clients make all noise.
   """
-  total = 0.0
+  total, reach = 0.0, 1.0
+  if isinstance(release.cohort, cohorts.Known):  # Earlier rounds move the end, too.
+    reach = banded.reach(release.coefficients, release.cohort.separation)
   replaced = release.relation == releases.REPLACE_ONE
   for part in release.parts:
     if part.noise_by_server:
       factor = part.replace_one_factor if replaced else 1.0
-      beyond = special.ndtr(factor / part.z - GAUSSIAN_SUPPORT)
+      beyond = special.ndtr(reach * factor / part.z - GAUSSIAN_SUPPORT)
       total += 2.0 * release.cohort.probability * float(beyond)
   return total

@@ -33,13 +33,14 @@ WITHOUT_GUARANTEE = (
 )
 
 
-# The entries of a release that are those of no part.
+# The entries of a release that are those of no part, and those that known cohorts alone have.
 _OF_COHORT = (
   *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
 )
+_OF_KNOWN = {"separation": None, "coefficients": None}
 
 
-_PLAIN = (str, int, float, type(None))
+_PLAIN = (str, int, float, list, type(None))
 
 
 class Claim(TypedDict):
@@ -185,9 +186,9 @@ def _read_release(found: Any) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
     recent = [kind.blank() for kind in parts.KINDS if kind.is_recent]
-    found = dict(collections.ChainMap(found, {"weighted_updates": False}, *recent))
+    found = dict(collections.ChainMap(found, {"weighted_updates": False}, _OF_KNOWN, *recent))
   names = {name for kind in parts.KINDS for name in kind.blank()}
-  found = _entries({*_OF_COHORT, *names}, found, "release")
+  found = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,

@@ -8,7 +8,9 @@ would cost less than the truth. All are Gaussian, so that only
 
     z_eff = (sum_i z_i^-2)^(-1/2)
 
-counts, where z_i are the standard deviations over the l2-sensitivities of one client's data.
+counts, where z_i are the standard deviations over the l2-sensitivities of one client's data. With
+cohorts that all may know, the noise may be correlated over rounds (`noise.banded`): z_i then is
+that of the independent noise from which it is made.
 
     release = Release(
       cohort=cohorts.Poisson(2500, 100),
@@ -28,6 +30,7 @@ from typing import Any, TypeVar
 from privacy import checks
 from privacy import cohorts
 from privacy import parts as parts_lib
+from privacy.noise import banded
 from privacy.noise import dominating_pairs
 from privacy.noise import shares
 
@@ -49,12 +52,14 @@ class Release:
     noise: The source of the shares of noise that a cohort lacks, where clients make noise.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
       one client's data replaced by any other.
+    coefficients: c of the noise over rounds, c_0 = 1; others than (1,) with `cohorts.Known` alone.
   """
 
   cohort: cohorts.Cohort
   parts: tuple[parts_lib.Part, ...]
   noise: cohorts.Complement = cohorts.Complement()
   relation: str = ZERO_OUT
+  coefficients: tuple[float, ...] = banded.INDEPENDENT
 
   def __post_init__(self) -> None:
     checks.one_of("relation", self.relation, RELATIONS)
@@ -72,6 +77,24 @@ class Release:
       object.__setattr__(self, "parts", completed)
     self._check_numbers()
     self._check_num_shares()
+    self._check_coefficients()
+
+  def _check_coefficients(self) -> None:
+    object.__setattr__(self, "coefficients", banded.checked(self.coefficients))
+    if not isinstance(self.cohort, cohorts.Known):
+      if len(self.coefficients) > 1:
+        raise ValueError(
+          f"Found noise that is correlated over rounds with {self.cohort.sampling} sampling;"
+          f" expected {cohorts.CYCLIC} or {cohorts.SPACED}."
+        )
+      return
+    for part in self.parts:
+      if not part.noise_by_server:
+        raise ValueError(
+          f"Found {self.cohort.sampling} cohorts with {part.flag} of noise that clients make;"
+          " expected noise that the server makes: an update_sum by it alone, and a one-bit"
+          " threshold such as primal_dual."
+        )
 
   def _check_noise(self) -> None:
     if self.noise.protocol != shares.COMPLEMENT and not isinstance(self.cohort, cohorts.Poisson):
@@ -235,8 +258,27 @@ class Release:
       replace_one=self.relation == REPLACE_ONE,
     )
 
+  def norm_of_run(self, num_rounds: int) -> float:
+    """Returns the norm of a client's part in all rounds of known cohorts, over the noise.
+
+    The run is one Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
+
+    Args:
+      num_rounds: T.
+    """
+    assert isinstance(self.cohort, cohorts.Known)
+    pair = self.gaussian(1.0)
+    participation = banded.Participation(num_rounds, self.cohort.separation)
+    of_round = pair.replaced if pair.replace_one else pair.removed
+    return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
+
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
+
+    Raises:
+      ValueError: If there is no sample: the cohorts are known.
+    """
+    self.check_sampled()
     found = self.gaussian(self.cohort.probability)
     if self.cohort.is_replaced and found.probability < 1.0:
       return ((1.0, dataclasses.replace(found, is_replaced=True)),)
@@ -246,16 +288,24 @@ class Release:
     full = dataclasses.replace(found, is_replaced=True, replace_one=True)
     return (1.0 - overflow, found), (overflow, full)
 
+  def check_sampled(self) -> None:
+    """Raises a `ValueError` for cohorts that are known, whose rounds do not compose."""
+    if isinstance(self.cohort, cohorts.Known):
+      raise ValueError(
+        f"Found accounting by rdp or pld with {self.cohort.sampling} cohorts, whose rounds together"
+        " are one Gaussian mechanism; expected 'tightest', which is exact."
+      )
+
   def entries(self) -> dict[str, Any]:
     """Returns the release as a ledger has it: one flat record, with an entry for each fact."""
     found: dict[str, Any] = dict(
-      population=self.cohort.population,
-      clients_per_round=self.cohort.expected,
-      sampling=self.cohort.sampling,
+      **self.cohort.entries(),
       relation=self.relation,
       protocol=self.noise.protocol,
       contacted=getattr(self.noise, "contacted", None),
     )
+    if isinstance(self.cohort, cohorts.Known):
+      found["coefficients"] = list(self.coefficients)
     for kind in parts_lib.KINDS:
       found.update(kind.blank())
     for part in self.parts:
@@ -275,11 +325,14 @@ class Release:
     blanks = {name: blank for kind in parts_lib.KINDS for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)
-    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"])
+    cohort = cohorts.of(
+      sampling, found["population"], found["clients_per_round"], found.get("separation")
+    )
     read = (kind.of_entries(found) for kind in parts_lib.KINDS)
     return cls(
       cohort=cohort,
       parts=tuple(part for part in read if part is not None),
       noise=cohorts.source(found.get("protocol", shares.COMPLEMENT), found.get("contacted")),
       relation=found.get("relation", ZERO_OUT),
+      coefficients=tuple(found.get("coefficients") or banded.INDEPENDENT),
     )

@@ -24,6 +24,10 @@ from privacy.noise import shares
 
 # The share of delta for cohorts that are left out as too small.
 _SMALL_COHORTS_SHARE = 1e-3
+_APART = (
+  " If a party apart from it sums, adds the noise and shows it noisy sums alone, the epsilon of the"
+  " releases holds against the server, too, who knows every cohort; that party is trusted then."
+)
 # The server's view tells at most so many cohort sizes apart.
 _MOST_SIZES = 200
 
@@ -55,8 +59,11 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
     num_rounds: T.
 
   Returns:
-    The 0.999 quantile of Binomial(T, q), which is T without sampling.
+    The 0.999 quantile of Binomial(T, q), which is T without sampling; the most of all clients
+    where cohorts are known.
   """
+  if isinstance(release.cohort, cohorts.Known):
+    return -(-num_rounds // release.cohort.separation)
   probability = release.contact_probability
   if not num_rounds or probability in (0.0, 1.0):
     return int(num_rounds * probability)
@@ -153,7 +160,7 @@ def server_epsilon(
       delta,
       participations,
       f"The server adds the noise to the sums of {names} itself and sees them without"
-      " it: it is trusted.",
+      f" it: it is trusted.{_APART if isinstance(release.cohort, cohorts.Known) else ''}",
     )
   if participations == 0:
     return ServerSpent(0.0, delta, 0, who)

@@ -87,7 +87,14 @@ def mechanism(release: releases.Release) -> str:
       ", on the same cohort, together like one with noise multiplier"
       f" {release.effective_noise_multiplier:.4g}"
     )
-  return f"Gaussian mechanism in every round: {' and '.join(parts)}{together}."
+  over_rounds = ""
+  if len(release.coefficients) > 1:
+    over_rounds = (
+      f" The noise is correlated over rounds ({len(release.coefficients)} bands of a Toeplitz"
+      " matrix), so that later noise cancels earlier noise; the multipliers are those of the"
+      " independent noise from which it is made. All rounds together are one Gaussian mechanism."
+    )
+  return f"Gaussian mechanism in every round: {' and '.join(parts)}{together}.{over_rounds}"
 
 
 def neighboring(release: releases.Release) -> str:
@@ -115,6 +122,16 @@ def sampling(release: releases.Release) -> str:
       f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
       " learns who."
     )
+  if isinstance(release.cohort, cohorts.Known):
+    which = f"in each round at most {m:g} of {n} clients"
+    if isinstance(release.cohort, cohorts.Cyclic):
+      which = (
+        f"{release.cohort.separation} groups of at most {m:g} of {n} clients, one after another"
+      )
+    return (
+      f"Sampling: {which}, for all to know; a client takes part in one of"
+      f" {release.cohort.separation} successive rounds at most, and which depends on nobody's data."
+    )
   return "Sampling: none that counts; every client may take part in every round, for all to know."
 
 
@@ -139,8 +156,8 @@ def noise_shares(release: releases.Release) -> str | None:
 def adversary(release: releases.Release) -> str:
   """States the adversary of the main number."""
   seen = [part.seen for part in release.ranked]
-  everybody = isinstance(release.cohort, cohorts.Everybody)
-  known = "and the cohorts" if everybody else "but no cohort"
+  is_known = isinstance(release.cohort, (cohorts.Everybody, cohorts.Known))
+  known = "and the cohorts" if is_known else "but no cohort"
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 

@@ -28,8 +28,10 @@ __all__, __getattr__, __dir__ = lazy.attach(
   {
     "algorithms": (
       "AdaptiveClipNorm",
+      "BandedKey",
       "build_aaggff",
       "build_agnostic_fed_avg",
+      "build_averaged",
       "build_fed_avg",
       "build_fed_prox",
       "build_gifair",

@@ -12,15 +12,50 @@ Philox, which expands seeds, is not a cryptographic generator. No attack on it i
 trying keys, but that is not a proof.
 """
 
+import dataclasses
 import hashlib
 import secrets
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from privacy import checks
+from privacy.noise import banded
 
 KEY_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class BandedKey:
+  """The key of a server's noise that is correlated over rounds, n = C^-1 z.
+
+  It may stand wherever a server's sum takes a `noise_key`; `privacy.noise.banded` has the
+  guarantee, for all sums of a process together. Each round is to go on from the state that the one
+  before it left: two rounds that go on from one state are not what is accounted for.
+
+  Attributes:
+    key: 16 bytes. A process whose noise nobody can repeat would break that rule by a mere retry, so
+      there is no None.
+    coefficients: c_0 = 1, c_1, ..., those of `banded.optimal` for example.
+  """
+
+  key: bytes
+  coefficients: tuple[float, ...]
+
+  def __post_init__(self) -> None:
+    _check_key(self.key)
+    object.__setattr__(self, "coefficients", banded.checked(self.coefficients))
+
+
+# What the noise of a server's sum follows from; None for fresh entropy.
+NoiseKey: TypeAlias = bytes | BandedKey | None
+
+
+def _check_key(key: bytes) -> None:
+  checks.of_type("noise_key", key, bytes, f"{KEY_BYTES} bytes or None")
+  if len(key) != KEY_BYTES:
+    raise ValueError(f"Found a noise key of {len(key)} bytes; expected {KEY_BYTES}.")
 
 
 def _as_seed(key: bytes) -> np.ndarray:
@@ -78,9 +113,8 @@ class NoiseSource:
       TypeError: If the key is not of bytes.
       ValueError: If the key has another length.
     """
-    checks.of_type("noise_key", key, (bytes, type(None)), f"{KEY_BYTES} bytes or None")
-    if key is not None and len(key) != KEY_BYTES:
-      raise ValueError(f"Found a noise key of {len(key)} bytes; expected {KEY_BYTES}.")
+    if key is not None:
+      _check_key(key)
     self._is_repeatable = key is not None
     key = secrets.token_bytes(KEY_BYTES) if key is None else key
     self._first = derive_key(key, purpose)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from privacy import cohorts
 from privacy import ledger as ledger_lib
 from privacy import parts
 
@@ -30,6 +31,34 @@ def read(text: str) -> dict[str, str]:
   return {name: value for name, value in found.items() if value not in _EMPTY}
 
 
+def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
+  """Returns what the flags of a run are by its ledger; None for those that are not there."""
+  release = ledger.release
+  found: dict[str, Any] = {
+    "epsilon": ledger.claim["epsilon"],
+    "delta": ledger.claim["delta"],
+    "accounting": ledger.accounting,
+    "clients_per_round": release.cohort.expected,
+    "sampling": release.cohort.sampling,
+    "relation": release.relation,
+    "clip_norm": ledger.clip_norm,
+    "noise_shares": release.noise.protocol,
+    "contacted_clients": release.contacted if release.has_coin else None,
+    "separation": release.cohort.entries().get("separation"),
+    "bands": len(release.coefficients) if isinstance(release.cohort, cohorts.Known) else None,
+    # Flags of parts are empty without them.
+    **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
+    **dict.fromkeys(kind.flag for kind in parts.KINDS),
+    "update_sum": "central",
+  }
+  for part in release.parts:
+    found.update(part.flags())
+  found.update(release.shares_of_budget)
+  if ledger.clip_norm is None and release.find(parts.ClipCount) is not None:
+    found["clip_norm"] = "adaptive"
+  return found
+
+
 def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
   """Returns the contradictions between the flags of a run and its ledger.
 
@@ -50,27 +79,9 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
       flags["clip_norm"] = repr(rate * norm)
   if flags.get("threshold") != parts.Histogram.kind:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
-  entries: dict[str, Any] = {
-    "epsilon": ledger.claim["epsilon"],
-    "delta": ledger.claim["delta"],
-    "accounting": ledger.accounting,
-    "clients_per_round": release.cohort.expected,
-    "sampling": release.cohort.sampling,
-    "relation": release.relation,
-    "clip_norm": ledger.clip_norm,
-    "noise_shares": release.noise.protocol,
-    "contacted_clients": release.contacted if release.has_coin else None,
-    # Flags of parts are empty without them.
-    **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
-    **dict.fromkeys(kind.flag for kind in parts.KINDS),
-    "update_sum": "central",
-  }
-  for part in release.parts:
-    entries.update(part.flags())
-  entries.update(release.shares_of_budget)
-  if ledger.clip_norm is None and release.find(parts.ClipCount) is not None:
-    entries["clip_norm"] = "adaptive"
+  entries = _entries(ledger)
   required |= {name for name, entry in entries.items() if entry is not None}
+  required.discard("bands")  # The default follows from the cohorts.
   if ledger.claim["epsilon"] is None:
     required -= _shares_of_budget()  # Without a budget nothing divides it.
   found = [f"flags.txt has no --{name}." for name in sorted(required - set(flags))]

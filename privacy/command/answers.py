@@ -193,6 +193,8 @@ class BudgetAnswer(Answer):
   def _epsilon_rows(self) -> list[str]:
     """Returns the rows of epsilon and of its bounds by other accountants."""
     by, beside = "by PLD", "epsilon_rdp"
+    if self.accountant == accounting.GAUSSIAN:
+      return [row("epsilon, all rounds", f"{as_text(self.epsilon)}  (one Gaussian mechanism)")]
     if self.accountant == accounting.RDP:
       by, beside = "by RDP", "epsilon_pld"
       if self.rdp_order is not None:

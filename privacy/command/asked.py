@@ -12,8 +12,13 @@ from privacy import checks
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
+from privacy.command import flags
+from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
+
+# Coefficients of noise that is correlated over so many rounds take up to a minute.
+_MOST_BANDED, _MOST_BANDS = 20_000, 1_000
 
 MOST_ROUNDS = 10**9  # `calibrate` takes some ten seconds for so many.
 
@@ -48,10 +53,48 @@ def delta_of(args: argparse.Namespace) -> float:
   return checks.fraction("delta", args.delta)
 
 
+def banded_rounds(args: argparse.Namespace) -> int:
+  """Returns --num_rounds of noise that is correlated over them."""
+  num_rounds = whole("num_rounds", args.num_rounds)
+  if not 1 <= num_rounds <= _MOST_BANDED:
+    raise ValueError(
+      f"Found --num_rounds={num_rounds}; expected 1 to {_MOST_BANDED}, for which coefficients are"
+      " found in a minute."
+    )
+  return num_rounds
+
+
+def coefficients(
+  args: argparse.Namespace, participation: banded.Participation
+) -> tuple[float, ...]:
+  """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
+  bands, num_rounds = optional_whole("bands", args.bands), participation.num_rounds
+  most = min(num_rounds, _MOST_BANDS)
+  if bands is None:
+    bands = min(participation.separation, most)
+  elif not 1 <= bands <= most:
+    raise ValueError(f"Found --bands={bands} with {num_rounds} rounds; expected 1 to {most}.")
+  if args.coefficients == flags.SQUARE_ROOT:
+    return banded.checked(banded.square_root(bands))
+  return banded.checked(banded.optimal(bands, participation))
+
+
 def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Release:
   """Returns the release that the flags ask for, of those of its parts that are not None."""
+  separation = optional_whole("separation", args.separation)
+  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
+  over_rounds: tuple[float, ...] = banded.INDEPENDENT
+  if isinstance(cohort, cohorts.Known):
+    participation = banded.Participation(banded_rounds(args), cohort.separation)
+    over_rounds = coefficients(args, participation)
+  elif args.bands is not None:
+    raise ValueError(
+      f"Found --bands={args.bands:g} with --sampling={args.sampling}; noise is correlated over"
+      f" rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+    )
   return releases.Release(
-    cohort=cohorts.of(args.sampling, args.population, args.clients_per_round),
+    cohort=cohort,
+    coefficients=over_rounds,
     parts=tuple(part for part in found if part is not None),
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,

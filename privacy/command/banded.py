@@ -18,11 +18,7 @@ from privacy import releases
 from privacy import server as server_lib
 from privacy.command import answers
 from privacy.command import asked
-from privacy.command import flags
 from privacy.noise import banded
-
-# Coefficients for so many take up to a minute.
-_MOST_ROUNDS, _MOST_BANDS = 20_000, 1_000
 
 _GUARANTEE = (
   "Neighbouring data sets: {}, with the same rounds for every client.",
@@ -33,7 +29,6 @@ _GUARANTEE = (
   " that adds the noise is trusted.",
   "Cohorts: a client takes part in at most {} rounds, any two at least {} apart, which do not"
   " depend on anybody's data. The rounds must keep to this; no sampling amplifies.",
-  "This is a plan: no run makes this noise yet, and `audit` knows no such claim.",
 )
 
 
@@ -87,12 +82,7 @@ class BandedAnswer(answers.Answer):
 
 def _participation(args: argparse.Namespace) -> banded.Participation:
   """Returns the rounds that the flags allow a client."""
-  num_rounds = asked.whole("num_rounds", args.num_rounds)
-  if not 1 <= num_rounds <= _MOST_ROUNDS:
-    raise ValueError(
-      f"Found --num_rounds={num_rounds}; expected 1 to {_MOST_ROUNDS}, for which coefficients are"
-      " found in a minute."
-    )
+  num_rounds = asked.banded_rounds(args)
   apart = int(args.population / args.clients_per_round)
   separation = asked.optional_whole("separation", args.separation)
   if separation is not None and not 1 <= separation <= apart:
@@ -103,21 +93,6 @@ def _participation(args: argparse.Namespace) -> banded.Participation:
     )
   most = asked.optional_whole("participations", args.participations)
   return banded.Participation(num_rounds, apart if separation is None else separation, most)
-
-
-def _coefficients(args: argparse.Namespace, participation: banded.Participation) -> np.ndarray:
-  """Returns the coefficients that the flags ask for."""
-  bands = asked.optional_whole("bands", args.bands)
-  most = min(participation.num_rounds, _MOST_BANDS)
-  if bands is None:
-    bands = min(participation.separation, most)
-  elif not 1 <= bands <= most:
-    raise ValueError(
-      f"Found --bands={bands} with {participation.num_rounds} rounds; expected 1 to {most}."
-    )
-  if args.coefficients == flags.SQUARE_ROOT:
-    return banded.square_root(bands)
-  return banded.optimal(bands, participation)
 
 
 def _norm(release: releases.Release) -> float:
@@ -173,13 +148,14 @@ def answer(args: argparse.Namespace) -> BandedAnswer:
     ValueError: If the flags contradict each other, or no noise fulfils them.
   """
   delta = asked.delta_of(args)
-  release = asked.wanted(args)  # This checks the clients, too.
+  of_round = {**vars(args), "separation": None, "bands": None}
+  release = asked.wanted(argparse.Namespace(**of_round))  # This checks the clients, too.
   unit = release.with_noise(1.0)
   _noise_of_updates(unit)
   z = banded.noise_multiplier(checks.positive("epsilon", args.epsilon), delta)
   participation = _participation(args)
   num_rounds = participation.num_rounds
-  c = _coefficients(args, participation)
+  c = np.array(asked.coefficients(args, participation))
   most = int(participation.earliest.sum())
   independent = banded.square_root(1)
 

@@ -89,8 +89,19 @@ def _release_flags(found: Parser) -> None:
     choices=tuple(cohorts.SAMPLINGS),
     default=cohorts.POISSON,
     help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
-    " replacement; none: as if all took part in all rounds (default: poisson)",
+    " replacement; none: as if all took part in all rounds; cyclic: groups of at most m take turns,"
+    " for all to know; spaced: at most m of those that waited for --separation rounds, for all to"
+    " know (default: poisson)",
   )
+  number_flag(group, "separation", "for spaced: s, the least distance of two rounds of a client")
+  number_flag(
+    group,
+    "bands",
+    "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent noise"
+    " (default: the least distance of two rounds of a client)",
+    "B",
+  )
+  found.set_defaults(coefficients=OPTIMAL)
   _relation_flag(group)
   group.add_argument(
     "--threshold",

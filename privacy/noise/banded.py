@@ -36,7 +36,9 @@ way the rounds 0, s, 2 s, ... are the worst: the j-th of a client's rounds is no
 and the distances are no smaller. For all other c, `sensitivity` is an upper bound.
 """
 
+from collections.abc import Sequence
 import dataclasses
+from typing import TypeAlias
 
 import dp_accounting
 import numpy as np
@@ -44,6 +46,10 @@ from scipy import optimize
 from scipy import signal
 
 from privacy import checks
+
+Coefficients: TypeAlias = np.ndarray | Sequence[float]
+# Those of noise that is independent between rounds.
+INDEPENDENT = (1.0,)
 
 # Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
 _TOLERANCE = 1e-11
@@ -83,7 +89,7 @@ class Participation:
     return found
 
 
-def _checked(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
+def _checked(coefficients: Coefficients, num_rounds: int) -> np.ndarray:
   """Returns c as floats, or raises a ValueError."""
   found = np.asarray(coefficients, float)
   if found.ndim != 1 or not 1 <= found.size <= num_rounds:
@@ -112,7 +118,19 @@ def square_root(bands: int) -> np.ndarray:
   return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
 
 
-def is_exact(coefficients: np.ndarray, separation: int) -> bool:
+def checked(coefficients: Coefficients) -> tuple[float, ...]:
+  """Returns coefficients as floats, of any number of rounds.
+
+  Raises:
+    ValueError: If they are no finite numbers, or the first is not 1.
+  """
+  found = _checked(coefficients, max(1, np.size(coefficients)))
+  if found[0] != 1.0:
+    raise ValueError(f"Found coefficients that begin with {found[0]:g}; expected 1.")
+  return tuple(map(float, found))
+
+
+def is_exact(coefficients: Coefficients, separation: int) -> bool:
   """Tells whether `sensitivity` is exact and no mere upper bound.
 
   Args:
@@ -123,7 +141,7 @@ def is_exact(coefficients: np.ndarray, separation: int) -> bool:
   return len(coefficients) <= separation or falling
 
 
-def sensitivity(coefficients: np.ndarray, participation: Participation) -> float:
+def sensitivity(coefficients: Coefficients, participation: Participation) -> float:
   """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
 
   Args:
@@ -148,7 +166,36 @@ def sensitivity(coefficients: np.ndarray, participation: Participation) -> float
   return float(np.sqrt(2.0 * pairs @ largest[: pairs.size] - most * largest[0]))
 
 
-def error(coefficients: np.ndarray, num_rounds: int) -> float:
+def reach(coefficients: Coefficients, separation: int) -> float:
+  """Returns a bound on |(C g)_t| in any round t, for contributions of norm 1 a round.
+
+  Args:
+    coefficients: c, shape (b,).
+    separation: s.
+
+  Returns:
+    sum_i max_(d >= i s) |c_d|; 1 if b <= s and c does not increase from c_0 = 1.
+  """
+  largest = np.maximum.accumulate(np.abs(coefficients)[::-1])[::-1]
+  return float(largest[::separation].sum())
+
+
+def tracking_variance(coefficients: Coefficients, gain: float) -> float:
+  """Returns the variance of a number that follows noisy measurements, for z of variance 1.
+
+  Args:
+    coefficients: c, shape (b,).
+    gain: g in (0, 1], of e_t = (1 - g) e_(t-1) + g n_t with n = C^-1 z.
+
+  Returns:
+    That of e_t after many rounds; g / (2 - g) for independent noise.
+  """
+  impulse = np.eye(1, len(coefficients) + round(40.0 / gain))[0]
+  noise = signal.lfilter([1.0], coefficients, impulse)
+  return float(np.sum(signal.lfilter([gain], [1.0, gain - 1.0], noise) ** 2))
+
+
+def error(coefficients: Coefficients, num_rounds: int) -> float:
   """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
 
   Args:
@@ -163,6 +210,11 @@ def error(coefficients: np.ndarray, num_rounds: int) -> float:
   """
   w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
   return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
+
+
+def relative_error(coefficients: Coefficients, num_rounds: int) -> float:
+  """Returns `error` over that of independent noise of the same size."""
+  return error(coefficients, num_rounds) / error(INDEPENDENT, num_rounds)
 
 
 def _log_loss(c: np.ndarray, participation: Participation) -> tuple[float, np.ndarray]:
@@ -228,7 +280,7 @@ class Filter:
       keeps it and sets it goes on as if it had not stopped.
   """
 
-  def __init__(self, coefficients: np.ndarray, size: int):
+  def __init__(self, coefficients: Coefficients, size: int):
     """Begins before the first round.
 
     Args:

@@ -9,6 +9,7 @@ import math
 from typing import Any, ClassVar
 
 from privacy import checks
+from privacy.noise import banded
 from privacy.noise import tree_mechanism
 from privacy.parts import part
 
@@ -35,8 +36,15 @@ class Threshold(part.Part):
   is_recent: ClassVar[bool] = False
 
   @abc.abstractmethod
-  def rank_variance(self, theta: float) -> float:
-    """Returns the variance of the threshold's rank among the clients, over z^2."""
+  def rank_variance(
+    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
+  ) -> float:
+    """Returns the variance of the threshold's rank among the clients, over z^2.
+
+    Args:
+      theta: The tail fraction.
+      coefficients: Those of the noise over rounds.
+    """
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> part.Part | None:
@@ -117,8 +125,11 @@ class Histogram(part.ByClients, Threshold):
     again = Histogram(noise_multiplier=self.z, bins=self.bins, scale=self.tree.scale)
     return again.built(num_shares, expected)
 
-  def rank_variance(self, theta: float) -> float:
+  def rank_variance(
+    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
+  ) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""
+    del coefficients  # Its noise is independent between rounds.
     num_bins = self.bins or 64
     below = min(max(round((1.0 - theta) * num_bins), 1), num_bins - 1)
     variances = tree_mechanism.cumulative_variances(num_bins)
@@ -153,9 +164,11 @@ class OneBit(Threshold):
   gain: ClassVar[float]
   released: ClassVar[str] = "a one-bit count of losses"
 
-  def rank_variance(self, theta: float) -> float:
+  def rank_variance(
+    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
+  ) -> float:
     del theta
-    return self.gain / (2.0 - self.gain) / 4.0
+    return banded.tracking_variance(coefficients, self.gain) / 4.0
 
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"

@@ -10,6 +10,9 @@ from privacy import parts
 from privacy import releases
 from privacy.noise import tree_mechanism
 
+# The samplings whose cohorts are secret, or that know no distance between a client's rounds.
+SAMPLED = tuple(n for n, kind in cohorts.SAMPLINGS.items() if not issubclass(kind, cohorts.Known))
+
 
 def release(
   population,

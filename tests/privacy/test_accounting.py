@@ -15,7 +15,6 @@ from scipy import stats
 
 from privacy import accounting
 from privacy import checks
-from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy import statements
@@ -105,7 +104,7 @@ def test_events_hold_floats_only():
       if inner is not None:
         yield from leaves(inner)
 
-  for sampling in tuple(cohorts.SAMPLINGS):
+  for sampling in flat.SAMPLED:
     event = events.round_event(_release(np.float32(3), np.array(2), sampling))
     values = list(leaves(event))
     assert len(values) == 2

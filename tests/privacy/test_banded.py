@@ -259,7 +259,7 @@ def test_command_for_people(capsys):
   assert account.main(["banded", *argv]) == 0
   printed = capsys.readouterr().out
   assert max(map(len, printed.splitlines())) <= 100
-  for words in ("cohorts known to all", "  4  (s)", "  5  (k)", "no run makes this noise yet"):
+  for words in ("cohorts known to all", "  4  (s)", "  5  (k)", "no sampling amplifies"):
     assert words in printed
 
 

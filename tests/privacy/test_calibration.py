@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from privacy import accounting
-from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import shares
@@ -102,7 +101,7 @@ def test_golden_noise_of_fixed_cohorts(relation, z):
 
 
 @pytest.mark.parametrize("relation", releases.RELATIONS)
-@pytest.mark.parametrize("sampling", tuple(cohorts.SAMPLINGS))
+@pytest.mark.parametrize("sampling", flat.SAMPLED)
 def test_the_tightest_accountant_asks_for_the_least_noise(relation, sampling):
   release = flat.calibrate(
     2,

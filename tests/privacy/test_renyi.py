@@ -8,7 +8,6 @@ import pytest
 from scipy import special
 
 from privacy import accounting
-from privacy import cohorts
 from privacy import events
 from privacy.noise import renyi
 
@@ -52,7 +51,7 @@ def test_fits_between_the_whole_orders(q, z):
   assert (np.diff(steps) >= -1e-8 * (1.0 + steps[1:])).all()
 
 
-@pytest.mark.parametrize("sampling", tuple(cohorts.SAMPLINGS))
+@pytest.mark.parametrize("sampling", flat.SAMPLED)
 @pytest.mark.parametrize("clients", [1, 50, 99, 100])
 def test_every_order_has_an_answer_and_nothing_is_logged(sampling, clients, caplog, recwarn):
   for z in (0.15, 0.5, 5.0, 1e3):

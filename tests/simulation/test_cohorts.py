@@ -86,3 +86,46 @@ def test_purposes_rounds_and_seeds_have_streams_of_their_own():
   assert len(set(draws.values())) == len(keys)
   assert draws == {key: tuple(seeds.generator(*key).integers(2**31, size=4)) for key in keys}
   assert draws[0, "cohort", 0] == tuple(seeds.generator(0, "cohort").integers(2**31, size=4))
+
+
+@pytest.mark.parametrize("num_clients,size", [(12, 3), (11, 3), (7, 7), (5, 2), (9, 1)])
+def test_groups_take_turns(num_clients, size):
+  clients = [f"c{i}" for i in range(num_clients)]
+  sample = cohorts.build_cyclic_sampler(clients, size, seed=4)
+  num_groups = -(-num_clients // size)
+  rounds = [sample(round_num) for round_num in range(1, 2 * num_groups + 1)]
+  assert rounds[:num_groups] == rounds[num_groups:]
+  assert sorted(sum(rounds[:num_groups], [])) == sorted(clients)  # Each once.
+  sizes = [len(cohort) for cohort in rounds]
+  assert max(sizes) <= size and max(sizes) - min(sizes) <= 1
+  # The groups do not depend on the order of the clients, and do on the seed.
+  again = cohorts.build_cyclic_sampler(clients[::-1], size, seed=4)
+  assert [again(round_num) for round_num in range(1, 2 * num_groups + 1)] == rounds
+  seeds_differ = {tuple(cohorts.build_cyclic_sampler(clients, size, s)(1)) for s in range(20)}
+  assert len(seeds_differ) > 1 or size == num_clients
+
+
+@pytest.mark.parametrize("separation", [1, 4, 6])
+def test_spaced_clients_wait(separation):
+  clients = [f"c{i}" for i in range(240)]
+  sample = cohorts.build_spaced_sampler(clients, 20, separation, seed=1)
+  backwards = cohorts.build_spaced_sampler(clients, 20, separation, seed=1)
+  rounds = [sample(round_num) for round_num in range(1, 200)]
+  assert rounds == [backwards(round_num) for round_num in range(199, 0, -1)][::-1]
+  last, distances = {}, []
+  for round_num, cohort in enumerate(rounds):
+    assert len(set(cohort)) == len(cohort) <= 20
+    for client in cohort:
+      distances.append(round_num - last.get(client, -1000))
+      last[client] = round_num
+  assert min(distances) >= separation and len(last) == 240
+  if separation == 6:  # By day hardly anybody is there, and cohorts are smaller.
+    sizes = np.reshape([len(cohort) for cohort in rounds[: 8 * 24]], [8, 24]).mean(axis=0)
+    assert sizes.max() == 20 > sizes.min()
+
+
+def test_impossible_turns_are_refused():
+  with pytest.raises(ValueError, match="clients_per_round = 21 of population = 20"):
+    cohorts.build_cyclic_sampler(_CLIENTS, 21, seed=0)
+  with pytest.raises(ValueError, match="separation = 5 with 5 of 20 clients.*expected 1 to 4"):
+    cohorts.build_spaced_sampler(_CLIENTS, 5, 5, seed=0)

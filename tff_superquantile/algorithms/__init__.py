@@ -6,6 +6,7 @@ from tff_superquantile.algorithms.fed_avg import build_fed_avg
 from tff_superquantile.algorithms.fed_prox import build_fed_prox
 from tff_superquantile.algorithms.gifair import build_gifair
 from tff_superquantile.algorithms.learning_process import Options
+from tff_superquantile.algorithms.learning_process import build_averaged
 from tff_superquantile.algorithms.private.private_fed_avg import build_private_fed_avg
 from tff_superquantile.algorithms.private.private_superquantile_fed_avg import (
   build_private_superquantile_fed_avg,
@@ -19,13 +20,16 @@ from tff_superquantile.algorithms.semi_vred import build_semi_vred
 from tff_superquantile.algorithms.superquantile_family import build_superquantile_family
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
+from tff_superquantile.noise_source import BandedKey
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
 __all__ = (
   "AdaptiveClipNorm",
+  "BandedKey",
   "Options",
   "build_aaggff",
   "build_agnostic_fed_avg",
+  "build_averaged",
   "build_fed_avg",
   "build_fed_prox",
   "build_gifair",

@@ -120,9 +120,7 @@ class MeanFactory(tff.aggregators.WeightedAggregationFactory):
     def next_fn(state, values, weights):
       sums = tff.federated_sum(tff.federated_map(weigh, (values, weights)))
       return tff.templates.MeasuredProcessOutput(
-        state,
-        tff.federated_map(divide, sums),
-        tff.federated_value((), tff.SERVER),
+        state, tff.federated_map(divide, sums), tff.federated_value((), tff.SERVER)
       )
 
     return tff.templates.AggregationProcess(initialize, next_fn)
@@ -327,4 +325,75 @@ def _build_accessors(
     set_model_weights=set_model_weights,
     get_hparams_fn=get_hparams,
     set_hparams_fn=set_hparams,
+  )
+
+
+def build_averaged(
+  process: tff.learning.templates.LearningProcess, num_rounds: int
+) -> tff.learning.templates.LearningProcess:
+  """Builds iterate averaging: clients train the models of a process, and its mean is what it finds.
+
+  With w_t the process's model after round t, the model is
+
+      m_t = m_(t-1) + (w_t - m_(t-1)) / min(t, K),    m_0 = w_0,
+
+  the mean of all models up to round K, and then one in which a model's weight falls by 1 / e in K
+  rounds. Noise is less in the mean, and noise that later rounds cancel is much less. A private run
+  releases its models, and so their mean costs nothing.
+
+  Args:
+    process: The process.
+    num_rounds: K, at least 1.
+
+  Returns:
+    A `LearningProcess` with the rounds and the metrics of `process`. To set its model sets both w
+    and m; the mean goes on from there.
+
+  Raises:
+    ValueError: If `num_rounds` is no whole number of at least 1.
+  """
+  most = float(checks.whole("num_rounds", num_rounds, 1))
+  weights_type = process.get_model_weights.type_signature.result
+
+  @tff.tensorflow.computation(weights_type)
+  def first(weights):
+    return collections.OrderedDict(mean=weights, round_num=tf.constant(0))
+
+  @tff.tensorflow.computation(first.type_signature.result, weights_type)
+  def moved(own, weights):
+    round_num = own["round_num"] + 1
+    share = 1.0 / tf.minimum(tf.cast(round_num, tf.float32), most)
+    mean = tf.nest.map_structure(
+      lambda m, w: m + tf.cast(share, m.dtype) * (w - m), own["mean"], weights
+    )
+    return collections.OrderedDict(mean=mean, round_num=round_num)
+
+  @tff.federated_computation
+  def initialize():
+    state = process.initialize()
+    own = tff.federated_map(first, tff.federated_map(process.get_model_weights, state))
+    return tff.federated_zip(collections.OrderedDict(process=state, own=own))
+
+  @tff.federated_computation(
+    initialize.type_signature.result, process.next.type_signature.parameter[1]
+  )
+  def next_fn(state, clients):
+    output = process.next(state["process"], clients)
+    weights = tff.federated_map(process.get_model_weights, output.state)
+    own = tff.federated_map(moved, (state["own"], weights))
+    return tff.learning.templates.LearningProcessOutput(
+      tff.federated_zip(collections.OrderedDict(process=output.state, own=own)), output.metrics
+    )
+
+  both_type = initialize.type_signature.result.member
+  get_model_weights = tff.tensorflow.computation(lambda state: state["own"]["mean"], both_type)
+
+  @tff.tensorflow.computation(both_type, weights_type)
+  def set_model_weights(state, weights):
+    inner = process.set_model_weights(state["process"], weights)
+    own = collections.OrderedDict(state["own"], mean=weights)
+    return collections.OrderedDict(process=inner, own=own)
+
+  return tff.learning.templates.LearningProcess(
+    initialize, next_fn, get_model_weights, set_model_weights
   )

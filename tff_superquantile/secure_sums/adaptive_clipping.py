@@ -48,6 +48,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
+from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import gaussian_sum
 
 
@@ -178,7 +179,7 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: float | AdaptiveClipNorm,
     noise_multiplier: float,
     share_sum_fn: Callable[[Any], tf.Tensor],
-    noise_key: bytes | None,
+    noise_key: noise_source.NoiseKey,
     share_weight: float = 0.0,
     numbers: Sequence[Number] = (),
   ):
@@ -189,7 +190,7 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
       noise_multiplier: z_w, of the sum of the updates.
       share_sum_fn: A TensorFlow function of the result to N, about the sum of the shares, float32
         [], positive. It may depend on nothing else of the cohort.
-      noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
+      noise_key: Key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
       share_weight: k in [0, 1).
       numbers: Further numbers; with a norm that does not adapt at least one.
     """

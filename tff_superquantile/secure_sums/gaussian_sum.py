@@ -27,6 +27,11 @@ server's float64 adds nothing to that: R is an integer whatever its size, and th
 S + R is a function of it. All outputs lie on one grid, whatever the data, so that their lowest bits
 say nothing of it.
 
+Noise that is correlated over rounds, n_t = z_t - c_1 n_(t-1) - ... - c_(b-1) n_(t-b+1) with z_t as
+N above, keeps to that: the releases of all rounds are a function of the sums S_t + n_t, whose
+guarantee `privacy.noise.banded` has. The state holds n of the last b - 1 rounds, in float64; to
+make them anew from the key would take the draws of all rounds so far in each round.
+
 What stays open is how N itself is drawn: see `standard_normal`, whose law is the normal one up to
 a thousandth within five standard deviations, from seeds of 128 bits, by Philox, in float64. (For
 noise multipliers up to 2^10, float64 has hundreds of numbers in each cell of the grid, so that the
@@ -35,6 +40,8 @@ grid, and not float64, says which values R can take.)
 Utility: truncation moves an entry by less than g towards zero, and 1 / K by less than g again.
 """
 
+import collections
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -78,18 +85,26 @@ class GaussianSum:
   subtract the noise: neither may leave the server.
   """
 
-  def __init__(self, sensitivity: float, stddev: float, key: bytes | None, purpose: str):
+  def __init__(self, sensitivity: float, stddev: float, key: noise_source.NoiseKey, purpose: str):
     """Initializes the sum.
 
     Args:
       sensitivity: C, the largest norm of a client's vector.
       stddev: sigma, standard deviation of the noise on the sum.
-      key: 16 bytes; None for fresh entropy.
+      key: 16 bytes, or a `BandedKey`; None for fresh entropy.
       purpose: Names the use of the noise; sums of one key need different purposes.
     """
     self._sensitivity = sensitivity
     self._noise_steps = stddev / sensitivity * _STEPS
+    self._later: tuple[float, ...] = ()  # c_1, c_2, ...
+    if isinstance(key, noise_source.BandedKey):
+      self._later, key = key.coefficients[1:], key.key
     self._source = noise_source.NoiseSource(key, purpose)
+
+  @property
+  def is_correlated(self) -> bool:
+    """Whether the noise of a round depends on that of rounds before."""
+    return bool(self._later)
 
   def report(self, vector: Any, factor: Any = 1.0) -> Any:
     """Returns what a client reports of factor * vector, int32: a TensorFlow function.
@@ -106,11 +121,32 @@ class GaussianSum:
     """Returns S of a sum that has the unit of the vectors and lies on the grid, float64."""
     return scale(total, _STEPS / self._sensitivity)
 
-  def initial_state(self) -> tf.Tensor:
-    """Returns the state of the noise, int64 [2]."""
-    return self._source.initial_state()
+  def initial_state(self, like: Any = ()) -> Any:
+    """Returns the state of the noise before the first round.
 
-  def add_noise(self, state: tf.Tensor, steps: Any, like: Any) -> tuple[tf.Tensor, Any]:
+    Args:
+      like: A structure of tensors, or of their specs, with the shapes of the sums; only noise of a
+        `BandedKey` needs it.
+
+    Returns:
+      int64 [2]; with a `BandedKey` also the noise of the rounds before, the latest first, float64
+      [b - 1, *shape] for each tensor.
+    """
+    source = self._source.initial_state()
+    if not self._later:
+      return source
+    shapes = [[len(self._later), *spec.shape] for spec in tf.nest.flatten(like)]
+    past = tuple(tf.zeros(shape, tf.float64) for shape in shapes)
+    return collections.OrderedDict(source=source, past=past)
+
+  def _correlated(self, independent: Sequence[tf.Tensor], past: Any) -> tuple[Any, Any]:
+    """Returns (the noise of a round, that of the rounds before the next one)."""
+    later = tf.constant(self._later, tf.float64)
+    noise = [z - tf.tensordot(later, before, 1) for z, before in zip(independent, past)]
+    moved = (tf.concat([n[tf.newaxis], p[:-1]], axis=0) for n, p in zip(noise, past))
+    return noise, tuple(moved)
+
+  def add_noise(self, state: Any, steps: Any, like: Any) -> tuple[Any, Any]:
     """Adds the noise of a round: a TensorFlow function at the server.
 
     Args:
@@ -121,14 +157,20 @@ class GaussianSum:
     Returns:
       (the next state, g (S + R)).
     """
-    seed, next_state = self._source.draw(state)
+    seed, next_state = self._source.draw(state["source"] if self._later else state)
     flat = tf.nest.flatten(steps)
-    noised = []
     seeds = noise_source.split(seed, len(flat))
-    for value, own_seed, spec in zip(flat, seeds, tf.nest.flatten(like)):
-      noise = tf.round(self._noise_steps * standard_normal(tf.shape(value), own_seed))
-      value = (value + noise) * (self._sensitivity / _STEPS)
-      noised.append(tf.cast(value, spec.dtype))
+    noise = [
+      self._noise_steps * standard_normal(tf.shape(value), own_seed)
+      for value, own_seed in zip(flat, seeds)
+    ]
+    if self._later:
+      noise, past = self._correlated(noise, state["past"])
+      next_state = collections.OrderedDict(source=next_state, past=past)
+    noised = [
+      tf.cast((value + tf.round(n)) * (self._sensitivity / _STEPS), spec.dtype)
+      for value, n, spec in zip(flat, noise, tf.nest.flatten(like))
+    ]
     return next_state, tf.nest.pack_sequence_as(like, noised)
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -140,7 +182,7 @@ class GaussianSum:
 
     @tff.tensorflow.computation
     def initial_state():
-      return self.initial_state()
+      return self.initial_state(like)
 
     # What clients send is half as wide as their sums, and so is what a cohort has in memory.
     @tff.tensorflow.computation(report_type)

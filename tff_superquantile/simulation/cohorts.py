@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from privacy import cohorts as cohorts_lib
 from tff_superquantile.simulation import seeds
 
 # The default number of rounds a day in the diurnal sampler; the hour is the round modulo this.
@@ -189,16 +190,98 @@ def build_diurnal_sampler(
       f" an amplitude of {amplitude}; expected a positive number up to {largest:g}, so that at its"
       " best time a client takes part with a probability of at most 1."
     )
-  rng = seeds.generator(seed, "availability")
-  hours = rng.choice(_ZONE_HOURS, size=len(client_ids), p=_ZONE_SHARES)
-  hours += rng.normal(scale=_HABIT_STDDEV_HOURS, size=len(client_ids))
-  phases = hours / 24.0
+  swing = _swing(len(client_ids), seed, rounds_per_day)
   mean_probability = clients_per_round / len(client_ids)
 
   def sample(round_num: int) -> list[str]:
-    swing = np.cos(2.0 * np.pi * (round_num / rounds_per_day - phases))
-    probability = mean_probability * (1.0 + amplitude * swing)
+    probability = mean_probability * (1.0 + amplitude * swing(round_num))
     chosen = seeds.generator(seed, "cohort", round_num).random(len(client_ids)) < probability
     return [client_id for client_id, is_chosen in zip(client_ids, chosen) if is_chosen]
+
+  return sample
+
+
+def _swing(
+  num_clients: int, seed: seeds.Seed, rounds_per_day: int = ROUNDS_PER_DAY
+) -> Callable[[int], np.ndarray]:
+  """Returns a function from the round to cos(2 pi (t / rounds_per_day - phase_i)), [n]."""
+  rng = seeds.generator(seed, "availability")
+  hours = rng.choice(_ZONE_HOURS, size=num_clients, p=_ZONE_SHARES)
+  hours += rng.normal(scale=_HABIT_STDDEV_HOURS, size=num_clients)
+  phases = hours / 24.0
+
+  def at(round_num: int) -> np.ndarray:
+    found: np.ndarray = np.cos(2.0 * np.pi * (round_num / rounds_per_day - phases))
+    return found
+
+  return at
+
+
+def build_cyclic_sampler(
+  client_ids: Sequence[str], clients_per_round: float, seed: seeds.Seed
+) -> Callable[[int], list[str]]:
+  """Returns a function from the round to its cohort: groups take turns, in the same order again.
+
+  The ceil(n / m) groups differ by one client at most. A client's group follows from its rank among
+  the hashes of all clients' names under the seed, which is public. One that misses its turn waits
+  for its group's next one, so that its rounds are never closer than there are groups.
+
+  Args:
+    client_ids: All clients.
+    clients_per_round: m, the most clients of a round.
+    seed: The run's seed.
+
+  Returns:
+    A function of the round's number.
+
+  Raises:
+    ValueError: If clients_per_round is not positive or exceeds the number of clients.
+  """
+  cohorts_lib.Cyclic(len(client_ids), clients_per_round)  # It checks these.
+  by_hash = sorted(
+    client_ids, key=lambda name: seeds.client_seed(seed, 0, f"group of {name}").tobytes()
+  )
+  num_groups = cohorts_lib.num_groups(len(client_ids), clients_per_round)
+  return lambda round_num: by_hash[round_num % num_groups :: num_groups]
+
+
+def build_spaced_sampler(
+  client_ids: Sequence[str], clients_per_round: int, separation: int, seed: seeds.Seed
+) -> Callable[[int], list[str]]:
+  """Returns a function from the round to its cohort: of who is there and has waited long enough.
+
+  A client is there with probability (1 + cos(...)) / 2, on the trace of `build_diurnal_sampler`.
+  The cohort are m clients, drawn uniformly from those that are there and have not taken part in the
+  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data.
+
+  Args:
+    client_ids: All clients.
+    clients_per_round: m, the most clients of a round.
+    separation: s.
+    seed: The run's seed.
+
+  Returns:
+    A function of the round's number, from 0, which is the faster the closer it is to the last one
+    asked for; the same round always gets the same cohort.
+
+  Raises:
+    ValueError: If a number is out of its range.
+  """
+  cohorts_lib.Spaced(len(client_ids), clients_per_round, separation)  # It checks these.
+  swing = _swing(len(client_ids), seed)
+  found: list[np.ndarray] = []
+
+  def draw(round_num: int) -> np.ndarray:
+    rng = seeds.generator(seed, "cohort", round_num)
+    can = rng.random(len(client_ids)) < 0.5 * (1.0 + swing(round_num))
+    for recent in found[max(0, round_num - separation + 1) :]:
+      can[recent] = False
+    there = np.flatnonzero(can)
+    return rng.choice(there, min(clients_per_round, there.size), replace=False)
+
+  def sample(round_num: int) -> list[str]:
+    while len(found) <= round_num:
+      found.append(draw(len(found)))
+    return [client_ids[i] for i in found[round_num]]
 
   return sample

@@ -5,6 +5,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
+from tff_superquantile import noise_source
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold import quantile_tracker
@@ -18,7 +19,7 @@ def build_geometric_quantile(
   *,
   learning_rate: float = 0.2,
   sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
-  noise_key: bytes | None = None,
+  noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
 
@@ -40,7 +41,8 @@ def build_geometric_quantile(
     initial_estimate: The first estimate, in units of the loss, positive.
     learning_rate: The step size of the estimate's logarithm.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
+      `BandedKey`; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
@@ -66,5 +68,13 @@ def build_geometric_quantile(
     return after, tf.constant(theta * expected_clients, tf.float32)
 
   return quantile_tracker.build_tracker(
-    query, theta, noise_multiplier, sum_factory, noise_key, "geometric threshold", at_server
+    query,
+    theta,
+    noise_multiplier,
+    sum_factory,
+    noise_key,
+    "geometric threshold",
+    expected_clients,
+    lambda estimate, step: estimate * tf.exp(-step),
+    at_server,
   )

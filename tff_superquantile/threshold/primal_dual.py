@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
+from tff_superquantile import noise_source
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import exact
 from tff_superquantile.threshold import process
@@ -113,7 +114,7 @@ def build_private_primal_dual_quantile(
   step: float = 0.01,
   initial_estimate: float = 0.0,
   sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
-  noise_key: bytes | None = None,
+  noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
 
@@ -121,6 +122,10 @@ def build_private_primal_dual_quantile(
   clients, cut to [0, 1], t <- t - (step_k / theta) (below - (1 - theta)). That is the same step,
   but that a loss equal to t counts as below it here. The cut is a bias where the noise is not small
   beside theta m.
+
+  With noise that is correlated over rounds (a `BandedKey`) nothing is cut, so that later noise
+  cancels earlier noise in t, and the size of the tail follows from a mean over rounds: a divisor
+  that moved with each round's noise would keep the noise of the updates from cancelling.
 
   Guarantee: see `quantile_tracker.build_tracker`, a Gaussian mechanism of `noise_multiplier`.
 
@@ -141,7 +146,8 @@ def build_private_primal_dual_quantile(
       step_k (1 / theta - 1) in a round while all train; from above it would fall by step_k alone,
       and none would.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
+      `BandedKey`; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is t before the round's step, float32. Measurements:
@@ -176,6 +182,8 @@ def build_private_primal_dual_quantile(
     sum_factory,
     noise_key,
     "primal-dual threshold",
+    expected_clients,
+    tf.subtract,
     at_server,
     learning_rate_fn=lambda round_num: _of_round(step, round_num) / theta,
   )

@@ -13,12 +13,16 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
+from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
 # A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
 _SENSITIVITY = 0.5
+_SUM = tf.TensorSpec([], tf.float32)
+# The weight of a round in the mean of the noisy sums over rounds.
+_GAIN_OF_MEAN = 0.1
 # From the estimate, the next one and the noisy sum to the threshold and the size of its tail.
 _AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
@@ -79,8 +83,10 @@ def check(
 
 def _build_server(
   query: tfp.QuantileEstimatorQuery,
+  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
   noise: gaussian_sum.GaussianSum,
   theta: float,
+  expected_clients: float,
   at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tuple[tff.Computation, tff.Computation]:
@@ -88,8 +94,10 @@ def _build_server(
 
   Args:
     query: As in `build_tracker`.
+    moved_fn: As in `build_tracker`.
     noise: The noise of the sum.
     theta: As in `build_tracker`.
+    expected_clients: As in `build_tracker`.
     at_server_fn: As in `build_tracker`.
     learning_rate_fn: As in `build_tracker`.
 
@@ -101,8 +109,10 @@ def _build_server(
   @tff.tensorflow.computation
   def initial_state():
     state = collections.OrderedDict(
-      tracker=query.initial_global_state(), noise=noise.initial_state()
+      tracker=query.initial_global_state(), noise=noise.initial_state(_SUM)
     )
+    if noise.is_correlated:
+      state["mean"] = tf.constant(-_SENSITIVITY * expected_clients, tf.float32)
     if learning_rate_fn is not None:
       state["round_num"] = tf.constant(0)
     return state
@@ -113,12 +123,21 @@ def _build_server(
     before = tracker.current_estimate
     if learning_rate_fn is not None:
       tracker = tracker._replace(learning_rate=learning_rate_fn(state["round_num"]))
-    noise_state, noised = noise.add_noise(state["noise"], noise.steps(total), total)
-    after, tracker_state, _ = query.get_noised_result(noised, tracker)
-    threshold, tail_size = at_server_fn(before, after, noised)
+    noise_state, noised = noise.add_noise(state["noise"], noise.steps(total), _SUM)
+    new_state, about = collections.OrderedDict(), noised
+    if noise.is_correlated:
+      # The query cuts the fraction below to [0, 1], and later noise cannot cancel what is cut off.
+      below = noised / expected_clients + 0.5
+      after = moved_fn(before, tracker.learning_rate * (below - tracker.target_quantile))
+      tracker = tracker._replace(current_estimate=after)
+      about = state["mean"] + _GAIN_OF_MEAN * (noised - state["mean"])
+      new_state["mean"] = about
+    else:
+      after, tracker, _ = query.get_noised_result(noised, tracker)
+    threshold, tail_size = at_server_fn(before, after, about)
     if theta == 1.0:
       threshold = tf.constant(-np.inf, tf.float32)
-    new_state = collections.OrderedDict(tracker=tracker_state, noise=noise_state)
+    new_state = collections.OrderedDict(tracker=tracker, noise=noise_state, **new_state)
     if learning_rate_fn is not None:
       new_state["round_num"] = state["round_num"] + 1
     measurements = collections.OrderedDict(threshold=threshold, estimated_tail_size=tail_size)
@@ -132,8 +151,10 @@ def build_tracker(
   theta: float,
   noise_multiplier: float,
   sum_factory: tff.aggregators.UnweightedAggregationFactory | None,
-  noise_key: bytes | None,
+  noise_key: noise_source.NoiseKey,
   purpose: str,
+  expected_clients: float,
+  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
   at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ThresholdProcess:
@@ -150,11 +171,17 @@ def build_tracker(
     theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate.
     noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
+      `BandedKey`; None for fresh entropy.
     purpose: Names the use of the noise.
+    expected_clients: m, the divisor of the sum.
+    moved_fn: A TensorFlow function of the estimate and the step down that the query would take,
+      float32 [] each, to the next estimate. It stands for the query with noise that is correlated
+      over rounds, so that no noise is cut.
     at_server_fn: A TensorFlow function of the estimate that the bits were made with, the next one
-      and the noisy sum of the records, float32 [] each, to (the round's threshold, the estimated
-      size of its tail, positive).
+      and the noisy sum of the records (with noise that is correlated over rounds its mean over the
+      last ten rounds or so, in which most of the noise cancels), float32 [] each, to (the round's
+      threshold, the estimated size of its tail, positive).
     learning_rate_fn: The query's learning rate in a round, float32 [], a TensorFlow function of the
       round's number, int32 [] from 0; None for the query's own.
 
@@ -165,7 +192,9 @@ def build_tracker(
     _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
   )
 
-  initial_state, at_server = _build_server(query, noise, theta, at_server_fn, learning_rate_fn)
+  initial_state, at_server = _build_server(
+    query, moved_fn, noise, theta, expected_clients, at_server_fn, learning_rate_fn
+  )
   state_type = initial_state.type_signature.result
 
   @tff.tensorflow.computation(state_type)

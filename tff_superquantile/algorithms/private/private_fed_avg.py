@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_sum
@@ -33,7 +34,7 @@ def build_private_fed_avg(
   noise_multiplier: float,
   expected_clients: float,
   mean_share: float = 1.0,
-  noise_key: bytes | None = None,
+  noise_key: noise_source.NoiseKey = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
   numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],
@@ -84,7 +85,7 @@ def build_private_fed_avg(
     mean_share: About the mean share of a client, in (0, 1], by which an adaptive clip norm scales
       its steps. It is a constant, and a rough one will do.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
-      one run only; None for fresh entropy.
+      one run only, or a `BandedKey`; None for fresh entropy.
     update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
       noise multiplier: each client makes its share of the noise, the server adds those that a
       cohort lacks; in rounds of more reports than shares the sum is zero. None for noise that the

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from privacy import checks
 from privacy.noise import sum_mechanism
+from tff_superquantile import noise_source
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.secure_sums import adaptive_clipping
 from tff_superquantile.secure_sums import gaussian_sum
@@ -106,7 +107,7 @@ def build_private_sum(
   update_type_fn: Callable[[], tff.Type],
   clip_norm: ClipNorm,
   noise_multiplier: float,
-  noise_key: bytes | None,
+  noise_key: noise_source.NoiseKey,
   update_sum: sum_mechanism.SumMechanism | None,
   *,
   numbers: Sequence[adaptive_clipping.Number] = (),
@@ -134,7 +135,7 @@ def build_private_sum(
       clip norm is a number: to describe a model may take long.
     clip_norm: C.
     noise_multiplier: z_w.
-    noise_key: Key of the server's noise, 16 bytes; None for fresh entropy.
+    noise_key: Key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
     update_sum: Parameters of the sum whose noise the clients make, of that C and z_w; None for
       noise that the server adds.
     numbers: Further numbers of the round, besides that of an adaptive clip norm.
@@ -182,6 +183,11 @@ def build_private_sum(
       central.factory_of_reports(vector_type),
       lambda update, share, client: vector(central.report, update, share),
       share_sum,
+    )
+  if isinstance(noise_key, noise_source.BandedKey):
+    raise ValueError(
+      "Found noise that is correlated over rounds with an update_sum, whose noise clients make;"
+      " expected noise that the server adds."
     )
   distributed = noisy_sum.DistributedGaussianSumFactory(update_sum, noise_key=noise_key)
   return PrivateSum(

@@ -6,6 +6,7 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from privacy.noise import sum_mechanism
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.algorithms.private import private_fed_avg
@@ -29,7 +30,7 @@ def build_private_superquantile_fed_avg(
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
-  noise_key: bytes | None = None,
+  noise_key: noise_source.NoiseKey = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
   numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],

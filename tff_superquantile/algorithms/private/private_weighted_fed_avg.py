@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from privacy import checks
 from privacy.noise import sum_mechanism
 from tff_superquantile import client_work
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
 from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
@@ -65,7 +66,7 @@ def build_private_weighted_fed_avg(
   clip_norm: private_sum.ClipNorm,
   noise_multiplier: float,
   share_weight: float = SHARE_WEIGHT,
-  noise_key: bytes | None = None,
+  noise_key: noise_source.NoiseKey = None,
   update_sum: sum_mechanism.SumMechanism | None = None,
   numbers: Sequence[secure_sums.Number] = (),
   **options: Unpack[learning_process.Options],
@@ -130,7 +131,7 @@ def build_private_weighted_fed_avg(
     noise_multiplier: z_w, the standard deviation of the noise over C.
     share_weight: k in (0, 1), the part of C that carries the share.
     noise_key: Key of the server's noise, 16 bytes, to be kept as secret as the noise and used for
-      one run only; None for fresh entropy.
+      one run only, or a `BandedKey`; None for fresh entropy.
     update_sum: Built by `privacy.noise.sum_mechanism.build_sum_mechanism` with this clip norm and
       noise multiplier, for one entry more than the model has weights: each client makes its share
       of the noise; in rounds of more reports than shares of noise the sum is zero. None for noise

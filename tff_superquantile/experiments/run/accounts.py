@@ -13,6 +13,7 @@ from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
+from privacy.noise import banded
 from tff_superquantile import atomic_files
 from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.algorithms.private import private_weighted_fed_avg
@@ -79,9 +80,17 @@ class Account:
         f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
         f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
       )
-    if self._path.exists():
-      ledger.Ledger.from_json(self._path.read_text(encoding="utf-8"))  # Or nothing is added to it.
+    if self._path.exists():  # Nothing is added to a ledger that cannot be read.
+      self._check_coefficients(ledger.Ledger.from_json(self._path.read_text(encoding="utf-8")))
     self.released = rounds_released(run_folder.Run(folder, config.seed))
+
+  def _check_coefficients(self, earlier: ledger.Ledger) -> None:
+    """Raises a `ValueError` if the noise of the rounds so far was correlated in another way."""
+    if earlier.release.coefficients != self._release.coefficients:
+      raise ValueError(
+        f"Found other coefficients of the noise over rounds in {self._path} than are found here, by"
+        " another version of NumPy or SciPy; continue the run where it began, or begin it anew."
+      )
 
   def describe(self, num_parameters: int) -> str:
     """Describes the cost and the noise of the run, for the user, before it starts.
@@ -103,7 +112,8 @@ class Account:
       f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
-      f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be.",
+      f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be"
+      f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
     ]
     lines += [
       f"Noise multiplier of {number.noted}: {number.z:.4g}."
@@ -171,17 +181,21 @@ class Account:
     )
 
   def relative_noise(self, num_parameters: int) -> float:
-    """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most."""
+    """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most.
+
+    Of noise that later rounds cancel it counts what stays in the model, as if independent.
+    """
     config, updates = self._config, self._release.find(parts.UpdateSum)
     assert updates is not None  # A run releases a model.
     noise = updates.z
-    method, divisor = config.method, float(config.cohort.size)
+    left = banded.relative_error(self._release.coefficients, config.num_rounds)
+    method, divisor = config.method, config.cohort.mean_size(self._release.cohort.population)
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
     elif isinstance(method, methods.OwnLossMethod):
       share_weight = method.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
       divisor = max(divisor, private_sum.least_divisor(noise, share_weight))
-    return noise * math.sqrt(num_parameters) / divisor
+    return left * noise * math.sqrt(num_parameters) / divisor
 
   def epsilon(self, round_num: int) -> float:
     """Returns a bound on the cost of the rounds up to this one."""

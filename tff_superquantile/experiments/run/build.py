@@ -11,8 +11,10 @@ import tensorflow_federated as tff
 from privacy import parts
 from privacy import releases
 import tasks
+from tff_superquantile import algorithms
 from tff_superquantile import evaluation
 from tff_superquantile import measures
+from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -233,10 +235,17 @@ def build_process(
     A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
   """
   work, build = build_options(config, model, files), config.method.build
+  # Without a budget there is no claim: noise may be as public as the seed.
+  noise_key: noise_source.NoiseKey = key
+  if key is None:
+    noise_key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
   tree = None
   if release is None:
     work["client_weighting"] = config.local.weighting
   else:
+    if len(release.coefficients) > 1:
+      assert key is not None
+      noise_key = noise_source.BandedKey(key, release.coefficients)
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
     histogram, updates = release.find(parts.Histogram), release.find(parts.UpdateSum)
@@ -245,23 +254,25 @@ def build_process(
     work.update(
       **private.clipping_of(config),
       noise_multiplier=updates.z,
-      noise_key=key,
+      noise_key=noise_key,
       update_sum=updates.mechanism,
       seed_fn=_read_seed,
     )
-  return build(
+  process = build(
     ingredients.Ingredients(
       work=work,
       num_clients=len(files.client_ids),
-      clients_per_round=config.cohort.size,
+      clients_per_round=config.cohort.mean_size(len(files.client_ids)),
       max_loss=config.max_loss,
-      # Without a budget there is no claim: noise may be as public as the seed.
-      noise_key=key or seeds.client_seed(config.seed, 0, "noise of the server").tobytes(),
+      noise_key=noise_key,
       tree=tree,
       seed_fn=_read_seed,
       index_fn=_read_index,
     )
   )
+  if config.server.averaged_rounds > 1:
+    process = algorithms.build_averaged(process, config.server.averaged_rounds)
+  return process
 
 
 def _read_seed(handle: Mapping[str, tf.Tensor]) -> tf.Tensor:

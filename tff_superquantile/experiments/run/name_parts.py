@@ -69,6 +69,8 @@ def of_run(config: run_config.RunConfig) -> list[Part]:
     parts.append(Part(threshold, threshold.replace("_", "-")))
   if found["smoothing"]:
     parts += _number(found, "smoothing")
+  if found["averaged_rounds"] > 1:
+    parts += _number(found, "averaged_rounds")
   for name, one in run_config.flags().items():
     if found[name] in one.words:
       parts.append(Part(found[name], one.words[found[name]]))
@@ -77,6 +79,7 @@ def of_run(config: run_config.RunConfig) -> list[Part]:
     parts.append(Part(f"from_{start}", f"from {start}"))
   if config.privacy is not None and isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
     parts.append(Part("adaptive_clip", "adaptive clip"))
+  parts += _number(found, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(found, "epsilon")
     return [*parts, epsilon._replace(number=None)]

@@ -11,6 +11,7 @@ from privacy import checks
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
+from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
 from tff_superquantile.experiments.run import run_config
@@ -57,6 +58,18 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     raise ValueError(
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
+    )
+  if isinstance(config.cohort, cohort_parts.Known):
+    if config.privacy.accounting != accounting.TIGHTEST:
+      raise ValueError(
+        f"Found --accounting={config.privacy.accounting} with"
+        f" --sampling={cohort_parts.name_of(config.cohort)}, whose rounds are one Gaussian"
+        " mechanism; leave it out, which is exact."
+      )
+  elif config.privacy.bands is not None:
+    raise ValueError(
+      f"Found --bands={config.privacy.bands} with --sampling={cohort_parts.name_of(config.cohort)};"
+      " noise is correlated over rounds with cyclic or spaced cohorts."
     )
   if config.local.weighting != "uniform":
     raise ValueError(
@@ -219,7 +232,7 @@ def calibrate(
       without = dataclasses.replace(release, parts=others)
       without = calibration.calibrate(without, privacy.epsilon, delta, **budget)
       theta = config.values()["theta"]
-      best = calibration.default_share(threshold, without, num_parameters, theta)
+      best = calibration.default_share(threshold, without, num_parameters, theta, config.num_rounds)
       ratio = float(f"{best:.3g}")
     shared = dataclasses.replace(threshold, share=ratio)
     release = dataclasses.replace(release, parts=(shared, *others))
@@ -295,8 +308,18 @@ def build_release(
     )
   )
   released += [number.released for number in privacy.numbers]
+  sampling, separation = cohort_parts.name_of(config.cohort), None
+  if isinstance(config.cohort, cohort_parts.Spaced):
+    separation = config.cohort.separation
+  cohort = cohorts.of(sampling, population, config.cohort.size, separation)
+  coefficients: tuple[float, ...] = banded.INDEPENDENT
+  if isinstance(cohort, cohorts.Known):
+    participation = banded.Participation(config.num_rounds, cohort.separation)
+    bands = min(privacy.bands or cohort.separation, config.num_rounds)
+    coefficients = banded.checked(banded.optimal(bands, participation))
   return releases.Release(
-    cohort=cohorts.of(cohort_parts.name_of(config.cohort), population, config.cohort.size),
+    cohort=cohort,
+    coefficients=coefficients,
     parts=tuple(released),
     noise=cohorts.source(privacy_lib.name_of(privacy.shares), privacy.shares.contacted),
     relation=privacy.relation,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
+from privacy import cohorts as privacy_cohorts
 from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import privacy
@@ -31,6 +32,11 @@ class Resolved(Cohort, abc.ABC):
   """Cohorts whose size is known."""
 
   size: int
+
+  def mean_size(self, num_clients: int) -> float:
+    """Returns the expected number of clients of a round, of so many in all."""
+    del num_clients
+    return self.size
 
   @abc.abstractmethod
   def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
@@ -94,11 +100,62 @@ class ResolvedDiurnal(Diurnal, Resolved):
     return sample
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known(Cohort):
+  """Cohorts that everybody may know, in which clients wait between their rounds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cyclic(Known):
+  """Groups of clients take turns, in an order that is public."""
+
+
+class ResolvedCyclic(Cyclic, Resolved):
+  """`Cyclic` of a known size."""
+
+  size: int
+
+  def mean_size(self, num_clients: int) -> float:
+    return num_clients / privacy_cohorts.num_groups(num_clients, self.size)
+
+  def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
+    sample: Callable[[int], list[str]] = _samplers().build_cyclic_sampler(
+      client_ids, self.size, seed
+    )
+    return sample
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spaced(Known):
+  """Clients that are available and have not taken part in the last rounds."""
+
+  separation: int = flag.field(
+    ...,
+    "With --sampling=spaced: the least distance of two rounds of a client; at most the number of"
+    " clients over --clients_per_round.",
+    least=1,
+  )
+
+
+class ResolvedSpaced(Spaced, Resolved):
+  """`Spaced` of a known size."""
+
+  size: int
+
+  def sampler(self, client_ids: Sequence[str], seed: int) -> Callable[[int], list[str]]:
+    sample: Callable[[int], list[str]] = _samplers().build_spaced_sampler(
+      client_ids, self.size, self.separation, seed
+    )
+    return sample
+
+
 # By the value of --sampling.
 COHORTS: dict[str, type[Cohort]] = {
   "fixed_size": FixedSize,
   "poisson": Poisson,
   "diurnal": Diurnal,
+  "cyclic": Cyclic,
+  "spaced": Spaced,
 }
 
 
@@ -113,8 +170,12 @@ def choice() -> Any:
     "sampling",
     COHORTS,
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
-    " with the same probability (poisson), or with one that follows its local hour (diurnal). None"
-    " for fixed_size, or in a private run for poisson.",
+    " with the same probability (poisson), or with one that follows its local hour (diurnal);"
+    " groups of at most so many, which take turns (cyclic); at most so many of the clients that are"
+    " there at their local hour and waited for --separation rounds (spaced). Private runs with the"
+    " last two protect from whoever knows the cohorts. None for fixed_size, or in a private run for"
+    " poisson.",
     usual=lambda given: "poisson" if privacy.is_private(given) else "fixed_size",
     default=FixedSize(is_asked=False),
+    words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},
   )

@@ -20,7 +20,7 @@ class Ingredients:
     num_clients: The number of training clients.
     clients_per_round: The (expected) number of clients of a round.
     max_loss: B, up to which a private release tells losses apart.
-    noise_key: The key of the threshold's noise, 16 bytes.
+    noise_key: The key of the threshold's noise, 16 bytes or a `BandedKey`.
     tree: The tree for which the release of a private run accounts; None where there is none.
     seed_fn: Reads a client's seed.
     index_fn: Reads a client's number.
@@ -28,9 +28,9 @@ class Ingredients:
 
   work: Mapping[str, Any]
   num_clients: int
-  clients_per_round: int
+  clients_per_round: float
   max_loss: float
-  noise_key: bytes
+  noise_key: Any
   tree: tree_mechanism.TreeMechanism | None
   seed_fn: Callable[[Any], Any]
   index_fn: Callable[[Any], Any]

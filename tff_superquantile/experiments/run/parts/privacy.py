@@ -237,6 +237,14 @@ class Privacy(part.Part):
     " data by a coin of its own, which protects from the server, too (private_coin).",
     words={"helpers": "helpers", "private_coin": "private coin"},
   )
+  bands: int | None = flag.field(
+    None,
+    "The number of rounds over which noise is correlated, with --sampling=cyclic or spaced; 1 for"
+    " noise that is independent. None for the least distance of two rounds of a client.",
+    least=1,
+    short="bands",
+    symbol="bands",
+  )
   relation: str = flag.field(
     "zero_out",
     "The change that a private run hides: one client's data are removed (zero_out), or replaced by"

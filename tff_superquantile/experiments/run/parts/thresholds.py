@@ -115,7 +115,7 @@ class Tree(Private):
   def histogram(self, run: ingredients.Ingredients) -> dict[str, Any]:
     """Returns the keywords of all that is built on the private histogram."""
     return dict(
-      mechanism=run.tree or self.mechanism(run.clients_per_round),
+      mechanism=run.tree or self.mechanism(round(run.clients_per_round)),
       max_loss=run.max_loss,
       secure_sum=self.secure_sum,
       noise_key=run.noise_key,

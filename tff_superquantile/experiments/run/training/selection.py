@@ -36,7 +36,7 @@ def build_selection(
   """
   if release is not None:
     assert key is not None
-    return _build_private_selection(files, release, key)
+    return _build_private_selection(files, config, release, key)
   sample = config.cohort.sampler(files.client_ids, config.seed)
   size = config.method.num_trained(config.cohort.size)
 
@@ -50,14 +50,22 @@ def build_selection(
 
 
 def _build_private_selection(
-  files: client_files.ClientFiles, release: releases.Release, key: bytes
+  files: client_files.ClientFiles,
+  config: run_config.ResolvedRun,
+  release: releases.Release,
+  key: bytes,
 ) -> Callable[[int], list[Any]]:
-  """Builds the cohorts of a private run, as the accounting describes them, by a secret key."""
+  """Builds the cohorts of a private run, as the accounting describes them.
+
+  They follow from the secret key, or from the seed if all may know them.
+  """
   contacted = release.contacted
   if isinstance(release.cohort, privacy_cohorts.Poisson):
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
     )
+  elif isinstance(release.cohort, privacy_cohorts.Known):
+    sample = config.cohort.sampler(files.client_ids, config.seed)
   else:
     sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
   helpers = coin = None
