@@ -33,6 +33,11 @@ VARIANTS = {
   "fed_avg": ("--algorithm=fed_avg",),
   "distributed": ("--algorithm=fed_avg", "--update_sum=distributed"),
   "adaptive": ("--theta=0.5", "--threshold=primal_dual", "--clip_norm=adaptive"),
+  # Noise that depends on that of rounds before, of all numbers that a round may release.
+  "cyclic": (
+    *("--theta=0.5", "--threshold=primal_dual", "--clip_norm=adaptive", "--sampling=cyclic"),
+    "--averaged_rounds=3",
+  ),
 }
 _OTHER_FLAGS = (
   *("--epsilon=40", "--clip_norm=0.25", "--num_rounds=9", "--batch_size=2"),

@@ -44,8 +44,8 @@ def _live(tmp_path, cache, undisturbed, seeds, num_steps):
 
 
 # One of each variant always; the rest in the long run.
-_ALWAYS = tuple((seed,) for seed in range(5))
-_LATER = tuple(tuple(range(first, first + 3)) for first in range(5, 20, 3))
+_ALWAYS = tuple((seed,) for seed in range(6))
+_LATER = tuple(tuple(range(first, first + 3)) for first in range(6, 24, 3))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import tensorflow as tf
 from privacy import account
 from privacy import accounting
 from privacy import ledger
+from privacy.noise import banded
 from privacy.noise import shares
 import tasks
 from tff_superquantile import noise_source
@@ -32,6 +33,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import noise_key
+from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
@@ -322,6 +324,91 @@ def test_the_ledger_is_what_was_spent(private):
     assert exact * (1.0 - 2e-3) <= spent[round_num - 1] <= most * (1.0 + 1e-6)
   assert any("zero-out" in sentence or "removed" in sentence for sentence in found.guarantee)
   assert found.not_covered
+
+
+# Cohorts that all may know.
+
+
+_KNOWN = dict(epsilon=6.0, theta=0.5, threshold="primal_dual")
+
+
+@pytest.mark.parametrize(
+  "sampling", [dict(sampling="cyclic"), dict(sampling="spaced", separation=3)]
+)
+def test_a_run_with_known_cohorts_keeps_to_its_turns(run_here, sampling, capsys, monkeypatch):
+  seen = []
+
+  def spy(build):
+    def built(*args, **kwargs):
+      select = build(*args, **kwargs)
+
+      def record(round_num):
+        found = select(round_num)
+        seen.append({int(handle["index"]) for handle in found})
+        return found
+
+      return record
+
+    return built
+
+  monkeypatch.setattr(selection, "build_selection", spy(selection.build_selection))
+  run = run_here(
+    f"known_{sampling['sampling']}", num_rounds=9, averaged_rounds=4, **_KNOWN, **sampling
+  )
+  found = _ledger(run)
+  separation = found.release.cohort.separation
+  assert separation == {"cyclic": 4, "spaced": 3}[sampling["sampling"]]
+  assert len(seen) >= 9 and max(map(len, seen)) <= 8
+  for first in range(len(seen)):
+    for distance in range(1, separation):
+      assert not seen[first] & set().union(*seen[first + distance : first + distance + 1])
+  # What its noise costs, by dp_accounting alone.
+  c = banded.optimal(separation, banded.Participation(9, separation))
+  assert found.release.coefficients == tuple(c)
+  matrix = sum(x * np.eye(9, k=-j) for j, x in enumerate(c))
+  moved = matrix @ (np.arange(9) % separation == 0)
+  z_q, z_w = (part.z for part in found.release.parts)
+  mu = np.linalg.norm(moved) * np.hypot(1 / z_q, 1 / z_w)
+  assert dp_accounting.get_epsilon_gaussian(1 / mu, _DELTA) == pytest.approx(6.0, rel=1e-5)
+  assert account.main(["audit", str(run)]) == 0
+  printed = capsys.readouterr().out
+  assert "The claim holds." in printed and "and the cohorts" in printed
+  rows = commands.rows(run)
+  spent = [float(row["epsilon"]) for row in rows[1:]]
+  assert spent == sorted(spent) and spent[-1] == found.epsilon_spent
+  # A changed distance, or number of bands, is found out.
+  lines = (run / "flags.txt").read_text()
+  (run / "flags.txt").write_text(lines + "--bands=2\n")
+  assert account.main(["audit", str(run)]) == 1
+  assert "--bands=2 and the ledger" in " ".join(capsys.readouterr().out.split())
+
+
+def test_noise_of_other_coefficients_does_not_go_on(run_here):
+  values = dict(_KNOWN, num_rounds=5, sampling="cyclic")
+  run = run_here("coefficients", **values)
+  text = (run / "privacy.json").read_text()
+  ((_, second, *_),) = [_ledger(run).release.coefficients]
+  (run / "privacy.json").write_text(text.replace(repr(second), repr(second + 1e-9)))
+  (run / "metrics.json").unlink()
+  with pytest.raises(ValueError, match="other coefficients of the noise over rounds"):
+    run_here("coefficients", **values)
+
+
+@pytest.mark.parametrize(
+  "values,words",
+  [
+    (dict(bands=3), "--bands=3 with --sampling=poisson"),
+    (dict(sampling="cyclic", accounting="pld"), "whose rounds are one Gaussian mechanism"),
+    (dict(sampling="cyclic", threshold="tree"), "of noise that clients make"),
+    (dict(sampling="cyclic", update_sum="distributed"), "of noise that clients make"),
+    (dict(sampling="spaced"), "separation"),
+    (dict(separation=3), "--separation"),
+    (dict(sampling="spaced", separation=4), "expected 1 to 3"),
+  ],
+)
+def test_known_cohorts_that_cannot_be(run_here, values, words):
+  with pytest.raises(ValueError, match=words):
+    run_here("refused", **{**_KNOWN, **values})
 
 
 # Runs that were interrupted, and what comes after the end.

@@ -11,6 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import events
+from privacy.noise import banded
+from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import gaussian_sum
 
 _ZEROS = {
@@ -274,3 +276,54 @@ def test_beyond_the_end_of_one_draw_there_is_as_much_as_there_should_be():
   ratios = [_density_over_normal(value) for value in (_END, 7.0, 8.0, 9.0, 10.0, 11.0, 11.3)]
   assert ratios == sorted(ratios, reverse=True) and ratios[-1] > 0.0
   assert ratios[0] > 0.99 and ratios[2] > 0.9 and ratios[-1] < 0.01
+
+
+# Noise that is correlated over rounds.
+
+
+def test_banded_noise_is_the_filter_of_independent_noise():
+  c = banded.checked(banded.optimal(4, banded.Participation(12, 4)))
+  like = (tf.TensorSpec([2, 3], tf.float64), tf.TensorSpec([], tf.float64))
+  zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.float64), like)
+  plain, correlated = _sum(0.5, 1.5), _sum(0.5, 1.5, noise_source.BandedKey(_KEY, c))
+  assert correlated.is_correlated and not plain.is_correlated
+  expected, by_hand = banded.Filter(c, 7), []
+  states = plain.initial_state(), correlated.initial_state(like)
+  kept = None
+  for round_num in range(12):
+    first, independent = plain.add_noise(states[0], zeros, like)
+    second, noise = correlated.add_noise(states[1], zeros, like)
+    states = first, second
+    flat, z = (np.concatenate([np.ravel(leaf) for leaf in found]) for found in (noise, independent))
+    # Rounding of each z to the grid passes through the filter.
+    np.testing.assert_allclose(flat, expected.next(z), atol=4 * 0.5 / _K)
+    np.testing.assert_array_equal(flat * (_K / 0.5), np.round(flat * (_K / 0.5)))
+    by_hand.append(flat)
+    kept = second if round_num == 5 else kept
+  # A run that goes on from a kept state goes on with the same noise.
+  for round_num in range(6, 12):
+    kept, noise = correlated.add_noise(kept, zeros, like)
+    flat = np.concatenate([np.ravel(leaf) for leaf in noise])
+    np.testing.assert_array_equal(flat, by_hand[round_num])
+
+
+def test_a_banded_key_with_one_band_is_its_key():
+  one = _sum(key=noise_source.BandedKey(_KEY, (1.0,)))
+  assert not one.is_correlated
+  for found, expected in zip(_noise(one, _ZEROS)[0], _noise(_sum(), _ZEROS)[0]):
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+  "key,coefficients,error,words",
+  [
+    (None, (1.0, 0.5), TypeError, "noise_key"),
+    (_KEY[:8], (1.0, 0.5), ValueError, "8 bytes; expected 16"),
+    (_KEY, (2.0, 0.5), ValueError, "begin with 2; expected 1"),
+    (_KEY, (1.0, math.nan), ValueError, "not all finite"),
+    (_KEY, (), ValueError, "shape"),
+  ],
+)
+def test_bad_banded_keys(key, coefficients, error, words):
+  with pytest.raises(error, match=words):
+    noise_source.BandedKey(key, coefficients)

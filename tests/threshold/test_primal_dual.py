@@ -3,7 +3,11 @@
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 
+from privacy.noise import banded
+from tff_superquantile import noise_source
+from tff_superquantile import secure_sums
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.threshold import AdaptiveTheta
@@ -124,6 +128,42 @@ def test_the_private_threshold_has_its_noise():
   expected = 0.5 * z / num_clients / 0.5
   assert noise.std() == pytest.approx(expected, rel=0.12)
   assert noise.mean() == pytest.approx(0.0, abs=4 * expected / 20)
+
+
+@pytest.mark.parametrize("kind", ["primal_dual", "geometric"])
+def test_correlated_noise_is_not_cut_and_cancels(kind):
+  z, num_clients, num_rounds = 60.0, 10, 12
+  c = banded.checked(banded.optimal(6, banded.Participation(num_rounds, 6)))
+  key = noise_source.BandedKey(_KEY, c)
+  rounds = np.random.default_rng(3).gamma(2.0, size=[num_rounds, num_clients])
+  purpose = f"{kind.replace('_', '-')} threshold"
+  of_key = secure_sums.GaussianSum(0.5, 0.5 * z, key, purpose)
+  state, noise, zero = of_key.initial_state(tf.constant(0.0)), [], tf.constant(0.0, tf.float64)
+  for _ in range(num_rounds):
+    state, noised = of_key.add_noise(state, zero, zero)
+    noise.append(float(noised))
+  if kind == "geometric":
+    process = threshold_lib.build_geometric_quantile(0.3, z, 10.0, 1.5, noise_key=key)
+  else:
+    process = _private(noise_multiplier=z, step=0.04, initial_estimate=1.5, noise_key=key)
+  found = _rounds(process, rounds)
+  t, mean, outside = 1.5, -5.0, 0
+  for k, (losses, n, measured) in enumerate(zip(rounds, noise, found)):
+    sum_of_bits = np.where(losses <= t, 0.5, -0.5).sum() + n
+    below = sum_of_bits / num_clients + 0.5
+    outside += not 0.0 <= below <= 1.0
+    if kind == "geometric":
+      t *= np.exp(-0.2 * (below - 0.7))
+      assert measured["threshold"] == pytest.approx(t, rel=1e-5)
+      assert measured["estimated_tail_size"] == pytest.approx(3.0)
+      continue
+    assert measured["threshold"] == pytest.approx(t, rel=1e-4, abs=1e-5)
+    t -= 0.04 * (1 + 30 / (1 + k)) / 0.3 * (below - 0.7)
+    mean += 0.1 * (sum_of_bits - mean)
+    assert measured["estimated_tail_size"] == pytest.approx(
+      np.clip(5.0 - mean, 3.0, 10.0), abs=1e-3
+    )
+  assert outside > num_rounds / 2  # Most of what a cut would change.
 
 
 def test_the_private_threshold_of_strange_cohorts():

@@ -1,0 +1,49 @@
+"""Iterate averaging: the mean of a process's models, and nothing else of it, changes."""
+
+import numpy as np
+import problems
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile import algorithms
+
+pytestmark = pytest.mark.usefixtures("simulation_context")
+
+
+def _process():
+  return algorithms.build_superquantile_fed_avg(
+    problems.linear_model(), 0.5, tff.learning.optimizers.build_sgdm(0.3)
+  )
+
+
+def _weights(process, state):
+  return np.concatenate([np.ravel(w) for w in tf.nest.flatten(process.get_model_weights(state))])
+
+
+@pytest.mark.parametrize("num_rounds", [1, 3, 50])
+def test_the_model_is_the_mean_of_models(num_rounds):
+  inner = _process()
+  process = algorithms.build_averaged(inner, num_rounds)
+  data = problems.datasets(problems.client_arrays())
+  state, inner_state = process.initialize(), inner.initialize()
+  mean = _weights(inner, inner_state)
+  np.testing.assert_array_equal(_weights(process, state), mean)
+  for t in range(1, 8):
+    output, inner_output = process.next(state, data), inner.next(inner_state, data)
+    state, inner_state = output.state, inner_output.state
+    mean += (_weights(inner, inner_state) - mean) / min(t, num_rounds)
+    np.testing.assert_allclose(_weights(process, state), mean, rtol=1e-5, atol=1e-6)
+    # Clients train the inner model, as without.
+    np.testing.assert_array_equal(_weights(inner, state["process"]), _weights(inner, inner_state))
+    tf.nest.map_structure(np.testing.assert_array_equal, output.metrics, inner_output.metrics)
+  # Weights that are set are those of both, and where the mean goes on.
+  start = tf.nest.map_structure(lambda w: 0.0 * w + 1.0, process.get_model_weights(state))
+  state = process.set_model_weights(state, start)
+  assert set(_weights(process, state)) == set(_weights(inner, state["process"])) == {1.0}
+
+
+@pytest.mark.parametrize("num_rounds", [0, 2.5])
+def test_bad_numbers_of_rounds(num_rounds):
+  with pytest.raises(ValueError, match="num_rounds"):
+    algorithms.build_averaged(_process(), num_rounds)
