@@ -103,7 +103,7 @@ _SIGNS = {
     "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "in": "∈", "sum": "Σ", "star": "*",
     "gtrsim": "≳", "max": "max", "min": "min", "sup": "sup", "exp": "exp", "log": "log",
     "expect": "E", "Ncal": "N", "Xcal": "X", "riskM": "M", "supq": "S", "lceil": "⌈",
-    "rceil": "⌉", "vert": "|", "cdots": "…", "pm": "±", "bm": "",
+    "rceil": "⌉", "vert": "|", "vee": "∨", "cdots": "…", "pm": "±", "bm": "",
   },
 }  # fmt: skip
 _INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"

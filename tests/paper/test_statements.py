@@ -1,5 +1,6 @@
 """The page on the paper: its print, its verdicts, and that the kept page is what the code makes."""
 
+import math
 import pathlib
 import re
 import subprocess
@@ -71,13 +72,9 @@ def test_every_quotation_is_the_papers_and_at_its_line(latex):
 
 
 def test_every_quotation_has_a_row_and_is_plain_text(kept):
-  assert {row.key for row in kept.statements if row.key} == set(rows.words()) - _IN_NO_ROW
+  assert {row.key for row in kept.statements if row.key} == set(rows.words())
   for key, words in rows.words().items():
     assert not re.search(r"[\\\\$~]", rows.typeset(words.latex)), key
-
-
-# Nobody asks for C as quantiles of the norms before they are measured.
-_IN_NO_ROW = {"norms"}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +225,7 @@ def test_proofs_and_gradients_are_judged_by_numbers(monkeypatch):
   good = _verdicts(on_convergence.of_gradients())
   for key in ("variance", "dissimilarity", "drift_regular"):
     assert good[key, ""] is rows.Verdict.REPRODUCED
+  assert _verdicts(on_convergence.of_proofs())["rate_squared", ""] is rows.Verdict.MISPRINT
   monkeypatch.setattr(on_convergence, "_gradient_shares", lambda: (1.1, 1.2, 3))
   monkeypatch.setattr(on_convergence, "regular_drift", lambda *setting: 1.3)
   monkeypatch.setattr(on_convergence, "_rate_against_abstract", lambda kappa, power: 3.0)
@@ -235,6 +233,23 @@ def test_proofs_and_gradients_are_judged_by_numbers(monkeypatch):
   for key in ("variance", "dissimilarity", "drift_regular"):
     assert bad[key, ""] is rows.Verdict.FALSE
   assert _verdicts(on_convergence.of_proofs())["abstract_rate", ""] is rows.Verdict.INCONSISTENT
+
+
+@pytest.mark.parametrize(
+  "once, squared, verdict", [(0.9, 0.9, "REPRODUCED"), (0.9, 1.1, "MISPRINT"), (1.1, 1.2, "FALSE")]
+)
+def test_the_lemma_decides_on_the_square_of_a_logarithm(monkeypatch, once, squared, verdict):
+  monkeypatch.setattr(on_convergence, "_shares_of_lemma", lambda: (once, squared, 7))
+  assert _verdicts(on_convergence.of_proofs())["rate_squared", ""] is rows.Verdict[verdict]
+
+
+def test_the_lemma_on_learning_rates_is_tried_where_its_square_matters():
+  once, squared, _ = on_convergence._shares_of_lemma()
+  assert once <= 1.0 + 1e-9
+  # By hand: A = 1, lambda T = 1000, lambda Gamma = 1, B next to nothing, C = 1e6 / e^5.
+  rate, c = 25e-3, 1e6 / math.exp(5)
+  by_hand = (2 * math.exp(-25) + c * rate**2) / (2 * math.exp(-1000) + 3 * c / 1e6 * 25)
+  assert 1.0 < by_hand < squared
 
 
 def test_gradients_of_unequal_clients_break_a_smaller_bound():
@@ -258,6 +273,43 @@ def test_privacy_is_judged_by_numbers(monkeypatch):
   assert verdicts["concentrated", ""] is rows.Verdict.REPRODUCED
   assert verdicts["average", ""] is rows.Verdict.REPRODUCED
   assert verdicts["psi", ""] is rows.Verdict.REPRODUCED
+
+
+@pytest.mark.parametrize("sigma, num, bins, delta", [(0.5, 10, 4, 0.1), (3.0, 100, 64, 1e-3)])
+def test_the_chance_of_wrapping_is_that_of_discrete_gaussians(sigma, num, bins, delta):
+  weight = {k: math.exp(-(k**2) / (2 * sigma**2)) for k in range(-300, 301)}
+  least = math.sqrt(2 * sigma**2 * math.log(16 * num * bins / delta))
+  beyond = math.fsum(w for k, w in weight.items() if abs(k) > least) / math.fsum(weight.values())
+  found = on_privacy.wrap_chance(sigma, num, bins, delta)
+  assert 0 < found == pytest.approx(num * (2 * bins - 2) * beyond)
+
+
+def test_a_modulus_that_wraps_too_often_is_false(monkeypatch):
+  monkeypatch.setattr(on_privacy, "wrap_chance", lambda sigma, num, bins, delta: delta / 3)
+  assert _verdicts(on_privacy.of_accounting())["modulus", ""] is rows.Verdict.FALSE
+
+
+def test_norms_of_gradients_are_those_of_a_loop_over_examples(monkeypatch):
+  rng = np.random.default_rng(1)
+  x, y = rng.normal(size=(5, 4, 3)), rng.integers(0, 3, size=(5, 4))
+  found = on_settings.gradient_norms(x, y, num_rounds=3, cohort_size=2, rate=0.5)
+  draws, weights = np.random.default_rng(0), np.zeros((3, 3))
+  for norms in found:
+    gradients = []
+    for client in draws.choice(5, 2, replace=False):
+      gradient = np.zeros((3, 3))
+      for features, label in zip(x[client], y[client]):
+        odds = np.exp(features @ weights)
+        for other in range(3):
+          gradient[:, other] += (odds[other] / odds.sum() - (other == label)) * features / 4
+      gradients.append(gradient)
+    assert norms == pytest.approx([np.linalg.norm(gradient) for gradient in gradients])
+    weights = weights - 0.5 * sum(gradients) / 2
+  for share, verdict in ((0.9, "REPRODUCED"), (0.7, "DIFFERS")):
+    norms = share * np.array([0.9, 1.1, 1.3, 1.5])
+    monkeypatch.setattr(on_settings, "_norms_of_fed_avg", lambda norms=norms: norms)
+    (row,) = on_settings._of_norms()
+    assert row.verdict is rows.Verdict[verdict]
 
 
 def test_gaussian_classes_would_be_found():
