@@ -66,6 +66,7 @@ def _statements(evidence: measurements.Evidence) -> list[rows.Row]:
     *on_convergence.of_nonconvex(evidence),
     *on_convergence.of_gradients(),
     *on_privacy.of_accounting(),
+    *on_quantiles.of_theorem(),
     *on_quantiles.of_bounds(evidence),
     *on_quantiles.of_quantiles(evidence),
     *on_privacy.of_training(evidence),

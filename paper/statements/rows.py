@@ -103,7 +103,7 @@ _SIGNS = {
     "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "in": "∈", "sum": "Σ", "star": "*",
     "gtrsim": "≳", "max": "max", "min": "min", "sup": "sup", "exp": "exp", "log": "log",
     "expect": "E", "Ncal": "N", "Xcal": "X", "riskM": "M", "supq": "S", "lceil": "⌈",
-    "rceil": "⌉", "vert": "|", "vee": "∨", "cdots": "…", "pm": "±", "bm": "",
+    "rceil": "⌉", "vert": "|", "vee": "∨", "inv": "⁻¹", "cdots": "…", "pm": "±", "bm": "",
   },
 }  # fmt: skip
 _INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -111,7 +111,7 @@ _INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 
 def typeset(latex: str) -> str:
   """Returns LaTeX of the paper as plain text, formulas in a line."""
-  text = re.sub(r"\\Cref\{[^}]*\}", "…", latex)
+  text = re.sub(r"\\(?:Cref|cite)\{[^}]*\}", "…", latex)
   text = text.replace(r"\{", "❴").replace(r"\}", "❵").replace(r"\|", "‖")
   text = re.sub(r"\\pow\{([^{}]*)\}", r"^(\1)", text)
   for accent, sign in (("hat", "\u0302"), ("overline", "\u0304")):

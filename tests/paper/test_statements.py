@@ -17,6 +17,7 @@ from paper.statements import on_comparisons
 from paper.statements import on_convergence
 from paper.statements import on_print
 from paper.statements import on_privacy
+from paper.statements import on_quantiles
 from paper.statements import on_settings
 from paper.statements import on_superquantile
 from paper.statements import printed
@@ -263,16 +264,23 @@ def test_privacy_is_judged_by_numbers(monkeypatch):
   verdicts = _verdicts(on_privacy.of_accounting())
   assert verdicts["concentrated", ""] is rows.Verdict.FALSE
   assert verdicts["average", ""] is rows.Verdict.INCONSISTENT
-  assert verdicts["bins", ""] is verdicts["dimension", ""] is rows.Verdict.MISPRINT
-  assert verdicts["psi", ""] is rows.Verdict.FALSE
-  assert verdicts["theorem_a", ""] is rows.Verdict.REPRODUCED
+  assert verdicts["amplified", ""] is rows.Verdict.MISPRINT
   monkeypatch.setattr(on_privacy, "_TAIL", 2)  # Then sum and average are as far apart.
-  monkeypatch.setattr(accounting, "update_rho", lambda z, as_typeset: 1 / (2 * z**2))
-  monkeypatch.setattr(on_privacy.shares, "sum_slack", lambda sigma, num: 0.0)
+  monkeypatch.setattr(accounting, "update_rho", lambda z, as_typeset=False: 1 / (2 * z**2))
+  monkeypatch.setattr(on_privacy, "renyi_at_least", lambda z, q, order: q * order / (2 * z**2))
   verdicts = _verdicts(on_privacy.of_accounting())
   assert verdicts["concentrated", ""] is rows.Verdict.REPRODUCED
   assert verdicts["average", ""] is rows.Verdict.REPRODUCED
-  assert verdicts["psi", ""] is rows.Verdict.REPRODUCED
+  assert verdicts["amplified", ""] is rows.Verdict.REPRODUCED
+
+
+def test_the_theorem_on_quantiles_is_judged_by_numbers(monkeypatch):
+  verdicts = _verdicts(on_quantiles.of_theorem())
+  assert verdicts["bins", ""] is verdicts["dimension", ""] is rows.Verdict.MISPRINT
+  assert verdicts["psi", ""] is rows.Verdict.FALSE
+  assert verdicts["theorem_a", ""] is rows.Verdict.REPRODUCED
+  monkeypatch.setattr(on_quantiles.shares, "sum_slack", lambda sigma, num: 0.0)
+  assert _verdicts(on_quantiles.of_theorem())["psi", ""] is rows.Verdict.REPRODUCED
 
 
 @pytest.mark.parametrize("sigma, num, bins, delta", [(0.5, 10, 4, 0.1), (3.0, 100, 64, 1e-3)])
@@ -280,13 +288,22 @@ def test_the_chance_of_wrapping_is_that_of_discrete_gaussians(sigma, num, bins, 
   weight = {k: math.exp(-(k**2) / (2 * sigma**2)) for k in range(-300, 301)}
   least = math.sqrt(2 * sigma**2 * math.log(16 * num * bins / delta))
   beyond = math.fsum(w for k, w in weight.items() if abs(k) > least) / math.fsum(weight.values())
-  found = on_privacy.wrap_chance(sigma, num, bins, delta)
+  found = on_quantiles.wrap_chance(sigma, num, bins, delta)
   assert 0 < found == pytest.approx(num * (2 * bins - 2) * beyond)
 
 
+def test_renyi_divergences_of_samples_are_bounded_from_below():
+  for z, q, order in ((1.4, 0.04, 8), (0.7, 0.2, 3), (3.0, 0.5, 30)):
+    points = np.linspace(-60 * z, 60 * z, 400_001)
+    density = np.exp(-(points**2) / (2 * z**2)) / math.sqrt(2 * math.pi * z**2)
+    ratio = (1 - q) + q * np.exp((2 * points - 1) / (2 * z**2))
+    exact = math.log(np.sum(density * ratio**order) * (points[1] - points[0])) / (order - 1)
+    assert on_privacy.renyi_at_least(z, q, order) < exact < order / (2 * z**2)
+
+
 def test_a_modulus_that_wraps_too_often_is_false(monkeypatch):
-  monkeypatch.setattr(on_privacy, "wrap_chance", lambda sigma, num, bins, delta: delta / 3)
-  assert _verdicts(on_privacy.of_accounting())["modulus", ""] is rows.Verdict.FALSE
+  monkeypatch.setattr(on_quantiles, "wrap_chance", lambda sigma, num, bins, delta: delta / 3)
+  assert _verdicts(on_quantiles.of_theorem())["modulus", ""] is rows.Verdict.FALSE
 
 
 def test_norms_of_gradients_are_those_of_a_loop_over_examples(monkeypatch):
