@@ -62,6 +62,35 @@ def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
   ), "run ./run_experiments.sh paper --docs_dir=docs"
 
 
+# The beginnings of the rows of docs/privacy.md that judge the paper, and the rows of its page.
+_ON_PRIVACY_PAGE = {
+  "Cohorts have a fixed size": "spent",
+  "The exact number of tail": "public_count",
+  "Weights with noise": "concentrated",
+  "Sampling bounds": "amplified",
+  "The gap between sums": "psi",
+  "delta = 1/n": "",
+  "A report has sensitivity": "sensitivity",
+  "Bin j": "bins",
+  "Noise is added": "average",
+  "The threshold is": "two_quantiles",
+  "The modulus is": "modulus",
+}
+
+
+def test_the_page_on_privacy_judges_the_paper_as_the_papers_page_does(kept):
+  text = (_ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+  section = text[text.index("## The paper's accounting") : text.index("## How it is checked")]
+  cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+  found = {row[0]: row[-1] for row in cells if row[-1] not in ("–", "verdict")}
+  of_page = {row.key: row.verdict.value for row in kept.statements if row.key}
+  of_page[""] = rows.Verdict.OURS.value
+  for beginning, key in _ON_PRIVACY_PAGE.items():
+    (cell,) = [cell for cell in found if cell.startswith(beginning)]
+    assert found.pop(cell) == of_page[key], cell
+  assert not found
+
+
 def test_every_quotation_is_the_papers_and_at_its_line(latex):
   lines = latex.splitlines()
   for key, words in rows.words().items():
