@@ -570,6 +570,10 @@ def test_keeps_the_better_of_two_comparisons(tmp_path, monkeypatch, seeds, lengt
   now = measurements.load()
   means = {m: now.get("synthetic", m, "test.error.mean").mean for m in now.methods("synthetic")}
   assert means == expected
+  made = sources.read_made()
+  assert bool(made) == (0.2 in expected.values())
+  if made:  # Unrounded is what was kept anew.
+    assert (made["synthetic"]["digits"] == "all digits") == (0.1 not in expected.values())
 
 
 def test_command_writes_its_files_and_refuses_other_docs(tmp_path):
