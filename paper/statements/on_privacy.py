@@ -167,11 +167,11 @@ def _compare(
   if None in found.values():
     return rows.missing(key, _SOURCE)
   known = {text: value for text, value in found.items() if value is not None}
-  texts = [f"{text} {tables.number(value, 1, sign=True)}" for text, value in known.items()]
+  texts = [f"{text}: {tables.number(value, 1, sign=True)}" for text, value in known.items()]
   verdict = rows.judge(check(list(known.values())), rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE)
   return rows.Row(
     key,
-    f"Points of error: {'; '.join(texts)} (5 seeds).",
+    f"Points of error, {'; '.join(texts)} (5 seeds).",
     verdict,
     data=_DATA,
     rule=rule,
@@ -190,7 +190,7 @@ def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   if len(tails) < len(names):
     yield rows.missing("tails", _SOURCE)
   else:
-    texts = (f"{name} {value.in_percent()}" for name, value in tails.items())
+    texts = (f"{name}: {value.in_percent()}" for name, value in tails.items())
     yield rows.Row(
       "tails",
       f"{'; '.join(texts)} ({tables.plural(tails[names[0]].num_seeds, 'seed')}).",

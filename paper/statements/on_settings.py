@@ -42,10 +42,10 @@ def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     *others, ours = known.values()
     rival = min(others, key=lambda value: value.mean)
     is_tie = abs(ours.mean - rival.mean) <= max(ours.spread, rival.spread)
-    found = "; ".join(f"{name} {value.in_percent()}" for name, value in known.items())
+    found = "; ".join(f"{name}: {value.in_percent()}" for name, value in known.items())
     yield rows.Row(
       "histogram",
-      f"Worst tenth of the clients: {found} ({tables.plural(ours.num_seeds, 'seed')}).",
+      f"Worst tenth of the clients of {found} ({tables.plural(ours.num_seeds, 'seed')}).",
       rows.Verdict.UNCHECKED
       if is_tie
       else rows.judge(ours.mean < rival.mean, _DIFFERS, _ELSEWHERE),
@@ -75,14 +75,14 @@ def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     if largest is None or len(known[chosen[0]]) < 2:
       yield rows.missing("data_poor", source, model)
       continue
-    texts = [f"{m} {' and '.join(v.in_percent() for v in pair)}" for m, pair in known.items()]
+    texts = [f"{m}: {' and '.join(v.in_percent() for v in pair)}" for m, pair in known.items()]
     is_lower = {m: pair[0].mean < pair[1].mean for m, pair in known.items() if len(pair) == 2}
     holds = is_lower.pop(chosen[0]) and not any(is_lower.values())
     has_others = largest.mean >= _DATA_POOR
     yield rows.Row(
       "data_poor",
       "Points of error against FedAvg for the third of clients with the fewest and with the most"
-      f" images: {'; '.join(texts)}.",
+      f" images, {'; '.join(texts)}.",
       rows.judge(holds, _DIFFERS, _ELSEWHERE) if has_others else rows.Verdict.UNCHECKED,
       ""
       if has_others
@@ -107,11 +107,11 @@ def of_spread(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     if len(known) < len(chosen):
       yield rows.missing(key, source)
       continue
-    found = ", ".join(f"{name} {value.mean:.3f}" for name, value in known.items())
+    found = ", ".join(f"{name}: {value.mean:.3f}" for name, value in known.items())
     own = known.pop("FedAvg")
     yield rows.Row(
       key,
-      f"Sd over clients: {found} ({tables.plural(own.num_seeds, 'seed')}).",
+      f"Sd over clients of {found} ({tables.plural(own.num_seeds, 'seed')}).",
       rows.judge(all(value.mean < own.mean for value in known.values()), _DIFFERS, _ELSEWHERE),
       data=_DIGITS[source],
       rule="lower than FedAvg’s for each θ, by means over seeds",
@@ -135,13 +135,13 @@ def of_settings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   for key, why in (
     (
       "table_1_emnist",
-      "1730 are the training clients alone, “$1730$ training and $1730$ testing clients”, of which"
+      "1730 are the training clients alone, “1730 training and 1730 testing clients”, of which"
       " each experiment takes 865.",
     ),
     (
       "table_1_sent140",
       "877 are training and test clients, “split the 877 remaining clients into a train set and a"
-      " test set of sizes $438$ and $439$”.",
+      " test set of sizes 438 and 439”.",
     ),
   ):
     yield rows.Row(

@@ -115,10 +115,28 @@ def test_every_quotation_has_a_row_and_is_plain_text(kept):
     (r"$w\pow{t+1}$ in \Cref{a:b}", "w^(t+1) in …"),
     (r"$90$\textsuperscript{th} percentile, $3.3\%$", "90th percentile, 3.3%"),
     (r"\hat F", "F\u0302"),
+    (r"\left\vert\overline F\right\vert of O(bn\log n)", "|F\u0304| of O(bn log n)"),
   ],
 )
 def test_latex_becomes_plain_text(latex, text):
   assert rows.typeset(latex) == text
+
+
+@pytest.mark.parametrize(
+  "text, is_quotation, html",
+  [
+    ("Σ_(i=1)^(n-1) exp(-2π^2σ^2 i)", True,
+     "Σ<sub>i=1</sub><sup>n-1</sup> exp(-2π<sup>2</sup>σ<sup>2</sup> i)"),
+    ("w^(t+1) = w^(t), a < b", True, "w<sup>(t+1)</sup> = w<sup>(t)</sup>, a &lt; b"),
+    ("(1 - x)^(-(T+1)) log_2 b", True, "(1 - x)<sup>-(T+1)</sup> log<sub>2</sub> b"),
+    ("(1 − x)^−(T+1) at 10^12", False, "(1 − x)<sup>−(T+1)</sup> at 10<sup>12</sup>"),
+    ("F_ent^ν of l_(2^r (j − 1))", False,
+     "F<sub>ent</sub><sup>ν</sup> of l<sub>2<sup>r</sup> (j − 1)</sub>"),
+    ("tasks.synthetic.make_pool", False, "tasks.synthetic.make_pool"),
+  ],
+)  # fmt: skip
+def test_raised_and_lowered_parts_are_html(text, is_quotation, html):
+  assert statements._tagged(rows.marked(text, is_quotation)) == html
 
 
 def test_every_row_of_measurements_says_command_and_version(kept):
@@ -518,7 +536,7 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
   found = measurements.load(tmp_path)
   for row in on_comparisons.on_personalization(found):
     assert row.verdict is rows.Verdict.DIFFERS and "One seed has no sd" in row.why
-    assert "FedAvg 5.0; Superquantile θ = 0.5 5.5 (1 seed). 0 of 2" in row.found
+    assert "of FedAvg: 5.0; Superquantile θ = 0.5: 5.5 (1 seed). 0 of 2" in row.found
   columns = {cell.column for cell in printed.read().itertuples() if cell.table == "pers"}
   (after,) = (column for column in columns if column == "p90, after")
   measured = printed.measured(found, "pers", "Superquantile θ = 0.5", after)

@@ -243,6 +243,12 @@ def test_ends_of_theta_and_the_smoothed_objective_are_judged_by_numbers(monkeypa
   monkeypatch.setattr(on_superquantile, "_smoothing_gaps", lambda: (1.9, 1.0))
   assert _verdict(on_superquantile.of_smoothing(), "smoothing") is _FOUND
   right = on_superquantile.superquantile.superquantile
+  # A threshold rule that averages nobody is too far below the superquantile.
+  with monkeypatch.context() as patch:
+    draws_of_many = [*draws, (np.array([0.8, 0.9, 1.0]), 0.9)]
+    patch.setattr(on_superquantile, "_draws", lambda: iter(draws_of_many))
+    patch.setattr(on_superquantile.superquantile, "tail_weights", lambda z, theta: 0.0 * z)
+    assert _verdict(on_superquantile.of_superquantile(), "not_whole") is rows.Verdict.FALSE
   for broken in (0.999, 1.0 - 1e-9):  # Only one of both ends.
 
     def other(losses, theta, broken=broken):
