@@ -52,7 +52,8 @@ _GRIDS_NOTE = (
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
   "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds"
-  " do not weigh alike: a misprint is no error of thought. A criterion that the paper does not give is marked as ours."
+  " do not weigh alike: a misprint is no error of thought. A criterion"
+  " that the paper does not give is marked as ours."
 )
 
 

@@ -1,5 +1,6 @@
 """The page on the paper: its print, its verdicts, and that the kept page is what the code makes."""
 
+import itertools
 import math
 import pathlib
 import re
@@ -224,6 +225,12 @@ def test_what_the_superquantile_is_holds_and_its_misprints_are_found(monkeypatch
   assert verdicts["integral", ""] is rows.Verdict.REPRODUCED
   assert verdicts["quantile", ""] is rows.Verdict.MISPRINT
   assert verdicts["threshold", ""] is rows.Verdict.FALSE
+  # Once true is not always.
+  turns = itertools.cycle([on_superquantile._upper_quantile, on_superquantile._lower_quantile])
+  with monkeypatch.context() as patch:
+    patch.setattr(on_superquantile, "_lower_quantile", lambda *of: next(turns)(*of))
+    verdicts = _verdicts(on_superquantile.of_superquantile())
+  assert verdicts["threshold", ""] is verdicts["quantile", ""] is rows.Verdict.FALSE
   # With the other quantile the proposition is true, and the two are one.
   monkeypatch.setattr(on_superquantile, "_lower_quantile", on_superquantile._upper_quantile)
   verdicts = _verdicts(on_superquantile.of_superquantile())
