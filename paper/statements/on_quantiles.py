@@ -174,12 +174,7 @@ def of_theorem() -> Iterator[rows.Row]:
     rows.judge(least >= 1.0, rows.Verdict.FALSE),
     "The lemma is Kairouz et al.’s, and is not checked here.",
   )
-  ratios = []
-  for bins in (16, 64, 256, 1024):
-    levels = math.log2(bins)
-    # sigma / c = levels / (epsilon sqrt n), in units of 1 / (epsilon n).
-    error = math.sqrt(4 * levels**2 * levels * math.log(4 * bins / 1e-5))
-    ratios.append(error / levels**2)
+  ratios = [largest_error(bins, 1e-5) / math.log2(bins) ** 2 for bins in (16, 64, 256, 1024)]
   yield rows.Row(
     "log_squared",
     "The bound of theorem (b) at the noise that the paper chooses, δ = 1e-5, is"
@@ -189,8 +184,7 @@ def of_theorem() -> Iterator[rows.Row]:
   )
   slopes = []
   for low in (1e3, 1e6):
-    moduli = [2 + 2 * math.sqrt(n) * n + 2 * n * math.sqrt(2 * math.log(16 * n * 64 / 1e-5))
-              for n in (low, 1e3 * low)]  # fmt: skip
+    moduli = [least_modulus(1.0, math.sqrt(n), n, 64, 1e-5) for n in (low, 1e3 * low)]
     slopes.append(math.log(moduli[1] / moduli[0]) / math.log(1e3))
   yield from _of_modulus()
   yield rows.Row(
@@ -202,6 +196,35 @@ def of_theorem() -> Iterator[rows.Row]:
     rule="within 0.02 of 3/2",
   )
   yield from _of_histograms()
+
+
+def largest_error(num_bins: int, delta: float) -> float:
+  """Returns theorem (b)'s error without R* at the noise that the paper chooses, times epsilon n.
+
+  sqrt(4 (sigma / c)^2 / n log2 b log(4 b / delta)) with sigma / c = log2 b / (epsilon sqrt(n)).
+
+  Args:
+    num_bins: b.
+    delta: The theorem's.
+  """
+  levels = math.log2(num_bins)
+  return math.sqrt(4 * levels**2 * levels * math.log(4 * num_bins / delta))
+
+
+def least_modulus(
+  sigma: float, scale: float, num_clients: float, num_bins: int, delta: float
+) -> float:
+  """Returns the theorem's least M, 2 + 2 c n + 2 n sqrt(2 sigma^2 log(16 n b / delta)).
+
+  Args:
+    sigma: The noise of a client.
+    scale: c.
+    num_clients: n.
+    num_bins: b.
+    delta: The theorem's.
+  """
+  noise = math.sqrt(2 * sigma**2 * math.log(16 * num_clients * num_bins / delta))
+  return 2 + 2 * scale * num_clients + 2 * num_clients * noise
 
 
 def wrap_chance(sigma: float, num_clients: int, num_bins: int, delta: float) -> float:
@@ -216,7 +239,8 @@ def wrap_chance(sigma: float, num_clients: int, num_bins: int, delta: float) -> 
     num_bins: b.
     delta: The theorem's.
   """
-  least = math.sqrt(2 * sigma**2 * math.log(16 * num_clients * num_bins / delta))
+  # That of (M - 2) / (2 n) which is above c.
+  least = (least_modulus(sigma, 0.0, num_clients, num_bins, delta) - 2) / (2 * num_clients)
   numbers = np.arange(math.ceil(least + 40 * sigma) + 1)
   masses = np.exp(-(numbers**2) / (2 * sigma**2))
   beyond = 2 * masses[numbers > least].sum() / (2 * masses.sum() - 1)
@@ -228,14 +252,14 @@ def _of_modulus() -> Iterator[rows.Row]:
   grid = list(itertools.product((0.5, 0.7, 1.0, 3.0), (10, 100, 2500), (4, 64, 1024), (0.1, 1e-6)))
   share = max(4 * wrap_chance(*setting) / setting[-1] for setting in grid)
   tree = tree_mechanism.build_tree_mechanism(2.0, num_bins=64, expected_clients=100, scale=5)
-  wide = 100 * math.sqrt(2 * tree.local_stddev**2 * math.log(16 * 100 * 64 / 1e-6))
+  printed = least_modulus(tree.local_stddev, 5.0, 100, 64, 1e-6)
   yield rows.Row(
     "modulus",
     f"{len(grid)} settings of σ, n, b and δ, by the tails of discrete Gaussians: the chance that a"
     f" sum wraps is at most {100 * share:.0f} % of the δ / 4 that the proof allows.",
     rows.judge(share <= 1.0, rows.Verdict.FALSE),
     "It bounds the noise of each report, while that of the sum grows as √n: with n = 100, b = 64,"
-    f" c = 5, σ = {tree.local_stddev:.2f} and δ = 1e-6 it is {2 + 1000 + 2 * wide:.0f}, and"
+    f" c = 5, σ = {tree.local_stddev:.2f} and δ = 1e-6 it is {printed:.0f}, and"
     f" {tree.modulus} are enough. Sums are below 0 at times, so that mod M has to be the remainder"
     " nearest to 0, as in the proof’s event.",
   )
