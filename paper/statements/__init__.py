@@ -21,6 +21,7 @@ import datetime
 import pathlib
 
 from absl import flags
+import markupsafe
 import pandas as pd
 
 from paper.statements import measurements
@@ -42,16 +43,17 @@ from tff_superquantile.experiments.report import tables
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %: in each entry what the paper prints, then, after the arrow, what was measured on 10"
-  " digits by writer, mean ± sd over seeds; in brackets the value of a parameter that is another"
-  " one, or is not printed. The data are others, so the numbers are not to be equal;"
-  " the rows above say what carries over. Bold as in the paper."
+  " digits by writer, if anything was, mean ± sd over seeds; in brackets the value of a parameter"
+  " that is another one, or is not printed. The data are others, so that the numbers need not be"
+  " equal; the rows above say what carries over. Bold as in the paper."
 )
 
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
-  "Each row quotes the paper and says what was found. The kinds do not weigh alike: a misprint is"
-  " no error of thought. A criterion that the paper does not give is marked as ours."
+  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds"
+  " do not weigh alike: a misprint is no error of thought. A criterion"
+  " that the paper does not give is marked as ours."
 )
 
 
@@ -66,6 +68,7 @@ def _statements(evidence: measurements.Evidence) -> list[rows.Row]:
     *on_convergence.of_nonconvex(evidence),
     *on_convergence.of_gradients(),
     *on_privacy.of_accounting(),
+    *on_quantiles.of_theorem(),
     *on_quantiles.of_bounds(evidence),
     *on_quantiles.of_quantiles(evidence),
     *on_privacy.of_training(evidence),
@@ -108,8 +111,9 @@ class Report:
       suffix: "html" or "md".
       images: Where Markdown finds the figures of docs/images; empty for none.
     """
-    template = page.environment(_TEMPLATES).get_template(f"paper.{suffix}.j2")
-    return template.render(
+    environment = page.environment(_TEMPLATES)
+    environment.filters.update(marked=rows.marked, tagged=_tagged)
+    return environment.get_template(f"paper.{suffix}.j2").render(
       page=self.page,
       lines=self.lines,
       parts=list(rows.parts(self.statements)),
@@ -126,6 +130,12 @@ class Report:
       text = self.page.csv if suffix == "csv" else self.render(suffix)
       atomic_files.write(paths[-1], text)
     return "\n".join([self.page.summary, *self.lines, "Report:", *(f"  {path}" for path in paths)])
+
+
+def _tagged(text: str) -> markupsafe.Markup:
+  """Returns a text of `rows.marked` with its tags, and all else escaped."""
+  escaped = markupsafe.escape(text).translate(rows.TAGS)
+  return markupsafe.Markup(escaped)  # noqa: S704  (It is escaped but for the tags.)
 
 
 def _picture(figure: rows.Figure) -> style.Figure | None:

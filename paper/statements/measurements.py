@@ -177,7 +177,7 @@ def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
       # Unrounded: a number that is read again is the same number.
       atomic_files.write(path, rows.to_csv(index=False, lineterminator="\n"))
       paths.append(path)
-      is_new = not len(rows.merge(kept))
+      is_new = len(rows.merge(found)) == len(rows)
       made[name] = {
         "source": name,
         "version": _version(),

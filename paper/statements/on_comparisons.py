@@ -99,7 +99,7 @@ def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
   (ours, tail), (other, rival) = (
     _lowest(evidence, source, methods, tables.P90) for methods in (thetas, rivals)
   )
-  found = f"{ours} {tail.in_percent()}, {other} {rival.in_percent()}; {_apart(tail, rival)}"
+  found = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}; {_apart(tail, rival)}"
   if abs(tail.mean - rival.mean) <= max(tail.spread, rival.spread):
     return found, rows.Verdict.UNCHECKED, "A tie: these seeds do not tell them apart."
   return found, rows.judge(tail.mean < rival.mean, _DIFFERS, _ELSEWHERE), ""
@@ -114,8 +114,8 @@ def _interpolates(evidence: measurements.Evidence, source: str) -> _Answer:
     known = evidence.get_all(source, chain, metric)
     if len(known) < len(chain):
       return None
-    texts = (f"{m.removeprefix('Superquantile ')} {v.in_percent()}" for m, v in known.items())
-    found.append(f"{name}: {', '.join(texts)}")
+    texts = (f"{m.removeprefix('Superquantile ')}: {v.in_percent()}" for m, v in known.items())
+    found.append(f"{name} of {', '.join(texts)}")
     if not measurements.is_monotone(list(known.values())):
       turning.append(name.lower())
   why = "They do, up to one sd."
@@ -178,7 +178,7 @@ def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answe
     return None
   own = known["FedAvg"]
   holds = all(value.mean <= own.mean + own.spread for value in known.values())
-  found = ", ".join(f"{m} {v.in_percent()}" for m, v in known.items())
+  found = ", ".join(f"{m}: {v.in_percent()}" for m, v in known.items())
   return found, rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
 
 
@@ -190,7 +190,7 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
   own = known["FedAvg"]
   gaps = {m: v.mean - own.mean for m, v in known.items() if m != "FedAvg"}
   clear = [m for m in gaps if abs(gaps[m]) > max(own.spread, known[m].spread)]
-  found = f"Sd over clients: {', '.join(f'{m} {v.in_percent()}' for m, v in known.items())}"
+  found = f"Sd over clients of {', '.join(f'{m}: {v.in_percent()}' for m, v in known.items())}"
   if not clear:
     return found, rows.Verdict.UNCHECKED, "A tie: no θ is more than one sd from FedAvg."
   lower = [m for m, gap in gaps.items() if gap < 0]
@@ -240,8 +240,8 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     own = known.pop("FedAvg")
     num_seeds, total = own.num_seeds, total + len(known)
     near += sum(abs(v.mean - own.mean) <= max(v.spread, own.spread) for v in known.values())
-    texts = (f"{m} {v.in_percent()}" for m, v in known.items())
-    found.append(f"{title}: FedAvg {own.in_percent()}; {'; '.join(texts)}")
+    texts = (f"{m}: {v.in_percent()}" for m, v in known.items())
+    found.append(f"{title} of FedAvg: {own.in_percent()}; {'; '.join(texts)}")
   yield rows.Row(
     "personal",
     f"{'. '.join(found)} ({tables.plural(num_seeds, 'seed')}). {near} of {total} pairs are within"

@@ -256,9 +256,9 @@ def spread_rows() -> Iterator[rows.Row]:
       least = _least_sd(mean[method], low[method], high[method])
       largest = _largest_sd(mean[method], low[method], middle[method], high[method])
       if sd[method] < least - printed.ROUNDING:
-        too_small.append(f"{method} {sd[method]:.2f} (at least {least:.2f})")
+        too_small.append(f"{method}: {sd[method]:.2f} (at least {least:.2f})")
       if sd[method] > largest + printed.ROUNDING:
-        too_large.append(f"{method} {sd[method]:.2f} (at most {largest:.1f})")
+        too_large.append(f"{method}: {sd[method]:.2f} (at most {largest:.1f})")
     others = [method for method in sd.index if not method.startswith("Tilted-ERM")]
     correlation = float(np.corrcoef(sd[others], low[others])[0, 1])
     ruled_out = [*too_small, *too_large]
@@ -267,8 +267,8 @@ def spread_rows() -> Iterator[rows.Row]:
     yield rows.Row(
       "sd_column",
       f"Without Tilted-ERM’s row it follows p10 with a correlation of {correlation:.4f}."
-      f" {len(ruled_out)} of {len(sd)} entries are ruled out by mean and percentiles of their row"
-      + (f": {'; '.join(ruled_out)}." if ruled_out else "."),
+      f" Mean and percentiles of a row rule out {len(ruled_out)} of {len(sd)} entries"
+      + (f", {'; '.join(ruled_out)}." if ruled_out else "."),
       rows.Verdict.FALSE if ruled_out else verdict,
       "Likely the column is the mean of the best tenth of the clients, which the appendix says was"
       " recorded; that is a guess." * follows

@@ -63,7 +63,9 @@ def _integral(losses: np.ndarray, theta: float) -> float:
 def _size(difference: float) -> str:
   """Says how large a difference is that is zero but for rounding."""
   bounds = [bound for bound in (_EXACT, _NEARLY_EXACT) if difference < bound]
-  return f"less than {bounds[0]:g}" if bounds else f"{difference:.2g}"
+  if not bounds:
+    return f"{difference:.2g}"
+  return f"less than 10^−{round(-math.log10(bounds[0]))}"
 
 
 def _is_whole(number: float) -> bool:

@@ -152,8 +152,8 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
         ours = measured(evidence, name, method, cell.column)
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
         other = _of_other_parameter(evidence, name, cell)
-        found = f"{ours.in_percent()}{other}" if ours else "–"
-        entries.append(tables.Cell(text, f"→ {found}", bool(cell.mark)))
+        found = f"→ {ours.in_percent()}{other}" if ours else ""
+        entries.append(tables.Cell(text, found, bool(cell.mark)))
       laid_out.append(tables.Row(method, entries))
     yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
 

@@ -103,7 +103,7 @@ _SIGNS = {
     "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "in": "∈", "sum": "Σ", "star": "*",
     "gtrsim": "≳", "max": "max", "min": "min", "sup": "sup", "exp": "exp", "log": "log",
     "expect": "E", "Ncal": "N", "Xcal": "X", "riskM": "M", "supq": "S", "lceil": "⌈",
-    "rceil": "⌉", "vert": "|", "cdots": "…", "pm": "±", "bm": "",
+    "rceil": "⌉", "vert": "|", "vee": "∨", "inv": "⁻¹", "cdots": "…", "pm": "±", "bm": "",
   },
 }  # fmt: skip
 _INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -111,7 +111,9 @@ _INNER = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 
 def typeset(latex: str) -> str:
   """Returns LaTeX of the paper as plain text, formulas in a line."""
-  text = re.sub(r"\\Cref\{[^}]*\}", "…", latex)
+  text = re.sub(r"\\(?:Cref|cite)\{[^}]*\}", "…", latex)
+  text = re.sub(r"(?<=[a-zA-Z])(?=\\(?:log|exp|max|min)(?![a-zA-Z]))", " ", text)
+  text = re.sub(r"\\vert(?![a-zA-Z])", "|", text)
   text = text.replace(r"\{", "❴").replace(r"\}", "❵").replace(r"\|", "‖")
   text = re.sub(r"\\pow\{([^{}]*)\}", r"^(\1)", text)
   for accent, sign in (("hat", "\u0302"), ("overline", "\u0304")):
@@ -133,6 +135,37 @@ def typeset(latex: str) -> str:
   text = re.sub(r"\(([^()\s]{1,3})\) / ", r"\1 / ", text)
   text = re.sub(r" / \((\w)\)", r" / \1", text).replace("^(th)", "th").replace("^th", "th")
   return re.sub(r"\s+", " ", text).strip()
+
+
+# Marks in texts that go through the escapes of HTML and of Markdown, and the tags they stand for.
+TAGS: Mapping[int, str] = {
+  0xE000: "<sup>", 0xE001: "</sup>", 0xE002: "<sub>", 0xE003: "</sub>",
+}  # fmt: skip
+_GROUP = r"\(((?:[^()]|\([^()]*\))*)\)"
+
+
+def marked(text: str, is_quotation: bool = False) -> str:
+  """Returns a text with its raised and lowered parts between marks of `TAGS`.
+
+  Args:
+    text: With w^(t+1), w_i and the like.
+    is_quotation: Whether it is of `typeset`, where a part without brackets is one sign and all that
+      follows a _ is lowered. In other texts it follows a single letter: a_b is, make_pool is not.
+  """
+  single = r"[^ ()]" if is_quotation else r"\d+|[^ ()\d]"
+  raised = rf"\^(−)?(?:{_GROUP}|({single}))"
+
+  def raise_(found: re.Match[str]) -> str:
+    sign, group, single = (part or "" for part in found.groups())
+    # w^(t) is of round t, no power.
+    inner = f"({group})" if sign or group in ("t", "t+1") else group
+    return f"\ue000{sign}{inner if group else single}\ue001"
+
+  text = re.sub(raised, raise_, text)
+  if is_quotation:
+    return re.sub(rf"_(?:{_GROUP}|([^ ()]))", lambda m: f"\ue002{m[1] or m[2]}\ue003", text)
+  lowered = rf"(?<![\w.-])([^\W\d_]\u0302?)_(?:{_GROUP}|([A-Za-zα-ω*]+))"
+  return re.sub(lowered, lambda m: f"{m[1]}\ue002{m[2] or m[3]}\ue003", text)
 
 
 class Figure(NamedTuple):

@@ -20,6 +20,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import part
+from tff_superquantile.experiments.run.parts import tasks as task_parts
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CLIP = run.FixedClip(norm=0.1)
@@ -190,6 +191,15 @@ def test_a_part_of_a_task_has_no_other_name():
   assert run.Emnist(name="emnist_convnet").name == "emnist_convnet"
   with pytest.raises(ValueError, match="expected one of emnist_linear, emnist_convnet"):
     run.Emnist(name="own")
+
+
+def test_the_tasks_of_configs_are_those_of_the_folder_of_tasks():
+  flags = [part.own_flags(kind)["name"] for kind in task_parts.TASKS.values()]
+  names_of_parts = [name for flag in flags for name in flag.choices]
+  assert sorted(names_of_parts) == sorted(tasks.task_names())
+  for flag in flags:
+    assert set(re.findall(r"[\w]+", flag.help)) >= set(names_of_parts)
+  assert run.RunConfig(task=run.Other(name="weather")).task.name == "weather"
 
 
 @pytest.mark.parametrize(
