@@ -10,6 +10,7 @@ from tff_superquantile.evaluation.clients import Measured
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
+from tff_superquantile.evaluation.clients import measured
 from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.federated import build_evaluators
@@ -32,6 +33,7 @@ __all__ = (
   "describe",
   "examples_of_datasets",
   "is_single_score",
+  "measured",
   "num_classes",
   "split_examples",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import hashlib
 import json
 import pathlib
@@ -18,7 +18,7 @@ from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_VERSION = 1  # Of what is computed; another number makes all files anew.
+_VERSION = 2  # Of what is computed; another number makes all files anew.
 _LEAST_OF_A_CLIENT = 20  # Half of them fit its own model.
 _MOST_CLIENTS = 100  # That get a model of their own.
 _MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
@@ -123,7 +123,7 @@ def _compute(
   is_number = task.error == "rmse"
   constant = fitting.constant(labels, None if is_number else evaluation.num_classes(model))
   said = _said_of_constant(task, constant.label, sources)
-  found = {kept.CONSTANT: _reference(said, constant.results(test).columns())}
+  found = {kept.CONSTANT: _reference(said, constant.results(test))}
   left_out = {}
   l2 = config.local.l2 or 0.0
   reason = _why_no_fit(model, 0 if is_private else len(labels))
@@ -137,19 +137,19 @@ def _compute(
       f"fitted by L-BFGS to the examples of all {len(answers['train'].client_ids)} training clients"
       " in one place, each example counted once"
     )
-    found[kept.POOLED] = _reference(said, results.columns())
+    found[kept.POOLED] = _reference(said, results)
   enough = np.flatnonzero(np.diff(test.offsets) >= _LEAST_OF_A_CLIENT)
   reason = _why_no_fit(model, 0) or _why_no_own_models(len(enough), len(test.client_ids))
   if reason:
     left_out[kept.LOCAL] = reason
   else:
     its = enough[:_MOST_CLIENTS]
-    columns = fitting.local(model, _halves(test, its, config.seed), l2, task.error)
+    results = fitting.local(model, _halves(test, its, config.seed), l2, task.error)
     said = (
       f"fitted to one half of a test client's own examples and tested on the other half alone, for"
       f" {len(its)} of {len(test.client_ids)} test clients"
     )
-    found[kept.LOCAL] = _reference(said, columns)
+    found[kept.LOCAL] = _reference(said, results)
   return kept.References(fingerprint, found, left_out, is_private, _label_shares(task, test.y))
 
 
@@ -206,8 +206,6 @@ def _halves(examples: Any, clients: np.ndarray, seed: int) -> Any:
   return evaluation.split_examples(chosen, 0.5, seed)
 
 
-def _reference(said: str, columns: Mapping[str, Any]) -> kept.Reference:
-  from tff_superquantile import evaluation
-
-  metrics = {name: evaluation.describe(columns[name]) for name in ("error", "loss")}
-  return kept.Reference(said, columns, metrics)
+def _reference(said: str, found: Any) -> kept.Reference:
+  """Returns a reference model from what it is and its `evaluation.Measured`."""
+  return kept.Reference(said, found.of_clients.columns(), found.pooled)

@@ -14,7 +14,8 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        `tff_superquantile.measures`, nan where a client has none; errors
                        are fractions
     clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
-                       columns of test_clients.csv after `round` and `split`
+                       columns of test_clients.csv after `round` and `split`, of the measures only
+                       that of --metric
     weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
     diverged.txt       why the run ended before its time; only there if its model diverged
     metrics.json       {split: {"loss" | "error" | measure: {statistic: number}}}, a measure also
