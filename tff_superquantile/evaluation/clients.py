@@ -177,9 +177,9 @@ class Measured(NamedTuple):
 
   Attributes:
     of_clients: Those of each client.
-    pooled: Those of all their examples together, by name, with "num_examples" and, for classes,
-      "recall": the share of each class's examples that are found, by the class's number. They make
-      sense where clients hold few examples of a rare class.
+    pooled: Those of all their examples together, by name, with "num_examples" and, for classes, by
+      the class's number, "recall", the share of its examples that are found, and "share", that of
+      all examples that have it. They make sense where clients hold few examples of a rare class.
   """
 
   of_clients: ClientMetrics
@@ -203,31 +203,55 @@ def measured(
   Returns:
     The measures of the clients, and of their examples together.
   """
-  sizes = of_clients.num_examples
-  offsets = np.cumsum([0, *sizes])
+  offsets = np.cumsum([0, *of_clients.num_examples])
   own = [
     measure_lib.Predictions(predictions.values[start:end], predictions.labels[start:end])
     for start, end in zip(offsets, offsets[1:])
   ]
-  all_names = measures_lib.of_kind(error)[len(measures_lib.OF_EVALUATIONS) :]
-  names = [name for name in all_names if names is None or name in names]
-  found = {name: np.array([measures_lib.MEASURES[name].of(one) for one in own]) for name in names}
-  are_numbers, is_any = error == measure_lib.NUMBERS, sizes > 0
+  found = {
+    name: np.array([measures_lib.MEASURES[name].of(one) for one in own])
+    for name in _names(error, names)
+  }
+  return Measured(
+    of_clients._replace(measures=found), pooled(of_clients, predictions, error, names)
+  )
+
+
+def _names(error: str, names: Collection[str] | None) -> list[str]:
+  """Returns those of the measures beside loss and error that are asked for."""
+  of_kind = measures_lib.of_kind(error)[len(measures_lib.OF_EVALUATIONS) :]
+  return [name for name in of_kind if names is None or name in names]
+
+
+def pooled(
+  of_clients: ClientMetrics,
+  predictions: measure_lib.Predictions,
+  error: str,
+  names: Collection[str] | None = None,
+) -> dict[str, Any]:
+  """Returns `Measured.pooled` of clients; arguments as of `measured`."""
+  sizes, are_numbers = of_clients.num_examples, error == measure_lib.NUMBERS
+  is_any = sizes > 0
   of_examples = of_clients.error**2 if are_numbers else of_clients.error
-  pooled = {
+  found = {
     name: float(np.average(values[is_any], weights=sizes[is_any])) if is_any.any() else np.nan
     for name, values in (("loss", of_clients.loss), ("error", of_examples))
   }
   if are_numbers:
-    pooled["error"] **= 0.5
-  recalls = {} if are_numbers else measure_lib.recalls(predictions)
-  of_all: dict[str, Any] = {
+    found["error"] **= 0.5
+  of_classes = {}
+  if not are_numbers and len(predictions.labels):
+    recalls, counts = measure_lib.recalls(predictions), np.bincount(predictions.labels)
+    of_classes = {
+      "recall": {str(c): recall for c, recall in recalls.items()},
+      "share": {str(c): float(counts[c] / counts.sum()) for c in recalls},
+    }
+  return {
     "num_examples": int(sizes.sum()),
-    **pooled,
-    **{name: measures_lib.MEASURES[name].of(predictions) for name in names},
-    **({"recall": {str(c): recall for c, recall in recalls.items()}} if recalls else {}),
+    **found,
+    **{name: measures_lib.MEASURES[name].of(predictions) for name in _names(error, names)},
+    **of_classes,
   }
-  return Measured(of_clients._replace(measures=found), of_all)
 
 
 class Evaluator:

@@ -68,14 +68,12 @@ class References:
     found: The models by their keys in `LABELS`.
     left_out: A sentence for each that there is none of, by its key.
     is_private: Whether nothing of them follows from training clients.
-    label_shares: The fractions of the test clients' examples by class; empty for numbers.
   """
 
   fingerprint: str
   found: Mapping[str, Reference]
   left_out: Mapping[str, str]
   is_private: bool = False
-  label_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def joined(parts: Sequence[References]) -> References:
@@ -124,7 +122,6 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
     "found": found,
     "left_out": dict(references.left_out),
     "is_private": references.is_private,
-    "label_shares": dict(references.label_shares),
   }
   atomic_files.write_json(path, content)
   return path
@@ -135,7 +132,7 @@ def read(task_folder: pathlib.Path, seed: int) -> References | None:
   content = run_files.read_json(_path(task_folder, seed))
   try:
     found = {name: _read_one(one) for name, one in content["found"].items() if name in LABELS}
-    rest = (content[name] for name in ("left_out", "is_private", "label_shares"))
+    rest = (content[name] for name in ("left_out", "is_private"))
     return References(content["fingerprint"], found, *rest)
   except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
     return None

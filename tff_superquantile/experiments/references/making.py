@@ -150,16 +150,7 @@ def _compute(
       f" {len(its)} of {len(test.client_ids)} test clients"
     )
     found[kept.LOCAL] = _reference(said, results)
-  return kept.References(fingerprint, found, left_out, is_private, _label_shares(task, test.y))
-
-
-def _label_shares(task: Any, y: np.ndarray) -> dict[str, float]:
-  """Returns the fractions of labels [n] or [n, 1] by class; empty for numbers."""
-  if task.error == "rmse":
-    return {}
-  numbers, counts = np.unique(np.reshape(y, -1).astype(np.int64), return_counts=True)
-  names = [task.labels[number] if task.labels else str(number) for number in numbers]
-  return dict(zip(names, (counts / counts.sum()).tolist()))
+  return kept.References(fingerprint, found, left_out, is_private)
 
 
 def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:

@@ -162,10 +162,15 @@ def num_test_clients(groups: run_folder.Groups) -> int | None:
   return min((number for number in found if number), default=None)
 
 
+def are_few(number: int) -> bool:
+  """Returns whether percentiles of so many clients say nothing."""
+  return number < FEW_CLIENTS
+
+
 def has_few_clients(groups: run_folder.Groups) -> bool:
   """Returns whether a run has so few test clients that percentiles of them say nothing."""
   number = num_test_clients(groups)
-  return number is not None and number < FEW_CLIENTS
+  return number is not None and are_few(number)
 
 
 def metrics(groups: run_folder.Groups, lead: str = tables.P90) -> dict[str, str]:

@@ -57,7 +57,7 @@ def _are_few(groups: run_folder.Groups, quantity: quantities.Quantity) -> bool:
   """Returns whether a run has so few clients that a histogram would be a row of single ones."""
   found = (run.clients(quantity.split) for runs in groups.values() for run in runs)
   numbers = [len(clients[quantity.column]) for clients in found if quantity.column in clients]
-  return min(numbers, default=0) < paired.FEW_CLIENTS
+  return paired.are_few(min(numbers, default=0))
 
 
 def bin_edges(largest: float) -> np.ndarray:
