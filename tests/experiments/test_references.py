@@ -1,6 +1,7 @@
 """Reference models beside an experiment: against numpy, Newton's method and closed forms."""
 
 import json
+import shutil
 
 import finished_runs
 import numpy as np
@@ -174,7 +175,8 @@ def test_methods_that_do_not_beat_the_constant_are_named_first(tmp_path):
   assert "left out, as small" in found.notes()[0]
   groups, found = _fabricate(tmp_path / "balanced", errors, constant, balanced=0.3)
   assert in_reports.verdict(groups, found).endswith(
-    "mean balanced error 41.0 % against 40.0 %, 90th percentile 49.0 % against 48.0 %. "
+    "mean balanced error 41.0 % against 40.0 %, 90th percentile 49.0 % against 48.0 %."
+    " Training with --class_weights=balanced looks for the rare classes, too. "
   )
 
 
@@ -209,6 +211,23 @@ def test_a_lead_within_chance_is_no_lead(tmp_path):
   assert named == sorted(named) and {False, True} == set(named)
   assert min(t for t, is_named in zip(detected, named) if not is_named) > 1.5
   assert max(t for t, is_named in zip(detected, named) if is_named) < 2.5
+
+
+def test_two_seeds_of_other_clients_tell_a_lead_from_chance(tmp_path):
+  constant = np.linspace(0.3, 0.5, 40)
+  _fabricate(tmp_path, {"fed_avg": constant - 0.1}, constant)
+  # Another seed, with a lead that is three times as large and other clients.
+  path = tmp_path / "own" / "fed_avg" / "seed_0"
+  other = shutil.copytree(path, path.with_name("seed_1"))
+  columns = run_files.read_columns(other / "test_clients.csv", is_whole=True)
+  columns["client_id"] = np.array([f"other {i}" for i in range(40)])
+  columns["error"] = constant - 0.3
+  run_files.write_clients(other / "test_clients.csv", columns)
+  text = (tmp_path / "own" / "references" / "seed_0.json").read_text()
+  (tmp_path / "own" / "references" / "seed_1.json").write_text(text.replace("client ", "other "))
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  found = in_reports.find(groups)
+  assert sorted(found.of_seed) == [0, 1] and in_reports.verdict(groups, found) == ""
 
 
 def test_references_of_other_clients_are_not_compared(tmp_path):
@@ -258,10 +277,10 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   result = run()
   assert result.code == 0, result.err
   report = (folder / "report.md").read_text()
-  first = "All 2 methods are no better than the constant answer ('0', the most frequent class"
+  first = "Both methods are no better than the constant answer ('0', the most frequent class"
   assert f"mines, mine (linear): {first} of the training clients)" in result.out
   paragraphs = [text for text in report.split("\n\n") if "constant answer" in text]
-  assert paragraphs[0].lstrip("*_ ").startswith("All 2 methods are")
+  assert paragraphs[0].lstrip("*_ ").startswith("Both methods are")
   # By the file alone.
   table = np.genfromtxt(lab.folder / "mines.csv", **_CSV)
   written = json.loads((folder / "references" / "seed_0.json").read_text())

@@ -89,15 +89,24 @@ def _has_clients(run: run_folder.Run, references: kept.References) -> bool:
 
 
 class _Compared(NamedTuple):
-  """The changes from the constant answer to a method, in mean and in tail."""
+  """The changes from the constant answer to a method.
+
+  Attributes:
+    mean: In the mean, over seeds.
+    tail: In the tail, over seeds.
+    of_clients: In the mean, of every client's values over the seeds: chance is that of clients, for
+      the models that were trained.
+  """
 
   mean: paired.Change
   tail: paired.Change
+  of_clients: paired.Change
 
   @property
   def is_better_on_average(self) -> bool:
     """Whether the mean is lower, and by more than chance where that is known."""
-    return self.mean.value < 0 and (self.mean.is_detected or not self.mean.has_interval)
+    is_chance = self.of_clients.has_interval and not self.of_clients.is_detected
+    return self.of_clients.value < 0 and not is_chance
 
   @property
   def is_better_for_the_tail(self) -> bool:
@@ -122,14 +131,17 @@ def _compare(
         pairs[run.seed] = pair
   if not pairs:
     return None
-  return _Compared(paired.of_pairs(pairs, mean), paired.of_pairs(pairs, tail))
+  # Two or three seeds, of other clients each, say little of chance, but all their clients do.
+  together = {0: pd.concat(pairs.values()).groupby(level=0).mean()}
+  of_what = ((pairs, mean), (pairs, tail), (together, mean))
+  return _Compared(*(paired.of_pairs(*arguments) for arguments in of_what))
 
 
 def verdict(groups: run_folder.Groups, references: References) -> str:
   """Says which methods are no better than the constant answer, in sentences and a space.
 
   A method is better if the mean of the leading measure over its test clients is lower by more than
-  chance, as `paired` tells it, and the tail is lower, too.
+  chance, as the bootstrap over clients tells it, and the tail is lower, too.
 
   Args:
     groups: Finished runs by method.
@@ -157,6 +169,9 @@ def verdict(groups: run_folder.Groups, references: References) -> str:
       constant = next(iter(references.of_seed.values())).found[kept.CONSTANT]
       subject = f"{_subject(failed, known)} {said.format(constant.said)}"
       text += f"{subject}: {_levels(failed, leading, tail)}. "
+  weights = {run.flags.get("class_weights", "none") for runs in groups.values() for run in runs}
+  if nowhere and leading.name == "balanced_error" and weights == {"none"}:
+    text += "Training with --class_weights=balanced looks for the rare classes, too. "
   return text
 
 
@@ -177,6 +192,8 @@ def _subject(failed: Mapping[names.Name, _Compared], known: Mapping[names.Name, 
   labels = [method.label for method in failed]
   if len(labels) == 1:
     return f"{labels[0]} is"
+  if len(failed) == len(known) == 2:
+    return "Both methods are"
   if len(failed) == len(known):
     return f"All {len(known)} methods are"
   named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""

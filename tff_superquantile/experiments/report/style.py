@@ -232,6 +232,11 @@ def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> N
     axes.set(**{f"{axis}lim": (low, low + least)})
 
 
+def from_zero(axes: mpl_axes.Axes) -> None:
+  """Begins the vertical axis of positive values at zero, with room above the largest."""
+  axes.set_ylim(0.0, 1.06 * axes.get_ylim()[1])
+
+
 def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   """Marks these values of a logarithmic axis, as plain numbers, and no others."""
   axis.set_major_locator(ticks if isinstance(ticks, ticker.Locator) else ticker.FixedLocator(ticks))

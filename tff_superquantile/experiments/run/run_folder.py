@@ -34,6 +34,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import json
 import os
 import pathlib
 from typing import Any
@@ -145,6 +146,14 @@ class Run:
   def columns(self) -> str:
     """The content of `columns.json`, a task's `columns`; "" if there is none."""
     return run_files.read_text(self.path / COLUMNS)
+
+  @functools.cached_property
+  def classes(self) -> tuple[str, ...]:
+    """The names of the classes of a table's labels; empty where there are none, or no table."""
+    try:
+      return tuple(map(str, json.loads(self.columns)["label"]["classes"])) if self.columns else ()
+    except (KeyError, TypeError, ValueError):  # Commands that need the columns refuse them.
+      return ()
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:

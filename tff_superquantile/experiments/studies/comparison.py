@@ -83,7 +83,8 @@ _POOLED_NOTE = (
   " a class’s examples that are missed; always answering with the largest of k classes has 1 − 1/k."
   " Ranking error: 1 − AUC, of more than two classes the mean of one against the rest; chance has"
   " 0.5. Calibration error: of the probability of the predicted class, in 15 bins of equal width."
-  " Recall: the share of a class’s examples that are found."
+  " Recall: the share of a class’s examples that are found; in brackets, how many of all examples"
+  " are of the class."
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
@@ -180,7 +181,10 @@ def _of_clients(
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
       columns = found.columns(third)
-      blocks.append(table(groups, compared, columns, results=found.results, title=title))
+      focus = columns[-1].metric
+      blocks.append(
+        table(groups, compared, columns, results=found.results, title=title, focus=focus)
+      )
     blocks.append(page.Text(note))
     results_of_runs, its = tables.of_groups(groups), found.compared(groups)
     tails = tables.lowest_means(results_of_runs, compared.leading.p90, its)
@@ -197,6 +201,7 @@ def _of_clients(
         compared,
         worst_tenth.columns(leading),
         results=results[-1],
+        focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
         note=worst_tenth.note(histories, leading),
       )
@@ -258,23 +263,39 @@ def _pooled(
 ) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
   results, unit = tables.of_groups(groups), units.of(groups)
-  names = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
+  found = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
   columns = [
     units.of_measure(name, unit).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(results["metric"])
   ]
-  classes = [name for name in names if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
   columns += [
-    units.PERCENT.column(f"{_POOLED}{name}", name.replace(".", " of "), contest=False)
-    for name in (classes if len(classes) <= _MOST_RECALLS else [])
+    units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
+    for one, said in _named(groups, classes).items()
+    if len(classes) <= _MOST_RECALLS
   ]
   if not columns:
     return []
-  title, note = "All test examples together", _POOLED_NOTE
+  texts: dict[str, Any] = dict(
+    title="All test examples together", focus=f"{_POOLED}{compared.leading.name}"
+  )
+  note = _POOLED_NOTE
   if any(cross_validation.num_folds(run) for runs in groups.values() for run in runs):
     note += " Of a cross-validation these are means over the folds."
-  return [table(groups, compared, columns, references=references, title=title, note=note)]
+  return [table(groups, compared, columns, references=references, note=note, **texts)]
+
+
+def _named(groups: run_folder.Groups, classes: Sequence[str]) -> dict[str, str]:
+  """Returns the names of classes by their numbers, with their shares where these are known."""
+  run = next(run for runs in groups.values() for run in runs)
+  found = {}
+  for one in classes:
+    is_named = one.isdecimal() and int(one) < len(run.classes)
+    found[one] = names.printable(run.classes[int(one)]) if is_named else one
+    share = run.numbers.get(f"{_POOLED}share.{one}")
+    found[one] += "" if share is None else f" ({units.PERCENT.text(share)})"
+  return found
 
 
 def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
@@ -296,6 +317,7 @@ def table(
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
   references: in_reports.References | None = None,
+  focus: str = "",
   **texts: Any,
 ) -> tables.Table:
   """Lays out a row for each method.
@@ -307,6 +329,7 @@ def table(
     results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
     references: Models that are not federated, a row each below the methods, out of the contest;
       None for no such rows.
+    focus: The metric of the column that matters most; "" for the leading one.
     **texts: As in `tables.of_seeds`.
 
   Returns:
@@ -328,7 +351,7 @@ def table(
     coloured=coloured,
     not_in_contest=labels,
     marked=paired.lowest(compared),
-    focus=leading.metric("max") if few else leading.p90,
+    focus=focus or (leading.metric("max") if few else leading.p90),
     **texts,
   )
 

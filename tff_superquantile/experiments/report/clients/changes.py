@@ -71,7 +71,9 @@ def named(
   )
   ends = pd.concat([gains, losses.iloc[::-1]])
   return (
-    tables.Table("Largest gains and losses by client", headings, _rows(ends, unit), note)
+    tables.Table(
+      "Largest gains and losses by client", headings, _rows(ends, unit), note, focus="change"
+    )
     if len(ends)
     else None,
     tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True),

@@ -225,7 +225,7 @@ def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> b
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    panels[0].set_ylim(bottom=0)  # The axis of all panels: not before all are drawn.
+    style.from_zero(panels[0])  # The axis of all panels: not before all are drawn.
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(quantity.title, fontsize="medium")
     titles = ("median of clients of similar size", "90th percentile")

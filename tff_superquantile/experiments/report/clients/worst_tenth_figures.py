@@ -53,7 +53,7 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
         rounds.add_curve(axes, curve, style.Look(ink, dash), 0.12 if group == "now" else 0.0)
       axes.set_title(style.label(method.label, 28), color=color)
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    grid[0].set_ylim(bottom=0)  # The panels have one axis, whose range follows from all of them.
+    style.from_zero(grid[0])  # The panels have one axis, whose range follows from all of them.
     figure.supxlabel("Round", fontsize="medium")
     figure.supylabel(unit.axis(f"Mean {leading.words}"), fontsize="medium")
     lines = {title: dict(color=style.INK, linestyle=dash) for title, dash in _GROUPS.values()}
