@@ -6,6 +6,7 @@ import shutil
 import finished_runs
 import numpy as np
 import pytest
+from sklearn import linear_model
 from sklearn import metrics
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import class_weights
 
 _SIZES = (7, 12, 1, 30)
 _CSV = {"delimiter": ",", "names": True, "dtype": None, "encoding": "utf-8"}
@@ -96,6 +98,20 @@ def test_pooled_fit_of_two_classes_is_newtons():
   losses = np.log1p(np.exp(-(2 * test.y - 1) * scores))
   np.testing.assert_allclose(found.loss, _of_clients(test, losses), atol=2e-4)
   np.testing.assert_allclose(found.error, _of_clients(test, (scores > 0) != test.y), atol=1e-6)
+
+
+def test_class_weights_count_in_a_fit_and_not_in_its_results():
+  rng = np.random.default_rng(8)
+  y = (rng.random(sum(_SIZES)) < 0.2).astype(np.int32)
+  train = _examples(y)
+  model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
+  weights = np.array([0.6, 2.5], np.float32)
+  trained = class_weights.weighted(model, weights)
+  found, _ = fitting.pooled(model, train, train, 0.0, "misclassification", trained)
+  fitted = linear_model.LogisticRegression(C=np.inf, tol=1e-8)
+  fitted.fit(train.x, y, sample_weight=weights[y])
+  losses = -np.log(fitted.predict_proba(train.x)[np.arange(len(y)), y])
+  np.testing.assert_allclose(found.loss, _of_clients(train, losses), atol=2e-3)
 
 
 def test_own_models_are_fitted_to_one_half_and_tested_on_the_other():

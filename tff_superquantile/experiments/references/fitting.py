@@ -170,10 +170,20 @@ def pooled(
   test: evaluation.ClientExamples,
   l2: float,
   error: str,
+  trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to the examples of all training clients; returns its results on test clients."""
+  """Fits a model to the examples of all training clients; returns its results on test clients.
+
+  Args:
+    model: The task's model, with which clients are evaluated.
+    train: The examples of the training clients.
+    test: Those of the test clients.
+    l2: As of `Fitter`.
+    error: The task's error.
+    trained: The model whose loss is least, such as one that weighs classes; None for `model`.
+  """
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
-    weights = Fitter(model, train, l2).fit(train.x, train.y, bar.update)
+    weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
 
 
@@ -182,14 +192,17 @@ def local(
   split: evaluation.SplitExamples,
   l2: float,
   error: str,
+  trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
   """Fits a model to one half of each client's examples and tests it on the other.
+
+  Arguments are as of `pooled`.
 
   Returns:
     All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, found = Fitter(model, held_in, l2), None, []
+  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
   ids = held_in.client_ids
   for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
     weights = fitter.fit(*held_in.of_client(i))

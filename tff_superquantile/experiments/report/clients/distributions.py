@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
+import pandas as pd
 import seaborn as sns
 
 from tff_superquantile.experiments.report import paired
@@ -12,6 +15,7 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 _DOTS = (
@@ -78,6 +82,8 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     raise style.NothingToDraw(
       f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
     )
+  if _are_few(groups, quantity):
+    return _dots(values_of, quantity)
   largest = max(values.max() for values in values_of.values())
   if quantity.column == "loss":
     # A few clients with enormous losses would leave the others no room.
@@ -86,7 +92,6 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   reported = tables.over_seeds(tables.of_groups(groups))["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
-  are_few = _are_few(groups, quantity)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
     heights = [0.22 * len(values_of) + 0.1, 3.1]
@@ -94,9 +99,6 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip, axes = panels[:, 0]
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
-      if are_few:
-        axes.plot(values, np.full(len(values), row), "o", color=color, markersize=6, alpha=0.6)
-        continue
       # Rounding keeps 28.999999 out of the bin below 29.
       sns.histplot(
         x=np.round(np.minimum(values, largest), 6),
@@ -124,10 +126,22 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
     axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
-    axes.set_ylabel("" if are_few else quantity.clients)
-    if are_few:
-      style.name_rows(axes, [style.label(method.label) for method in values_of])
+    axes.set_ylabel(quantity.clients)
     style.add_legend(figure, looks, list(values_of))
+    return style.to_svg(figure)
+
+
+def _dots(values_of: Mapping[names.Name, pd.Series], quantity: quantities.Quantity) -> bytes:
+  """Draws few clients: a dot each, a row a method."""
+  looks = style.palette(list(values_of))
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 0.9 + 0.35 * len(values_of)))
+    axes = figure.add_subplot()
+    for row, (method, values) in enumerate(values_of.items()):
+      rows = np.full(len(values), row)
+      axes.plot(values, rows, "o", color=looks[method].color, markersize=6, alpha=0.6)
+    axes.set(xlim=(0, 1.06 * axes.get_xlim()[1]), xlabel=quantity.title)
+    style.name_rows(axes, [style.label(method.label, 48) for method in values_of])
     return style.to_svg(figure)
 
 
