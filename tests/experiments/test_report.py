@@ -237,7 +237,7 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
   assert re.search(r"If the change of .* is real, .* seeds would make its interval", text)
   table = paired.table(groups, paired.compare(groups))
   assert not any(cell.best for row in table.rows for cell in row.cells)
-  assert "**" not in page.markdown_table(comparison.table(groups, paired.compare(groups)))
+  assert "**" not in page.markdown_table(comparison.table(groups))
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
   assert "share no seed" in summary.summarize(run_folder.group_by_method(apart))
   alone = [run for run in runs if run.method == "fed_avg"]
@@ -506,7 +506,7 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
 
 def test_every_method_is_in_the_table_and_in_one_figure(many):
   groups = run_folder.group_by_method(run_folder.find_runs(many))
-  rows = comparison.table(groups, paired.compare(groups)).rows
+  rows = comparison.table(groups).rows
   assert [row.name for row in rows] == [method.label for method in groups]
   figures, _ = summary.draw(groups)
   by_name = {figure.name: figure for figure in figures}

@@ -132,7 +132,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
-    title: table(groups, compared, columns)
+    title: table(groups, columns, compared=compared)
     for title, columns in _further_columns(unit).items()
     if not few or columns[0].metric.startswith("train")
   }
@@ -148,7 +148,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     + summary.summarize(groups, compared)
     + provenance.loud_noise(groups),
     [
-      table(groups, compared, references=references, **texts),
+      table(groups, references=references, compared=compared, **texts),
       *_changes_against_fed_avg(groups, compared),
       *_pooled(groups, compared, references),
       *map(page.Text, references.notes()),
@@ -183,7 +183,7 @@ def _of_clients(
       columns = found.columns(third)
       focus = columns[-1].metric
       blocks.append(
-        table(groups, compared, columns, results=found.results, title=title, focus=focus)
+        table(groups, columns, found.results, title=title, focus=focus, compared=compared)
       )
     blocks.append(page.Text(note))
     results_of_runs, its = tables.of_groups(groups), found.compared(groups)
@@ -198,9 +198,9 @@ def _of_clients(
     blocks.append(
       table(
         groups,
-        compared,
         worst_tenth.columns(leading),
         results=results[-1],
+        compared=compared,
         focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
         note=worst_tenth.note(histories, leading),
@@ -283,7 +283,7 @@ def _pooled(
   note = _POOLED_NOTE
   if any(cross_validation.num_folds(run) for runs in groups.values() for run in runs):
     note += " Of a cross-validation these are means over the folds."
-  return [table(groups, compared, columns, references=references, note=note, **texts)]
+  return [table(groups, columns, references=references, compared=compared, note=note, **texts)]
 
 
 def _named(groups: run_folder.Groups, classes: Sequence[str]) -> dict[str, str]:
@@ -313,23 +313,23 @@ def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
 
 def table(
   groups: run_folder.Groups,
-  compared: paired.Comparison,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
   references: in_reports.References | None = None,
   focus: str = "",
+  compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
   """Lays out a row for each method.
 
   Args:
     groups: Finished runs by method.
-    compared: Their changes against FedAvg, which say what is marked.
     columns: The columns, by default those of the results; those that no method has are left out.
     results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
     references: Models that are not federated, a row each below the methods, out of the contest;
       None for no such rows.
     focus: The metric of the column that matters most; "" for the leading one.
+    compared: Their changes against FedAvg, which say what is marked; None to measure them.
     **texts: As in `tables.of_seeds`.
 
   Returns:
@@ -337,6 +337,7 @@ def table(
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
+  compared = compared or paired.compare(groups)
   leading, few = compared.leading, paired.has_few_clients(groups)
   if results is None:
     worst = [paired.worst_clients(groups, leading.name)] if few else []
