@@ -12,7 +12,9 @@ from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
 
 # Columns of rounds.csv on the clients of other splits, who are outside of the guarantee.
-_OF_OTHER_CLIENTS = re.compile(r"(test|validation)_(error|loss)_\w+")
+_OF_OTHER_CLIENTS = re.compile(
+  r"(test|validation)_[a-z_]+_(mean|std|p\d+|superquantile_\d+|best_10)"
+)
 
 
 def contradictions(

@@ -23,10 +23,6 @@ from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 
-UNKNOWN = "rows of unknown categories"
-# A remark on a number of a later table says so where its mean has moved by this many of the run's
-# standard deviations: the model then mostly reads values that it has rarely seen.
-DRIFT = 1.0
 _KINDS = ("number", "boolean", features_lib.CATEGORY)
 # Where an exported model is tried, in standard deviations from the mean.
 _STEPS = np.array([-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0])
@@ -251,13 +247,17 @@ def from_json(values: Mapping[str, Any]) -> Encoding:
       comes twice or is no text, or a kind is unknown.
   """
   features = [
-    features_lib.Feature(**{**one, "categories": tuple(one["categories"])})
-    for one in values["features"]
+    features_lib.Feature(**{**one, **_tuples(one, "categories")}) for one in values["features"]
   ]
-  label = labels_lib.Label(**{**values["label"], "classes": tuple(values["label"]["classes"])})
+  label = labels_lib.Label(**{**values["label"], **_tuples(values["label"], "classes")})
   encoding = Encoding(tuple(features), label, dict(values["dropped"]))
   _check(encoding)
   return encoding
+
+
+def _tuples(values: Mapping[str, Any], texts: str) -> dict[str, tuple]:
+  """Returns the lists of a part of an encoding; an earlier version has kept no shares."""
+  return {texts: tuple(values[texts]), "shares": tuple(values.get("shares", ()))}
 
 
 def _check(encoding: Encoding) -> None:
@@ -274,6 +274,11 @@ def _check(encoding: Encoding) -> None:
   for texts in (names, encoding.label.classes, *(f.categories for f in encoding.features)):
     if any(not isinstance(text, str) for text in texts) or len(set(texts)) < len(texts):
       raise ValueError("a name, class or category comes twice or is no text")
+  for one in parts:
+    values = one.classes if isinstance(one, labels_lib.Label) else one.categories
+    are_fractions = all(0 <= share <= 1 for share in one.shares)
+    if one.shares and not (are_fractions and len(one.shares) == len(values)):
+      raise ValueError(f"shares of {one.name!r} that are not those of its values")
   for feature in encoding.features:
     if feature.kind not in _KINDS or not isinstance(feature.has_missing, bool):
       raise ValueError(f"kind {feature.kind!r} of {feature.name!r}")
@@ -305,6 +310,7 @@ def fit(
     label = labels_lib.of_names(columns.label, classes, label_kind)
   else:
     label = labels_lib.fit(frame[columns.label], label_kind, reference)
+  label = labels_lib.with_shares(label, frame[columns.label][reference])
   features, remarks, dropped = [], {}, {}
   for name in columns.features:
     feature, remark = features_lib.fit(frame[name], reference)
@@ -331,29 +337,3 @@ def fit(
       " --features."
     )
   return Encoding(tuple(features), label, dropped), remarks
-
-
-def remarks_on(encoding: Encoding, raw: np.ndarray) -> dict[str, str]:
-  """Returns a remark on each feature by name, perhaps "", where a later table is read.
-
-  Args:
-    encoding: What the columns of the earlier table became.
-    raw: float64 [rows, features], as `features.read` returns it, NaN where missing.
-  """
-  remarks = {}
-  for feature, values in zip(encoding.features, raw.T):
-    if feature.kind == features_lib.CATEGORY:
-      unknown = int(np.sum(values < 0))
-      remarks[feature.name] = f"{unknown} {UNKNOWN}, all zeros to the model" if unknown else ""
-    else:
-      remarks[feature.name] = _drift(feature, values[np.isfinite(values)])
-  return remarks
-
-
-def _drift(feature: features_lib.Feature, values: np.ndarray) -> str:
-  """Returns how far the mean of a later table's numbers is from the run's, if it is far."""
-  moved = (values.mean() - feature.mean) / feature.std if len(values) else 0.0
-  if abs(moved) < DRIFT:
-    return ""
-  side = "above" if moved > 0 else "below"
-  return f"a mean {abs(moved):.1f} standard deviations {side} the run's"

@@ -42,6 +42,8 @@ class Feature:
     mean: Of the reference's numbers; 0 for categories.
     std: Population standard deviation of the reference's numbers; 1 where they are all the same.
     categories: The texts, in the order of their inputs; empty for numbers.
+    shares: The fraction of the reference's rows that has each category; empty for numbers, and
+      where an earlier version has made the feature.
   """
 
   name: str
@@ -50,6 +52,7 @@ class Feature:
   mean: float = 0.0
   std: float = 1.0
   categories: tuple[str, ...] = ()
+  shares: tuple[float, ...] = ()
 
   @property
   def width(self) -> int:
@@ -148,7 +151,9 @@ def _fit_category(name: str, seen: pd.Series) -> tuple[Feature | None, str]:
   has_missing = bool(seen.isna().any())
   if len(categories) + has_missing < 2:
     return None, f"{_ONE_VALUE}, {categories[0]!r}" if categories else "all values missing"
-  feature = Feature(name, CATEGORY, has_missing, categories=tuple(categories))
+  counts = seen.value_counts()
+  shares = tuple(float(counts[text] / len(seen)) for text in categories)
+  feature = Feature(name, CATEGORY, has_missing, categories=tuple(categories), shares=shares)
   return feature, f"{len(categories)} categories"
 
 

@@ -28,12 +28,15 @@ class Label:
     classes: The classes in the order of their numbers; empty for labels that are numbers.
     mean: Mean of labels that are numbers, over the reference clients; 0 for classes.
     std: Population standard deviation of these; 1 for classes.
+    shares: The fraction of the reference's rows that has each class; empty for numbers, and where
+      an earlier version has made the label.
   """
 
   name: str
   classes: tuple[str, ...] = ()
   mean: float = 0.0
   std: float = 1.0
+  shares: tuple[float, ...] = ()
 
   @property
   def kind(self) -> str:
@@ -91,6 +94,15 @@ def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
       " column, or pass --label_kind=number if they are numbers."
     )
   return Label(name, tuple(found))
+
+
+def with_shares(label: Label, reference: pd.Series) -> Label:
+  """Returns a label with the shares of its classes among the reference's rows."""
+  if not label.classes:
+    return label
+  found = read_apart(label, reference)
+  counts = np.bincount(found[~np.isnan(found)].astype(np.int64), minlength=len(label.classes))
+  return dataclasses.replace(label, shares=tuple((counts / max(1, len(found))).tolist()))
 
 
 def of_names(name: str, classes: str, kind: str | None) -> Label:

@@ -48,7 +48,8 @@ class Summary:
     rows_of_classes: Number of rows of each class; empty for labels that are numbers.
     encoding: What the columns became.
     columns: The columns besides clients and labels.
-    is_later: Whether the columns are read as those of an earlier table were.
+    later_labels: Where the columns are read as those of an earlier table were, a remark on the
+      labels, perhaps ""; else None.
   """
 
   digest: str
@@ -62,7 +63,7 @@ class Summary:
   rows_of_classes: Sequence[int]
   encoding: encoding_lib.Encoding
   columns: Sequence[Column]
-  is_later: bool = False
+  later_labels: str | None = None
 
   def text(self) -> str:
     """Returns lines for people."""
@@ -70,17 +71,18 @@ class Summary:
 
   @property
   def drift(self) -> list[str]:
-    """Returns a line for each column of a later table that is not as the run's was.
+    """Returns a line for each column of a later table, or its labels, that are not as the run's.
 
     It is about the rows that are described: categories that the model does not know, and numbers
-    that are far from those of the run.
+    and shares of categories that are far from those of the run.
     """
+    if self.later_labels is None:
+      return []
+    remarks = {column.name: column.remark for column in self.columns if column.kind != "dropped"}
+    said = {f"Column {_printable(name)}": remark for name, remark in remarks.items()}
+    said[f"Label {_printable(self.encoding.label.name)}"] = self.later_labels
     described = f"among the {self.rows} examples of {self.clients} {self.whose}"
-    return [
-      f"Column {_printable(column.name)}: {column.remark}, {described}."
-      for column in self.columns
-      if self.is_later and column.kind != "dropped" and column.remark
-    ]
+    return [f"{what}: {remark}, {described}." for what, remark in said.items() if remark]
 
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"

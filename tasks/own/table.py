@@ -18,6 +18,7 @@ from tasks import places
 from tasks import splits
 from tasks import task
 from tasks.own import columns as columns_lib
+from tasks.own import drift
 from tasks.own import encoding as encoding_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
@@ -30,7 +31,7 @@ from tff_superquantile.simulation import client_files
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 5  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 6  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed",
@@ -98,7 +99,7 @@ class Table:
     held_out = self._hold_out(owners, counts)
     self._reference = is_reference[owners] & ~held_out
     remarks: dict[str, str] = {}
-    self._is_later = known is not None
+    is_later = known is not None
     if known is None:
       # Of clients that are kept apart, no others' rows are even looked at.
       seen = self._reference if request.keeps_apart else slice(None)
@@ -119,7 +120,10 @@ class Table:
     self._owners_of_rows, self._held_out = owners, held_out
     # The rows that may be described.
     self._shown = self._reference if request.is_private else slice(None)
-    remarks = remarks or encoding_lib.remarks_on(known, self._raw[self._shown])
+    remarks = remarks or drift.remarks_on(known, self._raw[self._shown])
+    self._later_labels = None
+    if is_later:
+      self._later_labels = drift.remark_on_labels(known.label, self._labels[self._shown])
     self._described = self._describe(frame, remarks)
 
   def _owners(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -252,7 +256,7 @@ class Table:
       rows_of_classes=counts,
       encoding=self._encoding,
       columns=self._described,
-      is_later=self._is_later,
+      later_labels=self._later_labels,
     )
 
 

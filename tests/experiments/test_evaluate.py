@@ -10,6 +10,7 @@ import pytest
 
 from privacy import audit
 from tff_superquantile.experiments import evaluate
+from tff_superquantile.experiments import evaluation_text
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_files
@@ -48,8 +49,10 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   monkeypatch.setattr(evaluate, "_CLIENTS_AT_ONCE", 4)
   folder = _write(tmp_path)
   weights, bias = run_files.read_weights(folder / "weights.npz").trainable
-  found = evaluate.evaluate(folder)
-  assert list(found) == ["client_id", "num_examples", "loss", "error"]
+  evaluated = evaluate.evaluate(folder)
+  found = evaluated.columns
+  of_classes = ["balanced_error", "ranking_error", "calibration_error"]
+  assert list(found) == ["client_id", "num_examples", "loss", "error", *of_classes]
   assert list(found["client_id"]) == _IDS
   assert found["num_examples"].tolist() == list(finished_runs.SIZES)
   x, y, offsets = files.load()
@@ -59,16 +62,38 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   for i, (start, end) in enumerate(zip(offsets, offsets[1:])):
     np.testing.assert_allclose(found["loss"][i], losses[start:end].mean(), rtol=1e-5)
     np.testing.assert_allclose(found["error"][i], wrong[start:end].mean(), atol=1e-12)
-  text = evaluate.distribution_text(found)
-  rows = {line[2:14].strip(): line[14:].split() for line in text.splitlines()[1:]}
+  def rows(text):
+    return {line[2:16].strip(): line[16:].split() for line in text.splitlines()[1:]}
+
+  own = rows(evaluation_text.distribution(found))
+  # Of eleven clients there are no percentiles.
+  assert list(own) == ["mean", "sd", "best client", "worst client"]
+  worst = found["error"].max(), found["loss"].max(), np.nanmax(found["balanced_error"])
+  assert own["worst client"][:3] == [
+    f"{100 * worst[0]:.1f}", f"{worst[1]:.3f}", f"{100 * worst[2]:.1f}"
+  ]
+  many = {name: np.concatenate([values, values]) for name, values in found.items()}
+  of_many = rows(evaluation_text.distribution(many))
   for name, error, loss in (
-    ("mean", found["error"].mean(), found["loss"].mean()),
-    ("p90", np.quantile(found["error"], 0.9), np.quantile(found["loss"], 0.9)),
-    # A tenth of eleven clients: the worst, and a tenth of the next.
-    ("worst 10 %", *((np.sort(found[n])[::-1][:2] @ [1, 0.1]) / 1.1 for n in ("error", "loss"))),
+    ("mean", many["error"].mean(), many["loss"].mean()),
+    ("p90", np.quantile(many["error"], 0.9), np.quantile(many["loss"], 0.9)),
+    # A tenth of 22 clients: the two worst, and a fifth of the next.
+    ("worst 10 %", *((np.sort(many[n])[::-1][:3] @ [1, 1, 0.2]) / 2.2 for n in ("error", "loss"))),
   ):
-    assert rows[name] == [f"{100 * error:.1f}", f"{loss:.3f}"]
-  assert {"p10", "p50", "p95", "best 10 %"} <= set(rows)
+    assert of_many[name][:2] == [f"{100 * error:.1f}", f"{loss:.3f}"]
+  assert {"p10", "p50", "p95", "best 10 %"} <= set(of_many)
+  # All examples together, and those of some clients.
+  its = np.arange(len(_IDS)) % 2 == 0
+  for chosen in (np.full(len(_IDS), True), its):
+    is_row = np.repeat(chosen, finished_runs.SIZES)
+    labels = ["low", "middle", "high"]
+    text = evaluation_text.together(*evaluated.of(chosen), labels, "misclassification")
+    recalls = [np.mean(~wrong[is_row & (y == c)]) for c in range(3)]
+    assert f"All {is_row.sum()} examples together: error {100 * wrong[is_row].mean():.1f} %" in text
+    assert f"balanced error {100 * (1 - np.mean(recalls)):.1f} %" in text
+    for c, line in enumerate(text.splitlines()[2:]):
+      share = np.mean(y[is_row] == c)
+      assert line.split() == [labels[c], f"{100 * share:.1f}", f"{100 * recalls[c]:.1f}"]
 
 
 def _in_run(folder, split, ids):
@@ -91,12 +116,12 @@ def test_clients_of_other_data(tmp_path, data, files):
   data["test"] = files.subset(_IDS[5:7])
   with pytest.raises(ValueError, match="other test clients"):
     evaluate.evaluate(folder)
-  found = evaluate.evaluate(folder, overrides={"data_dir": "/later"})
+  found = evaluate.evaluate(folder, overrides={"data_dir": "/later"}).columns
   assert list(found["client_id"]) == _IDS[5:7]
-  assert list(evaluate.evaluate(folder, "train")["client_id"]) == _IDS[:3]
+  assert list(evaluate.evaluate(folder, "train").columns["client_id"]) == _IDS[:3]
   with pytest.raises(ValueError, match="expected one of test, train"):
     evaluate.evaluate(folder, "validation")
-  everybody = evaluate.evaluate(folder, "all", {"data_dir": "/later"})
+  everybody = evaluate.evaluate(folder, "all", {"data_dir": "/later"}).columns
   assert list(everybody["client_id"]) == _IDS
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_array_equal(everybody[name][5:7], found[name])
@@ -107,8 +132,9 @@ def test_clients_of_other_data(tmp_path, data, files):
 def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, data, files):
   folder = _write(tmp_path, epsilon=5)
   elsewhere = {"data_dir": "/elsewhere"}
-  assert len(evaluate.evaluate(folder)["error"]) == len(_IDS)
-  assert len(evaluate.evaluate(folder, overrides=elsewhere)["error"]) == len(_IDS)  # They moved.
+  assert len(evaluate.evaluate(folder).columns["error"]) == len(_IDS)
+  moved = evaluate.evaluate(folder, overrides=elsewhere)
+  assert len(moved.columns["error"]) == len(_IDS)
   for split, asked in (("train", "train"), ("validation", "validation"), ("all", "train")):
     with pytest.raises(ValueError, match=f"{split} .*privacy.evaluate .*--split={asked} "):
       evaluate.evaluate(folder, split)
@@ -131,7 +157,7 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   # Clients who came later.
   own.write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
   for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4]), ("all", _IDS)):
-    assert list(evaluate.evaluate(folder, split, elsewhere)["client_id"]) == ids
+    assert list(evaluate.evaluate(folder, split, elsewhere).columns["client_id"]) == ids
   # Without the file nobody can tell.
   own.unlink()
   with pytest.raises(ValueError, match="budget covers no exact number"):
@@ -201,7 +227,9 @@ def test_command_repeats_the_run_s_numbers(lab):
     run_files.read_columns(path, is_whole=True)
     for path in (lab.folder / "new/clients.csv", lab.folder / run / "test_clients.csv")
   )
-  assert list(written) == [*own, "place"] and list(written["client_id"]) == list(own["client_id"])
+  of_classes = ["balanced_error", "ranking_error", "calibration_error"]
+  assert list(written) == [*own, *of_classes, "place"]
+  assert list(written["client_id"]) == list(own["client_id"])
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_allclose(written[name], own[name], rtol=1e-4)
   command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "--overwrite")

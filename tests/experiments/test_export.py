@@ -318,9 +318,9 @@ def _card(run):
 
 
 def test_card_compares_with_fed_avg(tmp_path):
-  sizes = [10, 20, 30, 40, 50, 60]
-  fed_avg = np.array([0.9, 0.1, 0.2, 0.3, 0.4, 0.5])
-  errors = np.array([0.5, 0.2, 0.2, 0.3, 0.1, 0.6])
+  sizes = 4 * [10, 20, 30, 40, 50, 60]
+  fed_avg = np.tile([0.9, 0.1, 0.2, 0.3, 0.4, 0.5], 4)
+  errors = np.tile([0.5, 0.2, 0.2, 0.3, 0.1, 0.6], 4)
   run = _write(tmp_path, "superquantile_theta_0.5", errors, sizes)
   alone = _card(run)
   assert "FedAvg" not in alone
@@ -328,18 +328,18 @@ def test_card_compares_with_fed_avg(tmp_path):
   _write(tmp_path, "fed_avg", fed_avg, sizes)
   card = _card(run)
   distribution, by_size = finished_runs.markdown_tables(card)
-  assert distribution[1] == ["mean", "6", "31.7", "40.0", "−8.3"]
-  assert distribution[-1] == ["worst 10 %", "1", "60.0", "90.0", "−30.0"]
+  assert distribution[1] == ["mean", "24", "31.7", "40.0", "−8.3"]
+  assert distribution[-1] == ["worst 10 %", "3", "60.0", "90.0", "−30.0"]
   for q in (10, 50, 90):
     levels = [f"{100 * np.percentile(e, q):.1f}" for e in (errors, fed_avg)]
     behind = str(sum(errors >= np.percentile(errors, q)))
     assert [row[1:4] for row in distribution if row[0] == f"p{q}"] == [[behind, *levels]]
   assert by_size[1:] == [
-    ["10 to 20", "2", "35.0", "50.0", "−15.0"],
-    ["30 to 40", "2", "25.0", "25.0", "0.0"],
-    ["50 to 60", "2", "35.0", "45.0", "−10.0"],
+    ["10 to 20", "8", "35.0", "50.0", "−15.0"],
+    ["30 to 40", "8", "25.0", "25.0", "0.0"],
+    ["50 to 60", "8", "35.0", "45.0", "−10.0"],
   ]
-  assert "2 of 6 test clients have a lower error, 2 a higher one and 2 the same" in card
+  assert "8 of 24 test clients have a lower error, 8 a higher one and 8 the same" in card
   assert "serves worst changes by −40.0 points" in card and "serves best by +10.0" in card
   assert "Guarantee: None" in card and "theta: 0.5" in card and "Seed 0" in card
   # Runs by another optimizer are compared with FedAvg by that.
@@ -347,7 +347,7 @@ def test_card_compares_with_fed_avg(tmp_path):
   assert "FedAvg" not in _card(by_adam)
   _write(tmp_path, "fed_avg_adam", 0.5 * fed_avg, sizes)
   assert finished_runs.markdown_tables(_card(by_adam))[0][1] == [
-    *("mean", "6", "31.7", "20.0", "+11.7")
+    *("mean", "24", "31.7", "20.0", "+11.7")
   ]
   # Other clients are not compared.
   _write(tmp_path / "other", "fed_avg", fed_avg[1:], sizes[1:])
@@ -360,18 +360,32 @@ def test_card_says_what_a_reader_needs_beside_errors(tmp_path):
   atomic_files.write_json(run.path / "manifest.json", {"data": "0123abc"})
   ids = run.clients("test")["client_id"]
   columns = {"client_id": ids, "num_examples": [7, 8, 9], "loss": [1, 1, 1], "error": [0.0, 0, 0.3]}
+  columns["balanced_error"] = [0.5, 0.0, np.nan]
   constant = kept.Reference("'no', the most frequent class", columns, {})
-  found = kept.References("print", {kept.CONSTANT: constant}, {}, False, {"no": 0.94, "yes": 0.06})
+  found = kept.References("print", {kept.CONSTANT: constant}, {})
   kept.write(run.path.parent.parent, 0, found)
+  run_files.write_clients(
+    run.path / "test_clients.csv",
+    {**run.clients("test"), "balanced_error": [0.2, 0.4, 0.9]},
+  )
+  pooled = {"error": 0.31, "recall": {"0": 0.9, "1": 0.25}, "share": {"0": 0.94, "1": 0.06}}
+  atomic_files.write_json(run.path / "metrics.json", {"test": {"pooled": pooled}})
   card = _card(run_folder.Run(run.path, 0))
   for said in (
     "Data file: mines.csv",
     "Digest of the data: 0123abc",
-    "Loss of the test clients in nats: 0.500 on average, p90 0.500, worst 10 % 0.500",
-    "no 94.0 %, yes 6.0 %",
-    "Error of the constant answer: 10.0 % on average, p90 24.0 %: 'no', the most frequent class",
+    "the error is 30.0 % on average, and 60.0 % for the worst of them",
+    "Cross-entropy in nats: 0.500 on average, 0.500 for the worst client, of 3 clients",
+    "90.0 % for the worst client, of 3 clients",
+    "Misclassification error in %: 30.0 % on average, 60.0 % for the worst client, of 3 clients; of"
+    " all examples together 31.0 %",
+    "no: 94.0 % of the examples, of which 90.0 % are found (recall)",
+    "yes: 6.0 % of the examples, of which 25.0 % are found (recall)",
+    "Answer: 'no', the most frequent class",
+    "Misclassification error in %: 10.0 % on average, 30.0 % for the worst client, of 3 clients",
+    "Balanced error in %: 25.0 % on average, 50.0 % for the worst client, of 2 clients",
     "## Intended use and limits",
-    "Percentiles are of 3 test clients",
+    "The numbers are of 3 test clients",
   ):
     assert said in card
   assert "/home/x" not in card

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tasks import models
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import class_weights
 
 _FLAGS = (
@@ -110,13 +111,22 @@ def test_the_best_model_and_the_report_follow_the_measure(mines, trained, lab):
   of_validation = values["validation_balanced_error_p90"]
   kept_round = _json(run / "manifest.json")["kept_round"]
   assert of_validation[kept_round] == np.nanmin(of_validation)
-  in_the_end = _json(run / "metrics.json")["validation"]["balanced_error"]["p90"]
-  assert in_the_end == of_validation[kept_round]
+  in_the_end = _json(run / "metrics.json")
+  assert in_the_end["validation"]["balanced_error"]["p90"] == of_validation[kept_round]
+  # Evaluations have the measure of the test clients, too, each client's and over them.
+  of_test = values["test_balanced_error_p90"]
+  assert of_test[kept_round] == in_the_end["test"]["balanced_error"]["p90"]
+  clients = run_folder.Run(run, 0).evaluations("test")
+  for number in np.flatnonzero(np.isfinite(of_test)):
+    own = clients["balanced_error"][clients["round"] == number]
+    assert of_test[number] == pytest.approx(np.nanpercentile(own, 90))
   result = lab.bare("report", "--output_dir=mines")
   assert result.code == 0, result.err
   assert "Balanced error of the test clients in %" in result.out
   text = (lab.folder / "mines" / _FOLDER / "report.md").read_text()
   assert "the balanced error of the worst test client" in text
+  page = (lab.folder / "mines" / _FOLDER / "report.html").read_text()
+  assert "Balanced error against rounds" in page and "no other measure" not in page
   assert "## All test examples together" in text and "recall of 1" in text
 
 

@@ -1,10 +1,13 @@
 """Reference models beside an experiment: against numpy, Newton's method and closed forms."""
 
 import json
+import shutil
 
 import finished_runs
 import numpy as np
 import pytest
+from sklearn import linear_model
+from sklearn import metrics
 import tensorflow as tf
 
 from tasks import models
@@ -13,7 +16,9 @@ from tff_superquantile import evaluation
 from tff_superquantile.experiments.references import fitting
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import class_weights
 
 _SIZES = (7, 12, 1, 30)
 _CSV = {"delimiter": ",", "names": True, "dtype": None, "encoding": "utf-8"}
@@ -39,22 +44,33 @@ def test_constant_class_is_the_most_frequent_one():
   y = rng.choice(3, p=[0.2, 0.7, 0.1], size=sum(_SIZES)).astype(np.int32)
   train = np.array([2, 1, 1, 0, 1, 2], np.int32)
   examples = _examples(y)
-  found = fitting.constant(train, 4).results(examples)
+  found, pooled = fitting.constant(train, 4).results(examples)
   assert list(found.num_examples) == list(_SIZES)
   np.testing.assert_allclose(found.error, _of_clients(examples, y != 1))
   shares = {0: 2 / 10, 1: 4 / 10, 2: 3 / 10}  # Four classes, the last one never seen.
   losses = np.array([-np.log(shares[label]) for label in y])
   np.testing.assert_allclose(found.loss, _of_clients(examples, losses))
+  # One class is always right, and the others never.
+  classes = [set(y[a:b]) for a, b in zip(examples.offsets, examples.offsets[1:])]
+  balanced = [1 - (1 in own) / len(own) for own in classes]
+  np.testing.assert_allclose(found.measures["balanced_error"], balanced)
+  assert pooled["balanced_error"] == pytest.approx(2 / 3)
+  assert pooled["recall"] == {"0": 0, "1": 1, "2": 0}
+  assert pooled["ranking_error"] == pytest.approx(0.5)  # All scores are equal.
+  assert pooled["calibration_error"] == pytest.approx(abs(np.mean(y == 1) - 4 / 10))
 
 
 def test_constant_number_is_the_mean():
   y = np.random.default_rng(2).normal(size=sum(_SIZES)).astype(np.float32)
   train = np.array([[1.0], [2.0], [6.0]], np.float32)
   examples = _examples(y)
-  found = fitting.constant(train, None).results(examples)
+  found, pooled = fitting.constant(train, None).results(examples)
   squares = _of_clients(examples, (y.astype(float) - 3.0) ** 2)
   np.testing.assert_allclose(found.error, np.sqrt(squares))
   np.testing.assert_allclose(found.loss, np.array(squares) / 2)
+  absolute = _of_clients(examples, np.abs(y - 3.0))
+  np.testing.assert_allclose(found.measures["mae"], absolute, rtol=1e-6)
+  assert pooled["error"] == pytest.approx(np.sqrt(np.mean((y - 3.0) ** 2)), rel=1e-6)
 
 
 def _newton(x, y, l2):
@@ -75,11 +91,27 @@ def test_pooled_fit_of_two_classes_is_newtons():
   train, test = _examples(y), _examples(1 - y, seed=4)
   model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
   w = _newton(train.x, y, 0.01)
-  found = fitting.pooled(model, train, test, 0.01, "misclassification")
+  found, of_all = fitting.pooled(model, train, test, 0.01, "misclassification")
   scores = test.x @ w[:3] + w[3]
+  area = metrics.roc_auc_score(test.y, scores)
+  assert of_all["ranking_error"] == pytest.approx(1 - area, abs=1e-3)
   losses = np.log1p(np.exp(-(2 * test.y - 1) * scores))
   np.testing.assert_allclose(found.loss, _of_clients(test, losses), atol=2e-4)
   np.testing.assert_allclose(found.error, _of_clients(test, (scores > 0) != test.y), atol=1e-6)
+
+
+def test_class_weights_count_in_a_fit_and_not_in_its_results():
+  rng = np.random.default_rng(8)
+  y = (rng.random(sum(_SIZES)) < 0.2).astype(np.int32)
+  train = _examples(y)
+  model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
+  weights = np.array([0.6, 2.5], np.float32)
+  trained = class_weights.weighted(model, weights)
+  found, _ = fitting.pooled(model, train, train, 0.0, "misclassification", trained)
+  fitted = linear_model.LogisticRegression(C=np.inf, tol=1e-8)
+  fitted.fit(train.x, y, sample_weight=weights[y])
+  losses = -np.log(fitted.predict_proba(train.x)[np.arange(len(y)), y])
+  np.testing.assert_allclose(found.loss, _of_clients(train, losses), atol=2e-3)
 
 
 def test_own_models_are_fitted_to_one_half_and_tested_on_the_other():
@@ -87,13 +119,17 @@ def test_own_models_are_fitted_to_one_half_and_tested_on_the_other():
   examples = _examples(rng.integers(2, size=sum(_SIZES)).astype(np.int32))
   split = evaluation.split_examples(examples, 0.5, seed=0)
   model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
-  found = fitting.local(model, split, 0.1, "misclassification")
-  assert list(found["client_id"]) == ["c0", "c1", "c3"]  # One has a single example.
-  for i, loss in enumerate(found["loss"]):
+  found, of_all = fitting.local(model, split, 0.1, "misclassification")
+  assert list(found.client_ids) == ["c0", "c1", "c3"]  # One has a single example.
+  labels, hits = [], []
+  for i, loss in enumerate(found.loss):
     w = _newton(*split.held_in.of_client(i), 0.1)
     x, y = split.held_out.of_client(i)
     scores = x @ w[:3] + w[3]
     np.testing.assert_allclose(loss, np.mean(np.log1p(np.exp((1 - 2 * y) * scores))), atol=2e-4)
+    labels, hits = [*labels, *y], [*hits, *((scores > 0) == y)]
+  recalls = [np.mean(np.array(hits)[np.array(labels) == c]) for c in (0, 1)]
+  assert of_all["balanced_error"] == pytest.approx(1 - np.mean(recalls))
 
 
 def test_pooled_fit_of_numbers_is_ridge_regression():
@@ -101,7 +137,7 @@ def test_pooled_fit_of_numbers_is_ridge_regression():
   y = rng.normal(size=sum(_SIZES)).astype(np.float32)
   train, test = _examples(y), _examples(y[::-1].copy(), seed=7)
   model = models.build_table_model(0, _spec(tf.float32), num_classes=0)
-  found = fitting.pooled(model, train, test, 0.05, "rmse")
+  found, _ = fitting.pooled(model, train, test, 0.05, "rmse")
   x = np.column_stack([train.x, np.ones(len(y))]).astype(float)
   w = np.linalg.solve(x.T @ x / len(y) + 0.05 * np.eye(4), x.T @ y / len(y))
   squares = (test.x @ w[:3] + w[3] - test.y) ** 2
@@ -115,24 +151,28 @@ def test_only_linear_models_are_fitted():
   assert not fitting.is_linear(hidden)
 
 
-def _fabricate(folder, errors, constant):
-  """Writes runs with these errors by method, and a constant answer with these; finds them."""
+def _fabricate(folder, errors, constant, balanced=0.0):
+  """Writes runs with these errors by method, and a constant answer with these; finds them.
+
+  The balanced error is larger than the error by `balanced`, and leads if that is not zero.
+  """
   ids = [f"client {i}" for i in range(len(constant))]
+  names = ["loss", "error", "balanced_error"] if balanced else ["loss", "error"]
 
   def columns(values):
     values = np.asarray(values)
-    return {"client_id": ids, "num_examples": np.full(len(ids), 9), "loss": values, "error": values}
-
-  def described(values):
-    return {"error": {"mean": np.mean(values), "p90": np.percentile(values, 90)}}
+    measured = {name: values + balanced * (name == "balanced_error") for name in names}
+    return {"client_id": ids, "num_examples": np.full(len(ids), 9), **measured}
 
   for method, values in errors.items():
     path = folder / "own" / method / "seed_0"
-    finished_runs.write_folder(path, finished_runs.flags_of(method), ())
-    rows = "".join(f"{i},9,0.5,{e!r}\n" for i, e in zip(ids, map(float, values)))
-    (path / "test_clients.csv").write_text("client_id,num_examples,loss,error\n" + rows)
-    atomic_files.write_json(path / "metrics.json", {"test": described(values)})
-  one = kept.Reference("'0', of everybody", columns(constant), described(constant))
+    flags = {**finished_runs.flags_of(method), **({"metric": names[-1]} if balanced else {})}
+    finished_runs.write_folder(path, flags, ())
+    own = columns(values)
+    run_files.write_clients(path / "test_clients.csv", own)
+    described = {name: {"p90": np.percentile(own[name], 90)} for name in names}
+    atomic_files.write_json(path / "metrics.json", {"test": described})
+  one = kept.Reference("'0', of everybody", columns(constant), {})
   kept.write(folder / "own", 0, kept.References("print", {kept.CONSTANT: one}, {"local": "small"}))
   groups = run_folder.group_by_method(run_folder.find_runs(folder))
   return groups, in_reports.find(groups)
@@ -141,27 +181,69 @@ def _fabricate(folder, errors, constant):
 def test_methods_that_do_not_beat_the_constant_are_named_first(tmp_path):
   constant = np.linspace(0.0, 0.2, 41)
   better, worse = 0.5 * constant, constant + 0.01
-  groups, found = _fabricate(
-    tmp_path, {"fed_avg": better, "superquantile_theta_0.5": worse}, constant
-  )
+  errors = {"fed_avg": better, "superquantile_theta_0.5": worse}
+  groups, found = _fabricate(tmp_path, errors, constant)
   assert in_reports.verdict(groups, found) == (
     "Superquantile θ = 0.5 is no better than the constant answer ('0', of everybody): mean error"
     " 11.0 % against 10.0 %, 90th percentile 19.0 % against 18.0 %. "
   )
   assert list(found.results()["method"].unique()) == [kept.CONSTANT]
   assert "left out, as small" in found.notes()[0]
+  groups, found = _fabricate(tmp_path / "balanced", errors, constant, balanced=0.3)
+  assert in_reports.verdict(groups, found).endswith(
+    "mean balanced error 41.0 % against 40.0 %, 90th percentile 49.0 % against 48.0 %."
+    " Training with --class_weights=balanced looks for the rare classes, too. "
+  )
 
 
-def test_a_lead_within_two_standard_errors_is_no_lead(tmp_path):
+def test_a_method_that_is_worse_for_the_worst_off_alone_is_told_so(tmp_path):
+  constant = np.linspace(0.2, 0.4, 41)
+  errors = np.where(np.arange(41) < 35, constant - 0.1, constant + 0.1)
+  groups, found = _fabricate(tmp_path, {"fed_avg": errors}, constant)
+  assert in_reports.verdict(groups, found) == (
+    "FedAvg is better than the constant answer on average alone, not for the worst-off ('0', of"
+    f" everybody): mean error {100 * errors.mean():.1f} % against 30.0 %, 90th percentile"
+    f" {100 * np.percentile(errors, 90):.1f} % against 38.0 %. "
+  )
+
+
+def test_of_few_clients_the_worst_one_counts(tmp_path):
+  constant = np.linspace(0.2, 0.3, 10)
+  groups, found = _fabricate(tmp_path, {"fed_avg": constant + 0.02}, constant)
+  said = in_reports.verdict(groups, found)
+  assert "mean error 27.0 % against 25.0 %, worst client 32.0 % against 30.0 %" in said
+
+
+def test_a_lead_within_chance_is_no_lead(tmp_path):
   constant = np.full(50, 0.2)
-  named = []
+  named, detected = [], []
   for worst in np.linspace(0.21, 0.6, 14):  # Two clients are worse off, all others better.
     errors = np.array([0.19] * 48 + [worst] * 2)
     groups, found = _fabricate(tmp_path / str(worst), {"fed_avg": errors}, constant)
     named.append(bool(in_reports.verdict(groups, found)))
     lead = constant - errors
-    assert named[-1] == (lead.mean() <= 2 * lead.std(ddof=1) / np.sqrt(50))
-  assert named[0] is False and named[-1] is True
+    # Student's interval and that of the bootstrap differ a little.
+    detected.append(lead.mean() / (lead.std(ddof=1) / np.sqrt(50)))
+  assert named == sorted(named) and {False, True} == set(named)
+  assert min(t for t, is_named in zip(detected, named) if not is_named) > 1.5
+  assert max(t for t, is_named in zip(detected, named) if is_named) < 2.5
+
+
+def test_two_seeds_of_other_clients_tell_a_lead_from_chance(tmp_path):
+  constant = np.linspace(0.3, 0.5, 40)
+  _fabricate(tmp_path, {"fed_avg": constant - 0.1}, constant)
+  # Another seed, with a lead that is three times as large and other clients.
+  path = tmp_path / "own" / "fed_avg" / "seed_0"
+  other = shutil.copytree(path, path.with_name("seed_1"))
+  columns = run_files.read_columns(other / "test_clients.csv", is_whole=True)
+  columns["client_id"] = np.array([f"other {i}" for i in range(40)])
+  columns["error"] = constant - 0.3
+  run_files.write_clients(other / "test_clients.csv", columns)
+  text = (tmp_path / "own" / "references" / "seed_0.json").read_text()
+  (tmp_path / "own" / "references" / "seed_1.json").write_text(text.replace("client ", "other "))
+  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  found = in_reports.find(groups)
+  assert sorted(found.of_seed) == [0, 1] and in_reports.verdict(groups, found) == ""
 
 
 def test_references_of_other_clients_are_not_compared(tmp_path):
@@ -211,10 +293,10 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   result = run()
   assert result.code == 0, result.err
   report = (folder / "report.md").read_text()
-  first = "All 2 methods are no better than the constant answer ('0', the most frequent class"
+  first = "Both methods are no better than the constant answer ('0', the most frequent class"
   assert f"mines, mine (linear): {first} of the training clients)" in result.out
   paragraphs = [text for text in report.split("\n\n") if "constant answer" in text]
-  assert paragraphs[0].lstrip("*_ ").startswith("All 2 methods are")
+  assert paragraphs[0].lstrip("*_ ").startswith("Both methods are")
   # By the file alone.
   table = np.genfromtxt(lab.folder / "mines.csv", **_CSV)
   written = json.loads((folder / "references" / "seed_0.json").read_text())
@@ -229,6 +311,11 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   rows = [line for line in (folder / "report.csv").read_text().splitlines() if ",constant," in line]
   (mean,) = (row.split(",")[3] for row in rows if ",test.error.mean," in row)
   np.testing.assert_allclose(float(mean), np.mean(expected))
+  # In the measure that leads one class of two is missed, or none where there is one.
+  (mean,) = (row.split(",")[3] for row in rows if ",test.balanced_error.mean," in row)
+  np.testing.assert_allclose(float(mean), np.mean([0.5 if one else 0.0 for one in expected]))
+  (recall,) = (row.split(",")[3] for row in rows if ",test.pooled.recall.1," in row)
+  assert float(recall) == 0.0
 
 
 def test_references_are_computed_once(mines):

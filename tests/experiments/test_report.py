@@ -235,7 +235,7 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
   text = summary.summarize(groups)
   assert text.startswith("No detectable difference: against FedAvg, Superquantile θ = 0.5 changes")
   assert re.search(r"If the change of .* is real, .* seeds would make its interval", text)
-  table = paired.table(groups)
+  table = paired.table(groups, paired.compare(groups))
   assert not any(cell.best for row in table.rows for cell in row.cells)
   assert "**" not in page.markdown_table(comparison.table(groups))
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
@@ -527,6 +527,29 @@ def test_what_was_tuned_is_in_the_report(tmp_path):
   assert "0.1: 51.4; **1: 48.8**; 5: failed" in text
   page = paths["html"].read_text()
   assert "<strong>1: 48.8</strong>" in page and "What was tuned" in page
+
+
+@pytest.mark.parametrize(
+  "criterion, said, shown",
+  [
+    (
+      "validation.balanced_error.p90",
+      "90th percentile of the validation clients’ balanced error, %",
+      "21.5",
+    ),
+    ("validation.loss.mean", "mean loss of the validation clients, nats", "0.215"),
+    ("train.loss.superquantile_90", "mean loss of the worst 10 % of the training", "0.215"),
+    ("validation.mae.p50", "50th percentile of the validation clients’ absolute error", "0.215"),
+  ],
+)
+def test_a_search_by_any_measure_is_told_in_its_words_and_unit(tmp_path, criterion, said, shown):
+  _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
+  atomic_files.write_json(
+    tmp_path / "synthetic" / "tuning.json",
+    [dict(method="q_fed_avg", criterion=criterion, tried=[dict(q=1, result=0.2149)], chosen={})],
+  )
+  text = _write(tmp_path)["md"].read_text()
+  assert said in text and f"1: {shown}" in text
 
 
 def test_of_a_large_grid_the_report_has_the_best(tmp_path):

@@ -5,6 +5,7 @@ import decimal
 import gzip
 import json
 import os
+import re
 import socket
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import tasks
 from tasks import data_set
 from tasks import task
+from tasks.own import drift
 from tasks.own import encoding as encoding_lib
 from tasks.own import features
 from tasks.own import labels
@@ -282,8 +284,55 @@ def test_the_first_category_is_known():
   encoding = encoding_lib.Encoding((feature,), labels.Label("y", ("0", "1")), {})
   for texts, remark in (("ab", ""), ("aac", "1 rows of unknown categories"), ("c", "1 rows")):
     raw = features.read(feature, pd.Series(list(texts)))[:, None]
-    assert encoding_lib.remarks_on(encoding, raw)["w"].startswith(remark)
-    assert bool(encoding_lib.remarks_on(encoding, raw)["w"]) == bool(remark)
+    assert drift.remarks_on(encoding, raw)["w"].startswith(remark)
+    assert bool(drift.remarks_on(encoding, raw)["w"]) == bool(remark)
+
+
+def test_shares_that_moved_are_remarked_on_beyond_chance(ask):
+  names = ("a", "b", "c")
+  feature = features.Feature("w", "category", True, categories=names, shares=(0.5, 0.3, 0.1))
+  label = labels.Label("y", ("0", "1"), shares=(0.9, 0.1))
+  encoding = encoding_lib.Encoding((feature,), label, {})
+
+  def of_rows(**counts):
+    texts = [text for name, n in counts.items() for text in (None if name == "none" else name,) * n]
+    raw = features.read(feature, pd.Series(texts, dtype=object))[:, None]
+    return drift.remarks_on(encoding, raw)["w"]
+
+  assert of_rows(a=500, b=300, c=100, none=100) == ""
+  # Half of |0.3 - 0.5| + |0.5 - 0.3| + |0.1 - 0.1|.
+  assert of_rows(a=300, b=500, c=100, none=100) == (
+    "20 % of the rows are of others than in the run (a 50.0 % → 30.0 %, b 30.0 % → 50.0 %,"
+    " c 10.0 % → 10.0 %)"
+  )
+  assert of_rows(a=3, b=5, c=1, none=1) == ""  # Ten rows may be so by chance.
+  assert of_rows(a=450, b=300, c=150, none=100) == ""
+  assert drift.remark_on_labels(encoding.label, np.repeat([0, 1], [880, 120])) == ""
+  said = drift.remark_on_labels(encoding.label, np.repeat([0, 1], [750, 250]))
+  assert said.startswith("15 % of the rows are of others than in the run (0 90.0 % → 75.0 %")
+  number = labels.Label("y", (), 3.0, 2.0)
+  rng = np.random.default_rng(0)
+  assert drift.remark_on_labels(number, rng.normal(size=500)) == ""
+  said = drift.remark_on_labels(number, 0.5 * rng.normal(size=500) - 0.9)
+  assert re.fullmatch(r"a mean 0\.9 .* below the run's; a standard deviation 0\.\d+ times.*", said)
+
+
+def test_shares_are_those_of_the_reference_and_come_back(ask):
+  one, _ = ask(put=dict(w=_cycle("a", "b", None)))
+  kept = encoding_lib.from_text(one.columns)
+  assert encoding_lib.from_text(kept.to_text()) == kept
+  shares = {feature.name: feature.shares for feature in kept.features}
+  assert shares["w"] == pytest.approx([1 / 3, 1 / 3], abs=0.05) and shares["v"] == ()
+  assert sum(kept.label.shares) == pytest.approx(1.0)
+  # An earlier version kept none, which is no drift.
+  content = json.loads(one.columns)
+  for part in (*content["features"], content["label"]):
+    del part["shares"]
+  old = encoding_lib.from_json(content)
+  assert old.label.shares == () and old.label.classes == kept.label.classes
+  content["label"]["shares"] = [-2.0] * len(kept.label.classes)
+  with pytest.raises(ValueError, match="shares of"):
+    encoding_lib.from_json(content)
 
 
 def test_a_run_that_goes_on_may_name_columns_that_were_dropped(ask):

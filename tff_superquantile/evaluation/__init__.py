@@ -10,7 +10,9 @@ from tff_superquantile.evaluation.clients import Measured
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import examples_of_datasets
+from tff_superquantile.evaluation.clients import measured
 from tff_superquantile.evaluation.clients import num_classes
+from tff_superquantile.evaluation.clients import pooled
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.federated import build_evaluators
 from tff_superquantile.evaluation.federated import build_federated_evaluator
@@ -32,6 +34,8 @@ __all__ = (
   "describe",
   "examples_of_datasets",
   "is_single_score",
+  "measured",
   "num_classes",
+  "pooled",
   "split_examples",
 )

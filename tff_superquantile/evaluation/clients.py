@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 import types
 from typing import Any, NamedTuple
 
@@ -143,6 +142,18 @@ def build_losses_and_errors(
   Returns:
     A function that returns float64 [n, 2], so that sums over many examples stay precise.
   """
+  of_output = _build_of_output(model, error, of_whole_batches)
+
+  def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return of_output(model.predict_on_batch(weights, x, training=False), y)
+
+  return losses_and_errors
+
+
+def _build_of_output(
+  model: tff.learning.models.FunctionalModel, error: str, of_whole_batches: bool
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+  """Builds the part of `build_losses_and_errors` that follows the model's output."""
   loss_fn = local_model.with_autograph(model.loss)
   error_fn = errors.ERRORS[error].of_examples
 
@@ -150,8 +161,7 @@ def build_losses_and_errors(
     output, label = tf.nest.map_structure(lambda t: t[tf.newaxis], output_and_label)
     return tf.cast(loss_fn(output=output, label=label), tf.float32)
 
-  def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    output = model.predict_on_batch(weights, x, training=False)
+  def losses_and_errors(output: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     found = error_fn(output, y)
     if of_whole_batches:
       losses = tf.fill(tf.shape(found), tf.cast(loss_fn(output=output, label=y), tf.float32))
@@ -167,13 +177,81 @@ class Measured(NamedTuple):
 
   Attributes:
     of_clients: Those of each client.
-    pooled: Those of all their examples together, by name, with "num_examples" and, for classes,
-      "recall": the share of each class's examples that are found, by the class's number. They make
-      sense where clients hold few examples of a rare class.
+    pooled: Those of all their examples together, by name, with "num_examples" and, for classes, by
+      the class's number, "recall", the share of its examples that are found, and "share", that of
+      all examples that have it. They make sense where clients hold few examples of a rare class.
   """
 
   of_clients: ClientMetrics
   pooled: Mapping[str, Any]
+
+
+def measured(
+  of_clients: ClientMetrics,
+  predictions: measure_lib.Predictions,
+  error: str,
+  names: Collection[str] | None = None,
+) -> Measured:
+  """Computes measures of clients.
+
+  Args:
+    of_clients: Their losses and errors.
+    predictions: Those of their examples, one client after the other.
+    error: A key of `errors.ERRORS`.
+    names: Which measures beside loss and error; None for all that the error has.
+
+  Returns:
+    The measures of the clients, and of their examples together.
+  """
+  offsets = np.cumsum([0, *of_clients.num_examples])
+  own = [
+    measure_lib.Predictions(predictions.values[start:end], predictions.labels[start:end])
+    for start, end in zip(offsets, offsets[1:])
+  ]
+  found = {
+    name: np.array([measures_lib.MEASURES[name].of(one) for one in own])
+    for name in _names(error, names)
+  }
+  return Measured(
+    of_clients._replace(measures=found), pooled(of_clients, predictions, error, names)
+  )
+
+
+def _names(error: str, names: Collection[str] | None) -> list[str]:
+  """Returns those of the measures beside loss and error that are asked for."""
+  of_kind = measures_lib.of_kind(error)[len(measures_lib.OF_EVALUATIONS) :]
+  return [name for name in of_kind if names is None or name in names]
+
+
+def pooled(
+  of_clients: ClientMetrics,
+  predictions: measure_lib.Predictions,
+  error: str,
+  names: Collection[str] | None = None,
+) -> dict[str, Any]:
+  """Returns `Measured.pooled` of clients; arguments as of `measured`."""
+  sizes, are_numbers = of_clients.num_examples, error == measure_lib.NUMBERS
+  is_any = sizes > 0
+  of_examples = of_clients.error**2 if are_numbers else of_clients.error
+  found = {
+    name: float(np.average(values[is_any], weights=sizes[is_any])) if is_any.any() else np.nan
+    for name, values in (("loss", of_clients.loss), ("error", of_examples))
+  }
+  if are_numbers:
+    found["error"] **= 0.5
+  of_classes = {}
+  if not are_numbers and len(predictions.labels):
+    recalls, counts = measure_lib.recalls(predictions), np.bincount(predictions.labels)
+    of_classes = {
+      "recall": {str(c): recall for c, recall in recalls.items()},
+      "share": {str(c): float(counts[c] / counts.sum()) for c in recalls},
+    }
+  return {
+    "num_examples": int(sizes.sum()),
+    **found,
+    **{name: measures_lib.MEASURES[name].of(predictions) for name in _names(error, names)},
+    **of_classes,
+  }
 
 
 class Evaluator:
@@ -182,83 +260,60 @@ class Evaluator:
   def __init__(
     self,
     examples: ClientExamples,
-    batch_sums: Callable[..., tf.Tensor],
+    of_batch: Callable[..., tuple[tf.Tensor, tf.Tensor]],
     error: str,
-    build_predict_fn: Callable[[], Callable[..., tf.Tensor]],
   ):
     """Initializes an evaluator.
 
     Args:
       examples: The examples of all clients.
+      of_batch: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
+        clients) to sums of losses and errors, float64 [clients, 2], and the model's outputs.
       error: A key of `errors.ERRORS`.
-      batch_sums: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
-        clients) to sums of losses and errors, float64 [clients, 2].
-      build_predict_fn: Returns a TensorFlow function from (weights, x as the model takes it) to the
-        model's outputs; called when outputs are first asked for.
     """
     self._examples = examples
-    self.build_predict_fn = build_predict_fn
-    self.batch_sums = batch_sums
+    self.of_batch = of_batch
     self.error = error
     self._num_examples = np.diff(examples.offsets)
     self._owner = np.repeat(np.arange(len(self._num_examples)), self._num_examples)
 
   def __call__(self, weights: tff.learning.models.ModelWeights) -> ClientMetrics:
     """Returns the loss and error of every client."""
+    return self._evaluate(weights, None)
+
+  def predict(
+    self, weights: tff.learning.models.ModelWeights
+  ) -> tuple[ClientMetrics, measure_lib.Predictions]:
+    """Returns the loss and error of every client, and the predictions for all their examples."""
+    outputs: list[np.ndarray] = []
+    of_clients = self._evaluate(weights, outputs)
+    found = np.concatenate(outputs or [np.empty([0, 1])])
+    return of_clients, measure_lib.of_outputs(found, self._examples.y, self.error)
+
+  def measure(
+    self, weights: tff.learning.models.ModelWeights, names: Collection[str] | None = None
+  ) -> Measured:
+    """Returns measures of the clients, and of their examples together, as `measured` does."""
+    return measured(*self.predict(weights), self.error, names)
+
+  def _evaluate(
+    self, weights: tff.learning.models.ModelWeights, outputs: list[np.ndarray] | None
+  ) -> ClientMetrics:
+    """Evaluates all clients; adds the outputs of batches to `outputs` unless it is None."""
     tensors = as_tensors(weights)
     sums = np.zeros([len(self._num_examples), 2])
     for start in range(0, len(self._owner), BATCH_SIZE):
       rows = slice(start, start + BATCH_SIZE)
       parts = self._examples.x, self._examples.y, self._owner
       batch = (tf.constant(part[rows]) for part in parts)
-      sums += self.batch_sums(tensors, *batch, tf.constant(len(sums))).numpy()
+      of_rows, output = self.of_batch(tensors, *batch, tf.constant(len(sums)))
+      sums += of_rows.numpy()
+      if outputs is not None:
+        outputs.append(output.numpy())
     with np.errstate(invalid="ignore", divide="ignore"):
       means = sums / self._num_examples[:, np.newaxis]
     error = errors.ERRORS[self.error].of_means(means[:, 1])
     return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], error)
-
-  def measure(self, weights: tff.learning.models.ModelWeights) -> Measured:
-    """Returns all measures of the clients, and of their examples together.
-
-    The measures beside loss and error need every example's prediction, by a forward pass of their
-    own: so `__call__`, which rounds wait for, costs the same as without them.
-    """
-    of_clients = self(weights)
-    tensors, examples, predict = as_tensors(weights), self._examples, self.build_predict_fn()
-    starts = range(0, len(self._owner), BATCH_SIZE)
-    batches = (tf.constant(examples.x[start : start + BATCH_SIZE]) for start in starts)
-    outputs = np.concatenate(
-      [predict(tensors, examples.decoded(x)).numpy() for x in batches] or [np.empty([0, 1])]
-    )
-    own = [
-      measure_lib.of_outputs(outputs[start:end], examples.y[start:end], self.error)
-      for start, end in zip(examples.offsets, examples.offsets[1:])
-    ]
-    names = measures_lib.of_kind(self.error)[len(measures_lib.OF_EVALUATIONS) :]
-    found = {name: np.array([measures_lib.MEASURES[name].of(one) for one in own]) for name in names}
-    return Measured(of_clients._replace(measures=found), self._of_all(outputs, of_clients, names))
-
-  def _of_all(
-    self, outputs: np.ndarray, of_clients: ClientMetrics, names: Sequence[str]
-  ) -> dict[str, Any]:
-    """Returns `Measured.pooled`."""
-    sizes, is_any = of_clients.num_examples, of_clients.num_examples > 0
-    squares = self.error == measure_lib.NUMBERS
-    error = of_clients.error**2 if squares else of_clients.error
-    loss_and_error = {
-      name: float(np.average(values[is_any], weights=sizes[is_any])) if is_any.any() else np.nan
-      for name, values in (("loss", of_clients.loss), ("error", error))
-    }
-    if squares:
-      loss_and_error["error"] **= 0.5
-    predictions = measure_lib.of_outputs(outputs, self._examples.y, self.error)
-    recalls = {} if squares else measure_lib.recalls(predictions)
-    return {
-      "num_examples": int(sizes.sum()),
-      **loss_and_error,
-      **{name: measures_lib.MEASURES[name].of(predictions) for name in names},
-      **({"recall": {str(c): recall for c, recall in recalls.items()}} if recalls else {}),
-    }
 
 
 def build_evaluator(
@@ -291,18 +346,17 @@ def build_evaluator(
       " which functional_model_from_keras makes of a Keras model."
     )
   if like is not None:
-    return Evaluator(examples, like.batch_sums, like.error, like.build_predict_fn)
-  losses_and_errors = build_losses_and_errors(model, error)
+    return Evaluator(examples, like.of_batch, like.error)
+  of_output = _build_of_output(model, error, of_whole_batches=False)
   owner_spec, number_spec = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
   signature = [weights_spec(model), *examples.specs(), owner_spec, number_spec]
 
   @tf.function(input_signature=signature, autograph=False)
-  def batch_sums(
+  def of_batch(
     weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor, num_clients: tf.Tensor
-  ) -> tf.Tensor:
-    values = losses_and_errors(weights, examples.decoded(x), y)
-    return tf.math.unsorted_segment_sum(values, owner, num_clients)
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    output = model.predict_on_batch(weights, examples.decoded(x), training=False)
+    return tf.math.unsorted_segment_sum(of_output(output, y), owner, num_clients), output
 
   with tf.Graph().as_default():  # As in `build_predict`.
-    traced = batch_sums.get_concrete_function()
-  return Evaluator(examples, traced, error, functools.cache(lambda: build_predict(model)))
+    return Evaluator(examples, of_batch.get_concrete_function(), error)

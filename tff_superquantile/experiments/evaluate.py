@@ -2,13 +2,13 @@
 
     python -m tff_superquantile.experiments.evaluate RUN_DIR [--data_dir=PATH] [--out=FILE]
 
-computes the loss and error of every client of a split, exactly, prints their distribution and
-writes `client_id,num_examples,loss,error,place`, a row a client, as a run's own test_clients.csv,
-but for the client's place in the run: `train` if it has trained the model, `validation`, `test`, or
-nothing if it is new to the run. The clients are the run's own, or those of other files of the same
-task, such as writers that came later. Those that have trained the model are measured apart, and a
-sentence counts those that are left out. The exit code is 0, or 2 for a mistake in the arguments, a
-bad folder or other data.
+computes the loss, the error and the other measures of every client of a split, exactly, prints
+their distribution, those of all examples together, and the share and the recall of each class. It
+writes a row a client, as a run's own test_clients.csv, and `place`, the client's place in the run:
+`train` if it has trained the model, `validation`, `test`, or nothing if it is new to the run. The
+clients are the run's own, or those of other files of the same task, such as writers that came
+later. Those that have trained the model are measured apart, and a sentence counts those that are
+left out. The exit code is 0, or 2 for a mistake in the arguments, a bad folder or other data.
 
 The numbers are exact. Of a private run, they are computed for its test clients, who are outside of
 its guarantee, and for clients of other data. The command assumes that no client of other data has
@@ -20,10 +20,10 @@ validation clients with a budget.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import pathlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
@@ -37,27 +37,45 @@ from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.measures import measure
 
 _ALL = "all"
 _SPLITS = ("test", "train", "validation", _ALL)
 _NUMBERS = ("num_train_clients", "num_test_clients", "min_examples_per_client")
 _CLIENTS_AT_ONCE = 64  # Memory holds the examples of so many.
-_ROW = "  {:<14}{:>15}{:>10}"
-_TITLES = {
-  "std": "sd",
-  "superquantile_90": "worst 10 %",
-  "superquantile_95": "worst 5 %",
-  "best_10": "best 10 %",
-}
+# Memory holds so many probabilities: of more, there are no measures of all examples together.
+_MOST_PREDICTED = 2**26
+
+
+class Evaluated(NamedTuple):
+  """What is known of clients under a model.
+
+  Attributes:
+    columns: Arrays of shape [clients] by column.
+    predictions: Those of all their examples, one client after the other; None if there are too many
+      to hold.
+  """
+
+  columns: dict[str, np.ndarray]
+  predictions: measure.Predictions | None
+
+  def of(self, its: np.ndarray) -> Evaluated:
+    """Returns the same of some clients, bool [clients]."""
+    columns, found = {name: values[its] for name, values in self.columns.items()}, None
+    if self.predictions is not None:
+      rows = np.repeat(its, self.columns["num_examples"])
+      found = measure.Predictions(*(values[rows] for values in self.predictions))
+    return Evaluated(columns, found)
 
 
 def make_parser() -> flags.Parser:
   """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
   parser = flags.Parser(
     prog="python -m tff_superquantile.experiments.evaluate",
-    description="Computes the loss and error of every client of a split under a finished run's"
-    " model, and prints their distribution over clients: mean, percentiles and the mean of the"
-    " worst 10 %. The clients are the run's own, or those of other files of the same task.",
+    description="Computes the loss, the error and the other measures of every client of a split"
+    " under a finished run's model, and prints their distribution over clients, those of all"
+    " examples together, and the share and recall of each class. The clients are the run's own, or"
+    " those of other files of the same task.",
     epilog="Exit code: 0, or 2 for a mistake in the arguments, a bad folder or other data. The"
     " numbers are exact: python -m privacy.evaluate releases them with differential privacy.",
     allow_abbrev=False,
@@ -74,8 +92,8 @@ def make_parser() -> flags.Parser:
     "--out",
     type=pathlib.Path,
     metavar="FILE",
-    help="a CSV file to write, client_id,num_examples,loss,error and place, the split of the run in"
-    " which a client was; by default none is written",
+    help="a CSV file to write, a row a client with its measures and place, the split of the run in"
+    " which it was; by default none is written",
   )
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
@@ -86,8 +104,8 @@ def make_parser() -> flags.Parser:
 
 def evaluate(
   folder: pathlib.Path, split: str = "test", overrides: Mapping[str, Any] | None = None
-) -> dict[str, np.ndarray]:
-  """Computes the loss and error of every client of a split under a finished run's model.
+) -> Evaluated:
+  """Computes all measures of every client of a split under a finished run's model.
 
   Args:
     folder: The folder of the run.
@@ -95,8 +113,9 @@ def evaluate(
     overrides: Values of the run's flags that say which clients there are, in place of its own.
 
   Returns:
-    Arrays of shape [clients] by column: `client_id`, `num_examples`, `loss` (nats) and `error`
-    (fraction of a client's examples, or root mean squared error in standard deviations of labels).
+    The columns `client_id`, `num_examples`, `loss` (nats), `error` (fraction of a client's
+    examples, or root mean squared error in standard deviations of labels) and those of
+    `tff_superquantile.measures`; and the predictions.
 
   Raises:
     ValueError: If there is no such run or split, the data are another task's, or exact numbers of
@@ -114,15 +133,18 @@ def evaluate(
   elif not overrides and split != _ALL:
     finished.check_clients(run, split, chosen[split].client_ids)
   weights = finished.read_weights(run, model)
-  found = [_evaluate(model, weights, files, run.error_kind) for files in chosen.values()]
-  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
-
-
-def remarks(folder: pathlib.Path, split: str, overrides: Mapping[str, Any]) -> Sequence[str]:
-  """Returns sentences on a table of the user's that belong beside what `evaluate` returns."""
-  run = finished.find(folder)
-  config = _config(run, split, overrides)
-  return finished_run.get_task(run, config).remarks
+  parts, held, num_predicted = [], [], 0
+  for files in chosen.values():
+    for of_clients, predictions in _evaluate(model, weights, files, run.error_kind):
+      parts.append(of_clients)
+      held.append(predictions)
+      num_predicted += predictions.values.size
+      if num_predicted > _MOST_PREDICTED:
+        held.clear()
+  columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+  joined = measure.Predictions(*map(np.concatenate, zip(*held)))
+  is_whole = num_predicted <= _MOST_PREDICTED
+  return Evaluated(columns, joined if is_whole else None)
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
@@ -240,12 +262,13 @@ def _check_outside(
   raise ValueError(_refusal(folder, split))
 
 
-def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.ndarray]:
-  """Evaluates clients some at a time, with a bar if that takes long."""
+def _evaluate(
+  model: Any, weights: Any, files: Any, error: str
+) -> Iterator[tuple[dict[str, np.ndarray], measure.Predictions]]:
+  """Yields columns and predictions of clients, some at a time, with a bar if that takes long."""
   from tff_superquantile import evaluation
 
   evaluator = None
-  found = []
   bar = tqdm.tqdm(total=len(files.client_ids), unit="client", delay=2.0, disable=None)
   with bar:
     for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
@@ -253,57 +276,10 @@ def _evaluate(model: Any, weights: Any, files: Any, error: str) -> dict[str, np.
       x, y, offsets = files.load(ids)
       examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
-      found.append(evaluator(weights).columns())
+      of_clients, predictions = evaluator.predict(weights)
+      found = evaluation.measured(of_clients, predictions, error)
+      yield found.of_clients.columns(), predictions
       bar.update(len(ids))
-  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
-
-
-def distribution_text(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
-  """Describes the distribution of clients' losses and errors in a table for a terminal.
-
-  Args:
-    columns: From `evaluate`.
-    kind: How errors are measured, a `Run.error_kind`.
-
-  Returns:
-    Lines of text.
-  """
-  from tff_superquantile import evaluation
-  from tff_superquantile.experiments.report import units
-
-  unit = units.of_error(kind).error
-  error, loss = (evaluation.describe(columns[name]) for name in ("error", "loss"))
-  rows = [
-    _ROW.format(_TITLES.get(name, name), unit.number(error[name]), f"{loss[name]:.3f}")
-    for name in error
-  ]
-  return "\n".join([_ROW.format("", f"error, {unit.symbol}", "loss"), *rows])
-
-
-def _groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
-  """Returns (heading, which clients) of the distributions to show, from `places`."""
-  has_trained = where == "train"
-  if is_private:
-    said = "A private run keeps no list of its training clients: none is assumed to be among these."
-    return [(said, np.ones(len(where), bool))]
-  if not has_trained.any():
-    return [("None of them has trained the model.", ~has_trained)]
-  if has_trained.all():
-    return [("All of them have trained the model, by their ids.", has_trained)]
-  counts = {place: int(np.sum(where == place)) for place in ("validation", "test", "")}
-  names = {"validation": "its validation clients", "test": "its test clients", "": "new to it"}
-  others = ", ".join(f"{n} {names[place]}" for place, n in counts.items() if n)
-  return [
-    (
-      f"{has_trained.sum()} of them have trained the model, by their ids; the others are"
-      f" {others}.\nThe {(~has_trained).sum()} that have not trained it:",
-      ~has_trained,
-    ),
-    (
-      f"The {has_trained.sum()} that have trained it, whose errors are no forecast for others:",
-      has_trained,
-    ),
-  ]
 
 
 def _main(args: argparse.Namespace) -> None:
@@ -312,12 +288,14 @@ def _main(args: argparse.Namespace) -> None:
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(asked.whole(name, value))
-  columns = evaluate(args.folder, args.split, overrides)
+  evaluated = evaluate(args.folder, args.split, overrides)
+  columns = evaluated.columns
   run = finished.find(args.folder)
   where = places(run, list(columns["client_id"]))
   if args.out is not None:
     run_files.write_clients(args.out, {**columns, "place": where})
   # With pandas, which a mistake in the arguments need not wait for.
+  from tff_superquantile.experiments import evaluation_text
   from tff_superquantile.experiments.report import tables
 
   noun = "client" if args.split == _ALL else f"{args.split} client"
@@ -325,13 +303,19 @@ def _main(args: argparse.Namespace) -> None:
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
     f" {tables.plural(int(columns['num_examples'].sum()), 'example')}."
   )
+  task = finished_run.get_task(run, _config(run, args.split, overrides))
   is_private = run.config is None or run.config.is_private
-  for heading, its in _groups(where, is_private):
+  for heading, its in evaluation_text.groups(where, is_private):
+    chosen = evaluated.of(its)
     print(heading)
-    chosen = {name: values[its] for name, values in columns.items()}
-    print(distribution_text(chosen, run.error_kind))
+    print(evaluation_text.distribution(chosen.columns, run.error_kind))
+    if chosen.predictions is None:
+      print("There are too many examples to measure them all together.")
+    else:
+      of_all = (chosen.columns, chosen.predictions, task.labels, run.error_kind)
+      print(evaluation_text.together(*of_all))
   sentences = [left_out(args.folder, args.split, overrides, list(columns["client_id"]))]
-  for sentence in filter(None, (*sentences, *remarks(args.folder, args.split, overrides))):
+  for sentence in filter(None, (*sentences, *task.remarks)):
     print(sentence)
   if args.out is not None:
     print(f"Written: {args.out}")

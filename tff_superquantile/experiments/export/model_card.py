@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from privacy import ledger as ledger_lib
+from tff_superquantile import measures
 from tff_superquantile import superquantile
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
@@ -28,6 +30,7 @@ from tff_superquantile.experiments.run import run_folder
 
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
 _TAIL = 0.1
+_WORST = "worst client"
 _PREDICTION = "prediction, in the unit of the labels"
 _SCALE = "and the network predicts labels of mean 0 and standard deviation 1"
 _PROBABILITIES = (
@@ -65,7 +68,6 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
     ValueError: If the run is private and has no ledger, or one that cannot be read.
   """
   errors = run.clients("test").get("error", np.array([]))
-  losses = run.clients("test").get("loss", np.array([]))
   client_sizes = run.clients("test").get("num_examples", np.array([]))
   unit = units.of_run(run).error
   baseline = _find_fed_avg(run)
@@ -79,7 +81,12 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   ]
   if len(errors):
     blocks += [_distribution(unit, errors, fed_avg), _by_size(unit, client_sizes, errors, fed_avg)]
-    blocks.append(_listing("Loss, labels and the constant answer", _further(run, losses)))
+    blocks.append(_listing("Measures of the test clients", _measures(run)))
+    for title, entries in (
+      ("Classes of the test clients' examples", _classes(run, labels)),
+      ("The constant answer, for comparison", _of_constant(run)),
+    ):
+      blocks += [_listing(title, entries)] if entries else []
   if fed_avg is not None:
     blocks.append(page.Text(_who_gains(unit, errors, fed_avg)))
   blocks.append(tables.Table("Intended use and limits", [], _limits(len(errors)), kind="words"))
@@ -115,11 +122,17 @@ def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
 def _summary(errors: np.ndarray, unit: units.Unit) -> str:
   if not len(errors):
     return "The run left no errors of test clients."
-  p90 = superquantile.percentile(errors, 90)
-  tail = superquantile.superquantile(errors, _TAIL)
+  known = errors[np.isfinite(errors)]
+  begin = (
+    f"On {len(errors)} test clients, who never trained, the error is {unit.text(known.mean())} on"
+    " average"
+  )
+  if paired.are_few(len(known)):
+    return f"{begin}, and {unit.text(known.max())} for the worst of them."
+  p90 = superquantile.percentile(known, 90)
+  tail = superquantile.superquantile(known, _TAIL)
   return (
-    f"On {len(errors)} test clients, who never trained, the error is {unit.text(errors.mean())} on"
-    f" average, at most {unit.text(p90)} for nine of ten clients, and {unit.text(tail)} on average"
+    f"{begin}, at most {unit.text(p90)} for nine of ten clients, and {unit.text(tail)} on average"
     " over the worst-off tenth."
   )
 
@@ -162,28 +175,51 @@ def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
   return found if ids and finished.has_clients(found, "test", ids) else None
 
 
-def _further(run: run_folder.Run, losses: np.ndarray) -> dict[str, str]:
-  """Returns the loss of test clients, and of reference models what a reader needs beside errors."""
-  of_run = units.of_run(run)
-  p90 = superquantile.percentile(losses, 90)
-  tail = superquantile.superquantile(losses, _TAIL)
-  said = (
-    f"{of_run.loss.text(losses.mean())} on average, p90 {of_run.loss.text(p90)}, worst 10 %"
-    f" {of_run.loss.text(tail)}"
-  )
-  found = {f"Loss of the test clients in {of_run.loss.name}": said}
+def _said(unit: units.Unit, values: np.ndarray) -> str:
+  """Describes clients' values [n] in a sentence, those that are finite."""
+  known = values[np.isfinite(values)]
+  if not len(known):
+    return "no client has a value"
+  if paired.are_few(len(known)):
+    tail = f"{unit.text(known.max())} for the worst client"
+  else:
+    p90, worst = superquantile.percentile(known, 90), superquantile.superquantile(known, _TAIL)
+    tail = f"p90 {unit.text(p90)}, worst 10 % {unit.text(worst)}"
+  return f"{unit.text(known.mean())} on average, {tail}, of {len(known)} clients"
+
+
+def _measures(run: run_folder.Run) -> dict[str, str]:
+  """Returns every measure of the test clients, and of all their examples together."""
+  clients, pooled = run.clients("test"), run.metrics.get("test", {}).get("pooled", {})
+  found = {}
+  for name in (name for name in measures.NAMES if name in clients):
+    unit = units.of_measure(name, units.of_run(run))
+    together = f"; of all examples together {unit.text(pooled[name])}" if name in pooled else ""
+    found[f"{unit.quantity} in {unit.name}"] = _said(unit, clients[name]) + together
+  return found
+
+
+def _classes(run: run_folder.Run, labels: Sequence[str]) -> dict[str, str]:
+  """Returns the share and the recall of each class of the test clients' examples."""
+  pooled = run.metrics.get("test", {}).get("pooled", {})
+  recalls = pooled.get("recall", {})
+  return {
+    labels[int(c)] if labels else c: f"{units.PERCENT.text(share)} of the examples, of which"
+    f" {units.PERCENT.text(recalls[c])} are found (recall)"
+    for c, share in pooled.get("share", {}).items()
+  }
+
+
+def _of_constant(run: run_folder.Run) -> dict[str, str]:
+  """Returns what the constant answer is and gives, where there are reference models."""
   references = in_reports.find({run.method: [run]}).of_seed.get(run.seed)
   if references is None:
-    return found
-  if references.label_shares:
-    shares = (f"{label} {100 * share:.1f} %" for label, share in references.label_shares.items())
-    found["Labels of the test clients' examples"] = ", ".join(shares)
+    return {}
   constant = references.found[kept.CONSTANT]
-  errors = constant.clients["error"]
-  found["Error of the constant answer"] = (
-    f"{of_run.error.text(errors.mean())} on average, p90"
-    f" {of_run.error.text(superquantile.percentile(errors, 90))}: {constant.said}"
-  )
+  found = {"Answer": constant.said}
+  for name in (name for name in measures.NAMES if name in constant.clients):
+    unit = units.of_measure(name, units.of_run(run))
+    found[f"{unit.quantity} in {unit.name}"] = _said(unit, constant.clients[name])
   return found
 
 
@@ -195,8 +231,8 @@ def _limits(num_clients: int) -> list[tables.Row]:
     "It was trained for research on federated learning. Whether it may decide about people is for"
     " those who use it to examine, by groups that this card does not know.",
     "An error counts all mistakes alike. Where a class is rare, compare it with the constant"
-    " answer, and measure by class before use.",
-    f"Percentiles are of {num_clients} test clients: the column of clients says how many stand"
+    " answer, and look at the recall of each class, before use.",
+    f"The numbers are of {num_clients} test clients: the column of clients says how many stand"
     " behind each.",
   ]
   return [tables.Row(sentence, []) for sentence in said]
@@ -218,8 +254,11 @@ def _headings(first: str, fed_avg: np.ndarray | None, *extra: str) -> list[str]:
 
 def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | None) -> tables.Table:
   """Describes the test clients' errors [n], beside those under FedAvg."""
+  are_few = paired.are_few(len(errors))
 
   def statistics(values: np.ndarray) -> dict[str, float]:
+    if are_few:
+      return {"mean": values.mean(), _WORST: values.max()}
     return {
       "mean": values.mean(),
       **{f"p{q}": superquantile.percentile(values, q) for q in _PERCENTILES},
@@ -231,9 +270,12 @@ def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | No
     _row(unit, name, value, other.get(name), _behind(name, value, errors))
     for name, value in statistics(errors).items()
   ]
-  note = (
-    "Each client counts once. p90: nine of ten clients have at most this error. Clients: those with"
-    " this error or a larger one, behind a percentile; of the mean all."
+  note = "Each client counts once. "
+  note += (
+    f"Fewer than {paired.FEW_CLIENTS} clients have no percentiles."
+    if are_few
+    else "p90: nine of ten clients have at most this error. Clients: those with this error or a"
+    " larger one, behind a percentile; of the mean all."
   )
   title = f"Error of the test clients in {unit.name}"
   return tables.Table(title, _headings("", fed_avg, "clients"), rows, note)
@@ -243,7 +285,7 @@ def _behind(name: str, value: float, errors: np.ndarray) -> str:
   """Returns the number of test clients behind a statistic of their errors [n]."""
   if name == "mean":
     return str(len(errors))
-  if name.startswith("p"):
+  if name == _WORST or name.startswith("p"):
     return str(int(np.sum(errors >= value)))
   return str(math.ceil(_TAIL * len(errors) * (1 - superquantile.TAIL_MASS_TOLERANCE)))
 

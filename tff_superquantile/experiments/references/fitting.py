@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from tff_superquantile import evaluation
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import clients as clients_lib
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.measures import measure
 
 _BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
 _MOST_STEPS = 200
@@ -32,8 +33,8 @@ class Constant(NamedTuple):
   label: float
   shares: np.ndarray | None
 
-  def results(self, examples: evaluation.ClientExamples) -> evaluation.ClientMetrics:
-    """Returns the loss and error of each client.
+  def results(self, examples: evaluation.ClientExamples) -> evaluation.Measured:
+    """Returns all measures of the clients.
 
     Of classes the loss is -log of the label's share; of numbers half the squared error, and the
     error is the root of the mean square.
@@ -42,14 +43,19 @@ class Constant(NamedTuple):
     if self.shares is None:
       squares = (np.asarray(y, np.float64) - self.label) ** 2
       losses, errors = squares / 2.0, squares
+      values: np.ndarray = np.full(len(y), self.label)
+      kind, labels = measure.NUMBERS, y.astype(np.float64)
     else:
-      losses, errors = -np.log(self.shares[y.astype(np.int64)]), (y != self.label).astype(float)
+      kind, labels = measure.CLASSES, y.astype(np.int64)
+      losses, errors = -np.log(self.shares[labels]), (y != self.label).astype(float)
+      values = np.tile(self.shares, (len(y), 1))
     sizes = np.diff(examples.offsets)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     with np.errstate(invalid="ignore", divide="ignore"):
       loss, error = (np.bincount(owner, v, len(sizes)) / sizes for v in (losses, errors))
     error = np.sqrt(error) if self.shares is None else error
-    return evaluation.ClientMetrics(examples.client_ids, sizes, loss, error)
+    of_clients = evaluation.ClientMetrics(examples.client_ids, sizes, loss, error)
+    return evaluation.measured(of_clients, measure.Predictions(values, labels), kind)
 
 
 def constant(y: np.ndarray, num_classes: int | None) -> Constant:
@@ -164,11 +170,21 @@ def pooled(
   test: evaluation.ClientExamples,
   l2: float,
   error: str,
-) -> evaluation.ClientMetrics:
-  """Fits a model to the examples of all training clients; returns its results on test clients."""
+  trained: tff.learning.models.FunctionalModel | None = None,
+) -> evaluation.Measured:
+  """Fits a model to the examples of all training clients; returns its results on test clients.
+
+  Args:
+    model: The task's model, with which clients are evaluated.
+    train: The examples of the training clients.
+    test: Those of the test clients.
+    l2: As of `Fitter`.
+    error: The task's error.
+    trained: The model whose loss is least, such as one that weighs classes; None for `model`.
+  """
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
-    weights = Fitter(model, train, l2).fit(train.x, train.y, bar.update)
-  return evaluation.build_evaluator(model, test, error=error)(weights)
+    weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
+  return evaluation.build_evaluator(model, test, error=error).measure(weights)
 
 
 def local(
@@ -176,19 +192,31 @@ def local(
   split: evaluation.SplitExamples,
   l2: float,
   error: str,
-) -> Mapping[str, Any]:
+  trained: tff.learning.models.FunctionalModel | None = None,
+) -> evaluation.Measured:
   """Fits a model to one half of each client's examples and tests it on the other.
 
+  Arguments are as of `pooled`.
+
   Returns:
-    The columns of `ClientMetrics.columns`, of the second halves.
+    All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, found = Fitter(model, held_in, l2), None, []
+  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
   ids = held_in.client_ids
   for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
     weights = fitter.fit(*held_in.of_client(i))
     x, y = held_out.of_client(i)
     its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
     evaluator = evaluation.build_evaluator(model, its, evaluator, error)
-    found.append(evaluator(weights).columns())
-  return {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
+    found.append(evaluator.predict(weights))
+  of_clients, predictions = zip(*found)
+  sizes, losses, errors = (
+    np.concatenate([getattr(one, name) for one in of_clients])
+    for name in ("num_examples", "loss", "error")
+  )
+  return evaluation.measured(
+    evaluation.ClientMetrics(ids, sizes, losses, errors),
+    measure.Predictions(*map(np.concatenate, zip(*predictions))),
+    error,
+  )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import math
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
-# Two standard errors over clients: a smaller lead may be chance.
-_STANDARD_ERRORS = 2.0
 _NAMED = 3  # More methods are counted, not named.
 
 
@@ -91,75 +89,101 @@ def _has_clients(run: run_folder.Run, references: kept.References) -> bool:
 
 
 class _Compared(NamedTuple):
-  """A method's mean error and p90, and those of the constant answer over the same seeds."""
+  """The changes from the constant answer to a method.
 
-  mean: float
-  p90: float
-  constant_mean: float
-  constant_p90: float
-  lead: float  # Of the method, in mean error.
-  standard_error: float
+  Attributes:
+    mean: In the mean, over seeds.
+    tail: In the tail, over seeds.
+    of_clients: In the mean, of every client's values over the seeds: chance is that of clients, for
+      the models that were trained.
+  """
+
+  mean: paired.Change
+  tail: paired.Change
+  of_clients: paired.Change
 
   @property
-  def is_better(self) -> bool:
-    is_beyond_chance = self.lead > _STANDARD_ERRORS * self.standard_error
-    return is_beyond_chance and self.p90 < self.constant_p90
+  def is_better_on_average(self) -> bool:
+    """Whether the mean is lower, and by more than chance where that is known."""
+    is_chance = self.of_clients.has_interval and not self.of_clients.is_detected
+    return self.of_clients.value < 0 and not is_chance
+
+  @property
+  def is_better_for_the_tail(self) -> bool:
+    return self.tail.value < 0
 
 
-def _compare(runs: list[run_folder.Run], references: References) -> _Compared | None:
+def _compare(
+  runs: list[run_folder.Run], references: References, tail: str, mean: str
+) -> _Compared | None:
   """Compares the runs of a method with the constant answer, client by client."""
-  leads, levels = [], []
+  pairs = {}
   for run in runs:
     of_seed = references.of_seed.get(run.seed)
     if of_seed is None or not _has_clients(run, of_seed):
       continue
-    constant = of_seed.found[kept.CONSTANT]
-    levels.append(
-      [
-        source.get(name, math.nan)
-        for source in (run.numbers, constant.numbers)
-        for name in ("test.error.mean", tables.P90)
-      ]
-    )
-    lead = constant.clients["error"] - run.clients("test")["error"]
-    leads.append(lead[np.isfinite(lead)])
-  found = np.concatenate(leads) if leads else np.array([])
-  if not found.size:
+    constant, column = of_seed.found[kept.CONSTANT].clients, mean.split(".")[1]
+    if column in constant and column in run.clients("test"):
+      values = {"before": constant[column], "after": run.clients("test")[column]}
+      pair = pd.DataFrame(values, index=constant["client_id"])
+      pair = pair[np.isfinite(pair).all(axis=1)]
+      if len(pair):
+        pairs[run.seed] = pair
+  if not pairs:
     return None
-  mean, p90, constant_mean, constant_p90 = np.mean(levels, axis=0).tolist()
-  if not math.isfinite(mean + p90 + constant_mean + constant_p90):
-    return None
-  spread = np.std(found, ddof=1) / math.sqrt(found.size) if found.size > 1 else 0.0
-  return _Compared(mean, p90, constant_mean, constant_p90, float(found.mean()), float(spread))
+  # Two or three seeds, of other clients each, say little of chance, but all their clients do.
+  together = {0: pd.concat(pairs.values()).groupby(level=0).mean()}
+  of_what = ((pairs, mean), (pairs, tail), (together, mean))
+  return _Compared(*(paired.of_pairs(*arguments) for arguments in of_what))
 
 
 def verdict(groups: run_folder.Groups, references: References) -> str:
-  """Says which methods are no better than the constant answer, in a sentence and a space.
+  """Says which methods are no better than the constant answer, in sentences and a space.
 
-  A method is better if the mean of its test clients' errors is lower by more than two standard
-  errors of the differences over clients and seeds, and the 90th percentile is lower, too.
+  A method is better if the mean of the leading measure over its test clients is lower by more than
+  chance, as the bootstrap over clients tells it, and the tail is lower, too.
 
   Args:
     groups: Finished runs by method.
     references: From `find`.
 
   Returns:
-    The sentence; "" if all methods are better, or nothing is known.
+    The sentences; "" if all methods are better, or nothing is known.
   """
-  compared = {method: _compare(list(runs), references) for method, runs in groups.items()}
+  leading = units.leading(groups)
+  tail, *_, mean = paired.metrics(groups, leading.p90)
+  compared = {m: _compare(list(runs), references, tail, mean) for m, runs in groups.items()}
   known = {method: one for method, one in compared.items() if one is not None}
-  failed = {method: one for method, one in known.items() if not one.is_better}
-  if not failed:
-    return ""
-  unit = units.of(groups).error
-  method = min(failed, key=lambda method: (failed[method].mean, failed[method].p90))
-  one = failed[method]
-  constant = next(iter(references.of_seed.values())).found[kept.CONSTANT]
+  nowhere = {method: one for method, one in known.items() if not one.is_better_on_average}
+  on_average = {
+    method: one
+    for method, one in known.items()
+    if method not in nowhere and not one.is_better_for_the_tail
+  }
+  text = ""
+  for failed, said in (
+    (nowhere, "no better than the constant answer ({})"),
+    (on_average, "better than the constant answer on average alone, not for the worst-off ({})"),
+  ):
+    if failed:
+      constant = next(iter(references.of_seed.values())).found[kept.CONSTANT]
+      subject = f"{_subject(failed, known)} {said.format(constant.said)}"
+      text += f"{subject}: {_levels(failed, leading, tail)}. "
+  weights = {run.flags.get("class_weights", "none") for runs in groups.values() for run in runs}
+  if nowhere and leading.name == "balanced_error" and weights == {"none"}:
+    text += "Training with --class_weights=balanced looks for the rare classes, too. "
+  return text
+
+
+def _levels(failed: Mapping[names.Name, _Compared], leading: units.Leading, tail: str) -> str:
+  """Returns the levels of the best of the methods that fail, and of the constant answer."""
+  method = min(failed, key=lambda method: (failed[method].mean.after, failed[method].tail.after))
+  one, unit = failed[method], leading.unit
+  of_tail = "worst client" if tail.endswith(".max") else "90th percentile"
   return (
-    f"{_subject(failed, known)} no better than the constant answer ({constant.said}):"
-    f" {'' if len(failed) == 1 else f'{method.label} has '}"
-    f"mean error {unit.text(one.mean)} against {unit.text(one.constant_mean)},"
-    f" 90th percentile {unit.text(one.p90)} against {unit.text(one.constant_p90)}. "
+    f"{'' if len(failed) == 1 else f'{method.label} has '}"
+    f"mean {leading.words} {unit.text(one.mean.after)} against {unit.text(one.mean.before)},"
+    f" {of_tail} {unit.text(one.tail.after)} against {unit.text(one.tail.before)}"
   )
 
 
@@ -168,6 +192,8 @@ def _subject(failed: Mapping[names.Name, _Compared], known: Mapping[names.Name, 
   labels = [method.label for method in failed]
   if len(labels) == 1:
     return f"{labels[0]} is"
+  if len(failed) == len(known) == 2:
+    return "Both methods are"
   if len(failed) == len(known):
     return f"All {len(known)} methods are"
   named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""

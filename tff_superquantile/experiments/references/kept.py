@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 
 from tff_superquantile import atomic_files
 from tff_superquantile import distribution
+from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_files
 
 CONSTANT, POOLED, LOCAL = "constant", "pooled", "local"
+_OF_CLIENTS = ("client_id", "num_examples")  # Columns that measure nothing.
 # Names for people, in the order of tables.
 LABELS = {
   CONSTANT: "constant answer (not federated)",
@@ -33,18 +36,27 @@ class Reference:
   Attributes:
     said: What it is, a sentence.
     clients: Columns as those of a run's test_clients.csv, arrays of shape [clients].
-    metrics: {"loss" | "error": {statistic: number}} over these clients, as in metrics.json.
+    pooled: The measures of all examples together, as "pooled" in metrics.json; empty if unknown.
   """
 
   said: str
   clients: Mapping[str, np.ndarray]
-  metrics: Mapping[str, Mapping[str, float]]
+  pooled: Mapping[str, Any]
 
-  @property
+  @functools.cached_property
   def numbers(self) -> dict[str, float]:
-    """The numbers by the dotted names that a run's have, such as `test.error.p90`."""
-    flat = run_files.flatten({"test": self.metrics})
-    return {name: float("nan") if value is None else value for name, value in flat.items()}
+    """The numbers by the dotted names that a run's have, and `test.MEASURE.max`."""
+    described = {
+      name: {**distribution.describe(values), "max": _largest(values)}
+      for name, values in self.clients.items()
+      if name not in _OF_CLIENTS
+    }
+    return run_files.flatten({"test": {**described, "pooled": self.pooled}})
+
+
+def _largest(values: np.ndarray) -> float:
+  finite = np.asarray(values)[np.isfinite(values)]
+  return float(finite.max()) if finite.size else float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +68,12 @@ class References:
     found: The models by their keys in `LABELS`.
     left_out: A sentence for each that there is none of, by its key.
     is_private: Whether nothing of them follows from training clients.
-    label_shares: The fractions of the test clients' examples by class; empty for numbers.
   """
 
   fingerprint: str
   found: Mapping[str, Reference]
   left_out: Mapping[str, str]
   is_private: bool = False
-  label_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def joined(parts: Sequence[References]) -> References:
@@ -81,10 +91,11 @@ def joined(parts: Sequence[References]) -> References:
     if len(ones) == len(parts):
       clients = {
         column: np.concatenate([one.clients[column] for one in ones])
-        for column in ("client_id", "num_examples", "loss", "error")
+        for column in ones[0].clients
+        if all(column in one.clients for one in ones)
       }
-      metrics = {column: distribution.describe(clients[column]) for column in ("loss", "error")}
-      found[name] = Reference(f"{ones[0].said}, in each fold anew", clients, metrics)
+      pooled = cross_validation.mean_of([one.pooled for one in ones])
+      found[name] = Reference(f"{ones[0].said}, in each fold anew", clients, pooled)
   left_out = {name: why for part in parts for name, why in part.left_out.items()}
   is_private = all(part.is_private for part in parts)
   return References(first.fingerprint, found, left_out, is_private)
@@ -102,7 +113,7 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
     name: {
       "said": one.said,
       "clients": {column: np.asarray(values).tolist() for column, values in one.clients.items()},
-      "metrics": one.metrics,
+      "pooled": one.pooled,
     }
     for name, one in references.found.items()
   }
@@ -111,7 +122,6 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
     "found": found,
     "left_out": dict(references.left_out),
     "is_private": references.is_private,
-    "label_shares": dict(references.label_shares),
   }
   atomic_files.write_json(path, content)
   return path
@@ -122,7 +132,7 @@ def read(task_folder: pathlib.Path, seed: int) -> References | None:
   content = run_files.read_json(_path(task_folder, seed))
   try:
     found = {name: _read_one(one) for name, one in content["found"].items() if name in LABELS}
-    rest = (content[name] for name in ("left_out", "is_private", "label_shares"))
+    rest = (content[name] for name in ("left_out", "is_private"))
     return References(content["fingerprint"], found, *rest)
   except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
     return None
@@ -133,7 +143,7 @@ def _read_one(content: Mapping[str, Any]) -> Reference:
     name: np.array(values, dtype=str if name == "client_id" else np.float64)
     for name, values in content["clients"].items()
   }
-  for name in ("client_id", "num_examples", "loss", "error"):
+  for name in {*_OF_CLIENTS, "loss", "error", *columns}:
     if len(columns[name]) != len(columns["client_id"]):
       raise ValueError(f"Found a column {name} of another length than the others.")
-  return Reference(content["said"], columns, content["metrics"])
+  return Reference(content["said"], columns, content["pooled"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import hashlib
 import json
 import pathlib
@@ -18,10 +18,11 @@ from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_VERSION = 1  # Of what is computed; another number makes all files anew.
+_VERSION = 3  # Of what is computed; another number makes all files anew.
 _LEAST_OF_A_CLIENT = 20  # Half of them fit its own model.
 _MOST_CLIENTS = 100  # That get a model of their own.
 _MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
+_OF_CLIENTS = ("validation_fraction", "min_examples_per_client")  # Flags that choose them.
 _PRIVATE = (
   "it would say of the training clients of private runs what no budget covers; a folder without"
   " private runs has it"
@@ -86,11 +87,11 @@ def _fingerprint(run: run_folder.Run, is_private: bool) -> str:
 
   Nothing of it is of training clients but their data's digest, which private runs have not.
   """
-  names = ("task", "model", "l2", "data", "num_train_clients", "validation_fraction", "seed")
+  names = ("task", "model", "l2", "class_weights", "data", "num_train_clients", "seed")
   parts = {
     "version": _VERSION,
     "is_private": is_private,
-    "flags": {name: run.flags.get(name) for name in (*names, "min_examples_per_client")},
+    "flags": {name: run.flags.get(name) for name in (*names, *_OF_CLIENTS)},
     "data": run.manifest.get("data"),
     "columns": run.columns,
     "clients": run.clients("test")["client_id"].tolist(),
@@ -108,6 +109,7 @@ def _compute(
     from tff_superquantile import evaluation
     from tff_superquantile.experiments.references import fitting
     from tff_superquantile.experiments.run import build
+    from tff_superquantile.experiments.run.training import class_weights
 
   model, splits = build.load_task(task, config)
   finished.check_clients(run, "test", splits["test"].client_ids)
@@ -123,43 +125,38 @@ def _compute(
   is_number = task.error == "rmse"
   constant = fitting.constant(labels, None if is_number else evaluation.num_classes(model))
   said = _said_of_constant(task, constant.label, sources)
-  found = {kept.CONSTANT: _reference(said, constant.results(test).columns())}
+  found = {kept.CONSTANT: _reference(said, constant.results(test))}
   left_out = {}
-  l2 = config.local.l2 or 0.0
+  l2, trained, weighted = config.local.l2 or 0.0, model, ""
+  if config.local.class_weights == class_weights.BALANCED:
+    weights = class_weights.balanced(labels.astype(np.int64), evaluation.num_classes(model))
+    trained, weighted = class_weights.weighted(model, weights), ", with class weights"
   reason = _why_no_fit(model, 0 if is_private else len(labels))
   if is_private:
     left_out[kept.POOLED] = _PRIVATE
   elif reason:
     left_out[kept.POOLED] = reason
   else:
-    results = fitting.pooled(model, answers["train"], test, l2, task.error)
+    results = fitting.pooled(model, answers["train"], test, l2, task.error, trained)
     said = (
       f"fitted by L-BFGS to the examples of all {len(answers['train'].client_ids)} training clients"
-      " in one place, each example counted once"
+      f" in one place, each example counted once{weighted}"
     )
-    found[kept.POOLED] = _reference(said, results.columns())
+    found[kept.POOLED] = _reference(said, results)
   enough = np.flatnonzero(np.diff(test.offsets) >= _LEAST_OF_A_CLIENT)
   reason = _why_no_fit(model, 0) or _why_no_own_models(len(enough), len(test.client_ids))
   if reason:
     left_out[kept.LOCAL] = reason
   else:
     its = enough[:_MOST_CLIENTS]
-    columns = fitting.local(model, _halves(test, its, config.seed), l2, task.error)
+    halves = _halves(test, its, config.seed)
+    results = fitting.local(model, halves, l2, task.error, trained)
     said = (
       f"fitted to one half of a test client's own examples and tested on the other half alone, for"
-      f" {len(its)} of {len(test.client_ids)} test clients"
+      f" {len(its)} of {len(test.client_ids)} test clients{weighted}"
     )
-    found[kept.LOCAL] = _reference(said, columns)
-  return kept.References(fingerprint, found, left_out, is_private, _label_shares(task, test.y))
-
-
-def _label_shares(task: Any, y: np.ndarray) -> dict[str, float]:
-  """Returns the fractions of labels [n] or [n, 1] by class; empty for numbers."""
-  if task.error == "rmse":
-    return {}
-  numbers, counts = np.unique(np.reshape(y, -1).astype(np.int64), return_counts=True)
-  names = [task.labels[number] if task.labels else str(number) for number in numbers]
-  return dict(zip(names, (counts / counts.sum()).tolist()))
+    found[kept.LOCAL] = _reference(said, results)
+  return kept.References(fingerprint, found, left_out, is_private)
 
 
 def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:
@@ -206,8 +203,6 @@ def _halves(examples: Any, clients: np.ndarray, seed: int) -> Any:
   return evaluation.split_examples(chosen, 0.5, seed)
 
 
-def _reference(said: str, columns: Mapping[str, Any]) -> kept.Reference:
-  from tff_superquantile import evaluation
-
-  metrics = {name: evaluation.describe(columns[name]) for name in ("error", "loss")}
-  return kept.Reference(said, columns, metrics)
+def _reference(said: str, found: Any) -> kept.Reference:
+  """Returns a reference model from what it is and its `evaluation.Measured`."""
+  return kept.Reference(said, found.of_clients.columns(), found.pooled)

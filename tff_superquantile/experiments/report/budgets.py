@@ -16,13 +16,11 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 
-_MEAN = "test.error.mean"
 _CHANGES_NOTE = (
-  "The 90th percentile of a method’s test errors less that of FedAvg with the same budget and seed,"
-  " in {}, mean over seeds, with the 95 % interval of the bootstrap over clients and seeds; the"
-  " lowest of a budget is bold if zero is outside of its interval."
-  " Parameters that are tuned on validation clients spend a budget of their own, which these do not"
-  " include."
+  "The 90th percentile of the test clients’ {} of a method less that of FedAvg with the same budget"
+  " and seed, in {}, mean over seeds, with the 95 % interval of the bootstrap over clients and"
+  " seeds; the lowest of a budget is bold if zero is outside of its interval. Parameters that are"
+  " tuned on validation clients spend a budget of their own, which these do not include."
 )
 
 
@@ -59,17 +57,21 @@ def _of_budgets(groups: run_folder.Groups) -> tuple[pd.DataFrame, list[names.Nam
   return results, list(dict.fromkeys(private))
 
 
-def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
+def changes_by_epsilon(
+  groups: run_folder.Groups, compared: paired.Comparison | None = None
+) -> tables.Table:
   """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
 
   Args:
     groups: Finished runs by method, of several budgets.
+    compared: Their changes; None to measure them.
 
   Returns:
     A row for each private method, a column for each budget, smallest first. It has no rows where
     FedAvg has no run with a budget.
   """
-  unit = units.of(groups).error
+  compared = compared or paired.compare(groups)
+  unit = compared.leading.unit
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   of_budget: dict[tuple[str, float | None], names.Name]
   of_budget = {(family, method.epsilon): method for method, family in _families(groups).items()}
@@ -77,10 +79,9 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
   found = {}
   for family, epsilon in itertools.product(families, epsilons):
     method = of_budget.get((family, epsilon))
-    if method is not None and method.fed_avg in groups:
-      change = paired.change(groups[method.fed_avg], groups[method], tables.P90)
-      if change is not None:
-        found[family, epsilon] = change
+    _, own = compared.changes.get(method, (None, {})) if method is not None else (None, {})
+    if compared.first in own:
+      found[family, epsilon] = own[compared.first]
   lowest = {
     epsilon: min((found[key].value for key in found if key[1] == epsilon), default=None)
     for epsilon in epsilons
@@ -101,21 +102,26 @@ def changes_by_epsilon(groups: run_folder.Groups) -> tables.Table:
     "The tail against FedAvg of the same budget",
     headings,
     rows if found else [],
-    _CHANGES_NOTE.format(unit.name if unit.change == "" else f"percentage{unit.change}"),
+    _CHANGES_NOTE.format(
+      compared.leading.words, unit.name if unit.change == "" else f"percentage{unit.change}"
+    ),
   )
 
 
 def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
   results, families = _of_budgets(groups)
-  unit = units.of(groups).error
+  leading = units.leading(groups)
+  unit = leading.unit
   results = results.dropna(subset="epsilon").sort_values("epsilon")
   looks = style.palette(families)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.4 + 0.1 * len(families)))
     panels = figure.subplots(1, 2, squeeze=False)[0]
     for axes, metric, title in zip(
-      panels, ("test.error.mean", tables.P90), ("Mean error", "90th percentile of the error")
+      panels,
+      (leading.metric("mean"), leading.p90),
+      (f"Mean {leading.words}", f"90th percentile of the {leading.words}"),
     ):
       for index, method in enumerate(families):
         curve = results[(results["family"] == method) & (results["metric"] == metric)]
@@ -134,15 +140,17 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
         )
       axes.set(title=title, xlabel="ε", xscale="log")
       style.mark(axes.xaxis, sorted(results["epsilon"].unique()))
-    panels[0].set_ylabel(unit.axis("Error of the test clients"))
+      style.widen(axes, unit.least_span, "y")
+    panels[0].set_ylabel(unit.axis(f"{leading.title} of the test clients"))
     style.add_legend(figure, looks, families)
     svg = style.to_svg(figure)
   return style.Figure(
     "error-by-epsilon",
-    "Error against the privacy budget",
-    "Mean over seeds of the mean and of the 90th percentile of the test clients’ errors; bars are"
-    " standard deviations over seeds. Each curve is a method, each point a budget for all that its"
-    " server releases. Look at how fast a method loses to the left, where there is more noise.",
+    f"{leading.title} against the privacy budget",
+    f"Mean over seeds of the mean and of the 90th percentile of the test clients’ {leading.words};"
+    " bars are standard deviations over seeds. Each curve is a method, each point a budget for all"
+    " that its server releases. Look at how fast a method loses to the left, where there is more"
+    " noise.",
     svg,
   )
 
@@ -150,11 +158,12 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
 def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
   """Draws the 90th percentile of the test error against its mean, a curve over budgets a method."""
   results, families = _of_budgets(groups)
-  metrics = [_MEAN, tables.P90]
+  leading = units.leading(groups)
+  metrics = [leading.metric("mean"), leading.p90]
   wide = results[results["metric"].isin(metrics)].pivot(
     index=["family", "epsilon"], columns="metric", values="mean"
   )
-  unit = units.of(groups).error
+  unit = leading.unit
   wide = (unit.factor * wide).reset_index()
   looks = style.palette(families)
   with style.theme():
@@ -171,16 +180,21 @@ def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
           f"{epsilon:g}", (x, y), (3, 3), textcoords="offset points", fontsize=7, color=look.color
         )
       public = own[own["epsilon"].isna()]
-      axes.plot(public[_MEAN], public[tables.P90], "*", color=look.color, markersize=9)
-    axes.set(xlabel=unit.axis("Mean error"), ylabel=unit.axis("90th percentile of the error"))
+      axes.plot(*public[metrics].to_numpy().T, "*", color=look.color, markersize=9)
+    axes.set(
+      xlabel=unit.axis(f"Mean {leading.words}"),
+      ylabel=unit.axis(f"90th percentile of the {leading.words}"),
+    )
+    style.widen(axes, unit.least_span, "x")
+    style.widen(axes, unit.least_span, "y")
     style.add_legend(figure, looks, families)
     svg = style.to_svg(figure)
   return style.Figure(
     "tail-against-mean",
     "Tail against mean, by privacy budget",
-    "Means over seeds, of the test clients’ errors. Each curve is a method, each point a budget ε,"
-    " written beside it; a star is the method without privacy. Lower left is better for all. Of two"
-    " methods at one budget, neither is better where one has the lower tail and the other the lower"
-    " mean.",
+    f"Means over seeds, of the test clients’ {leading.words}. Each curve is a method, each point a"
+    " budget ε, written beside it; a star is the method without privacy. Lower left is better for"
+    " all. Of two methods at one budget, neither is better where one has the lower tail and the"
+    " other the lower mean.",
     svg,
   )

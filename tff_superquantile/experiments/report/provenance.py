@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 
-from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
@@ -25,10 +24,6 @@ _NOT_SHOWN = (
 )
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
-_CRITERIA = {
-  preset_lib.VALIDATION_P90: "90th percentile of the validation clients’ error",
-  preset_lib.TRAIN_LOSS: "mean loss of the training clients",
-}
 
 
 def different_seeds(groups: run_folder.Groups) -> list[str]:
@@ -98,7 +93,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
     quantity = search["criterion"].split(".")[1]
     unit = units.of_measure(quantity, task_units)
     flags = ", ".join(f"--{name}" for name in search["chosen"])
-    criterion = f"{_CRITERIA.get(search['criterion'], search['criterion'])}, {unit.name}"
+    criterion = f"{_said(search['criterion'])}, {unit.name}"
     cells = [tables.Cell(f"{criterion} by {flags}")]
     tried = search["tried"]
     if len(tried) > _MOST_TRIED:
@@ -115,6 +110,18 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
     " The chosen value is bold."
   )
   return [tables.Table("What was tuned", [], rows, note, "words")] if rows else []
+
+
+def _said(criterion: str) -> str:
+  """Returns how a table names a criterion, SPLIT.MEASURE.STATISTIC of metrics.json."""
+  split, measure, statistic = criterion.split(".")
+  clients = f"{'training' if split == 'train' else split} clients"
+  if statistic[:1] == "p" and statistic[1:].isdecimal():
+    return f"{statistic[1:]}th percentile of the {clients}’ {units.words(measure)}"
+  if statistic.startswith("superquantile_"):
+    worst = 100 - int(statistic.removeprefix("superquantile_"))
+    return f"mean {units.words(measure)} of the worst {worst} % of the {clients}"
+  return f"{statistic} {units.words(measure)} of the {clients}"
 
 
 def _title(algorithm: str) -> str:

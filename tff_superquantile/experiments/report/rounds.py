@@ -10,6 +10,7 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
@@ -17,11 +18,7 @@ from tff_superquantile.experiments.run import run_folder
 
 # More points than pixels only make the page heavy.
 _MAX_POINTS = 400
-_ERRORS = {
-  "mean": "Mean error",
-  "p90": "90th percentile of error",
-  "superquantile_90": "Error of worst 10 %",
-}
+_WORST = "max"  # Runs have no number of it: it follows from the clients.
 
 
 class _Panel(NamedTuple):
@@ -31,27 +28,36 @@ class _Panel(NamedTuple):
   title: str
   factor: float = 1.0
   is_smooth: bool = False  # True draws moving means.
+  least_span: float = 0.0  # Of the vertical axis.
 
 
 def error_by_round(groups: run_folder.Groups) -> style.Figure:
-  """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
-  unit = units.of(groups).error
-  return style.Figure(
-    "error-by-round",
-    "Error against rounds",
+  """Draws mean and tail of the test clients' error against rounds, averaged over seeds.
+
+  It is the leading measure, where each evaluation has it. Of few clients the tail is the worst one.
+  """
+  leading = units.leading_by_round(groups)
+  of_it, unit, column = leading.words, leading.unit, f"test_{leading.name}"
+  titles = {"mean": f"Mean {of_it}"}
+  if paired.has_few_clients(groups):
+    titles[_WORST] = f"{leading.title} of the worst client"
+  else:
+    titles["p90"] = f"90th percentile of {of_it}"
+    titles["superquantile_90"] = f"{leading.title} of worst 10 %"
+  caption = (
     "Test clients, mean over seeds; the band is one standard deviation over seeds on either side."
     " The first rounds may lie above the axis. Look whether the tail falls further than FedAvg’s"
     " while the mean stays close, and whether the curves are level at the end: a gap between curves"
-    " that still fall may yet change.",
-    _panels(
-      groups,
-      "error against rounds",
-      [
-        _Panel(f"test_error_{statistic}", unit.axis(title), unit.factor)
-        for statistic, title in _ERRORS.items()
-      ],
-    ),
+    " that still fall may yet change."
   )
+  if leading.name != units.leading(groups).name:
+    caption += f" It is the {of_it}, as the evaluations of these runs have no other measure."
+  panels = [
+    _Panel(f"{column}_{statistic}", unit.axis(title), unit.factor, least_span=unit.least_span)
+    for statistic, title in titles.items()
+  ]
+  drawn = _panels(groups, f"{of_it} against rounds", panels)
+  return style.Figure("error-by-round", f"{leading.title} against rounds", caption, drawn)
 
 
 def selection_by_round(groups: run_folder.Groups) -> style.Figure:
@@ -78,6 +84,9 @@ def selection_by_round(groups: run_folder.Groups) -> style.Figure:
 def loss_by_round(groups: run_folder.Groups) -> style.Figure:
   """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
   unit = units.of(groups).loss
+  of_tail = "test_loss_superquantile_90", "Worst 10 % of test clients, loss"
+  if paired.has_few_clients(groups):
+    of_tail = f"test_loss_{_WORST}", "Worst test client, loss"
   return style.Figure(
     "loss-by-round",
     "Loss against rounds",
@@ -91,7 +100,7 @@ def loss_by_round(groups: run_folder.Groups) -> style.Figure:
         _Panel("train_loss", "Clients that trained, mean loss", is_smooth=True),
         _Panel("cohort_loss_superquantile", "Cohort, superquantile of loss", is_smooth=True),
         _Panel("test_loss_mean", "Test clients, mean loss"),
-        _Panel("test_loss_superquantile_90", "Worst 10 % of test clients, loss"),
+        _Panel(*of_tail),
       ),
     ),
   )
@@ -131,6 +140,7 @@ def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
       axes.set_xlim(0, max(curve.index[-1] for curve in curves.values()) or 1)
       axes.set_ylim(*_limits(curves.values(), from_zero=panel.column == "tail_size"))
+      style.widen(axes, panel.least_span, "y")
     shown = [method for method in groups if any(method in curves for _, curves in drawn)]
     style.add_legend(figure, looks, shown)
     return style.to_svg(figure)
@@ -178,12 +188,22 @@ def _of_runs(runs: Sequence[run_folder.Run], panel: _Panel) -> pd.DataFrame:
   for run in runs:
     rounds = run.rounds
     values = pd.Series(rounds.get(panel.column, np.nan), rounds.get("round", ()), dtype=float)
+    if panel.column.endswith(f"_{_WORST}"):
+      values = _of_worst_client(run, panel.column.removeprefix("test_").removesuffix(f"_{_WORST}"))
     values = values[np.isfinite(values)] * panel.factor
     if panel.is_smooth:
       window = 2 * (len(values) // 100) + 1
       values = values.rolling(window, center=True, min_periods=1).mean()
     curves.append(values)
   return over_seeds(curves)  # A round without a tail has no threshold.
+
+
+def _of_worst_client(run: run_folder.Run, measure: str) -> pd.Series:
+  """Returns the largest value of a measure of a test client at each evaluation, by round."""
+  clients = pd.DataFrame(run.evaluations("test"))
+  if measure not in clients:
+    return pd.Series(dtype=float)
+  return clients.groupby("round")[measure].max()
 
 
 def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import functools
 import io
 import math
 import re
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import matplotlib
 from matplotlib import axes as mpl_axes
@@ -224,12 +224,17 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
 
 
-def widen(axes: mpl_axes.Axes, least: float) -> None:
-  """Gives the horizontal axis of positive values at least this span, about what it shows."""
-  low, high = axes.get_xlim()
+def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> None:
+  """Gives an axis of positive values at least this span, about what it shows."""
+  low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
   if high - low < least:
     low = max(0.0, (low + high - least) / 2)
-    axes.set_xlim(low, low + least)
+    axes.set(**{f"{axis}lim": (low, low + least)})
+
+
+def from_zero(axes: mpl_axes.Axes) -> None:
+  """Begins the vertical axis of positive values at zero, with room above the largest."""
+  axes.set_ylim(0.0, 1.06 * axes.get_ylim()[1])
 
 
 def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:

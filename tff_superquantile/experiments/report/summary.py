@@ -27,8 +27,6 @@ from tff_superquantile.experiments.run import run_folder
 # More curves than these cannot be told apart.
 _MAX_CURVES = 6
 _BASELINES_SHOWN = 2
-# An axis of errors shows at least ten points, so that a difference of one looks like one.
-_LEAST_SPAN = 0.1
 # Figures that have no room for any number of methods.
 _FIGURES = (
   distributions.error_histogram,
@@ -128,19 +126,20 @@ def draw(
 
 
 def error_by_method(groups: run_folder.Groups) -> style.Figure:
-  """Draws mean and tail of the test error of every method, a row for each as in the table."""
-  worst = [paired.worst_clients(groups)] if paired.has_few_clients(groups) else []
-  results = tables.over_seeds(pd.concat([tables.of_groups(groups), *worst]))
-  metrics = {"test.error.mean": "Mean error"}
-  if worst:
-    metrics["test.error.max"] = "Worst client"
+  """Draws mean and tail of the leading measure of every method, a row each as in the table."""
+  leading = units.leading(groups)
+  unit, metrics = leading.unit, {leading.metric("mean"): f"Mean {leading.words}"}
+  if paired.has_few_clients(groups):
+    results = pd.concat([tables.of_groups(groups), paired.worst_clients(groups, leading.name)])
+    metrics[leading.metric("max")] = "Worst client"
   else:
-    metrics |= {tables.P90: "90th percentile", "test.error.superquantile_90": "Worst 10 %"}
+    results = tables.of_groups(groups)
+    metrics |= {leading.p90: "90th percentile", leading.metric("superquantile_90"): "Worst 10 %"}
+  results = tables.over_seeds(results)
   panels = [metric for metric in metrics if metric in results.index.get_level_values("metric")]
   if len(groups) < 2 or not panels:
     raise style.NothingToDraw("No figure of all methods: there are not two to compare.")
   methods = list(groups)
-  unit = units.of(groups).error
   looks = style.palette(methods, list(contenders(groups)))
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 0.7 + 0.27 * len(methods)))
@@ -163,7 +162,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
         )
       axes.set_title(unit.axis(metrics[metric]))
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
-      style.widen(axes, _LEAST_SPAN * unit.factor)
+      style.widen(axes, unit.least_span)
     style.name_rows(grid[0], [style.label(method.label, 48) for method in methods])
     svg = style.to_svg(figure)
   return style.Figure(
@@ -176,7 +175,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def summarize(groups: run_folder.Groups) -> str:
+def summarize(groups: run_folder.Groups, compared: paired.Comparison | None = None) -> str:
   """Summarizes the runs in a few sentences: of one budget, and also without privacy.
 
   Of the methods whose baseline is there, FedAvg with the same options, the one whose leading metric
@@ -185,17 +184,20 @@ def summarize(groups: run_folder.Groups) -> str:
 
   Args:
     groups: Finished runs by method.
+    compared: Their changes; None to measure them.
 
   Returns:
     Plain text, errors and their differences in the unit of the task.
   """
-  lead = units.leading(groups).p90
+  compared = compared or paired.compare(groups)
   chosen, epsilon = at_one_epsilon(groups)
+  text = _of_one_budget(chosen, compared.among(chosen))
   if epsilon is None:
-    return _of_one_budget(chosen, lead)
-  text = f"At ε = {epsilon:g}: {_of_one_budget(chosen, lead)}"
+    return text
   public = without_privacy(groups)
-  return f"{text} Without privacy: {_of_one_budget(public, lead)}" if len(public) > 1 else text
+  if len(public) > 1:
+    text += f" Without privacy: {_of_one_budget(public, compared.among(public))}"
+  return f"At ε = {epsilon:g}: {text}"
 
 
 def without_privacy(groups: run_folder.Groups) -> run_folder.Groups:
@@ -203,42 +205,42 @@ def without_privacy(groups: run_folder.Groups) -> run_folder.Groups:
   return {method: runs for method, runs in groups.items() if method.epsilon is None}
 
 
-def rank(
-  groups: run_folder.Groups, lead: str = tables.P90
-) -> tuple[dict[names.Name, tuple[names.Name, paired.Changes]], list[names.Name]]:
+def rank(groups: run_folder.Groups, compared: paired.Comparison) -> list[names.Name]:
   """Orders methods by what they change against their baselines.
 
   Args:
     groups: Finished runs by method, of one budget.
-    lead: The metric that leads.
+    compared: Their changes, from `paired.Comparison.among`.
 
   Returns:
-    The changes as `paired.changes`, and the methods that share most seeds with their baselines,
-    the lowest change first.
+    The methods that share most seeds with their baselines, the lowest change first.
   """
-  wanted = paired.metrics(groups, lead)
-  first = next(iter(wanted))
-  # Runs that diverged have no finite numbers.
-  tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
-  found = paired.changes({method: groups[method] for method in tails}, wanted)
-  found = {method: of_it for method, of_it in found.items() if first in of_it[1]}
+  first, found = compared.first, _of_finite(groups, compared)
   most = max((own[first].num_seeds for _, own in found.values()), default=0)
   rivals = [method for method, (_, own) in found.items() if own[first].num_seeds == most]
-  return found, sorted(rivals, key=lambda method: found[method][1][first].value)
+  return sorted(rivals, key=lambda method: found[method][1][first].value)
 
 
-def _of_one_budget(groups: run_folder.Groups, lead: str) -> str:
+def _of_finite(groups: run_folder.Groups, compared: paired.Comparison) -> paired.ByMethod:
+  """Leaves out the changes from and to runs that diverged, which have no finite numbers."""
+  finite = tables.lowest_means(tables.of_groups(groups), compared.leading.p90, groups)
+  return {
+    method: (baseline, own)
+    for method, (baseline, own) in compared.changes.items()
+    if method in finite and baseline in finite and compared.first in own
+  }
+
+
+def _of_one_budget(groups: run_folder.Groups, compared: paired.Comparison) -> str:
   """Summarizes runs that can be compared with each other."""
-  unit = units.of_metric(lead, groups)
-  wanted = paired.metrics(groups, lead)
-  first = next(iter(wanted))
+  unit, lead, first = compared.leading.unit, compared.leading.p90, compared.first
   # Of few clients the runs have no number of their worst.
   tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
   if not tails:
     return f"No method reports {_said(lead)}."
-  found, rivals = rank(groups, lead)
+  found, rivals = _of_finite(groups, compared), rank(groups, compared)
   if not rivals:
-    return _without_comparison(groups, tails, lead)
+    return _without_comparison(tails, compared.leading)
   best = rivals[0]
   baseline, own = found[best]
   text = f"{_headline(best, baseline, own, len(rivals))}{_effects(own, unit)}"
@@ -251,11 +253,9 @@ def _of_one_budget(groups: run_folder.Groups, lead: str) -> str:
   return f"{text}{_caution(own[first], _said(first))}"
 
 
-def _without_comparison(
-  groups: run_folder.Groups, tails: Mapping[names.Name, float], lead: str
-) -> str:
+def _without_comparison(tails: Mapping[names.Name, float], leading: units.Leading) -> str:
   """Says the tail of the best method, and what is missing for a comparison."""
-  unit = units.of_metric(lead, groups)
+  unit, lead = leading.unit, leading.p90
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
   others = (method for method in tails if not method.is_fed_avg)
@@ -275,7 +275,7 @@ def _without_comparison(
 def _said(metric: str) -> str:
   """Returns how sentences name a metric of the test clients."""
   _, column, statistic = metric.split(".")
-  quantity = column.replace("_", " ")
+  quantity = units.words(column)
   kinds = {
     "p90": f"the 90th percentile of the test clients’ {quantity}",
     "superquantile_90": f"the mean {quantity} of the worst tenth",

@@ -31,6 +31,11 @@ class Unit(NamedTuple):
   factor: float = 1.0
   decimals: int = 3
 
+  @property
+  def least_span(self) -> float:
+    """The least span of an axis, ten points of a hundred, so that one point looks like one."""
+    return 0.1 * self.factor
+
   def axis(self, title: str) -> str:
     """Returns the title of an axis of a quantity in this unit."""
     return f"{title} ({self.symbol})"
@@ -84,6 +89,8 @@ _OF_MEASURES = {
   "calibration_error": PERCENT._replace(quantity="Calibration error"),
   "mae": _UNITS["rmse"].error._replace(quantity="Mean absolute error"),
 }
+# Names within sentences, where they are not those in files.
+_WORDS = {"mae": "absolute error"}
 
 
 class Leading(NamedTuple):
@@ -100,17 +107,26 @@ class Leading(NamedTuple):
   @property
   def p90(self) -> str:
     """The number of metrics.json that is its tail."""
-    return f"test.{self.name}.p90"
+    return self.metric("p90")
 
-  @property
-  def mean(self) -> str:
-    """The number of metrics.json that is its mean over clients."""
-    return f"test.{self.name}.mean"
+  def metric(self, statistic: str) -> str:
+    """Returns the number of metrics.json that is a statistic of it over the test clients."""
+    return f"test.{self.name}.{statistic}"
 
   @property
   def words(self) -> str:
     """Its name within a sentence."""
-    return self.name.replace("_", " ")
+    return words(self.name)
+
+  @property
+  def title(self) -> str:
+    """Its name at the beginning of a sentence."""
+    return self.words.capitalize()
+
+
+def words(name: str) -> str:
+  """Returns the name of a measure within a sentence."""
+  return _WORDS.get(name) or name.replace("_", " ")
 
 
 def leading(groups: run_folder.Groups) -> Leading:
@@ -126,14 +142,17 @@ def leading(groups: run_folder.Groups) -> Leading:
   return Leading(name, of_measure(name, of(groups)))
 
 
+def leading_by_round(groups: run_folder.Groups) -> Leading:
+  """Returns the measure that leads, if all runs have it at each evaluation; else the error."""
+  lead = leading(groups)
+  runs = [run for of_method in groups.values() for run in of_method]
+  is_there = all(f"test_{lead.name}_mean" in run.rounds for run in runs if run.rounds)
+  return lead if is_there else Leading("error", of(groups).error)
+
+
 def of_measure(name: str, units: Units) -> Unit:
   """Returns the unit of a measure of a task with these units."""
   return _OF_MEASURES.get(name) or {"error": units.error, "loss": units.loss}[name]
-
-
-def of_metric(metric: str, groups: run_folder.Groups) -> Unit:
-  """Returns the unit of a metric, "SPLIT.MEASURE.STATISTIC", of runs of one task."""
-  return of_measure(metric.split(".")[1], of(groups))
 
 
 def of_error(error: str) -> Units:

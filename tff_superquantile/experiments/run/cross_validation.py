@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -32,14 +32,15 @@ class CrossValidation(run_folder.Run):
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:
     """As of a run: test clients are pooled, other numbers are means over the runs."""
-    means = _mean_of([fold.metrics for fold in self.folds])
+    means = mean_of([fold.metrics for fold in self.folds])
     clients = self.clients(_TEST)
-    described = {
-      name: distribution.describe(values)
-      for name, values in clients.items()
-      if name not in _IDENTITY and name in means.get(_TEST, {})
-    }
-    return {**means, _TEST: {**means.get(_TEST, {}), **described}}
+    test = dict(means.get(_TEST, {}))
+    for name, values in clients.items():
+      if name not in _IDENTITY and name in test:
+        count = {"num_clients": int(np.isfinite(values).sum())}
+        has_count = "num_clients" in test[name]
+        test[name] = {**distribution.describe(values), **(count if has_count else {})}
+    return {**means, _TEST: test}
 
   @functools.cached_property
   def manifest(self) -> dict[str, Any]:
@@ -51,18 +52,38 @@ class CrossValidation(run_folder.Run):
 
   @functools.cached_property
   def rounds(self) -> dict[str, np.ndarray]:
-    """The means over the runs of the columns of `rounds.csv`, for the rounds that all have."""
+    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs.
+
+    Statistics of test clients are those of the clients of all runs.
+    """
     tables = [fold.rounds for fold in self.folds]
     if not all(tables):
       return {}
     shared = functools.reduce(np.intersect1d, [table["round"] for table in tables])
     rows = [np.isin(table["round"], shared) for table in tables]
     columns = set.intersection(*(set(table) for table in tables))
-    return {
+    means = {
       name: np.mean([table[name][kept] for table, kept in zip(tables, rows)], axis=0)
       for name in tables[0]
       if name in columns
     }
+    return {**means, **self._of_all_clients(shared, means)}
+
+  def _of_all_clients(
+    self, rounds: np.ndarray, columns: Mapping[str, np.ndarray]
+  ) -> dict[str, np.ndarray]:
+    """Returns those of some columns that are statistics of test clients, of all of them."""
+    clients = self.evaluations(_TEST)
+    found = {}
+    for name, means in columns.items():
+      measure = next((m for m in clients if name.startswith(f"{_TEST}_{m}_")), None)
+      if measure is not None:
+        statistic = name.removeprefix(f"{_TEST}_{measure}_")
+        found[name] = np.full_like(means, np.nan)
+        for row in np.flatnonzero(np.isfinite(means)):
+          values = clients[measure][clients["round"] == rounds[row]]
+          found[name][row] = distribution.describe(values)[statistic]
+    return found
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
     """The clients of all runs; only those of "test" are different ones."""
@@ -87,11 +108,11 @@ def _joined(
   return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def _mean_of(values: Sequence[Any]) -> Any:
-  """Returns nested dicts of numbers as one, of means over those that have the number."""
+def mean_of(values: Sequence[Any]) -> Any:
+  """Returns nested dicts of numbers, at least one, as one of means over those with the number."""
   if isinstance(values[0], dict):
     names = dict.fromkeys(name for value in values for name in value)
-    return {name: _mean_of([value[name] for value in values if name in value]) for name in names}
+    return {name: mean_of([value[name] for value in values if name in value]) for name in names}
   is_number = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
   return float(np.mean(values)) if is_number else values[0]
 

@@ -14,7 +14,8 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        `tff_superquantile.measures`, nan where a client has none; errors
                        are fractions
     clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
-                       columns of test_clients.csv after `round` and `split`
+                       columns of test_clients.csv after `round` and `split`, of the measures only
+                       that of --metric
     weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
     diverged.txt       why the run ended before its time; only there if its model diverged
     metrics.json       {split: {"loss" | "error" | measure: {statistic: number}}}, a measure also
@@ -33,6 +34,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import json
 import os
 import pathlib
 from typing import Any
@@ -144,6 +146,14 @@ class Run:
   def columns(self) -> str:
     """The content of `columns.json`, a task's `columns`; "" if there is none."""
     return run_files.read_text(self.path / COLUMNS)
+
+  @functools.cached_property
+  def classes(self) -> tuple[str, ...]:
+    """The names of the classes of a table's labels; empty where there are none, or no table."""
+    try:
+      return tuple(map(str, json.loads(self.columns)["label"]["classes"])) if self.columns else ()
+    except (KeyError, TypeError, ValueError):  # Commands that need the columns refuse them.
+      return ()
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:

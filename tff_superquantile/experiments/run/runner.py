@@ -1,6 +1,6 @@
 """Carries out one run: from its config to a folder with all its results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -13,6 +13,7 @@ from privacy import statements
 import tasks
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
+from tff_superquantile import measures as measures_lib
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import manifest
@@ -79,6 +80,7 @@ class _Measures:
     clients: Keeps the results of all clients.
     best: Keeps the best model; None where the last one is kept.
     account: The costs of a private run.
+    of_rounds: The measures beside loss and error that each evaluation takes.
   """
 
   rows: release_managers.RowReleaseManager
@@ -86,29 +88,29 @@ class _Measures:
   clients: client_results.ClientsReleaseManager
   best: best_model.BestModel | None
   account: accounts.Account | None
+  of_rounds: Collection[str]
 
   def evaluate(self, weights: Any, round_num: int) -> dict[str, float]:
     """Returns the values of an evaluation in a row of rounds.csv."""
     del round_num
     splits = ["test"] if self.best is None else ["test", best_model.SPLIT]
-    results = {split: self.evaluators[split](weights) for split in splits}
+    results = {split: self.measured(split, weights, self.of_rounds).of_clients for split in splits}
     self.clients.hold(results)
     values = measurements.of_test_clients(measurements.describe(results["test"]))
     if self.best is not None:
-      of_clients = results[best_model.SPLIT]
-      if not self.best.is_of_evaluations:
-        of_clients = self.measured(best_model.SPLIT, weights).of_clients
-      values.update(self.best.measure(measurements.describe(of_clients)))
+      values.update(self.best.measure(measurements.describe(results[best_model.SPLIT])))
     return values
 
-  def measured(self, split: str, weights: Any) -> evaluation.Measured:
-    """Returns all measures of a split's clients.
+  def measured(
+    self, split: str, weights: Any, names: Collection[str] | None = None
+  ) -> evaluation.Measured:
+    """Returns the measures of a split's clients with these names, beside loss and error; None: all.
 
     On a cluster, which returns sums and no predictions, these are loss and error alone.
     """
     evaluator = self.evaluators[split]
-    if isinstance(evaluator, evaluation.Evaluator):
-      return evaluator.measure(weights)
+    if isinstance(evaluator, evaluation.Evaluator) and (names is None or names):
+      return evaluator.measure(weights, names)
     return evaluation.Measured(evaluator(weights), {})
 
   def read_metrics(self, metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
@@ -234,7 +236,9 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   tracked = tracking.Tracking(run, folder)
   name = f"{run.task.name} {earlier.method} {folder.name}"
   bar = progress.ProgressBar(name, run.num_rounds, error=task.error)
-  measures = _Measures(rows, evaluators, clients, best, account)
+  chosen_by = [run.metric, *([] if best is None else [best.quantity])]
+  of_rounds = [name for name in measures_lib.MEASURES if name in chosen_by]
+  measures = _Measures(rows, evaluators, clients, best, account, of_rounds)
   state = _carry_out(run, process, select_clients, weights, measures, folder, tracked, bar)
   _finish(process.get_model_weights(state), measures, folder, described)
   tracked.finish()

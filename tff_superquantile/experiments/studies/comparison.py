@@ -83,7 +83,8 @@ _POOLED_NOTE = (
   " a class’s examples that are missed; always answering with the largest of k classes has 1 − 1/k."
   " Ranking error: 1 − AUC, of more than two classes the mean of one against the rest; chance has"
   " 0.5. Calibration error: of the probability of the predicted class, in 15 bins of equal width."
-  " Recall: the share of a class’s examples that are found."
+  " Recall: the share of a class’s examples that are found; in brackets, how many of all examples"
+  " are of the class."
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
@@ -120,21 +121,22 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     )
   pooled = cross_validation.pool(finished)
   groups = run_folder.group_by_method(pooled)
+  compared = paired.compare(groups)
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
-  unit = units.of(groups)
-  leading, few = units.leading(groups), paired.has_few_clients(groups)
+  unit, few = units.of(groups), paired.has_few_clients(groups)
   note, lead = (
-    text.format(measure=leading.unit, **unit._asdict())
+    text.format(measure=compared.leading.unit, **unit._asdict())
     for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD)
   )
+  texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
-    title: table(groups, columns)
+    title: table(groups, columns, compared=compared)
     for title, columns in _further_columns(unit).items()
     if not few or columns[0].metric.startswith("train")
   }
-  of_clients, numbers = _of_clients(groups, histories)
+  of_clients, numbers = _of_clients(groups, compared, histories)
   references = in_reports.find(groups)
   results = [tables.of_groups(groups), references.results(), *numbers]
   return page.Page(
@@ -143,14 +145,14 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     "how well are the worst-off clients served?",
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     in_reports.verdict(groups, references)
-    + summary.summarize(groups)
+    + summary.summarize(groups, compared)
     + provenance.loud_noise(groups),
     [
-      table(groups, references=references, title="Results", note=note, lead=lead, brief=BRIEF),
-      *_changes_against_fed_avg(groups, leading.p90),
-      *_pooled(groups),
+      table(groups, references=references, compared=compared, **texts),
+      *_changes_against_fed_avg(groups, compared),
+      *_pooled(groups, compared, references),
       *map(page.Text, references.notes()),
-      *_changes(groups),
+      *_changes(groups, compared),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
@@ -166,56 +168,65 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
 
 
 def _of_clients(
-  groups: run_folder.Groups, histories: worst_tenth.Histories
+  groups: run_folder.Groups, compared: paired.Comparison, histories: worst_tenth.Histories
 ) -> tuple[list[page.Block], list[pd.DataFrame]]:
   """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
   blocks: list[page.Block] = []
   results = []
   if paired.has_few_clients(groups):
     text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS)
-    return [page.Text(text)], [paired.worst_clients(groups, units.leading(groups).name)]
+    return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
-      blocks.append(table(groups, found.columns(third), results=found.results, title=title))
+      columns = found.columns(third)
+      focus = columns[-1].metric
+      blocks.append(
+        table(groups, columns, found.results, title=title, focus=focus, compared=compared)
+      )
     blocks.append(page.Text(note))
-    tails = tables.lowest_means(tables.of_groups(groups), tables.P90, found.compared(groups))
+    results_of_runs, its = tables.of_groups(groups), found.compared(groups)
+    tails = tables.lowest_means(results_of_runs, compared.leading.p90, its)
     blocks += [page.Text(found.sentence(best)) for best in list(tails)[:1]]
     results.append(found.results)
   except style.NothingToDraw as reason:
     blocks.append(page.Text(str(reason)))
   if histories:
-    unit = units.of(groups).error
+    leading = units.leading_by_round(groups)
     results.append(worst_tenth.results(groups, histories))
     blocks.append(
       table(
         groups,
-        worst_tenth.columns(unit),
+        worst_tenth.columns(leading),
         results=results[-1],
+        compared=compared,
+        focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
-        note=worst_tenth.note(histories, unit),
+        note=worst_tenth.note(histories, leading),
       )
     )
   return blocks, results
 
 
-def _changes_against_fed_avg(groups: run_folder.Groups, lead: str) -> list[page.Block]:
+def _changes_against_fed_avg(
+  groups: run_folder.Groups, compared: paired.Comparison
+) -> list[page.Block]:
   """Returns the changes of each method against its baseline, if there are any."""
-  table_of_changes = paired.table(groups, lead)
+  table_of_changes = paired.table(groups, compared)
   if not table_of_changes.rows:
     return []
   blocks: list[page.Block] = [table_of_changes]
-  chosen, _ = summary.at_one_epsilon(groups)
-  found, ranked = summary.rank(chosen, lead)
-  if not ranked:
-    chosen = summary.without_privacy(groups)
-    found, ranked = summary.rank(chosen, lead)
-  if not ranked:
+  for chosen in (summary.at_one_epsilon(groups)[0], summary.without_privacy(groups)):
+    its = compared.among(chosen)
+    ranked = summary.rank(chosen, its)
+    if ranked:
+      break
+  else:
     return blocks
   method = ranked[0]
-  baseline, _ = found[method]
-  ends, everybody = changes.named(chosen, method, baseline)
+  baseline, _ = its.changes[method]
+  ends, everybody = changes.named(chosen, method, baseline, compared.leading)
   if ends is not None:
     blocks.append(ends)
   if everybody is not None:
@@ -224,11 +235,11 @@ def _changes_against_fed_avg(groups: run_folder.Groups, lead: str) -> list[page.
   return blocks
 
 
-def _changes(groups: run_folder.Groups) -> list[tables.Table]:
+def _changes(groups: run_folder.Groups, compared: paired.Comparison) -> list[tables.Table]:
   """Returns the changes of the tail at each of several budgets, if there are such runs."""
   if len({method.epsilon for method in groups} - {None}) < 2:
     return []
-  found = budgets.changes_by_epsilon(groups)
+  found = budgets.changes_by_epsilon(groups, compared)
   return [found] if found.rows else []
 
 
@@ -237,7 +248,7 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
   is_error = leading.name == "error"
   return [
     *(
-      leading.unit.column(f"test.{leading.name}.{name}", title)
+      leading.unit.column(leading.metric(name), title)
       for name, title in statistics.items()
     ),
     *([] if is_error else [unit.error.column("test.error.mean", "error")]),
@@ -247,23 +258,44 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
   ]
 
 
-def _pooled(groups: run_folder.Groups) -> list[tables.Table]:
+def _pooled(
+  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.References
+) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
   results, unit = tables.of_groups(groups), units.of(groups)
-  names = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
+  found = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
   columns = [
     units.of_measure(name, unit).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(results["metric"])
   ]
-  classes = [name for name in names if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
   columns += [
-    units.PERCENT.column(f"{_POOLED}{name}", name.replace(".", " of "), contest=False)
-    for name in (classes if len(classes) <= _MOST_RECALLS else [])
+    units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
+    for one, said in _named(groups, classes).items()
+    if len(classes) <= _MOST_RECALLS
   ]
   if not columns:
     return []
-  return [table(groups, columns, title="All test examples together", note=_POOLED_NOTE)]
+  texts: dict[str, Any] = dict(
+    title="All test examples together", focus=f"{_POOLED}{compared.leading.name}"
+  )
+  note = _POOLED_NOTE
+  if any(cross_validation.num_folds(run) for runs in groups.values() for run in runs):
+    note += " Of a cross-validation these are means over the folds."
+  return [table(groups, columns, references=references, compared=compared, note=note, **texts)]
+
+
+def _named(groups: run_folder.Groups, classes: Sequence[str]) -> dict[str, str]:
+  """Returns the names of classes by their numbers, with their shares where these are known."""
+  run = next(run for runs in groups.values() for run in runs)
+  found = {}
+  for one in classes:
+    is_named = one.isdecimal() and int(one) < len(run.classes)
+    found[one] = names.printable(run.classes[int(one)]) if is_named else one
+    share = run.numbers.get(f"{_POOLED}share.{one}")
+    found[one] += "" if share is None else f" ({units.PERCENT.text(share)})"
+  return found
 
 
 def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
@@ -284,6 +316,8 @@ def table(
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
   references: in_reports.References | None = None,
+  focus: str = "",
+  compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
   """Lays out a row for each method.
@@ -294,6 +328,8 @@ def table(
     results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
     references: Models that are not federated, a row each below the methods, out of the contest;
       None for no such rows.
+    focus: The metric of the column that matters most; "" for the leading one.
+    compared: Their changes against FedAvg, which say what is marked; None to measure them.
     **texts: As in `tables.of_seeds`.
 
   Returns:
@@ -301,7 +337,8 @@ def table(
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
-  leading, few = units.leading(groups), paired.has_few_clients(groups)
+  compared = compared or paired.compare(groups)
+  leading, few = compared.leading, paired.has_few_clients(groups)
   if results is None:
     worst = [paired.worst_clients(groups, leading.name)] if few else []
     results = pd.concat([tables.of_groups(groups), *worst])
@@ -314,8 +351,8 @@ def table(
     {**{method: method.label for method in groups}, **labels},
     coloured=coloured,
     not_in_contest=labels,
-    marked=paired.lowest(groups, paired.metrics(groups, leading.p90)),
-    focus=f"test.{leading.name}.max" if few else leading.p90,
+    marked=paired.lowest(compared),
+    focus=focus or (leading.metric("max") if few else leading.p90),
     **texts,
   )
 

@@ -15,18 +15,21 @@ from tff_superquantile.experiments.run import run_folder
 _NUM_NAMED = 5
 
 
-def by_client(before: Sequence[run_folder.Run], after: Sequence[run_folder.Run]) -> pd.DataFrame:
+def by_client(
+  before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], measure: str = "error"
+) -> pd.DataFrame:
   """Compares two methods client by client.
 
   Args:
     before: Finished runs of the baseline.
     after: Those of the method.
+    measure: The column of the clients' results.
 
   Returns:
     A row for each test client that both have, by its id, the largest gain first: the columns
     "before" and "after", means over the seeds with this test client, "change", and "seeds".
   """
-  pairs = paired.clients_of_both(before, after)
+  pairs = paired.clients_of_both(before, after, measure)
   if not pairs:
     return pd.DataFrame(columns=["before", "after", "change", "seeds"])
   together = pd.concat(pairs.values())
@@ -37,7 +40,10 @@ def by_client(before: Sequence[run_folder.Run], after: Sequence[run_folder.Run])
 
 
 def named(
-  groups: run_folder.Groups, method: names.Name, baseline: names.Name
+  groups: run_folder.Groups,
+  method: names.Name,
+  baseline: names.Name,
+  leading: units.Leading,
 ) -> tuple[tables.Table | None, tables.Table | None]:
   """Names the test clients that a method changes.
 
@@ -45,25 +51,29 @@ def named(
     groups: Finished runs by method.
     method: The method.
     baseline: Its baseline.
+    leading: The measure in which they are compared.
 
   Returns:
     The clients that gain and lose most, and all clients, which readers sort and filter; None where
     there are no clients that both have.
   """
-  clients = by_client(groups[baseline], groups[method])
+  clients = by_client(groups[baseline], groups[method], leading.name)
   if clients.empty:
     return None, None
-  unit = units.of(groups).error
+  unit = leading.unit
   headings = ["client", "seeds", names.said_of(baseline), method.label, "change"]
   gains = clients[clients["change"] < 0].head(_NUM_NAMED)
   losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
   note = (
-    f"Error in {unit.name}, mean over the seeds in which the client is a test client. The ends of"
-    " many clients are far apart by chance alone, most of all where clients have few examples."
+    f"{unit.quantity} in {unit.name}, mean over the seeds in which the client is a test client. The"
+    " ends of many clients are far apart by chance alone, most of all where clients have few"
+    " examples."
   )
   ends = pd.concat([gains, losses.iloc[::-1]])
   return (
-    tables.Table("Largest gains and losses by client", headings, _rows(ends, unit), note)
+    tables.Table(
+      "Largest gains and losses by client", headings, _rows(ends, unit), note, focus="change"
+    )
     if len(ends)
     else None,
     tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True),

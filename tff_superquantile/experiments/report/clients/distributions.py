@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
+import pandas as pd
 import seaborn as sns
 
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
+
+_DOTS = (
+  "Each dot is a {} client, the clients of all seeds together, a row a method. Look at the right"
+  " end: a method that serves the worst-off clients has no dots there."
+)
 
 
 def error_histogram(groups: run_folder.Groups) -> style.Figure:
-  """Draws the distribution of the test clients' error."""
+  """Draws the distribution of the leading measure over the test clients."""
+  quantity = quantities.of_test(groups)
+  caption = (
+    f"Share of the test clients at each {units.words(quantity.column)}, the clients of all seeds"
+    " together. Above, a dot marks each method’s mean and a diamond its 90th percentile (mean over"
+    " seeds). Look at the right end: a method that serves the worst-off clients has less there, and"
+    " pays for it, if at all, by having less at the left end."
+  )
   return style.Figure(
     "error-histogram",
     "Badly served clients",
-    "Share of the test clients at each error, the clients of all seeds together. Above, a dot"
-    " marks each method’s mean and a diamond its 90th percentile (mean over seeds). Look at the"
-    " right end: a method that serves the worst-off clients has less there, and pays for it, if"
-    " at all, by having less at the left end. Fewer than 20 clients are a dot each.",
-    _histogram(groups, quantities.test_error(groups)),
+    _DOTS.format("test") if _are_few(groups, quantity) else caption,
+    _histogram(groups, quantity),
   )
 
 
 def loss_histogram(groups: run_folder.Groups) -> style.Figure:
   """Draws the distribution of the training clients' loss."""
+  quantity = quantities.train_loss(groups)
+  caption = (
+    "Share of the training clients at each loss at the end of training, the clients of all seeds"
+    " together, each counted once; the marks above weigh them by their examples, as the table does."
+    " This is the distribution whose tail superquantile aggregation minimises."
+  )
   return style.Figure(
     "loss-histogram",
     "Losses of the training clients",
-    "Share of the training clients at each loss at the end of training, the clients of all seeds"
-    " together, each counted once; the marks above weigh them by their examples, as the table does."
-    " This is the distribution whose tail superquantile aggregation minimises.",
-    _histogram(groups, quantities.train_loss(groups)),
+    _DOTS.format("training") if _are_few(groups, quantity) else caption,
+    _histogram(groups, quantity),
   )
+
+
+def _are_few(groups: run_folder.Groups, quantity: quantities.Quantity) -> bool:
+  """Returns whether a run has so few clients that a histogram would be a row of single ones."""
+  found = (run.clients(quantity.split) for runs in groups.values() for run in runs)
+  numbers = [len(clients[quantity.column]) for clients in found if quantity.column in clients]
+  return paired.are_few(min(numbers, default=0))
 
 
 def bin_edges(largest: float) -> np.ndarray:
@@ -57,6 +82,8 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     raise style.NothingToDraw(
       f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
     )
+  if _are_few(groups, quantity):
+    return _dots(values_of, quantity)
   largest = max(values.max() for values in values_of.values())
   if quantity.column == "loss":
     # A few clients with enormous losses would leave the others no room.
@@ -65,8 +92,6 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   reported = tables.over_seeds(tables.of_groups(groups))["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
-  # A histogram of few clients is a row of bars of one client: each is a dot.
-  are_few = max(map(len, values_of.values())) < paired.FEW_CLIENTS
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
     heights = [0.22 * len(values_of) + 0.1, 3.1]
@@ -74,9 +99,6 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip, axes = panels[:, 0]
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
-      if are_few:
-        axes.plot(values, np.full(len(values), row), "o", color=color, markersize=6, alpha=0.6)
-        continue
       # Rounding keeps 28.999999 out of the bin below 29.
       sns.histplot(
         x=np.round(np.minimum(values, largest), 6),
@@ -104,10 +126,22 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
     axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
-    axes.set_ylabel("" if are_few else quantity.clients)
-    if are_few:
-      style.name_rows(axes, [style.label(method.label) for method in values_of])
+    axes.set_ylabel(quantity.clients)
     style.add_legend(figure, looks, list(values_of))
+    return style.to_svg(figure)
+
+
+def _dots(values_of: Mapping[names.Name, pd.Series], quantity: quantities.Quantity) -> bytes:
+  """Draws few clients: a dot each, a row a method."""
+  looks = style.palette(list(values_of))
+  with style.theme():
+    figure = mpl_figure.Figure((style.WIDTH, 0.9 + 0.35 * len(values_of)))
+    axes = figure.add_subplot()
+    for row, (method, values) in enumerate(values_of.items()):
+      rows = np.full(len(values), row)
+      axes.plot(values, rows, "o", color=looks[method].color, markersize=6, alpha=0.6)
+    axes.set(xlim=(0, 1.06 * axes.get_xlim()[1]), xlabel=quantity.title)
+    style.name_rows(axes, [style.label(method.label, 48) for method in values_of])
     return style.to_svg(figure)
 
 

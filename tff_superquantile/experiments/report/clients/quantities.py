@@ -18,7 +18,7 @@ class Quantity:
 
   Attributes:
     split: The clients, "test" or "train".
-    column: "error" or "loss".
+    column: "error", "loss" or another measure.
     unit: Its unit.
     title: The title of an axis of it.
     clients: The title of an axis that counts clients.
@@ -31,10 +31,11 @@ class Quantity:
   clients: str
 
 
-def test_error(groups: run_folder.Groups) -> Quantity:
-  """Returns the error of each test client, in the unit of the runs' task."""
-  unit = units.of(groups).error
-  return Quantity("test", "error", unit, unit.axis("Error of a test client"), "Test clients (%)")
+def of_test(groups: run_folder.Groups) -> Quantity:
+  """Returns the leading measure of each test client, in its unit."""
+  leading = units.leading(groups)
+  title = leading.unit.axis(f"{leading.title} of a test client")
+  return Quantity("test", leading.name, leading.unit, title, "Test clients (%)")
 
 
 def train_loss(groups: run_folder.Groups) -> Quantity:

@@ -26,9 +26,10 @@ _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
 
 _THIRDS = ("smallest", "middle", "largest")
 _NOTE = (
-  "Mean error, standard deviation over the clients of the third (sd) and 90th percentile (p90), in"
-  " {}. The last column is the mean over clients of the error less that of the same client with"
-  " FedAvg, of the same seed{}. Entries are means, and ± the standard deviation, over seeds."
+  "Mean {measure}, standard deviation over the clients of the third (sd) and 90th percentile (p90),"
+  " in {unit}. The last column is the mean over clients of the {measure} less that of the same"
+  " client with FedAvg, of the same seed{budget}. Entries are means, and ± the standard deviation,"
+  " over seeds."
 )
 
 
@@ -55,35 +56,37 @@ def span(sizes: npt.ArrayLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBySize:
-  """The test clients' error by tercile of their number of examples.
+  """The test clients' error, or leading measure, by tercile of their number of examples.
 
   Attributes:
     results: As `tables.of_values` returns them, with the metrics `test.THIRD_third.STATISTIC`:
-      "error.mean", "error.std" (over clients, divisor n), "error.p90", "error.change" (the mean
-      over clients of the error less that with FedAvg of the same seed and budget), "num_clients",
-      "examples.least" and "examples.most".
+      "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the
+      mean over clients of the measure less that with FedAvg of the same seed and budget),
+      "num_clients", "examples.least" and "examples.most".
     titles: The titles of the thirds that have clients.
-    unit: The unit of errors in tables.
+    quantity: The measure of each test client.
   """
 
   results: pd.DataFrame
   titles: Mapping[str, str]
-  unit: units.Unit
+  quantity: quantities.Quantity
 
   def columns(self, third: str) -> list[tables.Column]:
     """Returns the columns of the table of a third."""
-    metric = f"test.{third}_third"
+    of_third, unit = f"test.{third}_third", self.quantity.unit
+    metric = f"{of_third}.{self.quantity.column}"
     return [
-      tables.Column(f"{metric}.num_clients", "clients", 1.0, 0, contest=False),
-      self.unit.column(f"{metric}.error.mean", "mean"),
-      self.unit.column(f"{metric}.error.std", "sd"),
-      self.unit.column(f"{metric}.error.p90", "p90"),
-      self.unit.column(f"{metric}.error.change", "mean less FedAvg’s", sign=True),
+      tables.Column(f"{of_third}.num_clients", "clients", 1.0, 0, contest=False),
+      unit.column(f"{metric}.mean", "mean"),
+      unit.column(f"{metric}.std", "sd"),
+      unit.column(f"{metric}.p90", "p90"),
+      unit.column(f"{metric}.change", "mean less FedAvg’s", sign=True),
     ]
 
   def note(self, is_private: bool) -> str:
     """Returns a hint on reading the tables."""
-    return _NOTE.format(self.unit.name, " and budget" if is_private else "")
+    measure, unit = units.words(self.quantity.column), self.quantity.unit.name
+    return _NOTE.format(measure=measure, unit=unit, budget=" and budget" if is_private else "")
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""
@@ -93,13 +96,14 @@ class ErrorBySize:
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""
     effects, num_seeds = [], 0
+    measure = self.quantity.column
     for third, subject in (
-      (_THIRDS[0], "the mean error of the smallest third of the test clients"),
+      (_THIRDS[0], f"the mean {units.words(measure)} of the smallest third of the test clients"),
       (_THIRDS[-1], "that of the largest third"),
     ):
       if third in self.titles:
-        changes = tables.of_seed(self.results, method, f"test.{third}_third.error.change")
-        effects.append(self.unit.effect(changes, subject))
+        changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure}.change")
+        effects.append(self.quantity.unit.effect(changes, subject))
         num_seeds = len(changes)
     text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
     return text + tables.over(num_seeds)
@@ -119,9 +123,10 @@ def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
   Raises:
     style.NothingToDraw: If there are no such clients, or all have as many examples.
   """
-  quantity = quantities.test_error(groups)
+  quantity = quantities.of_test(groups)
   pooled = quantities.pooled(groups, quantity)
-  subject = "No table of error by number of examples"
+  column = quantity.column
+  subject = f"No table of {units.words(column)} by number of examples"
   if not pooled or not all("num_examples" in clients for clients in pooled.values()):
     raise style.NothingToDraw(f"{subject}: the runs have no such data of test clients.")
   everybody = pd.concat(pooled.values()).drop_duplicates(["seed", "client_id"])["num_examples"]
@@ -134,11 +139,11 @@ def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
   for method, clients in pooled.items():
     baseline = baselines.get(method)
     if baseline is not None:
-      other = pooled[baseline].set_index(["seed", "client_id"])["error"].rename("other")
+      other = pooled[baseline].set_index(["seed", "client_id"])[column].rename("other")
       clients = clients.join(other, on=["seed", "client_id"])
     clients = clients.assign(third=terciles(clients["num_examples"], everybody))
     for (seed, third), own in clients.groupby(["seed", "third"]):
-      metrics = _describe(own)
+      metrics = _describe(own, column)
       name = f"test.{_THIRDS[third]}_third"
       rows.append((method, seed, {f"{name}.{key}": value for key, value in metrics.items()}))
   thirds = pd.Series(terciles(everybody, everybody))
@@ -146,34 +151,35 @@ def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
     _THIRDS[third]: f"The {_THIRDS[third]} third of the test clients: {span(own)} examples"
     for third, own in everybody.groupby(thirds.to_numpy())
   }
-  return ErrorBySize(tables.of_values(rows), titles, quantity.unit)
+  return ErrorBySize(tables.of_values(rows), titles, quantity)
 
 
-def _describe(clients: pd.DataFrame) -> dict[str, float]:
+def _describe(clients: pd.DataFrame, column: str) -> dict[str, float]:
   """Describes the clients of a third under one run."""
-  error, size = clients["error"].to_numpy(), clients["num_examples"]
+  values, size = clients[column].to_numpy(), clients["num_examples"]
   metrics = {
-    "num_clients": len(error),
+    "num_clients": len(values),
     "examples.least": size.min(),
     "examples.most": size.max(),
-    "error.mean": error.mean(),
-    "error.std": error.std(),
-    "error.p90": superquantile.percentile(error, 90),
+    f"{column}.mean": values.mean(),
+    f"{column}.std": values.std(),
+    f"{column}.p90": superquantile.percentile(values, 90),
   }
   if "other" in clients and clients["other"].notna().any():
     # Of the clients that both runs have.
-    metrics["error.change"] = (clients["error"] - clients["other"]).mean()
+    metrics[f"{column}.change"] = (clients[column] - clients["other"]).mean()
   return metrics
 
 
 def error_against_size(groups: run_folder.Groups) -> style.Figure:
-  """Draws each test client's error against its number of examples."""
+  """Draws the leading measure of each test client against its number of examples."""
+  quantity = quantities.of_test(groups)
   return style.Figure(
     "error-against-size",
-    "Error against the number of examples",
+    f"{units.words(quantity.column).capitalize()} against the number of examples",
     "Each point is a test client, the clients of all seeds together. Look at the left end of the"
     " dashed line: it shows whether clients with few examples are the ones served badly.",
-    _against_size(groups, quantities.test_error(groups)),
+    _against_size(groups, quantity),
   )
 
 
@@ -198,7 +204,7 @@ def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> b
     for method, clients in pooled.items()
     if "num_examples" in clients
   }
-  no_figure = f"No figure of {quantity.column} against the number of examples"
+  no_figure = f"No figure of {units.words(quantity.column)} against the number of examples"
   if not any(map(len, points.values())):
     raise style.NothingToDraw(
       f"{no_figure}: the runs have no such data of {quantity.split} clients."
@@ -219,7 +225,7 @@ def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> b
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    panels[0].set_ylim(bottom=0)  # The axis of all panels: not before all are drawn.
+    style.from_zero(panels[0])  # The axis of all panels: not before all are drawn.
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(quantity.title, fontsize="medium")
     titles = ("median of clients of similar size", "90th percentile")

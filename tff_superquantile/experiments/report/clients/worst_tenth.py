@@ -1,8 +1,8 @@
 """The worst-off tenth of the test clients over the rounds: its error, and its members.
 
-The worst tenth of an evaluation are the ceil(k / 10) of k test clients with the largest error, and
-among equal errors with the largest loss. Round 0, before training, is left out: its errors are
-those of an untrained model.
+The worst tenth of an evaluation are the ceil(k / 10) of k test clients with the largest error, or
+other leading measure, and among equal ones with the largest loss. Round 0, before training, is left
+out: its errors are those of an untrained model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
-_VALUES = ("error", "loss")
 # The history of each run that has one, from `measure`.
 Histories = Mapping[run_folder.Run, pd.DataFrame]
 
@@ -38,14 +37,15 @@ def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
   return found
 
 
-def history(run: run_folder.Run) -> pd.DataFrame:
+def history(run: run_folder.Run, measure: str = "error") -> pd.DataFrame:
   """Measures the worst-off tenth at each evaluation of a run but that of round 0.
 
   Args:
     run: The run.
+    measure: The column of the clients' results that tells who is worst off.
 
   Returns:
-    By round, mean errors as in the run's files: "now" of the worst tenth at that evaluation,
+    By round, means of the measure as in the run's files: "now" of that evaluation's worst tenth,
     "first" and "last" of those who are it at the first and at the last one, "all" of all clients;
     "overlap", the share of that evaluation's worst tenth that is in the last one's; and "chance",
     what it would be on average of clients drawn at random. Empty with fewer than two evaluations.
@@ -57,7 +57,9 @@ def history(run: run_folder.Run) -> pd.DataFrame:
   if table.empty:
     return table
   table = table[table["round"] > 0]
-  errors, losses = (table.pivot(index="round", columns="client_id", values=v) for v in _VALUES)
+  errors, losses = (
+    table.pivot(index="round", columns="client_id", values=values) for values in (measure, "loss")
+  )
   is_known = errors.notna().all()  # Clients without examples have no error.
   if len(errors) < 2 or not is_known.any():
     return pd.DataFrame()
@@ -84,9 +86,10 @@ def measure(groups: run_folder.Groups) -> Histories:
     groups: Finished runs by method.
 
   Returns:
-    The histories of the runs that have one.
+    The histories of the runs that have one, in the measure of `units.leading_by_round`.
   """
-  histories = {run: history(run) for runs in groups.values() for run in runs}
+  measure = units.leading_by_round(groups).name
+  histories = {run: history(run, measure) for runs in groups.values() for run in runs}
   return {run: found for run, found in histories.items() if not found.empty}
 
 
@@ -113,15 +116,15 @@ def by_method(
 def results(groups: run_folder.Groups, histories: Histories) -> pd.DataFrame:
   """Collects the numbers of the first and the last evaluation, as `tables.of_values` does.
 
-  The metrics are `test.worst_tenth.GROUP.error_first` and `error_last` for the groups "first" and
-  "last", and `test.worst_tenth.overlap`, the share of the first evaluation's worst tenth in the
+  The metrics are `test.worst_tenth.GROUP.MEASURE_first` and `MEASURE_last` for the groups "first"
+  and "last", and `test.worst_tenth.overlap`, the share of the first evaluation's worst tenth in the
   last one's, beside `test.worst_tenth.chance`.
   """
-  rows = []
+  rows, measure = [], units.leading_by_round(groups).name
   for method, of_runs in by_method(groups, histories).items():
     for run, found in of_runs.items():
       metrics = {
-        f"test.worst_tenth.{group}.error_{when}": found[group].iloc[row]
+        f"test.worst_tenth.{group}.{measure}_{when}": found[group].iloc[row]
         for group in ("first", "last")
         for when, row in (("first", 0), ("last", -1))
       }
@@ -131,26 +134,26 @@ def results(groups: run_folder.Groups, histories: Histories) -> pd.DataFrame:
   return tables.of_values(rows)
 
 
-def columns(unit: units.Unit) -> list[tables.Column]:
-  """Returns the columns of the table of `results`."""
-  metric = "test.worst_tenth"
+def columns(leading: units.Leading) -> list[tables.Column]:
+  """Returns the columns of the table of `results`, whose measure leads at each evaluation."""
+  metric, unit, name = "test.worst_tenth", leading.unit, leading.name
   return [
-    unit.column(f"{metric}.first.error_first", "first worst tenth, then", contest=False),
-    unit.column(f"{metric}.first.error_last", "the same clients, at last"),
-    unit.column(f"{metric}.last.error_last", "last worst tenth, at last"),
-    unit.column(f"{metric}.last.error_first", "the same clients, at first", contest=False),
+    unit.column(f"{metric}.first.{name}_first", "first worst tenth, then", contest=False),
+    unit.column(f"{metric}.first.{name}_last", "the same clients, at last"),
+    unit.column(f"{metric}.last.{name}_last", "last worst tenth, at last"),
+    unit.column(f"{metric}.last.{name}_first", "the same clients, at first", contest=False),
     tables.Column(f"{metric}.overlap", "in both, %", contest=False),
   ]
 
 
-def note(histories: Histories, unit: units.Unit) -> str:
+def note(histories: Histories, leading: units.Leading) -> str:
   """Returns a hint on reading the table of `results`."""
   first = sorted({found.index[0] for found in histories.values()})
   chance = np.mean([found["chance"].iloc[0] for found in histories.values()])
   return (
-    f"Mean error in {unit.name} of the test clients that are the worst-off tenth at the first"
-    f" evaluation of a trained model (after round {', '.join(map(str, first))}), and of those that"
-    " are it at the last one; each group at both. In both: the share of the first worst tenth that"
-    f" is in the last; chance alone would give {units.PERCENT.text(chance)}. Entries are means, and"
-    " ± the standard deviation, over seeds."
+    f"Mean {leading.words} in {leading.unit.name} of the test clients that are the worst-off tenth"
+    f" at the first evaluation of a trained model (after round {', '.join(map(str, first))}), and"
+    " of those that are it at the last one; each group at both. In both: the share of the first"
+    " worst tenth that is in the last; chance alone would give"
+    f" {units.PERCENT.text(chance)}. Entries are means, and ± the standard deviation, over seeds."
   )

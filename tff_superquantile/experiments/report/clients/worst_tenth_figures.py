@@ -39,7 +39,8 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
   """
   by_method = worst_tenth.by_method(groups, histories)
   _check(by_method, "of the worst tenth against rounds")
-  looks, unit = style.palette(list(groups)), units.of(groups).error
+  looks, leading = style.palette(list(groups)), units.leading_by_round(groups)
+  unit = leading.unit
   with style.theme():
     figure, grid = style.grid(len(by_method), 2.7)
     for axes, (method, of_runs) in zip(grid, by_method.items()):
@@ -52,20 +53,20 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
         rounds.add_curve(axes, curve, style.Look(ink, dash), 0.12 if group == "now" else 0.0)
       axes.set_title(style.label(method.label, 28), color=color)
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    grid[0].set_ylim(bottom=0)  # The panels have one axis, whose range follows from all of them.
+    style.from_zero(grid[0])  # The panels have one axis, whose range follows from all of them.
     figure.supxlabel("Round", fontsize="medium")
-    figure.supylabel(unit.axis("Mean error"), fontsize="medium")
+    figure.supylabel(unit.axis(f"Mean {leading.words}"), fontsize="medium")
     lines = {title: dict(color=style.INK, linestyle=dash) for title, dash in _GROUPS.values()}
     style.add_line_legend(figure, {**lines, _EVERYBODY: dict(color=style.PALE, linestyle="-")})
     svg = style.to_svg(figure)
   return style.Figure(
     "worst-tenth-by-round",
     "How the worst-off tenth moved",
-    "Mean error of the worst-off tenth of the test clients at each evaluation of a trained model,"
-    " mean over seeds, the band is one standard deviation over seeds; beside it the clients who"
-    " were the worst tenth at the first evaluation, and those who are it at the last. Where the"
-    " dashed line falls below the solid one, others have taken their place; where the dotted line"
-    " rises, some clients were served better before.",
+    f"Mean {leading.words} of the worst-off tenth of the test clients at each evaluation of a"
+    " trained model, mean over seeds, the band is one standard deviation over seeds; beside it the"
+    " clients who were the worst tenth at the first evaluation, and those who are it at the last."
+    " Where the dashed line falls below the solid one, others have taken their place; where the"
+    " dotted line rises, some clients were served better before.",
     svg,
   )
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tff_superquantile import evaluation
-from tff_superquantile import measures
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.parts import kept
@@ -66,6 +65,7 @@ class BestModel:
   Attributes:
     round_num: The round of the best model; None before the first evaluation.
     weights: Its weights; None before the first evaluation.
+    quantity: The measure of the validation clients that tells it.
   """
 
   def __init__(self, keep: kept.Best, rounds_per_evaluation: int, folder: pathlib.Path):
@@ -83,7 +83,7 @@ class BestModel:
     self._rounds_per_evaluation = rounds_per_evaluation
     self._patience = keep.patience
     assert keep.best_by is not None  # As in `check`.
-    _, self._quantity, self._statistic = keep.best_by.split(".")
+    _, self.quantity, self._statistic = keep.best_by.split(".")
     self.round_num: int | None = None
     self._value = math.inf
     self.weights = run_files.read_weights(self._path)
@@ -91,18 +91,13 @@ class BestModel:
       with np.load(self._path) as arrays:
         self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
 
-  @property
-  def is_of_evaluations(self) -> bool:
-    """Whether the value is of a loss or an error, which every evaluation has."""
-    return self._quantity in measures.OF_EVALUATIONS
-
   def measure(self, described: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Returns the value of a row of rounds.csv by name, from `measurements.describe`."""
-    return {self._column: described[self._quantity][self._statistic]}
+    return {self._column: described[self.quantity][self._statistic]}
 
   @property
   def _column(self) -> str:
-    return f"{SPLIT}_{self._quantity}_{self._statistic}"
+    return f"{SPLIT}_{self.quantity}_{self._statistic}"
 
   def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
     """Keeps a model if it is better than all before; NaN is no better than infinity."""

@@ -1,7 +1,8 @@
 """The format of the folder in which a run keeps the results of every client at each evaluation.
 
 `round_NUMBER.parquet` has a row a client: `round`, `split`, `client_id`, `num_examples`, `loss`,
-`error`. pandas and pyarrow read the folder as one table. Importing this module needs no TensorFlow.
+`error`, and the measure of --metric. pandas and pyarrow read the folder as one table. Importing
+this module needs no TensorFlow.
 """
 
 from __future__ import annotations

@@ -56,6 +56,6 @@ def of_test_clients(described: Described) -> dict[str, float]:
   """Returns the values of a row of rounds.csv by name, from `describe`."""
   return {
     f"test_{quantity}_{name}": described[quantity][name]
-    for quantity in ("error", "loss")
+    for quantity in dict.fromkeys(("error", "loss", *described))
     for name in _RELEASED_STATISTICS
   }

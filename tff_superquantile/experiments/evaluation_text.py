@@ -1,0 +1,129 @@
+"""What `evaluate` prints: distributions over clients, all examples together, and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tff_superquantile import distribution as distribution_lib
+from tff_superquantile import evaluation
+from tff_superquantile import measures
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import units
+from tff_superquantile.measures import measure
+
+_TITLES = {
+  "std": "sd",
+  "superquantile_90": "worst 10 %",
+  "superquantile_95": "worst 5 %",
+  "best_10": "best 10 %",
+}
+_MOST_CLASSES = 12  # Shown, the largest.
+
+
+def distribution(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
+  """Describes the distribution of clients' measures in a table for a terminal.
+
+  Of few clients it has the worst one in place of percentiles.
+
+  Args:
+    columns: Those of `evaluate.Evaluated`.
+    kind: How errors are measured, a `Run.error_kind`.
+
+  Returns:
+    Lines of text.
+  """
+  names = [name for name in measures.NAMES if name in columns]
+  of_kind = {name: units.of_measure(name, units.of_error(kind)) for name in names}
+  described = {name: _describe(columns[name]) for name in names}
+  titles = {name: f"{units.words(name)}, {of_kind[name].symbol}" for name in names}
+  widths = {name: max(11, len(title) + 2) for name, title in titles.items()}
+  lines = ["  " + " " * 14 + "".join(f"{titles[name]:>{widths[name]}}" for name in names)]
+  for statistic in described["error"]:
+    cells = (
+      f"{of_kind[name].number(described[name][statistic]):>{widths[name]}}" for name in names
+    )
+    lines.append(f"  {_TITLES.get(statistic, statistic):<14}{''.join(cells)}")
+  return "\n".join(lines)
+
+
+def _describe(values: np.ndarray) -> dict[str, float]:
+  """Returns statistics of the clients that have a value, by their names."""
+  finite = values[np.isfinite(values)]
+  if not paired.are_few(len(values)):
+    return distribution_lib.describe(finite)
+  best, worst = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
+  found = {name: distribution_lib.describe(finite)[name] for name in ("mean", "std")}
+  return {**found, "best client": float(best), "worst client": float(worst)}
+
+
+def together(
+  columns: Mapping[str, np.ndarray],
+  predictions: measure.Predictions,
+  labels: Sequence[str],
+  kind: str,
+) -> str:
+  """Says the measures of all examples together, and the share and the recall of each class.
+
+  Args:
+    columns: Those of `evaluate.Evaluated`.
+    predictions: For all examples of these clients.
+    labels: The names of the classes; empty for their numbers.
+    kind: As in `distribution`.
+
+  Returns:
+    Lines of text.
+  """
+  ids = columns["client_id"].tolist()
+  of_clients = evaluation.ClientMetrics(
+    ids, columns["num_examples"], columns["loss"], columns["error"]
+  )
+  found = evaluation.pooled(of_clients, predictions, kind)
+  said = []
+  for name in (name for name in measures.NAMES if name in found):
+    unit = units.of_measure(name, units.of_error(kind))
+    said.append(f"{units.words(name)} {unit.number(found[name])} {unit.symbol}")
+  lines = [f"All {found['num_examples']} examples together: {', '.join(said)}."]
+  shares, recalls = found.get("share", {}), found.get("recall", {})
+  shown = sorted(sorted(shares, key=lambda c: -shares[c])[:_MOST_CLASSES], key=int)
+  if shown:
+    names = [labels[int(c)] if labels else c for c in shown]
+    width = max(7, *map(len, names)) + 2
+    lines.append(f"  {'class':<{width}}{'share, %':>10}{'found (recall), %':>20}")
+    for name, c in zip(names, shown):
+      lines.append(f"  {name:<{width}}{100 * shares[c]:>10.1f}{100 * recalls[c]:>20.1f}")
+  if len(shares) > len(shown):
+    lines.append(f"  and {len(shares) - len(shown)} rarer classes")
+  return "\n".join(lines)
+
+
+def groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
+  """Returns (heading, which clients) of the distributions to show.
+
+  Args:
+    where: The clients' places, from `evaluate.places`.
+    is_private: Whether the run is private.
+  """
+  has_trained = where == "train"
+  if is_private:
+    said = "A private run keeps no list of its training clients: none is assumed to be among these."
+    return [(said, np.ones(len(where), bool))]
+  if not has_trained.any():
+    return [("None of them has trained the model.", ~has_trained)]
+  if has_trained.all():
+    return [("All of them have trained the model, by their ids.", has_trained)]
+  counts = {place: int(np.sum(where == place)) for place in ("validation", "test", "")}
+  names = {"validation": "its validation clients", "test": "its test clients", "": "new to it"}
+  others = ", ".join(f"{n} {names[place]}" for place, n in counts.items() if n)
+  return [
+    (
+      f"{has_trained.sum()} of them have trained the model, by their ids; the others are"
+      f" {others}.\nThe {(~has_trained).sum()} that have not trained it:",
+      ~has_trained,
+    ),
+    (
+      f"The {has_trained.sum()} that have trained it, whose errors are no forecast for others:",
+      has_trained,
+    ),
+  ]
