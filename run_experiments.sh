@@ -224,7 +224,7 @@ case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;
-  private_quantile)
+  private_quantile | tailbench)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
     ;;
   convergence | nonconvex)

@@ -25,6 +25,7 @@ STUDIES = {
   "availability": "What if θ adapts to the number of clients?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "communication": "What do the messages weigh?",
+  "tailbench": "Which method serves the worst-off, on clients that are real?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 
