@@ -58,7 +58,7 @@ def define_flags() -> None:
   flags.DEFINE_string("docs_dir", None, "Writes the page and its rows into this folder, too.")
 
 
-def _chosen() -> list[data_sets.DataSet]:
+def _chosen() -> list[sources.DataSet]:
   """Returns the data sets that the flags name."""
   known = {one.name: one for one in data_sets.DATA_SETS}
   wanted = flags.FLAGS.data_sets
@@ -102,7 +102,7 @@ def _plan(folder: pathlib.Path) -> plan_lib.Plan:
   )
 
 
-def _tables(folder: pathlib.Path) -> dict[data_sets.DataSet, sources.Facts]:
+def _tables(folder: pathlib.Path) -> dict[sources.DataSet, sources.Facts]:
   """Makes the tables of the chosen data sets; says which are missing.
 
   Raises:
@@ -131,7 +131,8 @@ def _run(folder: pathlib.Path) -> pd.DataFrame:
   # All data sets of a seed first, so that what is finished is of all of them.
   planned.sort(key=lambda settings: settings["seed"])
   if flags.FLAGS.report_only:
-    planned, complaints = plan_lib.with_choices(planned)
+    planned, _ = plan_lib.with_choices(planned)  # What is missing may still come.
+    complaints = []
   else:
     planned, complaints = plan_lib.tune(stages, planned)
     configs = [run_config.of(**settings) for settings in planned]
@@ -143,7 +144,7 @@ def _run(folder: pathlib.Path) -> pd.DataFrame:
   )
 
 
-def _of(planned: Sequence[tuning.Settings], data_set: data_sets.DataSet) -> dict:
+def _of(planned: Sequence[tuning.Settings], data_set: sources.DataSet) -> dict:
   end = f"{data_set.name}.csv"
   own = [settings for settings in planned if pathlib.Path(settings["data_dir"]).name == end]
   return results_lib.find(own)

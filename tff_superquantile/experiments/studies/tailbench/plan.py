@@ -15,7 +15,6 @@ from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import part
-from tff_superquantile.experiments.studies.tailbench import data_sets
 from tff_superquantile.experiments.studies.tailbench import sources
 
 NUM_ROUNDS, QUICK_ROUNDS = 100, 20
@@ -65,7 +64,7 @@ class Plan:
   is_tuned: bool = True
   flags: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-  def preset(self, data_set: data_sets.DataSet, facts: sources.Facts) -> preset_lib.Preset:
+  def preset(self, data_set: sources.DataSet, facts: sources.Facts) -> preset_lib.Preset:
     """Returns the comparison on one data set."""
     # The loss of a constant answer is log(classes), of numbers 1/2: the task's own B.
     max_loss = max(1.5, math.log(max(1, facts.num_classes)))
@@ -108,7 +107,7 @@ class Plan:
       },
     )
 
-  def settings(self, data_set: data_sets.DataSet, facts: sources.Facts) -> list[tuning.Settings]:
+  def settings(self, data_set: sources.DataSet, facts: sources.Facts) -> list[tuning.Settings]:
     """Returns the settings of all runs on one data set, seed by seed."""
     preset = self.preset(data_set, facts)
     enough = facts.num_clients >= LEAST_PRIVATE_CLIENTS and not data_set.folds
@@ -157,7 +156,8 @@ def with_choices(
     try:
       chosen[key] = search.choose()
     except RuntimeError as error:
-      complaints.append(str(error))
+      table = search.candidates[0].config.values()["data_dir"]
+      complaints.append(f"{pathlib.Path(table).stem} is without a method. {error}")
   return [
     {**settings, **chosen.get(stages_lib.key(settings), {})}
     for settings in planned

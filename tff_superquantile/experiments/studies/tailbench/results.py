@@ -21,7 +21,6 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.studies.tailbench import data_sets
 from tff_superquantile.experiments.studies.tailbench import plan
 from tff_superquantile.experiments.studies.tailbench import sources
 
@@ -56,7 +55,7 @@ class Measured:
     runs: The runs of each method, by its budget (None for none) and its name in the bench.
   """
 
-  data_set: data_sets.DataSet
+  data_set: sources.DataSet
   facts: sources.Facts
   runs: Mapping[float | None, Mapping[str, Sequence[run_folder.Run]]]
 

