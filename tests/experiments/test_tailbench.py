@@ -247,7 +247,7 @@ def _rows(changes):
     common |= dict(num_seeds=5, num_test_clients=100, parameter="")
     fed_avg = dict(mean=0.2, p90=0.4, worst_tenth=0.5, worst_client=0.9)
     facts = dict(num_clients=500, num_rows=5000 + place, label_shift=0.1 * place)
-    facts |= dict(loss_spread=1.0 + place)
+    facts |= dict(loss_spread=1.0 + place, constant_change=0.5, pooled_change=-0.1)
     rows.append(common | fed_avg | facts | dict(method=plan.FED_AVG))
     for method, shift in ((plan.JUDGED, change), ("Other", 0.0)):
       changed = {

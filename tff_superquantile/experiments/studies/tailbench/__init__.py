@@ -130,9 +130,9 @@ def _run(folder: pathlib.Path) -> pd.DataFrame:
   planned = [s for one, facts in tables.items() for s in asked.settings(one, facts)]
   # All data sets of a seed first, so that what is finished is of all of them.
   planned.sort(key=lambda settings: settings["seed"])
+  complaints: list[str] = []
   if flags.FLAGS.report_only:
     planned, _ = plan_lib.with_choices(planned)  # What is missing may still come.
-    complaints = []
   else:
     planned, complaints = plan_lib.tune(stages, planned)
     configs = [run_config.of(**settings) for settings in planned]

@@ -18,6 +18,13 @@ PREDICTORS = {
   "label_shift": "Labels’ variance between clients (share)",
   "rows_a_client": "Rows a client",
 }
+_NUM_NAMED = 3  # Of the best and of the worst.
+
+
+def _colors(changes: pd.DataFrame) -> list[str]:
+  """Returns the colour of each change: grey within chance."""
+  sides = np.where(changes["change"] < 0, _GAIN, _LOSS)
+  return list(np.where(changes["is_sure"], sides, style.PALE))
 
 
 def draw_changes(changes: pd.DataFrame, method: str) -> style.Figure:
@@ -35,8 +42,7 @@ def draw_changes(changes: pd.DataFrame, method: str) -> style.Figure:
     figure = mpl_figure.Figure((style.WIDTH, 1.2 + 0.27 * len(changes)))
     axes = figure.subplots()
     axes.axvline(0.0, color=style.INK, linewidth=1)
-    for place, (_, row) in enumerate(changes.iterrows()):
-      color = style.PALE if not row["is_sure"] else _GAIN if row["change"] < 0 else _LOSS
+    for place, ((_, row), color) in enumerate(zip(changes.iterrows(), _colors(changes))):
       axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=3)
       axes.plot(row["change"], place, "o", color=color, markersize=6)
       axes.plot(row["mean_change"], place, "|", color=style.INK, markersize=11)
@@ -45,8 +51,12 @@ def draw_changes(changes: pd.DataFrame, method: str) -> style.Figure:
     style.add_line_legend(
       figure,
       {
-        "p90 with its 95 % interval": dict(color=_GAIN, linewidth=3, marker="o"),
+        "p90 with its 95 % interval, within chance": dict(
+          color=style.PALE, linewidth=3, marker="o"
+        ),
+        "lower beyond chance": dict(color=_GAIN, linewidth=3, marker="o"),
         "mean": dict(color=style.INK, linestyle="", marker="|", markersize=11),
+        "higher beyond chance": dict(color=_LOSS, linewidth=3, marker="o"),
       },
     )
     svg = style.to_svg(figure)
@@ -101,14 +111,12 @@ def draw_predictors(
     panels = figure.subplots(1, len(PREDICTORS), sharey=True)
     for axes, (predictor, title) in zip(panels, PREDICTORS.items()):
       axes.axhline(0.0, color=style.INK, linewidth=1)
-      colors = np.where(
-        ~changes["is_sure"], style.PALE, np.where(changes["change"] < 0, _GAIN, _LOSS)
-      )
-      axes.scatter(changes[predictor], changes["change"], c=list(colors), s=34, zorder=3)
-      for name, row in changes.iterrows():
+      axes.scatter(changes[predictor], changes["change"], c=_colors(changes), s=34, zorder=3)
+      # Those in between lie too close to one another.
+      for name in [*changes.index[:_NUM_NAMED], *changes.index[-_NUM_NAMED:]]:
         axes.annotate(
           str(name).replace("_", " "),
-          (row[predictor], row["change"]),
+          (changes.loc[name, predictor], changes.loc[name, "change"]),
           xytext=(4, 3),
           textcoords="offset points",
           fontsize=7,

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import cross_validation
@@ -34,7 +36,11 @@ STATISTICS = {
 # Those with a paired difference from FedAvg, and its interval: a maximum has none.
 COMPARED = ("mean", "p90", "worst_tenth")
 _TEXTS = ("data_set", "method", "parameter", "measure", "kind")
-_OF_A_DATA_SET = ("num_clients", "num_rows", "label_shift", "loss_spread")
+_REFERENCES = (kept.CONSTANT, kept.POOLED)
+_OF_A_DATA_SET = (
+  *("num_clients", "num_rows", "label_shift", "loss_spread"),
+  *(f"{name}_change" for name in _REFERENCES),
+)
 COLUMNS = (
   *("data_set", "epsilon", "method", "parameter", "kind", "measure"),
   *("num_seeds", "num_test_clients"),
@@ -138,6 +144,23 @@ def _loss_spread(runs: Sequence[run_folder.Run]) -> float:
   return float(np.mean([np.nanstd(of_run, ddof=1) / np.nanmean(of_run) for of_run in losses]))
 
 
+def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
+  """Returns how far p90 of models that are not federated is from a run's, as a share of it.
+
+  The constant answer and the fit of all examples in one place are made unless they are there.
+  """
+  if isinstance(run, cross_validation.CrossValidation):
+    run = run.folds[0]
+  making.make([run])
+  found = kept.read(run.path.parent.parent, run.seed)
+  own = run.numbers[f"test.{measure}.p90"]
+  return {
+    f"{name}_change": found.found[name].metrics[measure]["p90"] / own - 1
+    for name in _REFERENCES
+    if found is not None and name in found.found and measure in found.found[name].metrics and own
+  }
+
+
 def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
   """Computes the rows of the bench.
 
@@ -167,6 +190,7 @@ def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
             num_rows=one.facts.num_rows,
             label_shift=one.facts.label_shift,
             loss_spread=_loss_spread(runs),
+            **_references(runs[0], measure),
           )
         rows.append(row)
   return pd.DataFrame(rows, columns=list(COLUMNS))
