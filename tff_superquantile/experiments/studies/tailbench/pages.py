@@ -31,7 +31,8 @@ _DATA_NOTE = (
   "p90 is the 90th percentile over test clients of the measure, in its unit; the change is that"
   " from FedAvg, with the 95 % interval of the bootstrap over clients and seeds, and bold where it"
   " remains beyond chance after Holm’s correction over all methods and data sets. Negative is"
-  " better."
+  " better. Of one seed, or one cross-validation, intervals are over clients alone and hold for"
+  " those trained models; of two or three seeds they are wide, as so few tell little of others."
 )
 _FACTS_NOTE = (
   "Label shift is the share of the labels’ variance that lies between clients (intraclass"
