@@ -229,6 +229,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
   "name,module",
   [
     ("private_quantile", "tff_superquantile.experiments.study private_quantile"),
+    ("tailbench", "tff_superquantile.experiments.study tailbench"),
     ("convergence", "paper.convergence"),
     ("nonconvex", "paper.nonconvex"),
     ("paper", "paper.statements"),

@@ -27,6 +27,7 @@ _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 # The modules, and their first arguments, of experiments that are no sweeps.
 _COMMAND_OF = {
   "private_quantile": ("tff_superquantile.experiments.study", "private_quantile"),
+  "tailbench": ("tff_superquantile.experiments.study", "tailbench"),
   "convergence": ("paper.convergence",),
   "nonconvex": ("paper.nonconvex",),
   "paper": ("paper.statements",),

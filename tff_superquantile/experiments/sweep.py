@@ -10,12 +10,11 @@ carrying them out: those of the next grid search, or, when all is tuned, those o
 Without it the same command then makes the report.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import difflib
 import itertools
 import math
-import shlex
 import sys
 
 from absl import flags
@@ -25,9 +24,9 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
+from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.run import names
@@ -135,59 +134,8 @@ def plan() -> list[tuning.Settings]:
   ]
 
 
-def _is_left(config: run_config.RunConfig) -> bool:
-  """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
-  run, wanted = run_folder.of_config(config), config.num_rounds
-  if run.flags:  # What is None here, the task has decided there.
-    run_config.check_same(run.path, run.flags, config, run_config.flags())
-  is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
-  return not run.diverged and (not run.finished or is_shorter)
-
-
-class _Stages:
-  """The steps of an experiment, each a set of runs; later steps follow from earlier ones.
-
-  Attributes:
-    searches: The grid searches so far.
-  """
-
-  def __init__(self, num_workers: int | None, print_commands: bool):
-    self._num_workers = num_workers
-    self._print_commands = print_commands
-    self.searches: list[tuning.Search] = []
-
-  def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
-    """Carries out runs; with --print_commands prints those that are left, if any, and ends.
-
-    Args:
-      what: Their purpose, in words.
-      configs: The runs.
-
-    Returns:
-      Names of the runs that failed.
-    """
-    # Once each, as tuning may choose what runs anyway.
-    configs = list({names.run_path(config): config for config in configs}.values())
-    if not self._print_commands:
-      print(f"{len(configs)} runs: {what}", flush=True)
-      return pool.run_all(configs, self._num_workers)
-    left = [config for config in configs if _is_left(config)]
-    if left:
-      print(*(shlex.join(pool.command(config)) for config in left), sep="\n")
-      print(f"{len(left)} of {len(configs)} runs are left: {what}", file=sys.stderr)
-      sys.exit(0)
-    return []
-
-  def search(self, what: str, searches: Sequence[tuning.Search]) -> list[Mapping[str, float]]:
-    """Carries out grid searches side by side; returns the values that each has chosen."""
-    configs = [candidate.config for search in searches for candidate in search.candidates]
-    self.carry_out(what, configs)  # A candidate may well fail: then it is not chosen.
-    self.searches += searches
-    return [search.choose() for search in searches]
-
-
 def _tune(
-  stages: _Stages, preset: preset_lib.Preset, plan: Sequence[tuning.Settings], tune: str
+  stages: stages_lib.Stages, preset: preset_lib.Preset, plan: Sequence[tuning.Settings], tune: str
 ) -> list[tuning.Settings]:
   """Returns the runs of the comparison with the values of grid searches, or their defaults."""
   plan = [tuning.with_defaults(settings, tune) for settings in plan]
@@ -208,13 +156,8 @@ def _tune(
   if warning := tuning.budget_warning(searches):
     print(warning, file=sys.stderr, flush=True)
   values = stages.search("tuning each method on validation clients", searches)
-  by_method = {_key(settings): chosen for settings, chosen in zip(tuned, values)}
-  return [{**settings, **by_method.get(_key(settings), {})} for settings in plan]
-
-
-def _key(settings: tuning.Settings) -> str:
-  """Returns the settings that the runs of a method share before its parameters are chosen."""
-  return repr([(name, value) for name, value in settings.items() if name != "seed"])
+  by_method = {stages_lib.key(settings): chosen for settings, chosen in zip(tuned, values)}
+  return [{**settings, **by_method.get(stages_lib.key(settings), {})} for settings in plan]
 
 
 def main() -> None:
@@ -225,7 +168,7 @@ def main() -> None:
     describe.print_description(first)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
-  stages = _Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
+  stages = stages_lib.Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
   tune = _TUNE.value or ("none" if _QUICK.value else "methods")
   try:
     planned = _tune(stages, preset, planned, tune)

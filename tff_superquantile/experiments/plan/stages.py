@@ -1,0 +1,69 @@
+"""The steps of an experiment of several runs: carries them out, or prints their commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import shlex
+import sys
+
+from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+
+
+def is_left(config: run_config.RunConfig) -> bool:
+  """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
+  run, wanted = run_folder.of_config(config), config.num_rounds
+  if run.flags:  # What is None here, the task has decided there.
+    run_config.check_same(run.path, run.flags, config, run_config.flags())
+  is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
+  return not run.diverged and (not run.finished or is_shorter)
+
+
+class Stages:
+  """The steps of an experiment, each a set of runs; later steps follow from earlier ones.
+
+  Attributes:
+    searches: The grid searches so far.
+  """
+
+  def __init__(self, num_workers: int | None, print_commands: bool):
+    self._num_workers = num_workers
+    self._print_commands = print_commands
+    self.searches: list[tuning.Search] = []
+
+  def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
+    """Carries out runs; with --print_commands prints those that are left, if any, and ends.
+
+    Args:
+      what: Their purpose, in words.
+      configs: The runs.
+
+    Returns:
+      Names of the runs that failed.
+    """
+    # Once each, as tuning may choose what runs anyway.
+    configs = list({names.run_path(config): config for config in configs}.values())
+    if not self._print_commands:
+      print(f"{len(configs)} runs: {what}", flush=True)
+      return pool.run_all(configs, self._num_workers)
+    left = [config for config in configs if is_left(config)]
+    if left:
+      print(*(shlex.join(pool.command(config)) for config in left), sep="\n")
+      print(f"{len(left)} of {len(configs)} runs are left: {what}", file=sys.stderr)
+      sys.exit(0)
+    return []
+
+  def search(self, what: str, searches: Sequence[tuning.Search]) -> list[Mapping[str, float]]:
+    """Carries out grid searches side by side; returns the values that each has chosen."""
+    configs = [candidate.config for search in searches for candidate in search.candidates]
+    self.carry_out(what, configs)  # A candidate may well fail: then it is not chosen.
+    self.searches += searches
+    return [search.choose() for search in searches]
+
+
+def key(settings: tuning.Settings) -> str:
+  """Returns the settings that the runs of a method share before its parameters are chosen."""
+  return repr([(name, value) for name, value in settings.items() if name != "seed"])

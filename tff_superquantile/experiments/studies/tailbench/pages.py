@@ -1,0 +1,380 @@
+"""The page of the bench, made of the rows of its CSV file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.studies.tailbench import data_sets
+from tff_superquantile.experiments.studies.tailbench import figures
+from tff_superquantile.experiments.studies.tailbench import plan
+from tff_superquantile.experiments.studies.tailbench import results as results_lib
+from tff_superquantile.experiments.studies.tailbench import significance
+
+NAME = "tailbench"
+_METHODS_NOTE = (
+  "Better and worse: the number of data sets on which the 90th percentile over test clients (p90)"
+  " is lower or higher than FedAvg’s beyond chance, after Holm’s correction over all methods and"
+  " data sets of this table; in brackets without the correction. Changes are medians over data"
+  " sets, in % of FedAvg’s number; negative is better. The mean over the worst tenth of the clients"
+  " has a correction of its own. Mean rank by p90, over the data sets that have all methods."
+)
+_DATA_NOTE = (
+  "p90 is the 90th percentile over test clients of the measure, in its unit; the change is that"
+  " from FedAvg, with the 95 % interval of the bootstrap over clients and seeds, and bold where it"
+  " remains beyond chance after Holm’s correction over all methods and data sets. Negative is"
+  " better. Of one seed, or one cross-validation, intervals are over clients alone and hold for"
+  " those trained models; of two or three seeds they are wide, as so few tell little of others."
+)
+_FACTS_NOTE = (
+  "Label shift is the share of the labels’ variance that lies between clients (intraclass"
+  " correlation, 0 for chance); loss spread is the standard deviation of FedAvg’s losses over test"
+  " clients, over their mean. Constant and pooled: by how much p90 of the same answer for"
+  " everybody, and of a fit of all training examples in one place, is above FedAvg’s, in % of it"
+  " (first seed): where the first is small there is little to learn, where the second is negative"
+  " FedAvg has not learned all of it."
+)
+_RULES = (
+  "Every client is a person, a place or a device; those with fewer than 8 rows are left out, and of"
+  " more than 150 so many are drawn. Models are linear, 100 rounds of up to 100 clients, the local"
+  " learning rate is 1 / L by the number of features. A method’s parameter is the one of two or"
+  " three with the lowest p90 over validation clients, half of the training clients of seed 0; θ is"
+  " not tuned, and with a budget parameters are the usual ones, as tuning would spend budget of its"
+  f" own. Budgets are ε = {plan.EPSILON:g} a client, on data sets of {plan.LEAST_PRIVATE_CLIENTS}"
+  " clients or more."
+)
+_ADD = (
+  "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, and the same with"
+  " --rows=tailbench.csv makes it of a table to which you have added rows. The how-to page “Add a"
+  " method” says how a method or a data set gets in."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged:
+  """The rows of one budget, with what they say.
+
+  Attributes:
+    epsilon: The budget; NaN for none.
+    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
+      "p90_alone" and, corrected by Holm for all rows, "p90_holm".
+    ranks: Ranks of methods over data sets; None where there are too few.
+  """
+
+  epsilon: float
+  rows: pd.DataFrame
+  ranks: significance.Ranks | None
+
+  @property
+  def words(self) -> str:
+    """Returns the end of a title."""
+    return "without privacy" if math.isnan(self.epsilon) else f"ε = {self.epsilon:g}"
+
+  def of(self, method: str) -> pd.DataFrame:
+    """Returns the rows of a method, indexed by data set."""
+    return self.rows[self.rows["method"] == method].set_index("data_set")
+
+  def relative(self, column: str, method: str) -> pd.Series:
+    """Returns a column of a method in % of FedAvg's number, by data set; "p90_low" for example."""
+    own = self.of(method)
+    base = self.of(plan.FED_AVG)[column.rpartition("_")[0]]
+    return 100 * own[column] / base.reindex(own.index)
+
+
+def _judge(rows: pd.DataFrame, epsilon: float) -> _Judged:
+  rows = rows.copy()
+  for column in ("p90", "worst_tenth"):
+    ends = [f"{column}_{end}" for end in ("change", "low", "high")]
+    known = rows[[*ends, "num_test_clients"]].to_numpy()
+    rows[f"{column}_alone"] = [
+      significance.p_value(c, low, high, int(n)) for c, low, high, n in known
+    ]
+    rows[f"{column}_holm"] = significance.holm(rows[f"{column}_alone"])
+  return _Judged(
+    epsilon, rows, significance.ranks(rows.pivot(index="data_set", columns="method", values="p90"))
+  )
+
+
+def _counts(rows: pd.DataFrame, column: str = "p90_holm") -> tuple[int, int]:
+  """Returns on how many data sets a number is lower and higher beyond chance, by its p-values."""
+  sure = rows[rows[column] < significance.LEVEL]
+  changes = sure[f"{column.rpartition('_')[0]}_change"]
+  return int((changes < 0).sum()), int((changes > 0).sum())
+
+
+def _percent(value: float) -> str:
+  return "–" if math.isnan(value) else tables.number(value, 1, sign=True)
+
+
+def _methods(judged: _Judged) -> tables.Table:
+  """Lays out a row for each method: on how many data sets it is better, and its ranks."""
+  rows = []
+  order = {method: place for place, method in enumerate(dict.fromkeys(judged.rows["method"]))}
+  ranked = {} if judged.ranks is None else dict(judged.ranks.means)
+  for method in sorted(order, key=lambda m: (ranked.get(m, math.inf), order[m])):
+    own = judged.of(method)
+    rank = tables.number(ranked[method], 2) if method in ranked else "–"
+    cells = [tables.Cell(rank), tables.Cell(str(len(own)))]
+    if method == plan.FED_AVG:
+      cells += [tables.Cell("–")] * 6
+    else:
+      counted = zip(_counts(own), _counts(own, "p90_alone"))
+      cells += [tables.Cell(f"{sure} ({found})") for sure, found in counted]
+      cells.append(tables.Cell("{} / {}".format(*_counts(own, "worst_tenth_holm"))))
+      cells += [
+        tables.Cell(_percent(judged.relative(f"{column}_change", method).median()))
+        for column in ("p90", "worst_tenth", "mean")
+      ]
+    rows.append(tables.Row(method, cells))
+  return tables.Table(
+    f"Methods, {judged.words}",
+    [
+      *("method", "mean rank", "data sets", "better", "worse", "worst 10 %: better / worse"),
+      *("p90, %", "worst 10 %, %", "mean, %"),
+    ],
+    rows,
+    _METHODS_NOTE,
+    focus="better",
+    lead=f"Methods against FedAvg over data sets, {judged.words}:",
+  )
+
+
+def _unit(row: pd.Series) -> units.Unit:
+  error = "rmse" if row["kind"] == "number" else "misclassification"
+  return units.of_measure(row["measure"], units.of_error(error))
+
+
+def _of_data_sets(judged: _Judged, method: str) -> tables.Table:
+  """Lays out a row for each data set: FedAvg's numbers, and what a method changes."""
+  rows = []
+  before = judged.of(plan.FED_AVG)
+  for data_set, row in judged.of(method).iterrows():
+    unit, base = _unit(row), before.loc[data_set]
+    cells = [
+      tables.Cell(f"{row['measure'].replace('_', ' ')}, {unit.symbol}"),
+      tables.Cell(f"{int(row['num_seeds'])}"),
+      tables.Cell(f"{int(row['num_test_clients'])}"),
+      tables.Cell(unit.number(base["mean"])),
+      tables.Cell(unit.number(base["p90"])),
+    ]
+    for column in ("p90", "worst_tenth", "mean"):
+      low, high = (unit.number(row[f"{column}_{end}"], sign=True) for end in ("low", "high"))
+      is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
+      change = unit.number(row[f"{column}_change"], sign=True)
+      cells.append(tables.Cell(change, f"({low} to {high})", is_sure, is_close=True))
+    cells += [
+      tables.Cell(unit.number(row["worst_client"] - base["worst_client"], sign=True)),
+      tables.Cell(row["parameter"] or "–"),
+    ]
+    rows.append(tables.Row(_said(data_set), cells))
+  return tables.Table(
+    f"{method} on each data set, {judged.words}",
+    [
+      *("data set", "measure", "seeds", "clients", "FedAvg mean", "FedAvg p90"),
+      *("change of p90", "of the worst 10 %", "of the mean", "of the worst client", "parameter"),
+    ],
+    rows,
+    _DATA_NOTE,
+    focus="change of p90",
+  )
+
+
+def _said(data_set: object) -> str:
+  return str(data_set).replace("_", " ")
+
+
+def _facts(judged: _Judged) -> tables.Table:
+  """Lays out what each data set is like."""
+  rows = []
+  for data_set, row in judged.of(plan.FED_AVG).iterrows():
+    known = next((one for one in data_sets.DATA_SETS if one.name == data_set), None)
+    counts = [row["num_clients"], row["num_rows"]]
+    cells = [tables.Cell("–" if math.isnan(one) else f"{int(one)}") for one in counts]
+    shares = [row["label_shift"], row["loss_spread"]]
+    cells += [tables.Cell("–" if math.isnan(one) else tables.number(one, 2)) for one in shares]
+    references = [row["constant_change"], row["pooled_change"]]
+    cells += [tables.Cell(_percent(100 * one)) for one in references]
+    texts = (known.clients, known.label, known.source, known.licence) if known else ("–",) * 4
+    rows.append(tables.Row(_said(data_set), [*map(tables.Cell, texts), *cells]))
+  headings = [
+    *("data set", "clients", "label", "source", "licence"),
+    *("number of clients", "rows", "label shift", "loss spread", "constant, %", "pooled, %"),
+  ]
+  return tables.Table("Data sets", headings, rows, _FACTS_NOTE)
+
+
+def _reasons(judged: _Judged) -> tables.Table:
+  names = set(judged.rows["data_set"])
+  rows = [
+    tables.Row(_said(one.name), [tables.Cell(one.reason)])
+    for one in data_sets.DATA_SETS
+    if one.name in names
+  ]
+  return tables.Table("Why these", [], rows, kind="words")
+
+
+def _changes(judged: _Judged, method: str) -> pd.DataFrame:
+  """Returns a method's changes in % and what its data sets are like, as `figures` takes them."""
+  own, base = judged.of(method), judged.of(plan.FED_AVG)
+  base = base.reindex(own.index)
+  found = pd.DataFrame(
+    {
+      "change": judged.relative("p90_change", method),
+      "low": judged.relative("p90_low", method),
+      "high": judged.relative("p90_high", method),
+      "mean_change": judged.relative("mean_change", method),
+      "is_sure": own["p90_holm"] < significance.LEVEL,
+      "loss_spread": base["loss_spread"],
+      "label_shift": base["label_shift"],
+      "rows_a_client": base["num_rows"] / base["num_clients"],
+    }
+  )
+  return found.sort_values("change", kind="stable")
+
+
+def _predict(changes: pd.DataFrame) -> tuple[dict[str, float], str]:
+  """Returns the rank correlation of each predictor with the change, and a sentence on them."""
+  tests = {}
+  for predictor in figures.PREDICTORS:
+    both = changes[["change", predictor]].dropna()
+    tests[predictor] = stats.spearmanr(both["change"], both[predictor])
+  corrected = significance.holm([test.pvalue for test in tests.values()])
+  correlations = {name: float(test.statistic) for name, test in tests.items()}
+  listed = ", ".join(
+    f"{name.replace('_', ' ')} {tables.number(value, 2, sign=True)} (p = {p:.2g})"
+    for (name, value), p in zip(correlations.items(), corrected)
+  )
+  is_sure = bool(np.nanmin(corrected) < significance.LEVEL)
+  verdict = "One of them" if is_sure else "None of them surely"
+  return correlations, (
+    f"{verdict} tells where it helps: rank correlation with the change of p90 over {len(changes)}"
+    f" data sets, corrected for three: {listed}."
+  )
+
+
+def _summarize(judged: _Judged, method: str) -> str:
+  """Says on how many data sets a method lowers p90, at what price, and who is best."""
+  own = judged.of(method)
+  if own.empty:
+    return f"There is no result of {method}, {judged.words}."
+  better, worse = _counts(own)
+  alone, against = _counts(own, "p90_alone")
+  num_tests = int(judged.rows["p90_alone"].notna().sum())
+  tail_better, tail_worse = _counts(own, "worst_tenth_holm")
+  p90, mean = (judged.relative(f"{column}_change", method) for column in ("p90", "mean"))
+  text = (
+    f"{judged.words[0].upper()}{judged.words[1:]}: {method} lowers p90 beyond chance on {better}"
+    f" of {len(own)} data sets and raises it on {worse} (Holm over {num_tests} comparisons; {alone}"
+    f" and {against} without the correction), and the mean over the worst tenth on {tail_better}"
+    f" and {tail_worse}. Over all of them the median change is {_percent(p90.median())} % of p90"
+    f" and {_percent(mean.median())} % of the mean"
+  )
+  sure = own.index[(own["p90_holm"] < significance.LEVEL) & (own["p90_change"] < 0)]
+  if len(sure):
+    text += (
+      f"; where it lowers p90, {_percent(p90[sure].median())} % of p90 and"
+      f" {_percent(mean[sure].median())} % of the mean"
+    )
+  return f"{text}. {_best(judged)}"
+
+
+def _best(judged: _Judged) -> str:
+  """Says which method is better on the most data sets, and which has the best mean rank."""
+  rivals = [m for m in dict.fromkeys(judged.rows["method"]) if m != plan.FED_AVG]
+  counts = {m: _counts(judged.of(m)) for m in rivals}
+  most = max(better for better, _ in counts.values())
+  leaders = [f"{m} (worse on {counts[m][1]})" for m in rivals if counts[m][0] == most]
+  text = "No method is better than FedAvg beyond chance on any data set."
+  if most:
+    text = f"Better on the most data sets, {most}: {', '.join(leaders)}."
+  if judged.ranks is None:
+    return text
+  ranks = judged.ranks
+  best = ranks.means.index[0]
+  apart = [m for m, rank in ranks.means.items() if rank - ranks.means.iloc[0] > ranks.distance]
+  beaten = f"is told apart from {', '.join(apart)}" if apart else "is told apart from no other"
+  return (
+    f"{text} By mean rank {best} comes first ({tables.number(ranks.means.iloc[0], 2)} of"
+    f" {len(ranks.means)}) and {beaten} (Friedman p = {ranks.p_value:.2g})."
+  )
+
+
+def _seeds(rows: pd.DataFrame) -> str:
+  counts = sorted({int(number) for number in rows["num_seeds"]})
+  span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+  return f"{span} seed{'' if counts == [1] else 's'} a method"
+
+
+def _blocks(judged: _Judged, method: str, is_first: bool) -> list[page.Block]:
+  """Returns the blocks of one budget."""
+  changes = _changes(judged, method)
+  blocks: list[page.Block] = []
+  if len(changes):
+    blocks.append(figures.draw_changes(changes, method))
+  if judged.ranks is not None:
+    blocks.append(figures.draw_ranks(judged.ranks))
+  if not is_first:  # Names of figures are those of files.
+    blocks = [_renamed(block, judged) for block in blocks]
+  elif len(changes) > 3:
+    correlations, sentence = _predict(changes)
+    blocks += [figures.draw_predictors(changes, correlations, method), page.Text(sentence)]
+  blocks.append(_methods(judged))
+  if len(changes):
+    blocks.append(_of_data_sets(judged, method))
+  others = [m for m in dict.fromkeys(judged.rows["method"]) if m not in (method, plan.FED_AVG)]
+  every: Sequence[page.Block] = [_of_data_sets(judged, other) for other in others]
+  if every:
+    blocks.append(page.Details(f"Every other method on each data set, {judged.words}", every))
+  return blocks
+
+
+def _renamed(block: page.Block, judged: _Judged) -> page.Block:
+  if not isinstance(block, figures.style.Figure):
+    return block
+  name = f"{block.name}-epsilon-{judged.epsilon:g}"
+  return dataclasses.replace(block, name=name, title=f"{block.title}, {judged.words}")
+
+
+def make(results: pd.DataFrame) -> page.Page:
+  """Makes the page of the bench.
+
+  Args:
+    results: Rows as `results.of_runs` returns them.
+
+  Returns:
+    The page, with the rows as its CSV.
+
+  Raises:
+    ValueError: If there is no row without a budget.
+  """
+  budgets = sorted(results["epsilon"].dropna().unique())
+  public = results[results["epsilon"].isna()]
+  if public.empty:
+    raise ValueError(
+      "Found no row without a budget; expected some: run the bench without --epsilon."
+    )
+  judged = [_judge(public, math.nan)]
+  judged += [_judge(results[results["epsilon"] == epsilon], epsilon) for epsilon in budgets]
+  method = plan.JUDGED
+  blocks: list[page.Block] = []
+  for place, one in enumerate(judged):
+    blocks += _blocks(one, method, is_first=place == 0)
+  num_methods = public["method"].nunique()
+  return page.Page(
+    NAME,
+    "TailBench",
+    "which method serves the worst-off, on clients that are real?",
+    f"{tables.plural(public['data_set'].nunique(), 'data set')},"
+    f" {tables.plural(num_methods, 'method')}, {_seeds(public)}",
+    " ".join(_summarize(one, method) for one in judged),
+    [*blocks, _facts(judged[0]), _reasons(judged[0]), page.Text(_RULES), page.Text(_ADD)],
+    results_lib.to_csv(results),
+  )

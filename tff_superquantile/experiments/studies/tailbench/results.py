@@ -1,0 +1,252 @@
+"""The results of the bench: a row for each method on each data set, from runs or from a CSV file.
+
+The page is made of these rows alone, so that a row that somebody else has measured counts as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import io
+import math
+import pathlib
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import making
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.studies.tailbench import plan
+from tff_superquantile.experiments.studies.tailbench import sources
+
+# The statistics of a measure over the test clients, by their columns.
+STATISTICS = {
+  "mean": "mean",
+  "p90": "p90",
+  "worst_tenth": "superquantile_90",
+  "worst_client": "max",
+}
+# Those with a paired difference from FedAvg, and its interval: a maximum has none.
+COMPARED = ("mean", "p90", "worst_tenth")
+_TEXTS = ("data_set", "method", "parameter", "measure", "kind")
+_REFERENCES = (kept.CONSTANT, kept.POOLED)
+_OF_A_DATA_SET = (
+  *("num_clients", "num_rows", "label_shift", "loss_spread"),
+  *(f"{name}_change" for name in _REFERENCES),
+)
+COLUMNS = (
+  *("data_set", "epsilon", "method", "parameter", "kind", "measure"),
+  *("num_seeds", "num_test_clients"),
+  *STATISTICS,
+  *(f"{name}_{part}" for name in COMPARED for part in ("change", "low", "high")),
+  *_OF_A_DATA_SET,
+)
+_DECIMALS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A data set with its finished runs.
+
+  Attributes:
+    data_set: The data set.
+    facts: What its table is like.
+    runs: The runs of each method, by its budget (None for none) and its name in the bench.
+  """
+
+  data_set: sources.DataSet
+  facts: sources.Facts
+  runs: Mapping[float | None, Mapping[str, Sequence[run_folder.Run]]]
+
+
+def find(planned: Sequence[tuning.Settings]) -> dict[float | None, dict[str, list[run_folder.Run]]]:
+  """Finds the finished runs of one data set, cross-validations as one run that tested everybody.
+
+  Args:
+    planned: The settings of its runs, with the chosen values.
+
+  Returns:
+    By budget and name of the method, where FedAvg has a run; without divisions of which a fold is
+    missing.
+  """
+  found: dict[float | None, dict[str, list[run_folder.Run]]] = {}
+  for settings in planned:
+    run = run_folder.of_config(run_config.of(**settings))
+    if run.finished:
+      of_budget = found.setdefault(settings.get("epsilon"), {})
+      of_budget.setdefault(plan.name(settings), []).append(run)
+  whole = {}
+  for epsilon, by_method in found.items():
+    pooled = {method: cross_validation.pool(runs) for method, runs in by_method.items()}
+    complete = {m: [run for run in runs if _is_whole(run)] for m, runs in pooled.items()}
+    if complete.get(plan.FED_AVG):
+      whole[epsilon] = {method: runs for method, runs in complete.items() if runs}
+  return whole
+
+
+def _is_whole(run: run_folder.Run) -> bool:
+  is_cut = isinstance(run, cross_validation.CrossValidation)
+  return not is_cut or not cross_validation.gaps([run])
+
+
+def _parameter(run: run_folder.Run) -> str:
+  """Returns what tuning chooses of a method, as "q = 1"; "" for nothing."""
+  assert run.config is not None
+  method = run.config.method
+  tuned = [one for one in methods.parameters(type(method)) if one.name != "theta"]
+  values = [(one, getattr(method, one.name)) for one in tuned if one.is_required]
+  return ", ".join(f"{one.symbol} = {value:g}" for one, value in values)
+
+
+def _row(
+  fed_avg: Sequence[run_folder.Run], runs: Sequence[run_folder.Run], measure: str
+) -> dict[str, float | str]:
+  """Returns the numbers of a method, and of its differences from FedAvg where it is another."""
+  clients = [run.clients("test") for run in runs]
+  values = [of_run[measure][np.isfinite(of_run[measure])] for of_run in clients]
+  ids = {client for of_run in clients for client in of_run["client_id"]}
+  found: dict[str, float | str] = dict(
+    parameter=_parameter(runs[0]),
+    measure=measure,
+    num_seeds=len(runs),
+    num_test_clients=len(ids),
+  )
+  for column, statistic in STATISTICS.items():
+    of_runs = [_of_values(statistic, of_run) for of_run in values]
+    found[column] = float(np.mean(of_runs))
+  if runs is not fed_avg:
+    for column in COMPARED:
+      change = paired.change(fed_avg, runs, f"test.{measure}.{STATISTICS[column]}")
+      if change is not None:
+        found |= {
+          f"{column}_change": change.value,
+          f"{column}_low": change.low,
+          f"{column}_high": change.high,
+        }
+  return found
+
+
+def _of_values(statistic: str, values: np.ndarray) -> float:
+  ordered = np.sort(values)
+  return float(paired.statistic(statistic, ordered, np.ones((1, len(ordered)), int))[0])
+
+
+def _loss_spread(runs: Sequence[run_folder.Run]) -> float:
+  """Returns the standard deviation of the test clients' losses over their mean, over seeds."""
+  losses = [run.clients("test")["loss"] for run in runs]
+  return float(np.mean([np.nanstd(of_run, ddof=1) / np.nanmean(of_run) for of_run in losses]))
+
+
+def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
+  """Returns how far p90 of models that are not federated is from a run's, as a share of it.
+
+  The constant answer and the fit of all examples in one place are made unless they are there.
+  """
+  if isinstance(run, cross_validation.CrossValidation):
+    run = run.folds[0]
+  making.make([run])
+  found = kept.read(run.path.parent.parent, run.seed)
+  own = run.numbers[f"test.{measure}.p90"]
+  return {
+    f"{name}_change": found.found[name].metrics[measure]["p90"] / own - 1
+    for name in _REFERENCES
+    if found is not None and name in found.found and measure in found.found[name].metrics and own
+  }
+
+
+def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
+  """Computes the rows of the bench.
+
+  Args:
+    measured: Data sets with their finished runs.
+
+  Returns:
+    The columns `COLUMNS`; epsilon is NaN without a budget, what is of the data set is NaN but for
+    FedAvg without a budget. Errors are fractions, or in standard deviations of the labels.
+  """
+  rows = []
+  for one in measured:
+    for epsilon, by_method in one.runs.items():
+      fed_avg = by_method[plan.FED_AVG]
+      measure = units.leading({fed_avg[0].method: fed_avg}).name
+      for method, runs in by_method.items():
+        row: dict[str, float | str] = dict(
+          data_set=one.data_set.name,
+          epsilon=math.nan if epsilon is None else epsilon,
+          method=method,
+          kind=one.data_set.label_kind,
+        )
+        row |= _row(fed_avg, runs, measure)
+        if runs is fed_avg and epsilon is None:
+          row |= dict(
+            num_clients=one.facts.num_clients,
+            num_rows=one.facts.num_rows,
+            label_shift=one.facts.label_shift,
+            loss_spread=_loss_spread(runs),
+            **_references(runs[0], measure),
+          )
+        rows.append(row)
+  return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def to_csv(results: pd.DataFrame) -> str:
+  """Returns the rows as the text of a CSV file, numbers with six decimals."""
+  numbers = [name for name in COLUMNS if name not in _TEXTS]
+  found = results.astype(dict.fromkeys(numbers, float)).round(_DECIMALS)
+  counts = [name for name in numbers if name.startswith("num_")]
+  found = found.astype(dict.fromkeys(counts, "Int64"))
+  return found.to_csv(index=False, lineterminator="\n")
+
+
+def read(path: pathlib.Path) -> pd.DataFrame:
+  """Reads rows, such as those of `to_csv` with some that others have measured.
+
+  Args:
+    path: The file.
+
+  Returns:
+    As `of_runs`.
+
+  Raises:
+    ValueError: If there is no such file, or it is not such a table.
+  """
+  try:
+    text = path.read_text(encoding="utf-8")
+  except OSError as error:
+    raise ValueError(f"Found no {path} ({error.strerror}); expected rows of the bench.") from error
+  try:
+    found = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), keep_default_na=True)
+  except ValueError as error:
+    raise ValueError(f"Found that {path} is no CSV file ({error}); expected one.") from error
+  lacking = [name for name in COLUMNS if name not in found]
+  if lacking:
+    raise ValueError(
+      f"Found no column {lacking[0]!r} in {path}; expected {', '.join(COLUMNS)}: add it, empty"
+      " where its values are not known."
+    )
+  numbers = [name for name in COLUMNS if name not in _TEXTS]
+  wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(found[name])]
+  if wrong:
+    raise ValueError(f"Found texts in the column {wrong[0]!r} of {path}; expected numbers.")
+  keys = found[["data_set", "epsilon", "method"]]
+  if keys.duplicated().any():
+    twice = found[keys.duplicated()].iloc[0]
+    raise ValueError(
+      f"Found two rows of {twice['method']} on {twice['data_set']} in {path}; expected one: remove"
+      " the other, or name the method otherwise."
+    )
+  for (data_set, _), rows in found.groupby(["data_set", "epsilon"], dropna=False):
+    if plan.FED_AVG not in set(rows["method"]):
+      raise ValueError(
+        f"Found no row of {plan.FED_AVG} on {data_set} in {path}; expected one with the same"
+        " budget: everything is measured against it."
+      )
+  found = found.astype(dict.fromkeys(numbers, float))
+  return found[list(COLUMNS)].fillna({"parameter": ""})

@@ -1,0 +1,114 @@
+"""What differences over many data sets say: a correction for their number, ranks, their distances.
+
+The tests over data sets are those of Demsar (2006), "Statistical Comparisons of Classifiers over
+Multiple Data Sets". No TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from tff_superquantile.experiments.report import paired
+
+LEVEL = 0.05
+
+
+def p_value(change: float, low: float, high: float, num_clients: int) -> float:
+  """Returns the two-sided p-value of a difference of which the 95 % interval is known.
+
+  The end of the interval on the side of zero is q s from the difference, with Student's quantile q
+  for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
+  zero is outside of the interval, and nowhere else.
+
+  Args:
+    change: The difference.
+    low: The lower end of its interval.
+    high: The upper end.
+    num_clients: The number of clients that were resampled.
+
+  Returns:
+    From 0 to 1; NaN without an interval.
+  """
+  half = high - change if change < 0 else change - low
+  if not math.isfinite(half) or num_clients < 2:
+    return math.nan
+  if half <= 0:
+    return 1.0 if change == 0 else 0.0
+  quantile = stats.t.ppf((1 + paired.LEVEL) / 2, num_clients - 1)
+  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+  """Corrects p-values for their number (Holm 1979).
+
+  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it:
+  with those that are then below 0.05, the chance of any false one is at most 0.05.
+
+  Args:
+    p_values: They; NaN for none.
+
+  Returns:
+    The corrected ones in the same order, at most 1; NaN for none.
+  """
+  values = np.asarray(p_values, float)
+  order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
+  factors = len(order) - np.arange(len(order))
+  corrected = np.full(len(values), np.nan)
+  corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
+  return corrected
+
+
+def critical_distance(num_methods: int, num_data_sets: int) -> float:
+  """Returns Nemenyi's distance: mean ranks that differ by less cannot be told apart at 0.05.
+
+  It is q sqrt(k (k + 1) / (6 N)), with the quantile q of the Studentised range of k methods and
+  infinitely many degrees of freedom, over sqrt(2).
+  """
+  quantile = stats.studentized_range.ppf(1 - LEVEL, num_methods, np.inf) / math.sqrt(2)
+  return float(quantile * math.sqrt(num_methods * (num_methods + 1) / (6 * num_data_sets)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+  """How methods rank over data sets.
+
+  Attributes:
+    means: The mean rank of each method, 1 for the lowest number, the best first.
+    num_data_sets: The number of data sets that have all methods.
+    distance: Nemenyi's critical distance.
+    p_value: That of Friedman's test that all methods are alike.
+  """
+
+  means: pd.Series
+  num_data_sets: int
+  distance: float
+  p_value: float
+
+
+def ranks(results: pd.DataFrame) -> Ranks | None:
+  """Ranks methods on each data set, and averages over those that have all methods.
+
+  Args:
+    results: [data sets, methods] numbers, of which less is better; NaN where there is none.
+
+  Returns:
+    The ranks; equal numbers share the mean of theirs. None for fewer than three methods or two
+    data sets, of which nothing can be tested.
+  """
+  whole = results.dropna()
+  if whole.shape[1] < 3 or len(whole) < 2:
+    return None
+  of_each = whole.rank(axis=1)
+  test = stats.friedmanchisquare(*(whole[name] for name in whole))
+  return Ranks(
+    of_each.mean().sort_values(kind="stable"),
+    len(whole),
+    critical_distance(whole.shape[1], len(whole)),
+    float(test.pvalue),
+  )
