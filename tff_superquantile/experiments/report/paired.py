@@ -316,6 +316,4 @@ def table(groups: run_folder.Groups, compared: Comparison) -> tables.Table:
   if has_few_clients(groups):
     note += " There are too few clients for percentiles; a single worst client has no interval."
   headings = ["method", "seeds", "clients", *wanted.values()]
-  return tables.Table(
-    "Change against FedAvg", headings, rows, note, focus=wanted[compared.first]
-  )
+  return tables.Table("Change against FedAvg", headings, rows, note, focus=wanted[compared.first])

@@ -247,10 +247,7 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
   statistics = {"mean": "mean", "max": "worst client"} if few else _STATISTICS
   is_error = leading.name == "error"
   return [
-    *(
-      leading.unit.column(leading.metric(name), title)
-      for name, title in statistics.items()
-    ),
+    *(leading.unit.column(leading.metric(name), title) for name, title in statistics.items()),
     *([] if is_error else [unit.error.column("test.error.mean", "error")]),
     unit.loss.column("test.loss.mean", "loss"),
     unit.loss.column("train.loss.mean", "train loss"),

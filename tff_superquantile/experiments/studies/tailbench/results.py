@@ -19,6 +19,7 @@ from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -135,7 +136,7 @@ def _row(
 
 def _of_values(statistic: str, values: np.ndarray) -> float:
   ordered = np.sort(values)
-  return float(paired.statistic(statistic, ordered, np.ones((1, len(ordered)), int))[0])
+  return float(bootstrap.statistic(statistic, ordered, np.ones((1, len(ordered)), int))[0])
 
 
 def _loss_spread(runs: Sequence[run_folder.Run]) -> float:
@@ -153,11 +154,12 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
     run = run.folds[0]
   making.make([run])
   found = kept.read(run.path.parent.parent, run.seed)
-  own = run.numbers[f"test.{measure}.p90"]
+  key = f"test.{measure}.p90"
+  own = run.numbers[key]
   return {
-    f"{name}_change": found.found[name].metrics[measure]["p90"] / own - 1
+    f"{name}_change": found.found[name].numbers[key] / own - 1
     for name in _REFERENCES
-    if found is not None and name in found.found and measure in found.found[name].metrics and own
+    if found is not None and name in found.found and key in found.found[name].numbers and own
   }
 
 

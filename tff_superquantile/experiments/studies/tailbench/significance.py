@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report.clients import bootstrap
 
 LEVEL = 0.05
 
@@ -40,7 +40,7 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
     return math.nan
   if half <= 0:
     return 1.0 if change == 0 else 0.0
-  quantile = stats.t.ppf((1 + paired.LEVEL) / 2, num_clients - 1)
+  quantile = stats.t.ppf((1 + bootstrap.LEVEL) / 2, num_clients - 1)
   return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
 
 
