@@ -4,14 +4,12 @@
         --clients_per_round=100 --num_rounds=1000 --rho_ratio=0.5 --num_bins=64 --clip_norm=1.3
     python privacy/account.py spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
         --population=2500 --clients_per_round=100 --num_rounds=1000
-    python privacy/account.py banded --epsilon=5 --delta=4e-4 --population=2500 \
-        --clients_per_round=100 --num_rounds=1000
     python privacy/account.py audit results/synthetic/superquantile_theta_0.5/seed_0
 
-`calibrate` finds the noise for a budget, `spend` the cost of a run, `banded` the noise that is
-correlated over rounds, and `audit` checks the claim in a run's folder. Each answer explains its
-numbers; `--json` is for programs. The exit code is 0, or 1 if an audited claim does not hold, or 2
-for a mistake in the flags or a bad folder. The module needs no TensorFlow.
+`calibrate` finds the noise for a budget, `spend` the cost of a run, and `audit` checks the claim in
+a run's folder. Each answer explains its numbers; `--json` is for programs. The exit code is 0, or 1
+if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder. The module needs
+no TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ if not __package__:
 
 from privacy import audit
 from privacy.command import answers
-from privacy.command import banded
 from privacy.command import budget
 from privacy.command import flags
 
@@ -47,8 +44,6 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     found = audit.audit_folder(args.folder)
     answer = answers.AuditAnswer.of(found, os.fspath(args.folder))
     code = SUCCESS if found.holds else CLAIM_FAILS
-  elif args.command == "banded":
-    answer = banded.answer(args)
   else:
     answer = budget.answer(args)
   return answer.to_json() if args.json else answer.to_text(), code

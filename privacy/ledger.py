@@ -290,6 +290,6 @@ def build_ledger(
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, delta).epsilon,
     guarantee=tuple(statements.guarantee(release)),
-    not_covered=statements.not_covered(starts),
+    not_covered=statements.not_covered(release, starts),
     starts=starts,
   )

@@ -21,6 +21,15 @@ NOT_COVERED = (
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
 )
+# Those of cohorts that all may know.
+_OF_KNOWN_COHORTS = (
+  *NOT_COVERED[:3],
+  "The noise key: it must stay secret, since the noise follows from it, and serve one run only. The"
+  " random seed is no secret, and the cohorts follow from it.",
+  NOT_COVERED[4],
+  "Anything else that is published about training clients, such as how many were in the tail, or"
+  " their exact metrics.",
+)
 # Those of a ledger of version 2, whose run rounded its sums in floating point.
 _NOT_COVERED_IN_2 = (
   *NOT_COVERED[1:4],
@@ -72,9 +81,13 @@ def initial_weights(start: Start) -> str:
   )
 
 
-def not_covered(starts: Sequence[Start] = (), ledger_version: int = 3) -> tuple[str, ...]:
+def not_covered(
+  release: releases.Release, starts: Sequence[Start] = (), ledger_version: int = 3
+) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
   said = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
+  if isinstance(release.cohort, cohorts.Known):
+    said = _OF_KNOWN_COHORTS
   return (*(initial_weights(start) for start in starts), *said)
 
 

@@ -131,7 +131,7 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
       f" {texts[1]}."
     )
   said = tuple(statements.guarantee(release))
-  not_covered = statements.not_covered(ledger.starts, ledger.version)
+  not_covered = statements.not_covered(release, ledger.starts, ledger.version)
   if (ledger.guarantee, ledger.not_covered) != (said, not_covered):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
   return failures

@@ -132,6 +132,11 @@ class BudgetAnswer(Answer):
   threshold: str | None
   effective_noise_multiplier: float = labelled("noise multiplier, together", "z_eff")
   noise: Noise = ABSENT
+  bands: int = labelled("bands of noise over rounds", "b")
+  separation: int = labelled("distance of a client's rounds", "s")
+  participations: int = labelled("most rounds of a client", "k")
+  sensitivity: float = labelled("sensitivity of all rounds")
+  running_sums_noise: float = labelled("noise of running sums of updates", "RMS, in clip norms")
   target_epsilon: float = ABSENT
   clip_norm: float = ABSENT
   sigma_update: float | None = labelled("noise on the sum of updates", "sigma_W = z_w C")
@@ -180,6 +185,7 @@ class BudgetAnswer(Answer):
         "sigma_update",
         "scale",
         "local_stddev",
+        *("bands", "separation", "participations", "sensitivity", "running_sums_noise"),
       ),
     ]
     if self.modulus is not ABSENT:
@@ -259,7 +265,7 @@ class AuditAnswer(Answer):
       server_participations=found.server.participations,
       server=found.server.explanation,
       guarantee=statements.guarantee(release),
-      not_covered=statements.not_covered(entry.starts, entry.version),
+      not_covered=statements.not_covered(entry.release, entry.starts, entry.version),
     )
 
   def to_text(self) -> str:

@@ -12,7 +12,6 @@ from privacy import checks
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
-from privacy.command import flags
 from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
@@ -53,29 +52,28 @@ def delta_of(args: argparse.Namespace) -> float:
   return checks.fraction("delta", args.delta)
 
 
-def banded_rounds(args: argparse.Namespace) -> int:
-  """Returns --num_rounds of noise that is correlated over them."""
+def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[float, ...]:
+  """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
+  bands = optional_whole("bands", args.bands)
+  if not isinstance(cohort, cohorts.Known):
+    if bands is not None:
+      raise ValueError(
+        f"Found --bands={bands} with --sampling={args.sampling}; noise is correlated over rounds"
+        f" with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+      )
+    return banded.INDEPENDENT
   num_rounds = whole("num_rounds", args.num_rounds)
   if not 1 <= num_rounds <= _MOST_BANDED:
     raise ValueError(
-      f"Found --num_rounds={num_rounds}; expected 1 to {_MOST_BANDED}, for which coefficients are"
-      " found in a minute."
+      f"Found --num_rounds={num_rounds} with --sampling={args.sampling}; expected 1 to"
+      f" {_MOST_BANDED}, for which coefficients are found in a minute."
     )
-  return num_rounds
-
-
-def coefficients(
-  args: argparse.Namespace, participation: banded.Participation
-) -> tuple[float, ...]:
-  """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
-  bands, num_rounds = optional_whole("bands", args.bands), participation.num_rounds
   most = min(num_rounds, _MOST_BANDS)
   if bands is None:
-    bands = min(participation.separation, most)
+    bands = min(cohort.separation, most)
   elif not 1 <= bands <= most:
     raise ValueError(f"Found --bands={bands} with {num_rounds} rounds; expected 1 to {most}.")
-  if args.coefficients == flags.SQUARE_ROOT:
-    return banded.checked(banded.square_root(bands))
+  participation = banded.Participation(num_rounds, cohort.separation)
   return banded.checked(banded.optimal(bands, participation))
 
 
@@ -83,18 +81,9 @@ def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Re
   """Returns the release that the flags ask for, of those of its parts that are not None."""
   separation = optional_whole("separation", args.separation)
   cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
-  over_rounds: tuple[float, ...] = banded.INDEPENDENT
-  if isinstance(cohort, cohorts.Known):
-    participation = banded.Participation(banded_rounds(args), cohort.separation)
-    over_rounds = coefficients(args, participation)
-  elif args.bands is not None:
-    raise ValueError(
-      f"Found --bands={args.bands:g} with --sampling={args.sampling}; noise is correlated over"
-      f" rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
-    )
   return releases.Release(
     cohort=cohort,
-    coefficients=over_rounds,
+    coefficients=_coefficients(args, cohort),
     parts=tuple(part for part in found if part is not None),
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,

@@ -10,12 +10,14 @@ import numpy as np
 
 from privacy import accounting
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
 from privacy import statements
 from privacy.command import answers
 from privacy.command import asked
+from privacy.noise import banded
 
 _PLOT_POINTS = 40
 # Entries of an answer that are those of the release's ledger, and attributes of its tree.
@@ -68,8 +70,10 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
     **{name: entries[name] for name in _OF_LEDGER},
     **_costs(release, num_rounds, delta, args),
     **_noise_of_clients(release),
+    **_over_rounds(release, num_rounds),
     **optional,
     guarantee=statements.guarantee(release),
+    not_covered=statements.not_covered(release),
     warnings=[] if warning is None else [warning],
   )
   if "plot" in optional:
@@ -117,6 +121,24 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
     found["sigma_threshold"] = tree.local_stddev * math.sqrt(tree.num_shares)
   if summed is not None:
     found.update(num_parameters=summed.num_entries, bits_per_update=summed.bits_per_client)
+  return found
+
+
+def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
+  """Returns the entries on noise over rounds, if cohorts are known."""
+  cohort, c = release.cohort, release.coefficients
+  if not isinstance(cohort, cohorts.Known):
+    return {}
+  participation = banded.Participation(num_rounds, cohort.separation)
+  found: dict[str, Any] = dict(
+    bands=len(c),
+    separation=cohort.separation,
+    participations=int(participation.earliest.sum()),
+    sensitivity=banded.sensitivity(c, participation),
+  )
+  updates = release.find(parts.UpdateSum)
+  if updates is not None:
+    found["running_sums_noise"] = updates.z * banded.error(c, num_rounds)
   return found
 
 

@@ -10,8 +10,6 @@ from privacy import parts
 from privacy import releases
 from privacy.noise import shares
 
-OPTIMAL, SQUARE_ROOT = COEFFICIENTS = ("optimal", "square_root")
-
 # argparse's messages, and the sentences in their place.
 _SENTENCES = (
   (
@@ -101,7 +99,6 @@ def _release_flags(found: Parser) -> None:
     " (default: the least distance of two rounds of a client)",
     "B",
   )
-  found.set_defaults(coefficients=OPTIMAL)
   _relation_flag(group)
   group.add_argument(
     "--threshold",
@@ -174,49 +171,6 @@ def _budget_flags(found: Parser) -> None:
     number_flag(budget, kind.share_flag, kind.share_help, "R")
 
 
-def _banded_flags(found: Parser) -> None:
-  """Adds the flags of noise that is correlated over rounds."""
-  group = run_flags(found)
-  _relation_flag(group)
-  number_flag(
-    group,
-    "separation",
-    "s, the least distance of two rounds of a client (default: n / m, rounded down)",
-    "S",
-  )
-  number_flag(
-    group,
-    "participations",
-    "k, the most rounds of a client (default: as many as fit)",
-    "K",
-  )
-  number_flag(
-    group,
-    "bands",
-    "b, the rounds whose noise is correlated (default: s; more help where K is small)",
-    "B",
-  )
-  group.add_argument(
-    "--coefficients",
-    choices=COEFFICIENTS,
-    default=OPTIMAL,
-    help="optimal: of the least noise for these rounds; square_root: of the square root of the"
-    " summing matrix (default: optimal)",
-  )
-  _budget_flags(found)
-  # The server adds the noise, and a threshold is a one-bit count.
-  found.set_defaults(
-    sampling=cohorts.NO_SAMPLING,
-    threshold=parts.PrimalDual.kind,
-    num_bins=None,
-    update_sum="central",
-    num_parameters=None,
-    noise_shares=shares.COMPLEMENT,
-    contacted_clients=None,
-    clip_norm=None,
-  )
-
-
 def _noise_flags(found: Parser) -> None:
   """Adds the flags of noise that is given."""
   noise = found.add_argument_group("the noise of the weights, the threshold or both")
@@ -265,8 +219,6 @@ def make_parser() -> argparse.ArgumentParser:
   spend = command("spend", "finds the cost of a run")
   _release_flags(spend)
   _noise_flags(spend)
-  banded = command("banded", "plans noise that is correlated over rounds, for known cohorts")
-  _banded_flags(banded)
   claim = command("audit", "checks the claim of a finished or running experiment")
   claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
   return parser

@@ -54,8 +54,6 @@ INDEPENDENT = (1.0,)
 # Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
 _TOLERANCE = 1e-11
 _MOST_STEPS = 2000
-# `dp_accounting` finds a noise multiplier up to 1e-12; this much more is surely enough.
-_MARGIN = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,21 +311,3 @@ def epsilon(noise_multiplier: float, delta: float) -> float:
   """
   z = checks.positive("noise_multiplier", noise_multiplier)
   return float(dp_accounting.get_epsilon_gaussian(z, checks.fraction("delta", delta)))
-
-
-def noise_multiplier(epsilon: float, delta: float) -> float:
-  """Returns the least noise multiplier of the Gaussian mechanism, the inverse of `epsilon`.
-
-  Args:
-    epsilon: The budget.
-    delta: Its delta.
-
-  Returns:
-    z, whose cost is at most epsilon.
-
-  Raises:
-    ValueError: If a number is out of its range.
-  """
-  target, delta = checks.positive("epsilon", epsilon), checks.fraction("delta", delta)
-  with np.errstate(divide="ignore"):  # The search begins with noise that costs nearly anything.
-    return float(dp_accounting.get_sigma_gaussian(target, delta)) * (1.0 + _MARGIN)

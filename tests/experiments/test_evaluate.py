@@ -62,6 +62,7 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   for i, (start, end) in enumerate(zip(offsets, offsets[1:])):
     np.testing.assert_allclose(found["loss"][i], losses[start:end].mean(), rtol=1e-5)
     np.testing.assert_allclose(found["error"][i], wrong[start:end].mean(), atol=1e-12)
+
   def rows(text):
     return {line[2:16].strip(): line[16:].split() for line in text.splitlines()[1:]}
 
@@ -70,7 +71,9 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   assert list(own) == ["mean", "sd", "best client", "worst client"]
   worst = found["error"].max(), found["loss"].max(), np.nanmax(found["balanced_error"])
   assert own["worst client"][:3] == [
-    f"{100 * worst[0]:.1f}", f"{worst[1]:.3f}", f"{100 * worst[2]:.1f}"
+    f"{100 * worst[0]:.1f}",
+    f"{worst[1]:.3f}",
+    f"{100 * worst[2]:.1f}",
   ]
   many = {name: np.concatenate([values, values]) for name, values in found.items()}
   of_many = rows(evaluation_text.distribution(many))

@@ -304,9 +304,7 @@ def test_small_theta_approaches_the_worst_case(problem, everyone):
 def test_errors_with_cohorts_level_off_at_the_floor(problem):
   points = {}
   for size in (10, 50):
-    measured = algorithm.measure(
-      problem, size, thetas=(1.0, 0.1), all_rounds=[2**14], num_seeds=3
-    )
+    measured = algorithm.measure(problem, size, thetas=(1.0, 0.1), all_rounds=[2**14], num_seeds=3)
     points[size] = list(measured.itertuples())
   for size in (10, 50):
     biased = [point for point in points[size] if point.theta == 0.1]

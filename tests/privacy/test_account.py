@@ -166,7 +166,7 @@ def test_default_delta_needs_no_warning(capsys):
   "argv,message",
   [
     ((), "Found no COMMAND"),
-    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, banded, audit"),
+    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, audit"),
     (("spend",), "Found no --population, --clients_per_round, --num_rounds"),
     (("spend", *_RUN), "expected at least one release"),
     ((*_SPEND, "--typo=1"), "Found --typo=1 among the flags"),

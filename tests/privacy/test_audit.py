@@ -205,7 +205,9 @@ def test_the_starts_of_a_ledger_are_compared(run, change):
   _change(run / "privacy.json", change)
   # With the sentences that follow.
   entry = ledger.Ledger.from_json((run / "privacy.json").read_text())
-  entry = dataclasses.replace(entry, not_covered=statements.not_covered(entry.starts))
+  entry = dataclasses.replace(
+    entry, not_covered=statements.not_covered(entry.release, entry.starts)
+  )
   (run / "privacy.json").write_text(entry.to_json())
   assert "manifest.json and the ledger do not have the same starts." in _failures(run)
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from privacy import accounting
+from privacy import cohorts
 from privacy import ledger
 from privacy import parts
 from privacy import releases
@@ -142,9 +143,10 @@ class Account:
       f"Public: the number of training clients, {release.cohort.population}, and all about the"
       " clients that are not trained on."
     )
+    is_known = isinstance(release.cohort, cohorts.Known)
     lines.append(
-      "Cohorts and noise follow from a secret key, in checkpoints/ alone: publish anything else of"
-      " the run's folder."
+      f"{'Noise follows' if is_known else 'Cohorts and noise follow'} from a secret key, in"
+      " checkpoints/ alone: publish anything else of the run's folder."
     )
     warnings = [
       accounting.delta_warning(self._meter.delta, release.cohort.population),
