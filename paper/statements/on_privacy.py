@@ -167,7 +167,16 @@ def _compare(
   if None in found.values():
     return rows.missing(key, _SOURCE)
   known = {text: value for text, value in found.items() if value is not None}
-  texts = [f"{text}: {tables.number(value, 1, sign=True)}" for text, value in known.items()]
+  # Pairs that differ in their budgets alone share a name.
+  told: dict[str, list[tuple[str, str]]] = {}
+  for text, value in known.items():
+    name, _, budget = text.partition(", ε = ")
+    told.setdefault(name, []).append((budget, tables.number(value, 1, sign=True)))
+  texts = []
+  for name, entries in told.items():
+    budgets = ", ".join(budget for budget, _ in entries)
+    at = f" at ε = {budgets}" if budgets else ""
+    texts.append(f"{name}{at}: {', '.join(number for _, number in entries)}")
   verdict = rows.judge(check(list(known.values())), rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE)
   return rows.Row(
     key,
