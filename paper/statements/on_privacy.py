@@ -52,7 +52,7 @@ def of_accounting() -> Iterator[rows.Row]:
     f"Not established for cohorts of a fixed size. Noise on the sum of {z}, has an ε between"
     f" {real.fixed_size_at_least:.1f} and {real.fixed_size:.1f} there, if a client is replaced by"
     f" another; with Poisson cohorts and a client’s data removed it has {real.poisson:.1f}, so that"
-    " the sampling alone is at fault.",
+    " the difference is the sampling’s alone.",
     rows.Verdict.UNCHECKED,
     f"Read as typeset, with the noise on the average and a fixed m_t = {_TAIL}, it has"
     f" {averaged.fixed_size:.2f}. Both take m_t for public, as the paper assumes. Whether the"
