@@ -52,7 +52,7 @@ def of_accounting() -> Iterator[rows.Row]:
     f"Not established for cohorts of a fixed size. Noise on the sum of {z}, has an ε between"
     f" {real.fixed_size_at_least:.1f} and {real.fixed_size:.1f} there, if a client is replaced by"
     f" another; with Poisson cohorts and a client’s data removed it has {real.poisson:.1f}, so that"
-    " the sampling alone is at fault.",
+    " the difference is the sampling’s alone.",
     rows.Verdict.UNCHECKED,
     f"Read as typeset, with the noise on the average and a fixed m_t = {_TAIL}, it has"
     f" {averaged.fixed_size:.2f}. Both take m_t for public, as the paper assumes. Whether the"
@@ -167,7 +167,16 @@ def _compare(
   if None in found.values():
     return rows.missing(key, _SOURCE)
   known = {text: value for text, value in found.items() if value is not None}
-  texts = [f"{text}: {tables.number(value, 1, sign=True)}" for text, value in known.items()]
+  # Pairs that differ in their budgets alone share a name.
+  told: dict[str, list[tuple[str, str]]] = {}
+  for text, value in known.items():
+    name, _, budget = text.partition(", ε = ")
+    told.setdefault(name, []).append((budget, tables.number(value, 1, sign=True)))
+  texts = []
+  for name, entries in told.items():
+    budgets = ", ".join(budget for budget, _ in entries)
+    at = f" at ε = {budgets}" if budgets else ""
+    texts.append(f"{name}{at}: {', '.join(number for _, number in entries)}")
   verdict = rows.judge(check(list(known.values())), rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE)
   return rows.Row(
     key,
