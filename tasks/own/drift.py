@@ -101,4 +101,4 @@ def _of_shares(
     return []
   largest = np.argsort(-np.abs(changes), kind="stable")[:_MOST_NAMED]
   named = ", ".join(f"{names[i]} {100 * shares[i]:.1f} % → {100 * after[i]:.1f} %" for i in largest)
-  return [f"{100 * distance:.0f} % of the rows are of others than in the run ({named})"]
+  return [f"shares {100 * distance:.0f} % apart from the run's ({named})"]

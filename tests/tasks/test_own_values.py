@@ -302,14 +302,13 @@ def test_shares_that_moved_are_remarked_on_beyond_chance(ask):
   assert of_rows(a=500, b=300, c=100, none=100) == ""
   # Half of |0.3 - 0.5| + |0.5 - 0.3| + |0.1 - 0.1|.
   assert of_rows(a=300, b=500, c=100, none=100) == (
-    "20 % of the rows are of others than in the run (a 50.0 % → 30.0 %, b 30.0 % → 50.0 %,"
-    " c 10.0 % → 10.0 %)"
+    "shares 20 % apart from the run's (a 50.0 % → 30.0 %, b 30.0 % → 50.0 %, c 10.0 % → 10.0 %)"
   )
   assert of_rows(a=3, b=5, c=1, none=1) == ""  # Ten rows may be so by chance.
   assert of_rows(a=450, b=300, c=150, none=100) == ""
   assert drift.remark_on_labels(encoding.label, np.repeat([0, 1], [880, 120])) == ""
   said = drift.remark_on_labels(encoding.label, np.repeat([0, 1], [750, 250]))
-  assert said.startswith("15 % of the rows are of others than in the run (0 90.0 % → 75.0 %")
+  assert said.startswith("shares 15 % apart from the run's (0 90.0 % → 75.0 %")
   number = labels.Label("y", (), 3.0, 2.0)
   rng = np.random.default_rng(0)
   assert drift.remark_on_labels(number, rng.normal(size=500)) == ""

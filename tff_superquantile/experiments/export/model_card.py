@@ -67,11 +67,14 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   Raises:
     ValueError: If the run is private and has no ledger, or one that cannot be read.
   """
-  errors = run.clients("test").get("error", np.array([]))
-  client_sizes = run.clients("test").get("num_examples", np.array([]))
-  unit = units.of_run(run).error
+  leading = units.leading({run.method: [run]})
+  clients = run.clients("test")
+  errors = clients.get(leading.name, np.array([]))
+  is_known = np.isfinite(errors)  # A client may have no value of a measure.
+  errors, client_sizes = errors[is_known], clients.get("num_examples", np.array([]))[is_known]
   baseline = _find_fed_avg(run)
-  fed_avg = None if baseline is None else baseline.clients("test")["error"]
+  others = {} if baseline is None else baseline.clients("test")
+  fed_avg = others[leading.name][is_known] if leading.name in others else None
   use = {"Input": raw, "Output": _outputs(bool(labels))}
   if labels:
     use["Labels"] = " ".join(labels)
@@ -80,7 +83,8 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
     _listing("How to use it", use),
   ]
   if len(errors):
-    blocks += [_distribution(unit, errors, fed_avg), _by_size(unit, client_sizes, errors, fed_avg)]
+    blocks.append(_distribution(leading.unit, errors, fed_avg))
+    blocks.append(_by_size(leading, client_sizes, errors, fed_avg))
     blocks.append(_listing("Measures of the test clients", _measures(run)))
     for title, entries in (
       ("Classes of the test clients' examples", _classes(run, labels)),
@@ -88,7 +92,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
     ):
       blocks += [_listing(title, entries)] if entries else []
   if fed_avg is not None:
-    blocks.append(page.Text(_who_gains(unit, errors, fed_avg)))
+    blocks.append(page.Text(_who_gains(leading, errors, fed_avg)))
   blocks.append(tables.Table("Intended use and limits", [], _limits(len(errors)), kind="words"))
   blocks += _privacy(run)
   card = page.Page(
@@ -96,7 +100,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
     title="Model card",
     question=f"{run.task_title}, {run.method.label}",
     scope=f"Seed {run.seed}",
-    summary=_summary(errors, unit),
+    summary=_summary(errors, leading),
     blocks=blocks,
   )
   text = page.render(card, "md")
@@ -119,18 +123,19 @@ def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
   return tables.Table(title, [], rows, kind="words")
 
 
-def _summary(errors: np.ndarray, unit: units.Unit) -> str:
+def _summary(errors: np.ndarray, leading: units.Leading) -> str:
+  """Says the leading measure of the test clients [n]."""
+  unit = leading.unit
   if not len(errors):
     return "The run left no errors of test clients."
-  known = errors[np.isfinite(errors)]
   begin = (
-    f"On {len(errors)} test clients, who never trained, the error is {unit.text(known.mean())} on"
-    " average"
+    f"On {len(errors)} test clients, who never trained, the {leading.words} is"
+    f" {unit.text(errors.mean())} on average"
   )
-  if paired.are_few(len(known)):
-    return f"{begin}, and {unit.text(known.max())} for the worst of them."
-  p90 = superquantile.percentile(known, 90)
-  tail = superquantile.superquantile(known, _TAIL)
+  if paired.are_few(len(errors)):
+    return f"{begin}, and {unit.text(errors.max())} for the worst of them."
+  p90 = superquantile.percentile(errors, 90)
+  tail = superquantile.superquantile(errors, _TAIL)
   return (
     f"{begin}, at most {unit.text(p90)} for nine of ten clients, and {unit.text(tail)} on average"
     " over the worst-off tenth."
@@ -277,7 +282,7 @@ def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | No
     else "p90: nine of ten clients have at most this error. Clients: those with this error or a"
     " larger one, behind a percentile; of the mean all."
   )
-  title = f"Error of the test clients in {unit.name}"
+  title = f"{unit.quantity} of the test clients in {unit.name}"
   return tables.Table(title, _headings("", fed_avg, "clients"), rows, note)
 
 
@@ -291,7 +296,10 @@ def _behind(name: str, value: float, errors: np.ndarray) -> str:
 
 
 def _by_size(
-  unit: units.Unit, client_sizes: np.ndarray, errors: np.ndarray, fed_avg: np.ndarray | None
+  leading: units.Leading,
+  client_sizes: np.ndarray,
+  errors: np.ndarray,
+  fed_avg: np.ndarray | None,
 ) -> tables.Table:
   """Describes the mean errors of small, middling and large clients."""
   terciles = sizes.terciles(client_sizes, client_sizes)
@@ -300,22 +308,23 @@ def _by_size(
     its = terciles == tercile
     name = sizes.span(client_sizes[its])
     other = None if fed_avg is None else fed_avg[its].mean()
-    rows.append(_row(unit, name, errors[its].mean(), other, str(its.sum())))
-  title = f"Mean error in {unit.name} by a client's number of examples"
+    rows.append(_row(leading.unit, name, errors[its].mean(), other, str(its.sum())))
+  title = f"Mean {leading.words} in {leading.unit.name} by a client's number of examples"
   return tables.Table(title, _headings("examples", fed_avg, "clients"), rows)
 
 
-def _who_gains(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray) -> str:
+def _who_gains(leading: units.Leading, errors: np.ndarray, fed_avg: np.ndarray) -> str:
   """Says who gains and who pays against FedAvg."""
+  unit = leading.unit
   change = errors - fed_avg
   worst = fed_avg >= superquantile.percentile(fed_avg, 90)
   best = fed_avg <= superquantile.percentile(fed_avg, 10)
   return (
-    f"Against FedAvg, {np.sum(change < 0)} of {len(errors)} test clients have a lower error,"
-    f" {np.sum(change > 0)} a higher one and {np.sum(change == 0)} the same. The error of the tenth"
-    f" that FedAvg serves worst changes by {unit.number(change[worst].mean(), sign=True)}"
-    f"{unit.change} on average, that of the tenth that it serves best by"
-    f" {unit.number(change[best].mean(), sign=True)}."
+    f"Against FedAvg, {np.sum(change < 0)} of {len(errors)} test clients have a lower"
+    f" {leading.words}, {np.sum(change > 0)} a higher one and {np.sum(change == 0)} the same. That"
+    " of the tenth that FedAvg serves worst changes by"
+    f" {unit.number(change[worst].mean(), sign=True)}{unit.change} on average, that of the tenth"
+    f" that it serves best by {unit.number(change[best].mean(), sign=True)}."
   )
 
 
