@@ -89,6 +89,12 @@ def test_p_value_is_below_the_level_where_zero_is_outside_of_the_interval(low, h
     assert p == pytest.approx(0.05)
 
 
+def test_an_interval_that_begins_at_the_difference_makes_nothing_certain():
+  both = [significance.p_value(0.1, low, 0.3, 40) for low in (0.1, -0.1)]
+  assert both[0] == pytest.approx(both[1])
+  assert significance.p_value(0.0, 0.0, 0.2, 40) == 1.0
+
+
 def test_there_is_no_p_value_without_an_interval():
   assert math.isnan(significance.p_value(-1.0, math.nan, math.nan, 40))
 

@@ -75,8 +75,8 @@ class _Judged:
 
   @property
   def words(self) -> str:
-    """Returns the end of a title."""
-    return "without privacy" if math.isnan(self.epsilon) else f"ε = {self.epsilon:g}"
+    """Returns the end of a title or a sentence."""
+    return "without privacy" if math.isnan(self.epsilon) else f"with ε = {self.epsilon:g}"
 
   def of(self, method: str) -> pd.DataFrame:
     """Returns the rows of a method, indexed by data set."""

@@ -24,7 +24,8 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
 
   The end of the interval on the side of zero is q s from the difference, with Student's quantile q
   for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
-  zero is outside of the interval, and nowhere else.
+  zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
+  may be the difference itself: then the other end counts.
 
   Args:
     change: The difference.
@@ -35,10 +36,11 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
   Returns:
     From 0 to 1; NaN without an interval.
   """
-  half = high - change if change < 0 else change - low
-  if not math.isfinite(half) or num_clients < 2:
+  ends = (high - change, change - low)
+  if not all(map(math.isfinite, ends)) or num_clients < 2:
     return math.nan
-  if half <= 0:
+  half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
+  if half == 0.0:
     return 1.0 if change == 0 else 0.0
   quantile = stats.t.ppf((1 + bootstrap.LEVEL) / 2, num_clients - 1)
   return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
