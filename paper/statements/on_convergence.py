@@ -84,7 +84,8 @@ def of_proofs() -> Iterator[rows.Row]:
     f" and the theorem’s factor {math.exp(-times):.0e}.",
     rows.judge(proved <= math.exp(-times), rows.Verdict.UNCHECKED),
     "It rests on the proof’s false step (see there). With 32 for 16, here and in the"
-    " condition on T, and with the logarithms in γ doubled, the proof goes through; the other summands change by constants.",
+    " condition on T, and with the logarithms in γ doubled, the proof goes through; the other"
+    " summands change by constants.",
   )
   yield from _of_rate()
   early, late = (max(_rate_against_abstract(kappa, power) for kappa in (2.0, 1e3, 1e6))
