@@ -399,9 +399,9 @@ def test_noise_of_other_coefficients_does_not_go_on(run_here):
   [
     (dict(bands=3), "--bands=3 with --sampling=poisson"),
     (dict(sampling="cyclic", accounting="pld"), "whose rounds are one Gaussian mechanism"),
-    (dict(sampling="cyclic", threshold="tree"), "of noise that clients make"),
-    (dict(sampling="cyclic", update_sum="distributed"), "of noise that clients make"),
-    (dict(sampling="spaced"), "separation"),
+    (dict(sampling="cyclic", threshold="tree"), "--threshold=tree with --sampling=cyclic"),
+    (dict(sampling="cyclic", update_sum="distributed"), "--update_sum=distributed with"),
+    (dict(sampling="spaced"), "--sampling=spaced without --separation; give one"),
     (dict(separation=3), "--separation"),
     (dict(sampling="spaced", separation=4), "expected 1 to 3"),
   ],

@@ -75,6 +75,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   config = client_split.resolve(config, task)
   methods.check(config.method, config.is_private, config.cohort)
+  cohorts.check(config.cohort)
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
   of_private = private.DEFAULTS if config.is_private else {}

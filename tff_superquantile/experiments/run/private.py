@@ -59,18 +59,7 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
     )
-  if isinstance(config.cohort, cohort_parts.Known):
-    if config.privacy.accounting != accounting.TIGHTEST:
-      raise ValueError(
-        f"Found --accounting={config.privacy.accounting} with"
-        f" --sampling={cohort_parts.name_of(config.cohort)}, whose rounds are one Gaussian"
-        " mechanism; leave it out, which is exact."
-      )
-  elif config.privacy.bands is not None:
-    raise ValueError(
-      f"Found --bands={config.privacy.bands} with --sampling={cohort_parts.name_of(config.cohort)};"
-      " noise is correlated over rounds with cyclic or spaced cohorts."
-    )
+  _check_over_rounds(config, config.privacy)
   if config.local.weighting != "uniform":
     raise ValueError(
       f"Found --client_weighting={config.local.weighting} in a private run; each client must"
@@ -84,6 +73,33 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     config = run_config.replace(config, **{kind.share_flag: kind.usual_share for kind in unsaid})
   _check_noise(config)
   return config
+
+
+def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
+  """Checks what belongs to cohorts that all may know, and what cannot be with them."""
+  sampling = cohort_parts.name_of(config.cohort)
+  if not isinstance(config.cohort, cohort_parts.Known):
+    if privacy.bands is not None:
+      raise ValueError(
+        f"Found --bands={privacy.bands} with --sampling={sampling}; noise is correlated over rounds"
+        " with cyclic or spaced cohorts."
+      )
+    return
+  if privacy.accounting != accounting.TIGHTEST:
+    raise ValueError(
+      f"Found --accounting={privacy.accounting} with --sampling={sampling}, whose rounds are one"
+      " Gaussian mechanism; leave it out, which is exact."
+    )
+  if isinstance(config.method.threshold, thresholds.Tree):
+    raise ValueError(
+      f"Found --threshold=tree with --sampling={sampling}, where the server makes all noise; use"
+      " --threshold=primal_dual or geometric, and a method that can do without the histogram."
+    )
+  if privacy.update_sum == "distributed":
+    raise ValueError(
+      f"Found --update_sum=distributed with --sampling={sampling}, where the server makes all"
+      " noise; leave it out."
+    )
 
 
 def _check_threshold(method: methods.Method) -> None:

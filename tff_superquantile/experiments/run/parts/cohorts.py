@@ -159,6 +159,13 @@ COHORTS: dict[str, type[Cohort]] = {
 }
 
 
+def check(cohort: Cohort) -> None:
+  """Raises a `ValueError` if a run's cohorts lack a value that they need."""
+  for name, one in part.own_flags(type(cohort)).items():
+    if one.is_required and getattr(cohort, name) is None:
+      raise ValueError(f"Found --sampling={name_of(cohort)} without --{one.name}; give one.")
+
+
 def name_of(cohort: Cohort) -> str:
   """Returns the value of --sampling."""
   return part.key(COHORTS, cohort)
