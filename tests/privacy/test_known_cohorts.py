@@ -115,7 +115,7 @@ def test_noise_that_ends_is_charged_for_all_rounds_that_reach_a_row():
   assert banded.reach((1.0, -2.0, 0.5), 2) == 2.5  # A bound where coefficients do not fall.
   release = flat.release(11, 2, None, 0.5, "spaced", separation=2, coefficients=list(c))
   expected = 2.0 * special.ndtr(1.25 / 0.5 - events.GAUSSIAN_SUPPORT)
-  assert events.tail_probability(release) == pytest.approx(expected, rel=1e-12)
+  assert events.tail_probability(release) == pytest.approx(expected, rel=1e-9, abs=0.0)
 
 
 def test_what_follows_noisy_measurements():
