@@ -30,6 +30,11 @@ _HISTOGRAM = rows.Figure(
   "Figure 3 on digits by writer: the errors of the test clients, ConvNet, 100 rounds of 50.",
 )
 
+_SCATTER = rows.Figure(
+  "handwriting-linear-error-against-size",
+  "Figure 4 on digits by writer: error against the number of images, linear, all seeds together.",
+)
+
 
 def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the figures of the clients' errors."""
@@ -92,6 +97,7 @@ def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "Δ-FL gains more for the first third than for the last, the others do not",
       source,
       model,
+      figure=_SCATTER if source == "emnist_linear" else None,
     )
 
 
