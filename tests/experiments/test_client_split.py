@@ -122,7 +122,7 @@ def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
     assert names.folder(before.config) == path.parent.name
     # Of 30 clients, 6 are shuffled to the end.
     assert len(ids) == 6
-    np.testing.assert_array_equal(evaluate.evaluate(path)["client_id"], ids)
+    np.testing.assert_array_equal(evaluate.evaluate(path).columns["client_id"], ids)
     assert runner.train(asked).path == path
     (path / "metrics.json").unlink()
     again = runner.train(asked)  # It goes on, by the flags of a new run.

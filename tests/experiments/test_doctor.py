@@ -359,8 +359,8 @@ def test_trial_that_hangs_is_ended_and_what_it_leaves_is_named(monkeypatch):
   sleep = f"subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(60)'])"
   trials = _trials(f"print('started', file=sys.stderr, flush=True)\n{sleep}\ntime.sleep(60)")
   start = time.monotonic()
-  _assert_finding(trials.run("engine", 0.7, "mend it"), "FAIL", "no answer in 0.7 s", "mend it")
-  assert time.monotonic() - start < 10
+  _assert_finding(trials.run("engine", 3, "mend it"), "FAIL", "no answer in 3 s", "mend it")
+  assert time.monotonic() - start < 30
 
   # What it started was not bound to it.
   ((pid, _),) = trials._seen
