@@ -49,6 +49,7 @@ COLUMNS = (
   *(f"{name}_{part}" for name in COMPARED for part in ("change", "low", "high")),
   *_OF_A_DATA_SET,
 )
+_NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)
 _DECIMALS = 6
 
 
@@ -171,7 +172,8 @@ def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
 
   Returns:
     The columns `COLUMNS`; epsilon is NaN without a budget, what is of the data set is NaN but for
-    FedAvg without a budget. Errors are fractions, or in standard deviations of the labels.
+    FedAvg without a budget. Errors are fractions, or in standard deviations of the labels. Numbers
+    have six decimals, as in the file, so that a page of them and one of the file are the same.
   """
   rows = []
   for one in measured:
@@ -195,14 +197,14 @@ def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
             **_references(runs[0], measure),
           )
         rows.append(row)
-  return pd.DataFrame(rows, columns=list(COLUMNS))
+  found = pd.DataFrame(rows, columns=list(COLUMNS))
+  return found.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
 
 
 def to_csv(results: pd.DataFrame) -> str:
   """Returns the rows as the text of a CSV file, numbers with six decimals."""
-  numbers = [name for name in COLUMNS if name not in _TEXTS]
-  found = results.astype(dict.fromkeys(numbers, float)).round(_DECIMALS)
-  counts = [name for name in numbers if name.startswith("num_")]
+  found = results.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
+  counts = [name for name in _NUMBERS if name.startswith("num_")]
   found = found.astype(dict.fromkeys(counts, "Int64"))
   return found.to_csv(index=False, lineterminator="\n")
 
@@ -233,8 +235,7 @@ def read(path: pathlib.Path) -> pd.DataFrame:
       f"Found no column {lacking[0]!r} in {path}; expected {', '.join(COLUMNS)}: add it, empty"
       " where its values are not known."
     )
-  numbers = [name for name in COLUMNS if name not in _TEXTS]
-  wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(found[name])]
+  wrong = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(found[name])]
   if wrong:
     raise ValueError(f"Found texts in the column {wrong[0]!r} of {path}; expected numbers.")
   keys = found[["data_set", "epsilon", "method"]]
@@ -250,5 +251,5 @@ def read(path: pathlib.Path) -> pd.DataFrame:
         f"Found no row of {plan.FED_AVG} on {data_set} in {path}; expected one with the same"
         " budget: everything is measured against it."
       )
-  found = found.astype(dict.fromkeys(numbers, float))
+  found = found.astype(dict.fromkeys(_NUMBERS, float))
   return found[list(COLUMNS)].fillna({"parameter": ""})
