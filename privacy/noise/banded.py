@@ -270,35 +270,6 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
   return c
 
 
-class Filter:
-  """Makes the noise of one round after another from independent noise: C^-1 z.
-
-  Attributes:
-    past: The noise of the b - 1 rounds before, the latest first, shape (b - 1, d). A run that
-      keeps it and sets it goes on as if it had not stopped.
-  """
-
-  def __init__(self, coefficients: Coefficients, size: int):
-    """Begins before the first round.
-
-    Args:
-      coefficients: c, shape (b,).
-      size: d, the length of the noise.
-    """
-    self._c = _checked(coefficients, len(coefficients))
-    self.past = np.zeros((self._c.size - 1, size))
-
-  def next(self, independent: np.ndarray) -> np.ndarray:
-    """Returns a round's noise, n_t = (z_t - sum_(0 < j < b) c_j n_(t - j)) / c_0, shape (d,).
-
-    Args:
-      independent: z_t, shape (d,).
-    """
-    noise: np.ndarray = (independent - self._c[1:] @ self.past) / self._c[0]
-    self.past = np.concatenate([noise[np.newaxis], self.past])[: self._c.size - 1]
-    return noise
-
-
 def epsilon(noise_multiplier: float, delta: float) -> float:
   """Returns epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
 

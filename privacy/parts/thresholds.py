@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 from typing import Any, ClassVar
 
 from privacy import checks
-from privacy.noise import banded
 from privacy.noise import tree_mechanism
 from privacy.parts import part
 
@@ -36,9 +35,7 @@ class Threshold(part.Part):
   is_recent: ClassVar[bool] = False
 
   @abc.abstractmethod
-  def rank_variance(
-    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
-  ) -> float:
+  def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns the variance of the threshold's rank among the clients, over z^2.
 
     Args:
@@ -125,9 +122,7 @@ class Histogram(part.ByClients, Threshold):
     again = Histogram(noise_multiplier=self.z, bins=self.bins, scale=self.tree.scale)
     return again.built(num_shares, expected)
 
-  def rank_variance(
-    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
-  ) -> float:
+  def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""
     del coefficients  # Its noise is independent between rounds.
     num_bins = self.bins or 64
@@ -164,9 +159,9 @@ class OneBit(Threshold):
   gain: ClassVar[float]
   released: ClassVar[str] = "a one-bit count of losses"
 
-  def rank_variance(
-    self, theta: float, coefficients: banded.Coefficients = banded.INDEPENDENT
-  ) -> float:
+  def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
+    from privacy.noise import banded  # It loads half of SciPy, which --help needs not.
+
     del theta
     return banded.tracking_variance(coefficients, self.gain) / 4.0
 

@@ -141,21 +141,6 @@ def test_more_bands_help_where_participations_are_few():
   assert loss(30) < 0.8 * loss(5)
 
 
-def test_filter():
-  c = banded.optimal(4, banded.Participation(20, 4))
-  independent = np.random.default_rng(3).normal(size=(20, 5))
-  expected = np.linalg.solve(_matrix(c, 20), independent)
-  maker = banded.Filter(c, 5)
-  found = [maker.next(z) for z in independent[:9]]
-  resumed = banded.Filter(c, 5)
-  resumed.past = maker.past.copy()
-  found += [resumed.next(z) for z in independent[9:]]
-  np.testing.assert_allclose(found, expected, atol=1e-12)
-  alone = banded.Filter(np.array([2.0]), 5)
-  np.testing.assert_array_equal(alone.next(independent[0]), independent[0] / 2.0)
-  assert alone.past.shape == (0, 5)
-
-
 @pytest.mark.parametrize("z", [20.0, 3.0, 0.5, 0.1])
 def test_gaussian_mechanism(z):
   epsilon = banded.epsilon(z, 1e-5)

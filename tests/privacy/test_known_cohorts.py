@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import pathlib
+import re
 
 import dp_accounting
 import flat
 import numpy as np
 import pytest
+from scipy import signal
 from scipy import special
 
 from privacy import account
@@ -122,11 +125,10 @@ def test_what_follows_noisy_measurements():
   rng = np.random.default_rng(0)
   c = banded.optimal(5, banded.Participation(50, 5))
   for coefficients in (c, banded.INDEPENDENT):
-    z = rng.normal(size=[4000, 400])
-    noise = banded.Filter(coefficients, 4000)
+    noise = signal.lfilter([1.0], coefficients, rng.normal(size=[4000, 400]), axis=1)
     found = np.zeros(4000)
     for t in range(400):
-      found += 0.1 * (noise.next(z[:, t]) - found)
+      found += 0.1 * (noise[:, t] - found)
     assert np.var(found) == pytest.approx(banded.tracking_variance(coefficients, 0.1), rel=0.1)
   assert banded.tracking_variance(banded.INDEPENDENT, 0.1) == pytest.approx(0.1 / 1.9)
   assert banded.relative_error(banded.INDEPENDENT, 50) == 1.0
@@ -150,3 +152,31 @@ def test_the_command_plans_known_cohorts(capsys):
   )
   assert found["effective_noise_multiplier"] == expected.effective_noise_multiplier
   assert (found["accountant"], found["sampling"]) == ("gaussian", "cyclic")
+
+
+def test_the_noise_of_models_that_forget_is_as_the_page_says():
+  page = pathlib.Path(__file__).resolve().parents[2] / "docs/how_to/choose_sampling.md"
+  text = page.read_text(encoding="utf-8").partition("## Why average")[2]
+  rows = re.findall(r"^\| (0\.\d+) \| (.*) \|$", text, re.MULTILINE)
+  assert len(rows) == 4
+  run = dict(epsilon=5.0, delta=4e-4, num_rounds=1000)
+  updates = parts.UpdateSum()
+  c = banded.checked(banded.optimal(25, banded.Participation(1000, 25)))
+  found = {
+    coefficients: calibration.calibrate(
+      releases.Release(cohort=cohort, parts=(updates,), coefficients=coefficients), **run
+    ).effective_noise_multiplier
+    for cohort, coefficients in (
+      (cohorts.Poisson(2500, 100), banded.INDEPENDENT),
+      (cohorts.Cyclic(2500, 100), c),
+    )
+  }
+  for g, cells in rows:
+    expected = []
+    for size in (1, 50):
+      for coefficients, z in found.items():
+        noise = signal.lfilter([1.0], coefficients, np.eye(1, 1000)[0])
+        model = signal.lfilter([1.0], [1.0, float(g) - 1.0], noise)
+        mean = signal.lfilter(np.full(size, 1 / size), [1.0], model)
+        expected.append(f"{z * np.linalg.norm(mean):.1f}")
+    assert cells.split(" | ") == expected
