@@ -282,7 +282,9 @@ ensure_venv() {
     fi
   fi
   if ! _is_complete "$@"; then
-    trap 'echo "Interrupted: the next run starts the installation again." >&2; exit 130' INT
+    # By a copy of stderr: a trap may run while stderr is the log.
+    exec 8>&2
+    trap 'echo "Interrupted: the next run starts the installation again." >&8; exit 130' INT
     _log="$VENV/install.log"
     _remove_unusable
     if [[ -e "$VENV" ]]; then
@@ -297,6 +299,7 @@ ensure_venv() {
     done
     rm -f -- "$VENV/.unfinished"
     trap - INT
+    exec 8>&-
   fi
   # Not to be inherited: an experiment would keep others waiting.
   if command -v flock >/dev/null; then

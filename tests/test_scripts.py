@@ -47,6 +47,7 @@ case "$1 $2" in
     [[ -z "${{PIP_TAKES:-}}" ]] || {sleep} "$PIP_TAKES"
     [[ -z "${{PIP_SAYS:-}}" ]] || {{ echo "$PIP_SAYS"; exit 1; }}
     [[ -z "${{PIP_IS_KILLED:-}}" ]] || kill -KILL $$
+    [[ -z "${{PIP_INTERRUPTS_ITS_PARENT:-}}" ]] || kill -INT $PPID
     ;;
   *)
     echo "${{*}}" >>"$CALLS"
@@ -414,6 +415,17 @@ def test_interrupted_installation(machine):
   _, err = process.communicate(timeout=60)
   assert process.returncode == 130
   assert err.startswith("Interrupted")
+  assert machine.stamps() == []
+
+
+def test_interruption_is_told_even_if_pip_outlives_it(machine):
+  """Then the script's own trap runs while its stderr is pip's log."""
+  machine.python()
+  result = machine.run("run_experiments.sh", PIP_INTERRUPTS_ITS_PARENT="1")
+  assert result.returncode == 130
+  assert result.stderr.splitlines()[1:] == [
+    "Interrupted: the next run starts the installation again."
+  ]
   assert machine.stamps() == []
 
 
