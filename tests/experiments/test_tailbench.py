@@ -6,6 +6,7 @@ import lzma
 import math
 import pathlib
 import pickle
+import re
 import shutil
 import sys
 
@@ -309,6 +310,25 @@ def test_page_of_the_documentation_is_that_of_its_rows():
   assert (_DOCS / "tailbench.md").read_text(encoding="utf-8") == text
   for figure in page.figures(content):
     assert (_DOCS / f"images/tailbench-{figure.name}-light.svg").is_file()
+
+
+def test_other_pages_say_of_the_bench_what_its_page_says():
+  summary = pages.make(results.read(_DOCS / "tailbench.csv")).summary
+  p90, num_sets = re.search(r"lowers p90 beyond chance on (\d+) of (\d+) data sets", summary).groups()
+  tail = re.search(r"and the mean over the worst tenth on (\d+) and", summary)[1]
+  mean = re.search(r"% of p90 and (\S+) % of the mean", summary)[1].lstrip("+")
+
+  def prose(path):
+    return " ".join(path.read_text(encoding="utf-8").split())
+
+  number = "none" if p90 == "0" else p90
+  found = f"lowers the worst tenth's mean beyond chance on {tail}, p90 on {number}"
+  assert f"{num_sets} real tables of [TailBench]" in prose(_DOCS.parent / "README.md")
+  assert found in prose(_DOCS.parent / "README.md")
+  guide = prose(_DOCS / "how_to/which_method.md")
+  assert f"{found}, for {mean} % more mean in the median" in guide
+  assert f"on {num_sets} real tables" in guide
+  assert f"clients of {num_sets} real tables" in prose(_DOCS / "README.md")
 
 
 # The command.
