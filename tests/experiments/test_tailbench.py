@@ -314,7 +314,8 @@ def test_page_of_the_documentation_is_that_of_its_rows():
 
 def test_other_pages_say_of_the_bench_what_its_page_says():
   summary = pages.make(results.read(_DOCS / "tailbench.csv")).summary
-  p90, num_sets = re.search(r"lowers p90 beyond chance on (\d+) of (\d+) data sets", summary).groups()
+  found = re.search(r"lowers p90 beyond chance on (\d+) of (\d+) data sets", summary)
+  p90, num_sets = found.groups()
   tail = re.search(r"and the mean over the worst tenth on (\d+) and", summary)[1]
   mean = re.search(r"% of p90 and (\S+) % of the mean", summary)[1].lstrip("+")
 
