@@ -268,13 +268,19 @@ def _rows(changes):
 
 
 def test_page_says_where_p90_falls_beyond_chance():
-  # 10 comparisons: -0.012 is beyond chance alone (p = 0.019), and not with the others.
-  content = pages.make(_rows([-0.08, -0.04, -0.012, 0.06, 0.0]))
-  assert "lowers p90 beyond chance on 2 of 5 data sets and raises it on 1" in content.summary
-  assert "(Holm over 10 comparisons; 3 and 1 without the correction)" in content.summary
-  # The median of -20, -10, -3, 15 and 0 % of p90.
+  # p is 0.011 for -0.013, the fourth smallest of 6 and of 12, and 0.031 for -0.011.
+  rows = _rows([-0.08, -0.04, -0.013, -0.011, 0.06, 0.0])
+  content = pages.make(rows)
+  assert "lowers p90 beyond chance on 3 of 6 data sets and raises it on 1" in content.summary
+  assert (
+    "(Holm over them; 4 and 1 without the correction, 2 and 1 with one over all 12 comparisons)"
+  ) in content.summary
+  # The median of -20, -10, -3.25, -2.75, 15 and 0 % of p90.
   assert "the median change is −3.0 % of p90" in content.summary
-  assert f"Better on the most data sets, 2: {plan.JUDGED} (worse on 1)" in content.summary
+  assert f"Better on the most data sets, 3: {plan.JUDGED} (worse on 1)" in content.summary
+  without_others = pages.make(rows[rows["method"] != "Other"]).summary
+  assert "(Holm over them; 4 and 1 without the correction, 3 and 1 with one" in without_others
+  assert "on 3 of 6 data sets" in without_others
 
 
 def test_page_says_it_where_nothing_helps():
