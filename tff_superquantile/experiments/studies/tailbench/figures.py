@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import math
 
 from matplotlib import figure as mpl_figure
 import numpy as np
@@ -106,18 +107,20 @@ def draw_predictors(
   Returns:
     The figure.
   """
+  # Those in between lie too close to one another. A name is on the side of the farther neighbour.
+  named = [*changes.index[:_NUM_NAMED], *changes.index[-_NUM_NAMED:]]
+  gaps = np.diff(changes.loc[named, "change"], prepend=-math.inf, append=math.inf)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.4))
     panels = figure.subplots(1, len(PREDICTORS), sharey=True)
     for axes, (predictor, title) in zip(panels, PREDICTORS.items()):
       axes.axhline(0.0, color=style.INK, linewidth=1)
       axes.scatter(changes[predictor], changes["change"], c=_colors(changes), s=34, zorder=3)
-      # Those in between lie too close to one another.
-      for name in [*changes.index[:_NUM_NAMED], *changes.index[-_NUM_NAMED:]]:
+      for name, below, above in zip(named, gaps, gaps[1:]):
         axes.annotate(
           str(name).replace("_", " "),
           (changes.loc[name, predictor], changes.loc[name, "change"]),
-          xytext=(4, 3),
+          xytext=(4, -8 if above < below else 3),
           textcoords="offset points",
           fontsize=7,
           color=style.INK,
