@@ -15,7 +15,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 from tff_superquantile import analytics
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import private_histogram

@@ -12,7 +12,7 @@ from privacy import statements
 from privacy.audit import agreement
 from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
-from privacy.evaluate import entries
+from privacy.evaluation import entries
 
 
 @dataclasses.dataclass(frozen=True)

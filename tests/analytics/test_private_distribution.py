@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 from tff_superquantile import analytics
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram

@@ -39,7 +39,7 @@ _ACCOUNT = "privacy.account"
 _ACCOUNTS = {_ACCOUNT: account, "paper.account": account_of_the_paper}
 # Commands whose first argument is the folder of a run or task.
 _OF_A_RUN = (
-  "privacy.evaluate",
+  "tff_superquantile.experiments.private_evaluation",
   "tff_superquantile.experiments.evaluate",
   "tff_superquantile.experiments.export",
   "tff_superquantile.experiments.references",

@@ -139,7 +139,7 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   moved = evaluate.evaluate(folder, overrides=elsewhere)
   assert len(moved.columns["error"]) == len(_IDS)
   for split, asked in (("train", "train"), ("validation", "validation"), ("all", "train")):
-    with pytest.raises(ValueError, match=f"{split} .*privacy.evaluate .*--split={asked} "):
+    with pytest.raises(ValueError, match=f"{split} .*private_evaluation .*--split={asked} "):
       evaluate.evaluate(folder, split)
   # The same clients, split in another way: training clients may be among the test clients.
   data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
@@ -169,7 +169,7 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
 
 def test_noise_without_a_budget_is_private_too(tmp_path, data):
   folder = _write(tmp_path, update_noise_multiplier=1.0)
-  with pytest.raises(ValueError, match="privacy.evaluate"):
+  with pytest.raises(ValueError, match="private_evaluation"):
     evaluate.evaluate(folder, "train")
 
 
@@ -242,7 +242,7 @@ def test_command_repeats_the_run_s_numbers(lab):
   assert result.code == 0 and "60 train clients" in result.out
   private = pathlib.Path("results/synthetic") / _TREE / "seed_0"
   for split in ("train", "all"):
-    command(private, f"--split={split}").assert_refused("privacy.evaluate", f"--split={split}")
+    command(private, f"--split={split}").assert_refused("private_evaluation", f"--split={split}")
   command("nowhere").assert_refused("Found no finished run in nowhere")
   result = command(run, "--split=all")
   # The run has 60 training and 20 test clients.

@@ -16,17 +16,18 @@ import pytest
 import tensorflow_federated as tff
 
 from privacy import audit
-from privacy.evaluate import entries
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import entries
+from privacy.evaluation import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import private_evaluation
+from tff_superquantile.experiments.private_evaluation import release
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import client_files
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
+_COMMAND = "tff_superquantile.experiments.private_evaluation"
 _KEY = "0123456789abcdef" * 2
 
 
@@ -54,7 +55,7 @@ def run_dir(tmp_path, monkeypatch, files):
 
 def _evaluate(folder, **request):
   request = {"epsilon": 20.0, "delta": 1e-3, "num_bins": 16, **request}
-  return private_evaluation.evaluate(private_evaluation.Request(folder, **request))[0]
+  return release.evaluate(release.Request(folder, **request))[0]
 
 
 def _exact(run_dir, files):
@@ -239,7 +240,7 @@ def test_other_clients_than_the_run_s_are_refused(run_dir):
 
 def _command(*arguments, cwd):
   return subprocess.run(
-    [sys.executable, "-m", "privacy.evaluate", *map(str, arguments)],
+    [sys.executable, "-m", _COMMAND, *map(str, arguments)],
     cwd=cwd,
     env={**commands.os.environ, "PYTHONPATH": str(commands.ROOT)},
     capture_output=True,
@@ -301,7 +302,7 @@ def test_command_ends_with_one_sentence(tmp_path, arguments, message):
 
 def test_help_needs_no_tensorflow():
   code = (
-    "import sys; from privacy.evaluate import __main__ as command\n"
+    f"import sys; from {_COMMAND} import __main__ as command\n"
     "try: command.main(['--help'])\n"
     "except SystemExit as end: assert end.code == 0\n"
     "assert 'tensorflow' not in sys.modules"

@@ -15,8 +15,8 @@ import run_folders
 from privacy import audit
 from privacy import ledger
 from privacy import statements
-from privacy.evaluate import entries
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import entries
+from privacy.evaluation import query as query_lib
 
 _ROUNDS = 6
 _START = statements.Start("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)

@@ -6,7 +6,7 @@ import flat
 import pytest
 
 from privacy import accounting
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 
 _QUERY = query_lib.Query(500, 1.0, 1e-5)
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from privacy import checks
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 from tff_superquantile import superquantile
 from tff_superquantile.threshold import hierarchical_histogram
 

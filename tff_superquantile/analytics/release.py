@@ -5,7 +5,7 @@ from numpy import typing as npt
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 from tff_superquantile.analytics import distribution
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import private_histogram
@@ -23,8 +23,8 @@ def build_private_distribution(
 ) -> tff.Computation:
   """Builds the computation of a query: reports of clients, their secure sum, its decoding.
 
-  Guarantee: see `privacy.evaluate.query`. Each call is one release and spends the budget once more.
-  The server sees the secure sum, with the noise of the clients that report.
+  Guarantee: see `privacy.evaluation.query`. Each call is one release and spends the budget once
+  more. The server sees the secure sum, with the noise of the clients that report.
 
   Args:
     query: The query.

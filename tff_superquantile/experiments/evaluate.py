@@ -13,7 +13,7 @@ left out. The exit code is 0, or 2 for a mistake in the arguments, a bad folder 
 The numbers are exact. Of a private run, they are computed for its test clients, who are outside of
 its guarantee, and for clients of other data. The command assumes that no client of other data has
 taken part in training; it refuses data that have one of the run's test clients, as these are the
-run's own clients again, differently split. `python -m privacy.evaluate` asks training and
+run's own clients again, differently split. `experiments.private_evaluation` asks training and
 validation clients with a budget.
 """
 
@@ -77,7 +77,8 @@ def make_parser() -> flags.Parser:
     " examples together, and the share and recall of each class. The clients are the run's own, or"
     " those of other files of the same task.",
     epilog="Exit code: 0, or 2 for a mistake in the arguments, a bad folder or other data. The"
-    " numbers are exact: python -m privacy.evaluate releases them with differential privacy.",
+    " numbers are exact: python -m tff_superquantile.experiments.private_evaluation releases them"
+    " with differential privacy.",
     allow_abbrev=False,
   )
   finished_run.add_arguments(parser)
@@ -215,8 +216,9 @@ def _refusal(folder: pathlib.Path, split: str) -> str:
   asked_with_a_budget = "train" if split == _ALL else split
   return (
     f"Found --split={split} of the private run {folder}, whose budget covers no exact number of its"
-    f" clients; expected test clients or other data: python -m privacy.evaluate {folder}"
-    f" --split={asked_with_a_budget} --epsilon=1 asks them with a budget."
+    " clients; expected test clients or other data: python -m"
+    f" tff_superquantile.experiments.private_evaluation {folder} --split={asked_with_a_budget}"
+    " --epsilon=1 asks them with a budget."
   )
 
 

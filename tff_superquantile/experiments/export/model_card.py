@@ -44,7 +44,7 @@ _NO_GUARANTEE = (
 _TEST_CLIENTS = (
   "The errors in this card are exact numbers of the test clients, who are not among the training"
   " clients. They are outside of the guarantee: leave them out where the test clients want one, or"
-  " release them by privacy.evaluate."
+  " release them by tff_superquantile.experiments.private_evaluation."
 )
 _ALONE = (
   "The card compares with no other run: FedAvg over the same training clients has a budget of its"

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from privacy.evaluate import entries
+from privacy.evaluation import entries
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.simulation import context

@@ -5,7 +5,7 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
     flags.txt          the resolved flags, one `--name=value` a line
     manifest.json      versions, seed, machine, git revision, times, seconds a round, rounds done,
                        the round of the model that was kept, the SHA-256 of flags.txt and of the
-                       last of the evaluations.json (see `privacy.evaluate.entries`)
+                       last of the evaluations.json (see `privacy.evaluation.entries`)
     columns.json       what the columns of a table became (--task=own): means, standard deviations,
                        categories, classes; for later tables and exports
     rounds.csv         one row a round; evaluation columns are blank between evaluations

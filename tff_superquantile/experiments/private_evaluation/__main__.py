@@ -1,6 +1,6 @@
 """Private evaluations of finished runs on the command line.
 
-    python -m privacy.evaluate RUN_DIR --epsilon=1
+    python -m tff_superquantile.experiments.private_evaluation RUN_DIR --epsilon=1
 
 loads the model of a finished run, lets every client of a split compute its error, and releases the
 distribution of these numbers with a budget of its own. It prints a table of estimates with their
@@ -13,20 +13,71 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+import dataclasses
+import json
 import os
 import sys
 
+from privacy import ledger as ledger_lib
+from privacy.command import answers
 from privacy.command import asked
 from privacy.command import flags
-from privacy.evaluate import answer
+from privacy.evaluation import entries
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments import train_flags
+
+_ROW = "  {:<14}{:>10}{:>18}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+  """The last of a run's evaluations.
+
+  Attributes:
+    folder: The run's folder.
+    evaluations: All evaluations of the run.
+    ledger: The ledger of a private run; None of any other.
+  """
+
+  folder: str
+  evaluations: Sequence[entries.Evaluation]
+  ledger: ledger_lib.Ledger | None
+
+  def to_json(self) -> str:
+    """Returns the answer for programs."""
+    found = {
+      "folder": self.folder,
+      **self.evaluations[-1].to_dict(),
+      "costs": entries.describe_costs(self.evaluations, self.ledger),
+    }
+    return json.dumps(found, indent=2, allow_nan=False)
+
+  def to_text(self) -> str:
+    """Returns the answer for people."""
+    last = self.evaluations[-1]
+    query = last.query
+    lines = [
+      f"{self.folder}: {last.metric} of the {last.split} clients, epsilon = {query.epsilon:g},"
+      f" delta = {query.delta:.3g}.",
+      _ROW.format("", "estimate", "± standard error"),
+    ]
+    for name, numbers in last.estimates.items():
+      shown = [
+        "none" if x is None else f"{x:.1f}" if name == "clients" else f"{x:.4f}" for x in numbers
+      ]
+      lines.append(_ROW.format(name, *shown))
+    lines += answers.paragraphs(
+      "What it cost:", entries.describe_costs(self.evaluations, self.ledger)
+    )
+    lines += answers.paragraphs("What epsilon is about:", query.guarantee)
+    return "\n".join(lines)
 
 
 def make_parser() -> flags.Parser:
   """Makes the parser; a mistake in the flags is a ValueError with a sentence."""
-  from tff_superquantile.experiments import finished_run
-
   parser = flags.Parser(
-    prog="python -m privacy.evaluate",
+    prog="python -m tff_superquantile.experiments.private_evaluation",
     description="Releases the distribution of a finished run's error over clients with differential"
     " privacy: percentiles, the mean and that of the worst 10 %, each with its standard error. Each"
     " call is a release of its own and spends again; RUN_DIR/evaluations.json has all of them.",
@@ -62,11 +113,9 @@ def make_parser() -> flags.Parser:
 
 def _evaluate(args: argparse.Namespace) -> None:
   # It imports TensorFlow, which --help and mistakes in the flags spare.
-  from tff_superquantile.experiments import finished_run
-  from tff_superquantile.experiments import private_evaluation
-  from tff_superquantile.experiments import train_flags
+  from tff_superquantile.experiments.private_evaluation import release
 
-  request = private_evaluation.Request(
+  request = release.Request(
     folder=args.folder,
     epsilon=args.epsilon,
     delta=args.delta,
@@ -77,8 +126,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     noise_key_file=args.noise_key_file,
     where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
   )
-  evaluations, ledger = private_evaluation.evaluate(request)
-  found = answer.Answer(os.fspath(args.folder), evaluations, ledger)
+  evaluations, ledger = release.evaluate(request)
+  found = _Answer(os.fspath(args.folder), evaluations, ledger)
   print(found.to_json() if args.json else found.to_text())
 
 
@@ -91,8 +140,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   Returns:
     The exit code.
   """
-  from tff_superquantile.experiments import cli
-
   return cli.run_parser(make_parser(), _evaluate, argv)
 
 

@@ -1,7 +1,7 @@
 """Evaluates a finished run's model on clients with differential privacy.
 
-The command is `privacy.evaluate`, and `privacy.evaluate.entries` has the file that it writes. The
-clients' numbers never leave this process but by `analytics.private_distribution`.
+`privacy.evaluation.entries` has the file that it writes. The clients' numbers never leave this
+process but by `analytics.private_distribution`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from privacy import ledger as ledger_lib
-from privacy.evaluate import entries
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import entries
+from privacy.evaluation import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
@@ -62,7 +62,7 @@ def evaluate(
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
-  Guarantee: see `privacy.evaluate.query`; the number of clients of the split is public.
+  Guarantee: see `privacy.evaluation.query`; the number of clients of the split is public.
 
   Args:
     request: What to release.

@@ -19,7 +19,7 @@ from typing import Any
 
 from privacy import checks
 from privacy import ledger as ledger_lib
-from privacy.evaluate import query as query_lib
+from privacy.evaluation import query as query_lib
 
 FILE_NAME = "evaluations.json"
 HEAD = "evaluations"  # The entry of manifest.json.

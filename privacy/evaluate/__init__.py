@@ -1,1 +1,0 @@
-"""One private release over a population: its query, its ledger, and the command that makes it."""

@@ -1,0 +1,1 @@
+"""Releases numbers of a finished run's clients with differential privacy, by a command."""
