@@ -68,17 +68,6 @@ def run_flags(parser: Parser) -> Any:
   return group
 
 
-def _relation_flag(group: Any) -> None:
-  """Adds the flag of the neighbouring data sets."""
-  group.add_argument(
-    "--relation",
-    choices=releases.RELATIONS,
-    default=releases.ZERO_OUT,
-    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
-    " zero_out)",
-  )
-
-
 def _release_flags(found: Parser) -> None:
   """Adds the flags of what a round releases."""
   group = run_flags(found)
@@ -99,7 +88,13 @@ def _release_flags(found: Parser) -> None:
     " (default: the least distance of two rounds of a client)",
     "B",
   )
-  _relation_flag(group)
+  group.add_argument(
+    "--relation",
+    choices=releases.RELATIONS,
+    default=releases.ZERO_OUT,
+    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
+    " zero_out)",
+  )
   group.add_argument(
     "--threshold",
     choices=tuple(parts.THRESHOLDS),
