@@ -54,44 +54,6 @@ def _convert(
     yield user, np.stack([represent(vectors[words]) for words in tweets]), y
 
 
-def _open_or_convert(
-  request: task.Request,
-  name: str,
-  paths: list[str],
-  users: readers.Users,
-  *,
-  glove_path: str,
-  represent: features.Represent,
-) -> client_files.ClientFiles:
-  """Opens the client files of some source files, after converting them on first use.
-
-  Args:
-    request: Its `cache_dir` is where the client files are kept; another `min_examples_per_client`
-      makes another cache.
-    name: Tells caches of one source apart.
-    paths: The source files; a change of any of them makes another cache.
-    users: The users of these files.
-    glove_path: The file of word vectors; so does a change of it.
-    represent: Turns the vectors of a tweet's words into the model's input; so does another one.
-
-  Returns:
-    The files of all users with enough tweets.
-  """
-  least = request.min_examples_per_client
-  facts = [_CACHE_VERSION, least, represent.__name__, features.MAX_WORDS]
-  fingerprint = user_files.fingerprint(facts, [*paths, glove_path])
-  opened = client_files.open_or_write_client_files(
-    os.path.join(request.cache_dir, f"sent140_{name}_{fingerprint}"),
-    lambda: _convert(users, glove_path, represent),
-    count_dropped=lambda: users.num_dropped,
-  )
-  if opened.num_dropped is not None:
-    return opened
-  # An earlier version made the cache, and did not count them.
-  remark = f", without clients of fewer than {least} examples (--min_examples_per_client)"
-  return dataclasses.replace(opened, remark=remark)
-
-
 def open_clients(
   request: task.Request, represent: features.Represent
 ) -> list[client_files.ClientFiles]:
@@ -122,9 +84,21 @@ def open_clients(
   least = request.min_examples_per_client
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
+    """Opens the users with enough tweets; a change of a file or a fact makes another cache."""
     is_csv = name == "all"
     users = readers.iterate_csv(paths[0], least) if is_csv else readers.iterate_leaf(paths, least)
-    return _open_or_convert(request, name, paths, users, glove_path=glove_path, represent=represent)
+    facts = [_CACHE_VERSION, least, represent.__name__, features.MAX_WORDS]
+    fingerprint = user_files.fingerprint(facts, [*paths, glove_path])
+    opened = client_files.open_or_write_client_files(
+      os.path.join(request.cache_dir, f"sent140_{name}_{fingerprint}"),
+      lambda: _convert(users, glove_path, represent),
+      count_dropped=lambda: users.num_dropped,
+    )
+    if opened.num_dropped is not None:
+      return opened
+    # An earlier version made the cache, and did not count them.
+    remark = f", without clients of fewer than {least} examples (--min_examples_per_client)"
+    return dataclasses.replace(opened, remark=remark)
 
   return readers.DATA_SET.open(request.data_dir, open_files)
 

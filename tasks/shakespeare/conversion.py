@@ -1,7 +1,6 @@
 """Opens Shakespeare, or generated plays in its place, as client files that are written once."""
 
-from collections.abc import Callable, Iterable, Iterator
-import functools
+from collections.abc import Iterator
 import os
 
 import numpy as np
@@ -14,41 +13,6 @@ from tasks.shakespeare import standin
 from tff_superquantile.simulation import client_files
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
-
-_Roles = Iterable[tuple[str, np.ndarray, np.ndarray]]
-
-
-def _open_or_convert(
-  cache_dir: str, name: str, paths: list[str], iterate: Callable[[], _Roles]
-) -> client_files.ClientFiles:
-  """Opens the client files of some source files, after converting them on first use.
-
-  Args:
-    cache_dir: Where the client files are kept.
-    name: Tells caches of one source apart.
-    paths: The source files; a change of any of them makes another cache.
-    iterate: Returns the roles of these files.
-
-  Returns:
-    The files of all roles that have a sequence.
-  """
-  num_dropped = 0
-
-  def with_sequences() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    nonlocal num_dropped
-    for role, x, y in iterate():
-      if len(y):
-        yield role, x, y
-      else:
-        num_dropped += 1
-
-  facts = [_CACHE_VERSION, characters.SEQUENCE_LENGTH, characters.STRIDE]
-  fingerprint = user_files.fingerprint(facts, paths)
-  return client_files.open_or_write_client_files(
-    os.path.join(cache_dir, f"shakespeare_{name}_{fingerprint}"),
-    with_sequences,
-    count_dropped=lambda: num_dropped,
-  )
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
@@ -73,10 +37,25 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     )
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
-    is_hdf5 = name == "all"
+    """Opens the roles that have a sequence; a change of a source file makes another cache."""
+    is_hdf5, num_dropped = name == "all", 0
     paths = readers.hdf5_paths(*paths) if is_hdf5 else paths
-    iterate = readers.iterate_hdf5 if is_hdf5 else readers.iterate_leaf
-    return _open_or_convert(request.cache_dir, name, paths, functools.partial(iterate, paths))
+
+    def with_sequences() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+      nonlocal num_dropped
+      for role, x, y in readers.iterate_hdf5(paths) if is_hdf5 else readers.iterate_leaf(paths):
+        if len(y):
+          yield role, x, y
+        else:
+          num_dropped += 1
+
+    facts = [_CACHE_VERSION, characters.SEQUENCE_LENGTH, characters.STRIDE]
+    fingerprint = user_files.fingerprint(facts, paths)
+    return client_files.open_or_write_client_files(
+      os.path.join(request.cache_dir, f"shakespeare_{name}_{fingerprint}"),
+      with_sequences,
+      count_dropped=lambda: num_dropped,
+    )
 
   return readers.DATA_SET.open(request.data_dir, open_files)
 
