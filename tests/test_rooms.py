@@ -42,7 +42,6 @@ _ONE_LOOP = {"tff_superquantile/simulation/training_loop.py: _run"}
 _LONG_MODULES = {"tff_superquantile/experiments/run/parts/methods.py"}
 _SMALL_MODULES = {
   "privacy/noise/renyi.py",
-  "tff_superquantile/experiments/plan/core_shares.py",
 }
 _NO_CODE = {
   getattr(tokenize, name)

@@ -11,7 +11,6 @@ from absl import logging
 import commands
 import pytest
 
-from tff_superquantile.experiments.plan import core_shares
 from tff_superquantile.experiments.plan import pool
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
@@ -268,11 +267,11 @@ def test_the_log_of_a_run_at_work_is_kept(lab):
   ],
 )
 def test_shares_of_the_cores(num_runs, num_workers, expected):
-  assert core_shares.shares([0, 1], num_runs, num_workers) == expected
+  assert pool.core_shares([0, 1], num_runs, num_workers) == expected
 
 
 def test_more_runs_than_cores_share_them_all():
-  shares = core_shares.shares(range(8), 13, None)
+  shares = pool.core_shares(range(8), 13, None)
   assert [list(share) for share in shares[:8]] == [[core] for core in range(8)]
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 

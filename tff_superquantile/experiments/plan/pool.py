@@ -20,7 +20,6 @@ import tqdm
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train
-from tff_superquantile.experiments.plan import core_shares
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import dependent_process
@@ -116,6 +115,29 @@ def _prepare_report() -> None:
   from tff_superquantile.experiments.studies import comparison  # noqa: F401
 
 
+def core_shares(
+  cores: Sequence[int], num_runs: int, num_workers: int | None
+) -> list[Sequence[int]]:
+  """Returns the cores of each run that may be at work at once.
+
+  Runs of a sweep take about as long as one another. If there is one more than there are cores, it
+  would have the machine for itself at the end, and use one core: all of them are done earlier if
+  they share. With two runs a core and more there are too many for that in memory, and little is
+  lost at the end.
+
+  Args:
+    cores: Their numbers.
+    num_runs: How many runs there are.
+    num_workers: Runs at once, at most one a core; None to decide by the number of runs.
+  """
+  at_once = min(num_workers or len(cores), num_runs, len(cores))
+  shares = [cores[i::at_once] for i in range(at_once)]
+  if num_workers is None and len(cores) < num_runs < 2 * len(cores):
+    num_more = num_runs - len(cores)
+    shares += [cores[i::num_more] for i in range(num_more)]
+  return shares
+
+
 def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) -> list[str]:
   """Carries out runs, several at a time, each on its share of the cores.
 
@@ -137,9 +159,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))
   # A slot is a share of the cores and a line of the terminal.
   free: list[tuple[Sequence[int], int]]
-  free = [
-    (share, 1 + i) for i, share in enumerate(core_shares.shares(cores, len(configs), num_workers))
-  ]
+  free = [(share, 1 + i) for i, share in enumerate(core_shares(cores, len(configs), num_workers))]
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
