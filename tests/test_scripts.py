@@ -142,7 +142,10 @@ class _Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-  return _Machine(tmp_path)
+  # Also where the tests run in the background: children inherit what is ignored.
+  old = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield _Machine(tmp_path)
+  signal.signal(signal.SIGINT, old)
 
 
 _STACK = "-m tff_superquantile.stack"
