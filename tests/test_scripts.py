@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 from packaging import requirements
 import pytest
@@ -30,6 +31,7 @@ _FILES = (
 _COREUTILS = ("cat", "cut", "dirname", "env", "mkdir", "mv", "readlink", "rm")
 _COREUTILS += ("sha256sum", "tail", "tr")
 _OTHERS = ("bash", "grep", "flock")
+_SECONDS = 120  # Of patience, not of duration.
 
 # Answers as far as the scripts ask, and notes what was asked. VERSION and VENV are filled in.
 _FAKE_PYTHON = """#!{bash}
@@ -44,7 +46,8 @@ case "$1 $2" in
   "-m pip")
     [[ "$3" != --version ]] || exit 0
     echo "pip ${{*: -2}}" >>"$CALLS"
-    [[ -z "${{PIP_TAKES:-}}" ]] || {sleep} "$PIP_TAKES"
+    [[ -z "${{PIP_WAITS_FOR:-}}" ]] || : >"$PIP_WAITS_FOR.begun"
+    while [[ -n "${{PIP_WAITS_FOR:-}}" && ! -e "$PIP_WAITS_FOR" ]]; do {sleep} 0.05; done
     [[ -z "${{PIP_SAYS:-}}" ]] || {{ echo "$PIP_SAYS"; exit 1; }}
     [[ -z "${{PIP_IS_KILLED:-}}" ]] || kill -KILL $$
     [[ -z "${{PIP_INTERRUPTS_ITS_PARENT:-}}" ]] || kill -INT $PPID
@@ -117,8 +120,15 @@ class _Machine:
 
   def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
     process = self.start(*command, **environment)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=_SECONDS)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+  def wait_until(self, process: subprocess.Popen, path: pathlib.Path) -> None:
+    """Waits until a process has made a file."""
+    end = time.monotonic() + _SECONDS
+    while not path.exists():
+      assert process.poll() is None and time.monotonic() < end, f"{path.name} is not made"
+      time.sleep(0.01)
 
   def calls(self) -> list[str]:
     """What Python was called for since the last time."""
@@ -132,7 +142,10 @@ class _Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-  return _Machine(tmp_path)
+  # Also where the tests run in the background: children inherit what is ignored.
+  old = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield _Machine(tmp_path)
+  signal.signal(signal.SIGINT, old)
 
 
 _STACK = "-m tff_superquantile.stack"
@@ -252,7 +265,7 @@ def test_experiment_replaces_the_script(machine):
     FAILING_MODULE="tff_superquantile.experiments.sweep",
     TF_CPP_MIN_LOG_LEVEL="0",
   )
-  out, _ = process.communicate(timeout=60)
+  out, _ = process.communicate(timeout=_SECONDS)
   assert out.startswith(f"pid {process.pid} in ") and "log level 0" in out
   assert process.returncode == 7
 
@@ -409,12 +422,12 @@ def test_killed_installation_starts_from_nothing(machine):
 
 def test_interrupted_installation(machine):
   machine.python()
-  process = machine.start("run_experiments.sh", PIP_TAKES="30")
-  assert process.stderr.readline().startswith("Installing ")
+  process = machine.start("run_experiments.sh", PIP_WAITS_FOR=str(machine.folder / "never"))
+  machine.wait_until(process, machine.folder / "never.begun")
   os.killpg(process.pid, signal.SIGINT)
-  _, err = process.communicate(timeout=60)
+  _, err = process.communicate(timeout=_SECONDS)
   assert process.returncode == 130
-  assert err.startswith("Interrupted")
+  assert err.splitlines()[1:] == ["Interrupted: the next run starts the installation again."]
   assert machine.stamps() == []
 
 
@@ -477,10 +490,15 @@ def test_environment_of_the_user_is_not_removed(machine):
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
 def test_two_at_once_install_once(machine):
   machine.python()
-  processes = [machine.start("run_experiments.sh", PIP_TAKES="0.3") for _ in range(2)]
-  errors = "".join(process.communicate(timeout=60)[1] for process in processes)
-  assert [process.returncode for process in processes] == [0, 0]
-  assert errors.count("Installing") == 1 and errors.count("Waiting") == 1
+  go = machine.folder / "go"
+  first = machine.start("run_experiments.sh", PIP_WAITS_FOR=str(go))
+  machine.wait_until(first, machine.folder / "go.begun")
+  second = machine.start("run_experiments.sh")
+  assert second.stderr.readline().startswith("Waiting ")
+  go.touch()
+  errors = [process.communicate(timeout=_SECONDS)[1] for process in (first, second)]
+  assert [process.returncode for process in (first, second)] == [0, 0]
+  assert errors[0].startswith("Installing ") and errors[0].count("\n") == 1 and errors[1] == ""
   assert sorted(machine.calls()) == sorted(
     _set_up_calls(machine) + 2 * [_sweep("--experiment=default")]
   )

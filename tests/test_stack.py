@@ -1,12 +1,15 @@
 """TFF is imported beside today's packages, in any order, and nothing of it is replaced."""
 
+import contextlib
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import time
 import types
+import uuid
 
 import pytest
 
@@ -14,7 +17,8 @@ from tff_superquantile import stack
 from tff_superquantile.stack import postponed
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_SECONDS = 120
+_SECONDS = 600  # Of patience, not of duration.
+_MARK = "WORKERS_OF_A_TEST"  # By which those of one script are known among others.
 _THERE = [part for part in stack.POSTPONED if not part.needs]
 _MISSING = [part for part in stack.POSTPONED if part.needs]
 
@@ -51,23 +55,28 @@ def _run(code, at_start=None, log_level=None, **kwargs):
   if at_start is not None:
     prepare += f"import site; site.addsitedir({str(at_start)!r})\n"
   command = [sys.executable, "-c", prepare + code]
-  with subprocess.Popen(
-    command,
-    env=environment,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,  # By which its workers are known among those of other tests.
-    **kwargs,
-  ) as process:
-    try:
-      out, err = process.communicate(timeout=_SECONDS)
-    finally:
-      process.kill()
-  result = subprocess.CompletedProcess(command, process.returncode, out, err)
-  left = ["pgrep", "--session", str(process.pid), "-f", "worker_binary --port"]
-  result.workers = subprocess.run(left, capture_output=True, text=True).stdout.split()
+  mark = f"{_MARK}={uuid.uuid4().hex}"
+  environment.update([mark.split("=")])
+  result = subprocess.run(
+    command, env=environment, capture_output=True, text=True, timeout=_SECONDS, **kwargs
+  )
+  # They were killed, and take a moment to go.
+  end = time.monotonic() + _SECONDS
+  while (workers := _workers(mark)) and time.monotonic() < end:
+    time.sleep(0.05)
+  result.workers = workers
   return result
+
+
+def _workers(mark):
+  """The ids of TFF's workers that have a mark in their environment, and have not ended."""
+  found = []
+  for path in pathlib.Path("/proc").glob("[0-9]*"):
+    with contextlib.suppress(OSError):  # It has ended, or is somebody else's.
+      if b"worker_binary" in (path / "cmdline").read_bytes():
+        if mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+          found.append(int(path.name))
+  return found
 
 
 def test_where_nothing_prepares_it_tff_cannot_be_imported_first():

@@ -24,7 +24,7 @@ _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 def _python(*arguments, **kwargs):
   command = [sys.executable, *map(str, arguments)]
   result = subprocess.run(
-    command, capture_output=True, text=True, timeout=300, check=False, **kwargs
+    command, capture_output=True, text=True, timeout=600, check=False, **kwargs
   )
   assert result.returncode == 0, result.stderr
   return result.stdout

@@ -22,6 +22,7 @@ from benchmarks import workloads
 from tff_superquantile.simulation import limits
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SECONDS = 120  # Of patience, not of duration.
 
 # A contender that adds a constant in every round; what else it does is filled in.
 _FAKE = """
@@ -118,8 +119,8 @@ def has_ended(pid):
   return stat.rpartition(")")[2].split()[0] == "Z"
 
 
-def wait_until(condition, seconds=20):
-  end = time.monotonic() + seconds
+def wait_until(condition):
+  end = time.monotonic() + _SECONDS
   while not condition():
     assert time.monotonic() < end
     time.sleep(0.05)
@@ -202,18 +203,31 @@ def test_error_is_one_sentence_and_others_go_on(workload_dir, fake, tmp_path, st
   assert "FAILED: broken: " in table
 
 
+# Time that passes by words alone: `wait` is all that takes any.
+_CLOCK = """import types
+    clock = types.SimpleNamespace(now=0.0)
+    def wait(seconds):
+      clock.now += seconds
+    time.perf_counter = lambda: clock.now
+    self.wait = wait
+    wait(3.0)
+    self.prepare = lambda round_num: wait(20.0)
+    self.weights = lambda: wait(100.0) or self._weights"""
+
+
 def test_only_the_round_is_timed(workload_dir, fake, tmp_path):
-  records = run_race(
-    [fake("slow", start="time.sleep(0.3)", run="time.sleep(0.05)")], workload_dir, tmp_path
-  )
-  assert records[0].start_seconds >= 0.3
-  assert all(0.05 <= seconds < 0.25 for seconds in records[0].seconds)
-  assert records[0].own_peak > 1e6 and records[0].children_peak == 0
+  entry = fake("slow", start=_CLOCK, run="self.wait(0.5 + round_num)")
+  (record,) = run_race([entry], workload_dir, tmp_path)
+  assert record.seconds == [0.5, 1.5]
+  assert record.start_seconds > 0  # By the driver's clock.
+  assert record.own_peak > 1e6 and record.children_peak == 0
 
 
 def test_memory_of_children_is_apart(workload_dir, fake, tmp_path):
-  start = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
-  (record,) = run_race([fake("parent", start=start, run="time.sleep(0.3)")], workload_dir, tmp_path)
+  # The child is there, with its memory, when it has said so.
+  child = "print(flush=True); import time; time.sleep(3600)"
+  start = f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=-1).stdout.readline()"
+  (record,) = run_race([fake("parent", start=start)], workload_dir, tmp_path)
   assert record.children_peak > 1e6
   assert record.resident[-1] > record.children_peak
 
@@ -221,7 +235,7 @@ def test_memory_of_children_is_apart(workload_dir, fake, tmp_path):
 def test_silence_is_an_error(workload_dir, fake, tmp_path):
   with pytest.raises(race.ContenderError, match="did not answer for 1 seconds"):
     race.ContenderProcess(
-      fake("silent", start="time.sleep(60)"),
+      fake("silent", start="time.sleep(3600)"),
       python=sys.executable,
       workload_dir=workload_dir,
       output_dir=str(tmp_path),
@@ -231,8 +245,8 @@ def test_silence_is_an_error(workload_dir, fake, tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_driver(workload_dir, fake, tmp_path, signum):
-  start = "open('pid', 'w').write(f'{os.getpid()} {os.getppid()}')"
-  entry = fake("endless", start=start, run="time.sleep(60)")
+  write = "open('pid', 'w').write(f'{os.getpid()} {os.getppid()}')"
+  entry = fake("endless", run=f"{write}; time.sleep(3600)")
   driver = textwrap.dedent(f"""
     import signal, sys
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -245,11 +259,10 @@ def test_no_process_outlives_the_driver(workload_dir, fake, tmp_path, signum):
   process = subprocess.Popen([sys.executable, "-c", driver], cwd=_ROOT, stderr=subprocess.DEVNULL)
   pid_file = tmp_path / "endless" / "pid"
   wait_until(lambda: pid_file.exists() and pid_file.read_text())
-  time.sleep(0.2)  # Into the round.
   pid, parent = map(int, pid_file.read_text().split())
   assert parent == process.pid
   process.send_signal(signum)
-  process.wait(20)
+  process.wait(_SECONDS)
   wait_until(lambda: has_ended(pid))
 
 
@@ -315,7 +328,7 @@ def run_command(*flags):
     [sys.executable, str(_ROOT / "benchmarks" / "round_time.py"), *flags],
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     check=False,
   )
 

@@ -54,7 +54,7 @@ if __name__ == "__main__":
 def _run(*flags):
   command = [sys.executable, "benchmarks/tff/own_tests.py", *flags]
   return subprocess.run(
-    command, cwd=_ROOT, capture_output=True, text=True, timeout=300, env=dict(os.environ)
+    command, cwd=_ROOT, capture_output=True, text=True, timeout=600, env=dict(os.environ)
   )
 
 

@@ -70,7 +70,7 @@ def test_private_report_example(simulation_context, capsys):
   exec(_block("docs/how_to/private_report.md"), names)
   assert "(1, 1e-05)-differentially private" in capsys.readouterr().out
   value, standard_error = names["found"].quantile(0.9)
-  assert abs(value - 0.9) < 5 * standard_error < 0.3
+  assert abs(value - 0.9) < 6 * standard_error < 0.3
 
 
 def test_results_of_clients_example(tmp_path, monkeypatch, capsys):
@@ -123,7 +123,7 @@ def test_task_example_is_found_and_trains(tmp_path, with_keras):
     env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{_ROOT}"},
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     check=False,
   )
   assert result.returncode == 0, result.stderr

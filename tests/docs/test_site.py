@@ -19,7 +19,7 @@ def _build(config, site):
     env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     check=False,
   )
 

@@ -61,7 +61,11 @@ def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
   committed = nbformat.read(path, as_version=4)
   executed = nbformat.read(path, as_version=4)
   client = nbclient.NotebookClient(
-    executed, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    executed,
+    timeout=600,
+    startup_timeout=600,
+    kernel_name="python3",
+    resources={"metadata": {"path": str(tmp_path)}},
   )
   client.execute()
   notebooks.assert_alike(executed, committed)

@@ -1,6 +1,7 @@
 """Fine-tuning of test clients against numpy SGD over the same batches, and the split it is for."""
 
-import time
+from concurrent import futures
+import threading
 
 import numpy as np
 import problems
@@ -225,24 +226,33 @@ def test_refuses_negative_numbers(option):
 
 
 def test_a_failure_ends_the_work(monkeypatch):
-  split = evaluation.split_examples(_examples([5] * 50), 0.5, seed=3)
-  personalize = _personalizer(split, num_threads=2)
-  plans = []
+  split = evaluation.split_examples(_examples([9] + [5] * 49), 0.5, seed=3)
+  first = len(split.held_in.of_client(0)[1])
+  plans, ended = [], threading.Event()
 
-  def plan(*arguments):
-    plans.append(1)
-    time.sleep(0.02)  # Or all are done before the first one is reported.
-    return batch_plan(*arguments)
+  def plan(rng, num_examples, *arguments):
+    plans.append(num_examples)
+    if num_examples != first:  # All but the client that is reported wait for the end.
+      assert ended.wait(60)
+    return batch_plan(rng, num_examples, *arguments)
+
+  class Pool(futures.ThreadPoolExecutor):
+    def shutdown(self, wait=True, *, cancel_futures=False):
+      super().shutdown(wait=False, cancel_futures=cancel_futures)
+      ended.set()
+      super().shutdown(wait=wait)
 
   batch_plan = personalization.batch_plan
   monkeypatch.setattr(personalization, "batch_plan", plan)
+  monkeypatch.setattr(personalization.futures, "ThreadPoolExecutor", Pool)
 
   def interrupt():
     raise KeyboardInterrupt
 
   with pytest.raises(KeyboardInterrupt):
-    personalize(_weights(), interrupt)
-  assert len(plans) < 50
+    _personalizer(split, num_threads=2)(_weights(), interrupt)
+  # It, and the next of each of the two threads.
+  assert plans.count(first) == 1 and len(plans) <= 3
 
 
 def test_client_split_is_public():

@@ -1,7 +1,9 @@
 """Commands as users start them: processes of their own, in a folder that has nothing of ours."""
 
+import contextlib
 import csv
 import dataclasses
+import itertools
 import os
 import pathlib
 import signal
@@ -140,7 +142,7 @@ class Command:
     self.let_go()  # After the signal, which may have to wait until a row is written.
     return self.wait()
 
-  def left_behind(self, seconds=10.0):
+  def left_behind(self, seconds=60.0):
     """The ids of processes that it started, and that are still there some seconds later."""
     end = time.monotonic() + seconds
     while True:
@@ -152,7 +154,8 @@ class Command:
   def kill(self):
     self.look()
     for pid in self.left_behind(0.0):
-      os.kill(pid, signal.SIGKILL)
+      with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+        os.kill(pid, signal.SIGKILL)
 
 
 class Lab:
@@ -161,11 +164,15 @@ class Lab:
   def __init__(self, folder, cache_dir):
     self.folder, self.cache_dir = folder, cache_dir
     self._commands = []
+    self._numbers = itertools.count()  # Threads may start commands at once: one number, one name.
 
-  def _command(self, arguments, **kwargs):
-    name = f"command_{len(self._commands)}"
-    self._commands.append(Command(arguments, self.folder, name, **kwargs))
-    return self._commands[-1]
+  def _name(self):
+    return f"command_{next(self._numbers)}"
+
+  def _command(self, arguments, name=None, **kwargs):
+    command = Command(arguments, self.folder, name or self._name(), **kwargs)
+    self._commands.append(command)
+    return command
 
   def python(self, *arguments):
     """Starts Python."""
@@ -189,9 +196,10 @@ class Lab:
 
   def held(self, module, *arguments, rows, forked=False):
     """As `start`, but the command is held after so many rows, and again in each of its forks."""
-    place = str(self.folder / f"command_{len(self._commands)}")
+    name = self._name()
+    place = str(self.folder / name)
     script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
-    return self._command(["-c", script, *self.small(arguments)], forked=forked)
+    return self._command(["-c", script, *self.small(arguments)], name, forked=forked)
 
   def bare(self, module, *arguments):
     """Carries out a command, as a fork."""

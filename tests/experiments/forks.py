@@ -5,6 +5,7 @@ commands; what it is asked to do is done as `python -m` and `python -c` do it.
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -16,11 +17,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS_BETWEEN_LOOKS = 0.05
 _ADDRESS = "FORKS_OF_TESTS"
+_starting = threading.Lock()
 
 
 def environment():
@@ -74,18 +77,22 @@ class Fork:
 
   def send_signal(self, signum):
     if self.poll() is None:
-      os.kill(self.pid, signum)
+      with contextlib.suppress(ProcessLookupError):  # It has ended; its code is on its way.
+        os.kill(self.pid, signum)
 
 
 def _server():
   """The address of the process that forks, started when first asked for."""
-  if _ADDRESS not in os.environ:
-    path = pathlib.Path(tempfile.mkdtemp()) / "socket"
-    subprocess.Popen([sys.executable, __file__, path], stdin=subprocess.DEVNULL, env=environment())
-    while not path.exists():
-      time.sleep(0.1)
-    os.environ[_ADDRESS] = str(path)
-  return os.environ[_ADDRESS]
+  with _starting:
+    if _ADDRESS not in os.environ:
+      path = pathlib.Path(tempfile.mkdtemp()) / "socket"
+      command = [sys.executable, __file__, path]
+      server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment())
+      while not path.exists():
+        assert server.poll() is None, "the process that forks has ended before it began"
+        time.sleep(0.1)
+      os.environ[_ADDRESS] = str(path)
+    return os.environ[_ADDRESS]
 
 
 def _carry_out(arguments):
@@ -122,6 +129,7 @@ def _refuse_worker(worker, args, **kwargs):
 
 def _serve(path):
   """Forks until its parent ends; returns in each command, with its arguments."""
+  parent = os.getppid()  # First: it may end meanwhile.
   gc.disable()  # The collector would go over what is imported again and again.
   import seaborn  # noqa: F401
   import tqdm
@@ -133,7 +141,6 @@ def _serve(path):
   worker.Worker.__init__ = _refuse_worker
   gc.freeze()
   tqdm.tqdm.monitor_interval = 0  # No thread of it.
-  parent = os.getppid()
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)
   with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
     server.bind(path)

@@ -133,7 +133,7 @@ def _end(folder, body, **kwargs):
     text=True,
     cwd=folder,
     env={**os.environ, "PYTHONPATH": str(_ROOT)},
-    timeout=60,
+    timeout=600,
     check=False,
     **kwargs,
   )
@@ -197,7 +197,11 @@ def test_other_errors_keep_their_traceback(tmp_path):
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_a_command_in_order(tmp_path, signum, code):
-  ended = _end(tmp_path, f"try: os.kill(os.getpid(), {int(signum)})\n  finally: print('saved')")
+  old = signal.signal(signum, signal.SIG_DFL)  # Also where the tests run by nohup.
+  try:
+    ended = _end(tmp_path, f"try: os.kill(os.getpid(), {int(signum)})\n  finally: print('saved')")
+  finally:
+    signal.signal(signum, old)
   assert (ended.returncode, ended.stdout, ended.stderr) == (code, "begun\nsaved\n", "")
 
 
@@ -223,7 +227,7 @@ def test_closed_streams_go_nowhere(tmp_path, closed):
     text=True,
     cwd=tmp_path,
     env={**os.environ, "PYTHONPATH": str(_ROOT)},
-    timeout=60,
+    timeout=600,
     check=False,
   )
   assert ended.returncode == 0, ended.stderr

@@ -1,5 +1,6 @@
 """Runs on Ray's workers: flags, ends and continuations, and what they leave behind."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -202,10 +203,14 @@ def test_no_cluster_at_an_address(with_ray, lab):
 
 
 _CONNECTS = """
-import os, signal, stat, sys, threading
+import os, signal, threading, time
 import ray
 from tff_superquantile.experiments import cli
 from tff_superquantile.simulation.cluster import connection
+
+def wait():
+  while not os.path.exists("seen"):  # What Ray's folder is like.
+    time.sleep(0.02)
 
 def main():
   {}
@@ -216,13 +221,14 @@ cli.run(main)
 """
 # Before Ray starts and when it has: what is done, and the exit code.
 _ENDS = {
-  "end": ("", "", 0),
-  "killed": ("", "os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-  "failed": ("", "raise ValueError('no')", 1),
+  "end": ("", "wait()", 0),
+  "killed": ("", "wait(); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+  "failed": ("", "wait(); raise ValueError('no')", 1),
   # The signal waits for Ray, which would else end the command as a failure, or be left.
   "starting": (
-    "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()",
-    "threading.Event().wait(60)",
+    "end = lambda: (wait(), os.kill(os.getpid(), signal.SIGTERM)); "
+    "threading.Thread(target=end).start()",
+    "threading.Event().wait(600)",
     128 + signal.SIGTERM,
   ),
 }
@@ -237,15 +243,18 @@ def test_ray_on_this_machine_leaves_no_folder_and_nobody(with_ray, tmp_path, cac
     patch.setenv("RAY_TMPDIR", str(place))
     lab = commands.Lab(tmp_path, cache_dir)
     command = lab.python("-c", _CONNECTS.format(before, after))
-  modes = []
-  command.wait_until(lambda: modes.extend(path.stat().st_mode & 0o777 for path in place.iterdir()))
+  modes = set()
   while command.process.poll() is None:
-    modes.extend(path.stat().st_mode & 0o777 for path in place.iterdir())
+    for path in place.iterdir():
+      with contextlib.suppress(FileNotFoundError):  # It has been removed meanwhile.
+        modes.add(path.stat().st_mode & 0o777)
     command.look()
+    if modes:
+      (tmp_path / "seen").touch()
     time.sleep(0.2)
   result = command.wait()
   assert result.code == code, result.err
-  assert set(modes) == {0o700}
+  assert modes == {0o700}
   assert not command.left_behind(_SECONDS_TO_END)
   end = time.monotonic() + _SECONDS_TO_END
   while list(place.iterdir()) and time.monotonic() < end:  # Who removes it is nobody's child then.

@@ -172,7 +172,7 @@ def differences(folders, tmp_path_factory):
     env={**commands.os.environ, "PYTHONPATH": "", "TF_USE_LEGACY_KERAS": "1"},
     capture_output=True,
     text=True,
-    timeout=400,
+    timeout=600,
     check=False,
   )
   assert result.returncode == 0, result.stderr

@@ -68,11 +68,11 @@ def test_releases_the_distribution_of_the_error(run_dir, files):
   exact = _exact(run_dir, files)
   assert found.query.num_clients == len(finished_runs.SIZES)
   count, stddev = found.estimates["clients"]
-  assert abs(count - len(finished_runs.SIZES)) < 5 * stddev < 5
+  assert abs(count - len(finished_runs.SIZES)) < 6 * stddev < 6
   assert list(found.estimates) == ["clients", "mean", "p10", "p50", "p90", "p95", "worst 10 %"]
   for name, truth in (("mean", exact.error.mean()), ("p50", np.median(exact.error))):
     estimate, stddev = found.estimates[name]
-    assert abs(estimate - truth) < 5 * stddev + 1 / 16
+    assert abs(estimate - truth) < 6 * stddev + 1 / 16
   # The file is what is returned, and has nothing exact.
   assert entries.read(run_dir) == [found]
   text = (run_dir / entries.FILE_NAME).read_text()
@@ -206,7 +206,7 @@ def test_loss_has_the_run_s_range(run_dir, files):
   assert found.query.upper == 2.5
   estimate, stddev = found.estimates["p50"]
   truth = np.median(_exact(run_dir, files).loss)
-  assert abs(estimate - truth) < 5 * stddev + found.query.upper / 16
+  assert abs(estimate - truth) < 6 * stddev + found.query.upper / 16
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def _command(*arguments, cwd):
     env={**commands.os.environ, "PYTHONPATH": str(commands.ROOT)},
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     check=False,
   )
 

@@ -392,7 +392,7 @@ def _run(output_dir, *arguments):
     [*command, f"--output_dir={output_dir}", *arguments],
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     env=dict(os.environ, OMP_NUM_THREADS="1"),
   )
 

@@ -275,7 +275,7 @@ def test_checks_fail_where_the_measured_does_not_hold(measured):
 
 def _run(*arguments):
   command = [sys.executable, "-m", "paper.nonconvex", "--quick", *arguments]
-  return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+  return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_command_leaves_tables_and_figures(tmp_path):

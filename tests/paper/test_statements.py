@@ -606,7 +606,7 @@ def test_command_writes_its_files_and_refuses_other_docs(tmp_path, monkeypatch):
   command = [sys.executable, "-m", "paper.statements"]
   arguments = [f"--output_dir={tmp_path}/results"]
   result = subprocess.run(
-    [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
+    [*command, *arguments], capture_output=True, text=True, timeout=600, check=False
   )
   assert result.returncode == 0, result.stderr
   assert "Misprints, " in result.stdout

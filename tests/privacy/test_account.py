@@ -39,7 +39,7 @@ def _json(capsys, *argv):
 
 def _subprocess(*command, cwd=_ROOT):
   return subprocess.run(
-    [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=120
+    [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=600
   )
 
 

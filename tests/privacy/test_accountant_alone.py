@@ -29,7 +29,7 @@ _CALIBRATE = ("calibrate", *_COHORTS, "--epsilon=3", "--rho_ratio=0.5", "--num_b
 
 def _run(*command):
   return subprocess.run(
-    command, capture_output=True, text=True, cwd="/", env=_CLEAN, timeout=400, check=False
+    command, capture_output=True, text=True, cwd="/", env=_CLEAN, timeout=600, check=False
   )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tff_superquantile.simulation import child
 
+_SECONDS = 120  # Of patience, not of duration.
 _ECHO = """
 import sys
 from tff_superquantile.simulation import child
@@ -25,8 +26,8 @@ def _child(lines, **kwargs):
 def test_answers_are_apart_from_what_is_printed(tmp_path):
   log = tmp_path / "log.txt"
   one = _child(_ECHO, log=log)
-  assert [one.ask(word, 30) for word in ("one", "two")] == [b"ONE", b"TWO"]
-  one.end(10)
+  assert [one.ask(word, _SECONDS) for word in ("one", "two")] == [b"ONE", b"TWO"]
+  one.end(_SECONDS)
   one.end()  # Once more changes nothing.
   assert log.read_text() == "a library says hello\n"
 
@@ -37,26 +38,38 @@ def test_answers_are_apart_from_what_is_printed(tmp_path):
     ("import sys; sys.stderr.write('last\\n\\n'); sys.exit(3)", 3, ""),
     ("import os, sys; sys.stderr.write('last\\n'); sys.stderr.flush(); os.kill(os.getpid(), 9)",)
     + (-signal.SIGKILL, "SIGKILL"),
-    ("import sys, time; print('last', file=sys.stderr, flush=True); time.sleep(60)", None, ""),
   ],
 )
 def test_what_became_of_it_is_told(lines, code, name):
   one = _child(lines)
   with pytest.raises(child.NoAnswer) as error:
-    one.ask("hello", 2)
+    one.ask("hello", _SECONDS)
   one.end()
   assert (error.value.code, error.value.signal_name) == (code, name)
   assert error.value.last_words == "last"
 
 
+def test_silence_is_told():
+  one = _child(
+    "import sys, time\nprint('last', file=sys.stderr, flush=True)\nprint(flush=True)\n"
+    "time.sleep(3600)"
+  )
+  assert one.answer(_SECONDS) == b""  # From now on it is silent.
+  with pytest.raises(child.NoAnswer) as error:
+    one.ask("hello", 0.1)
+  one.end()
+  assert (error.value.code, error.value.signal_name) == (None, "")
+  assert error.value.last_words == "last"
+
+
 def test_what_it_starts_is_seen_and_ends_with_its_group():
-  sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+  sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
   one = _child(f"import subprocess\nsubprocess.Popen({sleep})\nprint(flush=True)\ninput()")
-  assert one.answer(30) == b""
+  assert one.answer(_SECONDS) == b""
   ((pid, start),) = one.descendants()
   assert child.is_running(pid, start) and not child.is_running(pid, start + 1)
   one.end(with_group=True)
-  end = time.monotonic() + 20
+  end = time.monotonic() + _SECONDS
   while child.is_running(pid, start):
     assert time.monotonic() < end
     time.sleep(0.02)

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from tff_superquantile.simulation import context
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_SECONDS = 120  # For a process to start; of patience, not of duration.
+_SECONDS = 600  # For a process to start; of patience, not of duration.
 
 _SCRIPT = '''
 import os, sys, time
@@ -69,7 +69,7 @@ def exists(pid):
   return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_for_end(pids, seconds=10):
+def wait_for_end(pids, seconds=60):
   end = time.monotonic() + seconds
   while time.monotonic() < end:
     if not any(exists(pid) for pid in pids):

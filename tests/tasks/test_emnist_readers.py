@@ -262,7 +262,8 @@ def test_decompress(tmp_path, container):
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"PK" + b, lambda b: b""])
 def test_a_compressed_file_that_is_damaged(tmp_path, damage):
   path = tmp_path / "emnist_all.sqlite.lzma"
-  path.write_bytes(damage(lzma.compress(os.urandom(1000), format=lzma.FORMAT_ALONE)))
+  contents = np.random.default_rng(0).bytes(1000)
+  path.write_bytes(damage(lzma.compress(contents, format=lzma.FORMAT_ALONE)))
   with pytest.raises(ValueError) as error:
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
   emnist_fixtures.assert_one_sentence(error, str(path), "truncated or not an lzma file")

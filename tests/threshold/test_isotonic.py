@@ -31,7 +31,6 @@ def _sklearn(values, weights):
   )
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(st.data(), st.integers(1, 12))
 def test_against_the_minimax_formula(data, size):
   values = data.draw(st.lists(st.floats(-1e3, 1e3), min_size=size, max_size=size).map(np.array))

@@ -116,15 +116,16 @@ def connect(address: str) -> None:
   is_local = address == "local"
   host, _, port = address.rpartition(":")
   try:
-    if is_local:
-      # Ray gives its workers a niceness of 15, with which they get little of a busy machine.
-      os.environ.setdefault("RAY_worker_niceness", "0")
-      options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
-      options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}
     if host:  # Ray itself would try for minutes.
       socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT).close()
-    with _own_signals(is_local), _without_stderr():
-      ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    with _own_signals(is_local):  # From before there is a folder that somebody must remove.
+      if is_local:
+        # Ray gives its workers a niceness of 15, with which they get little of a busy machine.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        options = {"num_cpus": limits.num_cores(), "include_dashboard": False}
+        options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}
+      with _without_stderr():
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
   except (OSError, RuntimeError, ValueError) as error:
     raise errors.ClusterError(
       f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"

@@ -132,7 +132,7 @@ class Pool:
           f"Found that none of {len(self)} workers has answered in {self.timeout:g} s; see whether"
           " the machines are there (`ray status`), or wait longer by --worker_timeout."
         )
-      refs = [*running, *self._silent]
+      refs = [*self._silent, *running]  # Of those that are ready it returns the first.
       ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, first - time.monotonic()))
       for ref in ready:
         if ref in self._silent:
