@@ -90,6 +90,20 @@ def test_p_value_is_below_the_level_where_zero_is_outside_of_the_interval(low, h
     assert p == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_signed_ranks_are_those_of_all_signs(seed):
+  changes = np.random.default_rng(seed).normal(0.7, 1.0, size=9)
+  ranks = stats.rankdata(np.abs(changes))
+  sums = [np.dot(ranks, signs) for signs in itertools.product((-1, 1), repeat=len(changes))]
+  expected = np.mean(np.abs(sums) >= abs(np.dot(ranks, np.sign(changes))))
+  found = significance.signed_ranks([*changes, 0.0, math.nan])
+  assert found == pytest.approx(expected)
+
+
+def test_signed_ranks_of_five_data_sets_tell_nothing():
+  assert math.isnan(significance.signed_ranks([-1.0, -2.0, -3.0, -4.0, -5.0, 0.0]))
+
+
 def test_an_interval_that_begins_at_the_difference_makes_nothing_certain():
   both = [significance.p_value(0.1, low, 0.3, 40) for low in (0.1, -0.1)]
   assert both[0] == pytest.approx(both[1])
@@ -283,8 +297,22 @@ def test_page_says_where_p90_falls_beyond_chance():
   assert "on 3 of 6 data sets" in without_others
 
 
+def test_page_says_what_holds_over_all_data_sets_together():
+  # Six signs that agree: p = 2 / 64. The other method has no change that could be tested.
+  content = pages.make(_rows([-0.001, -0.002, -0.003, -0.004, -0.005, -0.006]))
+  assert "on 0 of 6 data sets" in content.summary
+  assert (
+    f"Over all data sets together, p90 is lower with {plan.JUDGED}; the mean over the worst tenth"
+    f" is lower with {plan.JUDGED}; the mean is lower with {plan.JUDGED}."
+  ) in content.summary
+  table = next(one for one in content.blocks if getattr(one, "title", "").startswith("Methods,"))
+  bold = {row.name: [cell.best for cell in row.cells[-3:]] for row in table.rows}
+  assert bold == {plan.FED_AVG: [False] * 3, plan.JUDGED: [True] * 3, "Other": [False] * 3}
+
+
 def test_page_says_it_where_nothing_helps():
   content = pages.make(_rows([0.0, 0.001, -0.001]))
+  assert "Over all data sets together, no method is told apart from FedAvg." in content.summary
   assert "on 0 of 3 data sets and raises it on 0" in content.summary
   assert "No method is better than FedAvg beyond chance on any data set" in content.summary
 

@@ -15,18 +15,23 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.studies.tailbench import data_sets
 from tff_superquantile.experiments.studies.tailbench import figures
+from tff_superquantile.experiments.studies.tailbench import judging
 from tff_superquantile.experiments.studies.tailbench import plan
 from tff_superquantile.experiments.studies.tailbench import results as results_lib
 from tff_superquantile.experiments.studies.tailbench import significance
 
 NAME = "tailbench"
+# The numbers that are compared, in sentences.
+_WORDS = {"p90": "p90", "worst_tenth": "the mean over the worst tenth", "mean": "the mean"}
 _METHODS_NOTE = (
   "Better and worse: the number of data sets on which the 90th percentile over test clients (p90)"
   " is lower or higher than FedAvg’s beyond chance, after Holm’s correction over the method’s data"
   " sets; in brackets without the correction. So what is said of a method does not change when"
-  " others enter, and of twenty that change nothing, one may seem better somewhere. Changes are"
-  " medians over data sets, in % of FedAvg’s number; negative is better. The mean over the worst"
-  " tenth has a correction of its own. Mean rank by p90, over the data sets that have all methods."
+  " others enter, and of twenty that change nothing, one may seem better somewhere. The mean over"
+  " the worst tenth has a correction of its own. Changes are medians over data sets, in % of"
+  " FedAvg’s number; negative is better, and bold is what is told apart from zero over all data"
+  " sets together (Wilcoxon’s signed ranks, Holm over the methods). Mean rank by p90, over the data"
+  " sets that have all methods."
 )
 _DATA_NOTE = (
   "p90 is the 90th percentile over test clients of the measure, in its unit; the change is that"
@@ -59,66 +64,11 @@ _ADD = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Judged:
-  """The rows of one budget, with what they say.
-
-  Attributes:
-    epsilon: The budget; NaN for none.
-    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
-      "p90_alone" and, corrected by Holm for the rows of the method, "p90_holm", and for all rows,
-      "p90_all".
-    ranks: Ranks of methods over data sets; None where there are too few.
-  """
-
-  epsilon: float
-  rows: pd.DataFrame
-  ranks: significance.Ranks | None
-
-  @property
-  def words(self) -> str:
-    """Returns the end of a title or a sentence."""
-    return "without privacy" if math.isnan(self.epsilon) else f"with ε = {self.epsilon:g}"
-
-  def of(self, method: str) -> pd.DataFrame:
-    """Returns the rows of a method, indexed by data set."""
-    return self.rows[self.rows["method"] == method].set_index("data_set")
-
-  def relative(self, column: str, method: str) -> pd.Series:
-    """Returns a column of a method in % of FedAvg's number, by data set; "p90_low" for example."""
-    own = self.of(method)
-    base = self.of(plan.FED_AVG)[column.rpartition("_")[0]]
-    return 100 * own[column] / base.reindex(own.index)
-
-
-def _judge(rows: pd.DataFrame, epsilon: float) -> _Judged:
-  rows = rows.copy()
-  for column in ("p90", "worst_tenth"):
-    ends = [f"{column}_{end}" for end in ("change", "low", "high")]
-    known = rows[[*ends, "num_test_clients"]].to_numpy()
-    rows[f"{column}_alone"] = [
-      significance.p_value(c, low, high, int(n)) for c, low, high, n in known
-    ]
-    alone = rows[f"{column}_alone"]
-    rows[f"{column}_holm"] = alone.groupby(rows["method"]).transform(significance.holm)
-    rows[f"{column}_all"] = significance.holm(alone)
-  return _Judged(
-    epsilon, rows, significance.ranks(rows.pivot(index="data_set", columns="method", values="p90"))
-  )
-
-
-def _counts(rows: pd.DataFrame, column: str = "p90_holm") -> tuple[int, int]:
-  """Returns on how many data sets a number is lower and higher beyond chance, by its p-values."""
-  sure = rows[rows[column] < significance.LEVEL]
-  changes = sure[f"{column.rpartition('_')[0]}_change"]
-  return int((changes < 0).sum()), int((changes > 0).sum())
-
-
 def _percent(value: float) -> str:
   return "–" if math.isnan(value) else tables.number(value, 1, sign=True)
 
 
-def _methods(judged: _Judged) -> tables.Table:
+def _methods(judged: judging.Judged) -> tables.Table:
   """Lays out a row for each method: on how many data sets it is better, and its ranks."""
   rows = []
   order = {method: place for place, method in enumerate(dict.fromkeys(judged.rows["method"]))}
@@ -130,13 +80,12 @@ def _methods(judged: _Judged) -> tables.Table:
     if method == plan.FED_AVG:
       cells += [tables.Cell("–")] * 6
     else:
-      counted = zip(_counts(own), _counts(own, "p90_alone"))
+      counted = zip(judging.counts(own), judging.counts(own, "p90_alone"))
       cells += [tables.Cell(f"{sure} ({found})") for sure, found in counted]
-      cells.append(tables.Cell("{} / {}".format(*_counts(own, "worst_tenth_holm"))))
-      cells += [
-        tables.Cell(_percent(judged.relative(f"{column}_change", method).median()))
-        for column in ("p90", "worst_tenth", "mean")
-      ]
+      cells.append(tables.Cell("{} / {}".format(*judging.counts(own, "worst_tenth_holm"))))
+      for column in _WORDS:
+        change = _percent(judged.relative(f"{column}_change", method).median())
+        cells.append(tables.Cell(change, best=bool(judged.together.loc[method, column])))
     rows.append(tables.Row(method, cells))
   return tables.Table(
     f"Methods, {judged.words}",
@@ -156,7 +105,7 @@ def _unit(row: pd.Series) -> units.Unit:
   return units.of_measure(row["measure"], units.of_error(error))
 
 
-def _of_data_sets(judged: _Judged, method: str) -> tables.Table:
+def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
   """Lays out a row for each data set: FedAvg's numbers, and what a method changes."""
   rows = []
   before = judged.of(plan.FED_AVG)
@@ -169,7 +118,7 @@ def _of_data_sets(judged: _Judged, method: str) -> tables.Table:
       tables.Cell(unit.number(base["mean"])),
       tables.Cell(unit.number(base["p90"])),
     ]
-    for column in ("p90", "worst_tenth", "mean"):
+    for column in _WORDS:
       low, high = (unit.number(row[f"{column}_{end}"], sign=True) for end in ("low", "high"))
       is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
       change = unit.number(row[f"{column}_change"], sign=True)
@@ -195,7 +144,7 @@ def _said(data_set: object) -> str:
   return str(data_set).replace("_", " ")
 
 
-def _facts(judged: _Judged) -> tables.Table:
+def _facts(judged: judging.Judged) -> tables.Table:
   """Lays out what each data set is like."""
   rows = []
   for data_set, row in judged.of(plan.FED_AVG).iterrows():
@@ -215,7 +164,7 @@ def _facts(judged: _Judged) -> tables.Table:
   return tables.Table("Data sets", headings, rows, _FACTS_NOTE)
 
 
-def _reasons(judged: _Judged) -> tables.Table:
+def _reasons(judged: judging.Judged) -> tables.Table:
   names = set(judged.rows["data_set"])
   rows = [
     tables.Row(_said(one.name), [tables.Cell(one.reason)])
@@ -225,7 +174,7 @@ def _reasons(judged: _Judged) -> tables.Table:
   return tables.Table("Why these", [], rows, kind="words")
 
 
-def _changes(judged: _Judged, method: str) -> pd.DataFrame:
+def _changes(judged: judging.Judged, method: str) -> pd.DataFrame:
   """Returns a method's changes in % and what its data sets are like, as `figures` takes them."""
   own, base = judged.of(method), judged.of(plan.FED_AVG)
   base = base.reindex(own.index)
@@ -264,15 +213,17 @@ def _predict(changes: pd.DataFrame) -> tuple[dict[str, float], str]:
   )
 
 
-def _summarize(judged: _Judged, method: str) -> str:
+def _summarize(judged: judging.Judged, method: str) -> str:
   """Says on how many data sets a method lowers p90, at what price, and who is best."""
   own = judged.of(method)
   if own.empty:
     return f"There is no result of {method}, {judged.words}."
-  better, worse = _counts(own)
-  alone, of_all = ("{} and {}".format(*_counts(own, f"p90_{kind}")) for kind in ("alone", "all"))
+  better, worse = judging.counts(own)
+  alone, of_all = (
+    "{} and {}".format(*judging.counts(own, f"p90_{kind}")) for kind in ("alone", "all")
+  )
   num_tests = int(judged.rows["p90_alone"].notna().sum())
-  tail_better, tail_worse = _counts(own, "worst_tenth_holm")
+  tail_better, tail_worse = judging.counts(own, "worst_tenth_holm")
   p90, mean = (judged.relative(f"{column}_change", method) for column in ("p90", "mean"))
   text = (
     f"{judged.words[0].upper()}{judged.words[1:]}: {method} lowers p90 beyond chance on {better}"
@@ -288,13 +239,25 @@ def _summarize(judged: _Judged, method: str) -> str:
       f"; where it lowers p90, {_percent(p90[sure].median())} % of p90 and"
       f" {_percent(mean[sure].median())} % of the mean"
     )
-  return f"{text}. {_best(judged)}"
+  return f"{text}. {_together(judged)} {_best(judged)}"
 
 
-def _best(judged: _Judged) -> str:
+def _together(judged: judging.Judged) -> str:
+  """Says which methods change what over all data sets together."""
+  said = [
+    f"{words} is {'lower' if sign < 0 else 'higher'} with {', '.join(names)}"
+    for column, words in _WORDS.items()
+    for sign in (-1, 1)
+    if (names := list(judged.together.index[judged.together[column] == sign]))
+  ]
+  found = "; ".join(said) or "no method is told apart from FedAvg"
+  return f"Over all data sets together, {found}."
+
+
+def _best(judged: judging.Judged) -> str:
   """Says which method is better on the most data sets, and which has the best mean rank."""
-  rivals = [m for m in dict.fromkeys(judged.rows["method"]) if m != plan.FED_AVG]
-  counts = {m: _counts(judged.of(m)) for m in rivals}
+  rivals = judged.rivals
+  counts = {m: judging.counts(judged.of(m)) for m in rivals}
   most = max(better for better, _ in counts.values())
   leaders = [f"{m} (worse on {counts[m][1]})" for m in rivals if counts[m][0] == most]
   text = "No method is better than FedAvg beyond chance on any data set."
@@ -318,7 +281,7 @@ def _seeds(rows: pd.DataFrame) -> str:
   return f"{span} seed{'' if counts == [1] else 's'} a method"
 
 
-def _blocks(judged: _Judged, method: str, is_first: bool) -> list[page.Block]:
+def _blocks(judged: judging.Judged, method: str, is_first: bool) -> list[page.Block]:
   """Returns the blocks of one budget."""
   changes = _changes(judged, method)
   blocks: list[page.Block] = []
@@ -334,14 +297,15 @@ def _blocks(judged: _Judged, method: str, is_first: bool) -> list[page.Block]:
   blocks.append(_methods(judged))
   if len(changes):
     blocks.append(_of_data_sets(judged, method))
-  others = [m for m in dict.fromkeys(judged.rows["method"]) if m not in (method, plan.FED_AVG)]
-  every: Sequence[page.Block] = [_of_data_sets(judged, other) for other in others]
+  every: Sequence[page.Block] = [
+    _of_data_sets(judged, other) for other in judged.rivals if other != method
+  ]
   if every:
     blocks.append(page.Details(f"Every other method on each data set, {judged.words}", every))
   return blocks
 
 
-def _renamed(block: page.Block, judged: _Judged) -> page.Block:
+def _renamed(block: page.Block, judged: judging.Judged) -> page.Block:
   if not isinstance(block, figures.style.Figure):
     return block
   name = f"{block.name}-epsilon-{judged.epsilon:g}"
@@ -366,8 +330,8 @@ def make(results: pd.DataFrame) -> page.Page:
     raise ValueError(
       "Found no row without a budget; expected some: run the bench without --epsilon."
     )
-  judged = [_judge(public, math.nan)]
-  judged += [_judge(results[results["epsilon"] == epsilon], epsilon) for epsilon in budgets]
+  judged = [judging.judge(public, math.nan)]
+  judged += [judging.judge(results[results["epsilon"] == epsilon], epsilon) for epsilon in budgets]
   method = plan.JUDGED
   blocks: list[page.Block] = []
   for place, one in enumerate(judged):

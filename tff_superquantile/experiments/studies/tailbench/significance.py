@@ -66,6 +66,21 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
   return corrected
 
 
+def signed_ranks(changes: Sequence[float]) -> float:
+  """Returns the p-value of Wilcoxon's signed-rank test that changes over data sets are around zero.
+
+  Args:
+    changes: One a data set, of one unit, such as % of the first method's number; NaN for none.
+
+  Returns:
+    The two-sided p-value of those that are not zero; NaN below six of these, of which the test
+    could tell nothing.
+  """
+  known = np.asarray(changes, float)
+  known = known[np.isfinite(known) & (known != 0)]
+  return float(stats.wilcoxon(known).pvalue) if len(known) >= 6 else math.nan
+
+
 def critical_distance(num_methods: int, num_data_sets: int) -> float:
   """Returns Nemenyi's distance: mean ranks that differ by less cannot be told apart at 0.05.
 

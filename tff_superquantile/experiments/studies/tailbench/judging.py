@@ -1,0 +1,94 @@
+"""What the rows of the bench say beyond chance."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.studies.tailbench import plan
+from tff_superquantile.experiments.studies.tailbench import results as results_lib
+from tff_superquantile.experiments.studies.tailbench import significance
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+  """The rows of one budget, with what they say.
+
+  Attributes:
+    epsilon: The budget; NaN for none.
+    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
+      "p90_alone" and, corrected by Holm for the rows of the method, "p90_holm", and for all rows,
+      "p90_all".
+    ranks: Ranks of methods over data sets; None where there are too few.
+  """
+
+  epsilon: float
+  rows: pd.DataFrame
+  ranks: significance.Ranks | None
+
+  @property
+  def words(self) -> str:
+    """Returns the end of a title or a sentence."""
+    return "without privacy" if math.isnan(self.epsilon) else f"with ε = {self.epsilon:g}"
+
+  def of(self, method: str) -> pd.DataFrame:
+    """Returns the rows of a method, indexed by data set."""
+    return self.rows[self.rows["method"] == method].set_index("data_set")
+
+  def relative(self, column: str, method: str) -> pd.Series:
+    """Returns a column of a method in % of FedAvg's number, by data set; "p90_low" for example."""
+    own = self.of(method)
+    base = self.of(plan.FED_AVG)[column.rpartition("_")[0]]
+    return 100 * own[column] / base.reindex(own.index)
+
+  @property
+  def rivals(self) -> list[str]:
+    """Returns the methods but FedAvg, in the order of the rows."""
+    return [m for m in dict.fromkeys(self.rows["method"]) if m != plan.FED_AVG]
+
+  @functools.cached_property
+  def together(self) -> pd.DataFrame:
+    """The sign of each rival's changes, a row each, over all data sets together.
+
+    It is 0 where Wilcoxon's test, corrected for the number of rivals, cannot tell.
+    """
+    found = {}
+    for column in results_lib.COMPARED:
+      changes = [self.relative(f"{column}_change", method) for method in self.rivals]
+      p_values = significance.holm([significance.signed_ranks(one) for one in changes])
+      signs = [np.sign(one[one != 0].median()) for one in changes]
+      found[column] = np.where(p_values < significance.LEVEL, signs, 0)
+    return pd.DataFrame(found, index=self.rivals)
+
+
+def judge(rows: pd.DataFrame, epsilon: float) -> Judged:
+  """Tests the rows of one budget, those of each method against FedAvg's.
+
+  Args:
+    rows: As `results.of_runs` returns them, of one budget.
+    epsilon: The budget; NaN for none.
+  """
+  rows = rows.copy()
+  for column in ("p90", "worst_tenth"):
+    ends = [f"{column}_{end}" for end in ("change", "low", "high")]
+    known = rows[[*ends, "num_test_clients"]].to_numpy()
+    rows[f"{column}_alone"] = [
+      significance.p_value(c, low, high, int(n)) for c, low, high, n in known
+    ]
+    alone = rows[f"{column}_alone"]
+    rows[f"{column}_holm"] = alone.groupby(rows["method"]).transform(significance.holm)
+    rows[f"{column}_all"] = significance.holm(alone)
+  return Judged(
+    epsilon, rows, significance.ranks(rows.pivot(index="data_set", columns="method", values="p90"))
+  )
+
+
+def counts(rows: pd.DataFrame, column: str = "p90_holm") -> tuple[int, int]:
+  """Returns on how many data sets a number is lower and higher beyond chance, by its p-values."""
+  sure = rows[rows[column] < significance.LEVEL]
+  changes = sure[f"{column.rpartition('_')[0]}_change"]
+  return int((changes < 0).sum()), int((changes > 0).sum())
