@@ -360,6 +360,13 @@ def test_other_pages_say_of_the_bench_what_its_page_says():
   found = f"lowers the worst tenth's mean beyond chance on {tail}, p90 on {number}"
   assert f"{num_sets} real tables of [TailBench]" in prose(_DOCS.parent / "README.md")
   assert found in prose(_DOCS.parent / "README.md")
+  # Of the first budget, none, the first sentence of its kind.
+  lower = re.search(r"the mean over the worst tenth is lower with ([^;.]*)[;.]", summary)[1]
+  names = " and ".join(sorted(lower.split(", ")))
+  together = f"Over all tables together {names} lower the worst tenth's mean beyond chance"
+  assert plan.JUDGED not in lower
+  assert f"{together}, and theta = 0.5 does not" in prose(_DOCS.parent / "README.md")
+  assert f"{together}, and theta = 0.5 does not" in prose(_DOCS / "how_to/which_method.md")
   guide = prose(_DOCS / "how_to/which_method.md")
   assert f"{found}, for {mean} % more mean in the median" in guide
   assert f"on {num_sets} real tables" in guide
