@@ -261,6 +261,21 @@ def test_a_private_run_has_noise_wherever_something_is_released():
     assert release.noise_multipliers == noise
 
 
+def _kinds(kind):
+  """All kinds of parts that a part can be composed of."""
+  for field in dataclasses.fields(kind):
+    choice = field.metadata.get("choice")
+    for one in choice.kinds.values() if choice else ():
+      yield one
+      yield from _kinds(one)
+
+
+def test_every_kind_of_a_part_is_a_public_name():
+  kinds = {one for one in _kinds(run.RunConfig) if one is not type(None)}
+  assert {"Cyclic", "Tree", "Adam", "FixedClip"} <= {one.__name__ for one in kinds}
+  assert [one for one in kinds if getattr(run, one.__name__, None) is not one] == []
+
+
 def test_type_checkers_see_every_public_name():
   tree = ast.parse((_ROOT / "tff_superquantile/experiments/run/__init__.py").read_text())
   (block,) = (node for node in tree.body if isinstance(node, ast.If))

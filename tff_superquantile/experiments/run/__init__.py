@@ -16,9 +16,11 @@ import typing
 from tff_superquantile import lazy
 
 if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loaded on first use.
+  from tff_superquantile.experiments.run.parts.cohorts import Cyclic as Cyclic
   from tff_superquantile.experiments.run.parts.cohorts import Diurnal as Diurnal
   from tff_superquantile.experiments.run.parts.cohorts import FixedSize as FixedSize
   from tff_superquantile.experiments.run.parts.cohorts import Poisson as Poisson
+  from tff_superquantile.experiments.run.parts.cohorts import Spaced as Spaced
   from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
   from tff_superquantile.experiments.run.parts.engines import Ray as Ray
   from tff_superquantile.experiments.run.parts.kept import Best as Best
@@ -75,7 +77,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
   (),
   {
-    "parts.cohorts": ("Diurnal", "FixedSize", "Poisson"),
+    "parts.cohorts": ("Cyclic", "Diurnal", "FixedSize", "Poisson", "Spaced"),
     "parts.engines": ("InProcess", "Ray"),
     "parts.kept": ("Best", "Last", "Start"),
     "parts.local_training": ("Cosine", "Linear", "LocalTraining", "Step"),
