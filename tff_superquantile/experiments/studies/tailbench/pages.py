@@ -291,6 +291,7 @@ def _blocks(judged: judging.Judged, method: str, is_first: bool) -> list[page.Bl
     blocks.append(figures.draw_ranks(judged.ranks))
   if not is_first:  # Names of figures are those of files.
     blocks = [_renamed(block, judged) for block in blocks]
+    blocks.insert(0, page.Text(_summarize(judged, method)))
   elif len(changes) > 3:
     correlations, sentence = _predict(changes)
     blocks += [figures.draw_predictors(changes, correlations, method), page.Text(sentence)]
@@ -343,7 +344,7 @@ def make(results: pd.DataFrame) -> page.Page:
     "which method serves the worst-off, on clients that are real?",
     f"{tables.plural(public['data_set'].nunique(), 'data set')},"
     f" {tables.plural(num_methods, 'method')}, {_seeds(public)}",
-    " ".join(_summarize(one, method) for one in judged),
+    _summarize(judged[0], method),
     [*blocks, _facts(judged[0]), _reasons(judged[0]), page.Text(_RULES), page.Text(_ADD)],
     results_lib.to_csv(results),
   )
