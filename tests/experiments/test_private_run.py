@@ -82,6 +82,14 @@ def run_here(lab):
 
 
 @pytest.fixture(scope="module")
+def fixed_key(lab):
+  """Flags of runs whose numbers are looked at: cohorts and noise are the same in all tests."""
+  path = lab.folder / "fixed_key"
+  path.write_text("8f3b61d2c07a94e5" + "1d6e50b7f29c8a43")
+  return dict(noise_key_file=str(path))
+
+
+@pytest.fixture(scope="module")
 def private(lab):
   """(result, folder) of a private run that nothing disturbed."""
   result = lab.train("--output_dir=whole", *_FLAGS)
@@ -738,8 +746,8 @@ _WEIGHTED = {
 
 
 @pytest.mark.parametrize("name", _WEIGHTED)
-def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
-  run = run_here("weighted", **_WEIGHTED[name])
+def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name):
+  run = run_here("weighted", **fixed_key, **_WEIGHTED[name])
   assert run.parent.name == name
   is_distributed = "distributed" in name
   true_cohorts = _cohorts(run, num_rounds=4, max_clients=20 if is_distributed else None)
@@ -756,9 +764,10 @@ def test_averages_that_are_weighted_by_losses(run_here, capsys, name):
   assert "of these weights" in capsys.readouterr().out
 
 
-def test_the_part_of_the_clip_norm_that_carries_the_share(run_here):
+def test_the_part_of_the_clip_norm_that_carries_the_share(run_here, fixed_key):
   run = run_here(
     "share_weight",
+    **fixed_key,
     algorithm="prop_fair",
     utility_bound=5.0,
     update_noise_multiplier=1e3,
@@ -785,8 +794,8 @@ _BY_HISTOGRAM = {
 
 
 @pytest.mark.parametrize("name", _BY_HISTOGRAM)
-def test_averages_by_a_histogram_of_losses(run_here, capsys, name):
-  run = run_here("by_histogram", **_BY_HISTOGRAM[name])
+def test_averages_by_a_histogram_of_losses(run_here, fixed_key, capsys, name):
+  run = run_here("by_histogram", **fixed_key, **_BY_HISTOGRAM[name])
   assert run.parent.name == name
   columns = {"estimated_cohort_size", "estimated_share_sum", "aborted"}
   rows = _assert_nothing_of_the_cohorts(
@@ -805,10 +814,10 @@ class _Killed(Exception):
 
 
 @pytest.fixture(scope="module")
-def adaptive(run_here):
+def adaptive(run_here, fixed_key):
   """(values of flags, the folder) of a run whose clip norm adapts."""
   values = dict(algorithm="fed_avg", epsilon=6.0, clip_norm="adaptive", clip_unit="gradient")
-  return values, run_here("adaptive", **values)
+  return values, run_here("adaptive", **fixed_key, **values)
 
 
 def test_an_adaptive_clip_norm(adaptive, capsys):
@@ -864,7 +873,7 @@ def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_
   first, others = (commands.rows(run) for run in (fed_avg, other))
   assert first[0] == others[0] and first[2] != others[2]
   for name, array in _weights(fed_avg).items():
-    assert np.all(array != _weights(other)[name])
+    assert np.mean(array != _weights(other)[name]) > 0.95  # By chance one in 10^8 is the same.
   # Most of what they have learned is noise, which has nothing in common.
   flat = [np.concatenate([a.ravel() for a in _weights(run).values()]) for run in (fed_avg, other)]
   assert abs(np.corrcoef(flat)[0, 1]) < 0.5

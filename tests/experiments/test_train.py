@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 from tff_superquantile import measures
+from tff_superquantile.experiments.run import manifest as manifest_lib
 
 _RUN = f"{commands.METHOD}/seed_0"
 _QUANTITIES = ("loss", "error")
@@ -106,7 +107,9 @@ def test_manifest_says_what_it_was_made_with_but_not_where(base):
   assert manifest["versions"].keys() >= {"tensorflow-federated", "numpy"}
   assert f"{len(os.sched_getaffinity(0))} cores" in manifest["machine"]
   assert manifest["started"] <= manifest["finished"]
-  assert 0 < manifest["seconds_per_round"] < 60
+  # Half of the rounds take as long as the one in the middle, or longer; times are whole seconds.
+  started, finished = (manifest_lib.seconds(manifest[name]) for name in ("started", "finished"))
+  assert 0 < manifest["seconds_per_round"] * 15 <= finished - started + 1
   assert socket.gethostname() not in re.split(r"[^\w.-]+", text)
   git = ["git", "-C", os.path.dirname(__file__), "rev-parse", "HEAD"]
   head = subprocess.run(git, capture_output=True, text=True).stdout.strip()
