@@ -223,6 +223,7 @@ def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
   return min(coarsest, max(2.0 * rounding / math.sqrt(num_rounds), of_rare))
 
 
+@functools.lru_cache(maxsize=1024)  # `calibrate` asks again for the cost of what it has found.
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)

@@ -1,6 +1,7 @@
 """Finds the noise for a privacy budget, and divides the budget between threshold and weights."""
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -22,6 +23,7 @@ _TOLERANCE = 1e-6
 _LARGE_EXCESS = 700.0
 
 
+@functools.lru_cache(maxsize=128, typed=True)  # Typed: True is no 1.
 def calibrate(
   release: releases.Release,
   epsilon: float,

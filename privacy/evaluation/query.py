@@ -99,7 +99,6 @@ class Query:
     return statements.histogram_guarantee(self.release, self.epsilon, self.delta)
 
 
-@functools.lru_cache(maxsize=128)
 def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.Release:
   release = releases.Release(
     cohort=cohorts.Everybody(n, n), parts=(parts.Histogram(bins=num_bins),)
@@ -129,4 +128,9 @@ def composed_epsilon(queries: Iterable[Query], delta: float) -> float:
   together = dataclasses.replace(found[0], parts=(parts.Histogram(noise_multiplier=noise),))
   slack = sum(map(events.round_slack, found))
   delta = checks.fraction("delta", delta)
-  return accounting.pld_epsilon(together.mixture(), 1, delta, slack)
+  return _cost(together, delta, slack)
+
+
+@functools.lru_cache(maxsize=128)  # The folders of a sweep ask for the same.
+def _cost(release: releases.Release, delta: float, slack: float) -> float:
+  return accounting.pld_epsilon(release.mixture(), 1, delta, slack)

@@ -19,22 +19,26 @@ from privacy import statements
 
 _DELTA = 1e-5
 _PLANNED = 50
-_RELEASE = flat.calibrate(
-  3,
-  _DELTA,
-  population=600,
-  clients_per_round=60,
-  num_rounds=_PLANNED,
-  rho_ratio=0.5,
-  num_bins=64,
-)
 _GEOMETRIC = flat.release(600, 60, 8.0, 1.0, threshold_kind="geometric")
 _ADAPTIVE = flat.changed(_GEOMETRIC, clip_count_noise_multiplier=10.0)
 
 
-def _ledger(release=_RELEASE, rounds_done=_PLANNED, claim=3.0, **kwargs):
+@functools.cache  # Only where a test asks for it: calibration takes a second.
+def _release():
+  return flat.calibrate(
+    3,
+    _DELTA,
+    population=600,
+    clients_per_round=60,
+    num_rounds=_PLANNED,
+    rho_ratio=0.5,
+    num_bins=64,
+  )
+
+
+def _ledger(release=None, rounds_done=_PLANNED, claim=3.0, **kwargs):
   return ledger.build_ledger(
-    release,
+    _release() if release is None else release,
     claim_epsilon=claim,
     delta=_DELTA,
     clip_norm=0.5,
@@ -63,16 +67,17 @@ def _folder(path, entry=None, rounds=_PLANNED, flags=None, of=None, **kwargs):
 
 
 @pytest.mark.parametrize(
-  "entry",
+  "given",
   [
-    _ledger(),
-    _ledger(rounds_done=0),
-    _ledger(_GEOMETRIC, claim=None),
-    _ledger(_ADAPTIVE, claim=None),
-    _ledger(accountant="pld", rounds_done=3),
+    dict(),
+    dict(rounds_done=0),
+    dict(release=_GEOMETRIC, claim=None),
+    dict(release=_ADAPTIVE, claim=None),
+    dict(accountant="pld", rounds_done=3),
   ],
 )
-def test_round_trip(entry):
+def test_round_trip(given):
+  entry = _ledger(**given)
   found = ledger.Ledger.from_json(entry.to_json())
   assert found == entry
   assert flat.of(found.release).tree == flat.of(entry.release).tree
@@ -81,8 +86,8 @@ def test_round_trip(entry):
 
 def test_contents():
   entry = _ledger(rounds_done=10)
-  assert entry.epsilon_spent == accounting.epsilon(_RELEASE, 10, _DELTA).epsilon
-  assert entry.epsilon_server == server.server_epsilon(_RELEASE, _PLANNED, _DELTA).epsilon
+  assert entry.epsilon_spent == accounting.epsilon(_release(), 10, _DELTA).epsilon
+  assert entry.epsilon_server == server.server_epsilon(_release(), _PLANNED, _DELTA).epsilon
   assert entry.claim == {"epsilon": 3.0, "delta": _DELTA}
   said = " ".join(entry.guarantee)
   for words in (
@@ -91,7 +96,7 @@ def test_contents():
     "Poisson",
     "probability 0.1",
     "Adversary",
-    f"Noise of {flat.of(_RELEASE).tree.num_shares} clients",
+    f"Noise of {flat.of(_release()).tree.num_shares} clients",
   ):
     assert words in said
   not_covered = " ".join(entry.not_covered)
@@ -103,6 +108,7 @@ def test_contents():
 
 def test_quick_enough_for_every_round(monkeypatch):
   """What takes time is done once for a tenth of the run, as the ledger's bound is the tenth's."""
+  meter = accounting.Accountant(_release(), _DELTA)
   calls = []
 
   def counted(*arguments):
@@ -112,7 +118,7 @@ def test_quick_enough_for_every_round(monkeypatch):
   pld_epsilon = accounting.pld_epsilon
   monkeypatch.setattr(accounting, "pld_epsilon", counted)
   accounting._spent.cache_clear()
-  meter = accounting.Accountant(_RELEASE, _DELTA)
+  accounting.spent_by_pld.cache_clear()
   for rounds in range(20):
     _ledger(rounds_done=rounds, meter=meter)
   assert {num_rounds for _, num_rounds, *_ in calls} == {5, 10, 15, 20} and len(calls) == 4
@@ -120,7 +126,7 @@ def test_quick_enough_for_every_round(monkeypatch):
 
 def test_meter_of_something_else():
   with pytest.raises(ValueError, match="meter"):
-    _ledger(meter=accounting.Accountant(_RELEASE, 1e-6))
+    _ledger(meter=accounting.Accountant(_release(), 1e-6))
   with pytest.raises(ValueError, match="tightest, pld, rdp"):
     _ledger(accountant="zcdp")
 
@@ -177,7 +183,7 @@ def test_a_running_run(tmp_path):
   found = audit.audit_folder(folder)
   assert found.holds
   assert (found.num_rounds, found.rounds.done) == (20, 18)
-  assert found.spent.epsilon == accounting.epsilon(_RELEASE, 20, _DELTA).epsilon
+  assert found.spent.epsilon == accounting.epsilon(_release(), 20, _DELTA).epsilon
 
 
 def test_a_run_before_its_first_round(tmp_path):
@@ -194,6 +200,7 @@ _SMALL = dict(population=40, clients_per_round=24, num_rounds=8)
 _NUM_PARAMETERS = 24
 
 
+@functools.cache
 @functools.cache
 def _private_release(**changes):
   arguments = dict(
@@ -516,7 +523,7 @@ def test_overspent(tmp_path):
 
 def test_plans_that_go_too_far(tmp_path):
   entry = ledger.build_ledger(
-    _RELEASE,
+    _release(),
     claim_epsilon=3.0,
     delta=_DELTA,
     clip_norm=0.5,
@@ -616,7 +623,9 @@ def test_sentences():
   assert "none that counts" in none[2] and "and the cohorts" in none[3]
 
 
-_ADAPTIVE_LEDGER = dataclasses.replace(_ledger(_ADAPTIVE, claim=None), clip_norm=None)
+@functools.cache
+def _adaptive_ledger():
+  return dataclasses.replace(_ledger(_ADAPTIVE, claim=None), clip_norm=None)
 
 
 @pytest.mark.parametrize(
@@ -640,8 +649,8 @@ _ADAPTIVE_LEDGER = dataclasses.replace(_ledger(_ADAPTIVE, claim=None), clip_norm
   ],
 )
 def test_an_adaptive_clip_norm_is_audited(tmp_path, change, flags, message):
-  entry = dataclasses.replace(_ADAPTIVE_LEDGER, **change)
-  found = audit.audit_folder(_folder(tmp_path, entry, flags=flags, of=_ADAPTIVE_LEDGER))
+  entry = dataclasses.replace(_adaptive_ledger(), **change)
+  found = audit.audit_folder(_folder(tmp_path, entry, flags=flags, of=_adaptive_ledger()))
   assert found.spent == accounting.epsilon(change.get("release", _ADAPTIVE), _PLANNED, _DELTA)
   if message is None:
     assert found.holds, found.failures
