@@ -21,6 +21,7 @@ from privacy import ledger
 from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
+from privacy import statements
 from privacy.noise import banded
 
 
@@ -180,3 +181,10 @@ def test_the_noise_of_models_that_forget_is_as_the_page_says():
         mean = signal.lfilter(np.full(size, 1 / size), [1.0], model)
         expected.append(f"{z * np.linalg.norm(mean):.1f}")
     assert cells.split(" | ") == expected
+
+
+def test_known_cohorts_do_not_cover_the_time_of_a_round():
+  # Who is in a round is public; who of them is in the tail and trains, and on how much, is not.
+  release = flat.release(11, 2, 3.0, 2.0, "cyclic", threshold_kind="primal_dual")
+  (said,) = [one for one in statements.not_covered(release) if one.startswith("Timing")]
+  assert "how many of its clients train" in said and "cohort" not in said
