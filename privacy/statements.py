@@ -27,6 +27,8 @@ _OF_KNOWN_COHORTS = (
   "The noise key: it must stay secret, since the noise follows from it, and serve one run only. The"
   " random seed is no secret, and the cohorts follow from it.",
   NOT_COVERED[4],
+  "Timing: how long a round takes tells something of how many of its clients train, and on how much"
+  " data.",
   "Anything else that is published about training clients, such as how many were in the tail, or"
   " their exact metrics.",
 )

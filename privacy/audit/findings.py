@@ -69,6 +69,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   wrong = [
     *flags_lib.contradictions(flags, ledger),
     *flags_lib.wrong_mechanisms(ledger),
+    *flags_lib.wrong_coefficients(flags, ledger),
     *agreement.contradictions(ledger, flags, results),
     *wrong_evaluations,
   ]

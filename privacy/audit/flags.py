@@ -4,14 +4,19 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from privacy import cohorts
 from privacy import ledger as ledger_lib
 from privacy import parts
+from privacy.noise import banded
 
 # Recomputing gives the same number up to another version's rounding.
 TOLERANCE = 1e-6
 # Numbers in flags.txt may have been written with fewer digits.
 _FLAG_TOLERANCE = 1e-5
+# Another version of SciPy ends its search at other coefficients.
+_COEFFICIENTS_TOLERANCE = 1e-3
 _EMPTY = ("", "None")
 # Every private run has these besides those that the ledger has, too.
 _REQUIRED = ("algorithm", "num_rounds", "seed", "clip_unit")
@@ -111,6 +116,36 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
       f"flags.txt has --num_train_clients={clients:g} and the ledger a population of {population}."
     )
   return found
+
+
+def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
+  """Returns the difference between the noise over rounds of a ledger and of its run's flags.
+
+  Smaller coefficients would mean a smaller sensitivity than that of the noise that was added.
+
+  Args:
+    flags: From `read`.
+    ledger: The ledger.
+
+  Returns:
+    A sentence, or none. The coefficients that the flags ask for come from `banded.optimal`, as the
+    run's did.
+  """
+  cohort, found = ledger.release.cohort, np.array(ledger.release.coefficients)
+  if not isinstance(cohort, cohorts.Known):
+    return []
+  num_rounds = ledger.num_rounds_planned
+  if to_number(flags.get("num_rounds", "")) != num_rounds:
+    return [f"flags.txt has not the {num_rounds} rounds for which the ledger's noise is made."]
+  # Where the flags have another number of bands than the ledger, `contradictions` says so.
+  bands = found.size if "bands" in flags else min(cohort.separation, num_rounds)
+  expected = banded.optimal(bands, banded.Participation(num_rounds, cohort.separation))
+  if found.shape == expected.shape and np.allclose(found, expected, 0.0, _COEFFICIENTS_TOLERANCE):
+    return []
+  return [
+    "The ledger's coefficients of the noise over rounds are not those of"
+    f" {num_rounds} rounds and {bands} bands."
+  ]
 
 
 def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:

@@ -1,5 +1,6 @@
 """Releases of cohorts that all may know: their cost against brute force, ledgers and commands."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -21,6 +22,8 @@ from privacy import ledger
 from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
+from privacy import statements
+from privacy.audit import flags as audit_flags
 from privacy.noise import banded
 
 
@@ -180,3 +183,37 @@ def test_the_noise_of_models_that_forget_is_as_the_page_says():
         mean = signal.lfilter(np.full(size, 1 / size), [1.0], model)
         expected.append(f"{z * np.linalg.norm(mean):.1f}")
     assert cells.split(" | ") == expected
+
+
+def test_known_cohorts_do_not_cover_the_time_of_a_round():
+  # Who is in a round is public; who of them is in the tail and trains, and on how much, is not.
+  release = flat.release(11, 2, 3.0, 2.0, "cyclic", threshold_kind="primal_dual")
+  (said,) = [one for one in statements.not_covered(release) if one.startswith("Timing")]
+  assert "how many of its clients train" in said and "cohort" not in said
+
+
+@pytest.mark.parametrize("sampling", [cohorts.CYCLIC, cohorts.SPACED])
+def test_an_audit_finds_coefficients_that_are_not_the_runs(sampling):
+  separation = {cohorts.CYCLIC: 6, cohorts.SPACED: 4}[sampling]
+  release = _run(sampling, bands=separation)
+
+  def audited(coefficients, **values):
+    found = ledger.build_ledger(
+      dataclasses.replace(release, coefficients=coefficients),
+      claim_epsilon=None,
+      delta=1e-5,
+      clip_norm=1.0,
+      num_rounds_planned=12,
+      rounds_done=12,
+    )
+    flags = audit_flags.wrong_coefficients({"num_rounds": "12", **values}, found)
+    return found.epsilon_spent, flags
+
+  c = release.coefficients
+  honest, failures = audited(c)
+  assert failures == audited(c, bands=str(separation))[1] == []
+  for other in ((1.0,) + (0.0,) * (separation - 1), (1.0,), (1.0, *(0.9 * np.array(c[1:])))):
+    forged, failures = audited(other)
+    assert forged < honest and len(failures) == 1 and "not those of 12 rounds" in failures[0]
+  (said,) = audited(c, num_rounds="11")[1]
+  assert "not the 12 rounds" in said

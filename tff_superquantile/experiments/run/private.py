@@ -85,6 +85,11 @@ def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Priv
         " with cyclic or spaced cohorts."
       )
     return
+  if privacy.bands is not None and privacy.bands > config.num_rounds:
+    raise ValueError(
+      f"Found --bands={privacy.bands} with {config.num_rounds} rounds; expected at most a band a"
+      " round."
+    )
   if privacy.accounting != accounting.TIGHTEST:
     raise ValueError(
       f"Found --accounting={privacy.accounting} with --sampling={sampling}, whose rounds are one"
@@ -331,7 +336,7 @@ def build_release(
   coefficients: tuple[float, ...] = banded.INDEPENDENT
   if isinstance(cohort, cohorts.Known):
     participation = banded.Participation(config.num_rounds, cohort.separation)
-    bands = min(privacy.bands or cohort.separation, config.num_rounds)
+    bands = privacy.bands or min(cohort.separation, config.num_rounds)
     coefficients = banded.checked(banded.optimal(bands, participation))
   return releases.Release(
     cohort=cohort,
