@@ -400,6 +400,11 @@ def test_noise_of_other_coefficients_does_not_go_on(run_here):
   (run / "metrics.json").unlink()
   with pytest.raises(ValueError, match="other coefficients of the noise over rounds"):
     run_here("coefficients", **values)
+  # Without the ledger nobody knows which they were.
+  (run / "privacy.json").unlink()
+  with pytest.raises(ValueError, match="which alone has the coefficients"):
+    run_here("coefficients", **values)
+  assert not (run / "privacy.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,14 @@ class Account:
         f"Found that {config.num_rounds} rounds with the noise of this run cost epsilon"
         f" {total:.4g}, past --epsilon={config.epsilon:g}; ask for fewer rounds."
       )
+    self.released = rounds_released(run_folder.Run(folder, config.seed))
     if self._path.exists():  # Nothing is added to a ledger that cannot be read.
       self._check_coefficients(ledger.Ledger.from_json(self._path.read_text(encoding="utf-8")))
-    self.released = rounds_released(run_folder.Run(folder, config.seed))
+    elif self.released and len(self._release.coefficients) > 1:
+      raise ValueError(
+        f"Found no {self._path}, which alone has the coefficients of the noise over rounds with"
+        " which the run began; bring the file back, or choose another --output_dir."
+      )
 
   def _check_coefficients(self, earlier: ledger.Ledger) -> None:
     """Raises a `ValueError` if the noise of the rounds so far was correlated in another way."""
