@@ -138,8 +138,9 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
   if to_number(flags.get("num_rounds", "")) != num_rounds:
     return [f"flags.txt has not the {num_rounds} rounds for which the ledger's noise is made."]
   # Where the flags have another number of bands than the ledger, `contradictions` says so.
-  bands = found.size if "bands" in flags else min(cohort.separation, num_rounds)
-  expected = banded.optimal(bands, banded.Participation(num_rounds, cohort.separation))
+  participation = banded.Participation(num_rounds, cohort.separation)
+  bands = found.size if "bands" in flags else participation.usual_bands
+  expected = banded.optimal(bands, participation)
   if found.shape == expected.shape and np.allclose(found, expected, 0.0, _COEFFICIENTS_TOLERANCE):
     return []
   return [

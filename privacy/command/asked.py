@@ -17,7 +17,7 @@ from privacy.noise import shares
 from privacy.noise import tree_mechanism
 
 # Coefficients of noise that is correlated over so many rounds take up to a minute.
-_MOST_BANDED, _MOST_BANDS = 20_000, 1_000
+_MOST_BANDED = 20_000
 
 MOST_ROUNDS = 10**9  # `calibrate` takes some ten seconds for so many.
 
@@ -68,12 +68,12 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       f"Found --num_rounds={num_rounds} with --sampling={args.sampling}; expected 1 to"
       f" {_MOST_BANDED}, for which coefficients are found in a minute."
     )
-  most = min(num_rounds, _MOST_BANDS)
+  participation = banded.Participation(num_rounds, cohort.separation)
+  most = participation.most_bands
   if bands is None:
-    bands = min(cohort.separation, most)
+    bands = participation.usual_bands
   elif not 1 <= bands <= most:
     raise ValueError(f"Found --bands={bands} with {num_rounds} rounds; expected 1 to {most}.")
-  participation = banded.Participation(num_rounds, cohort.separation)
   return banded.checked(banded.optimal(bands, participation))
 
 

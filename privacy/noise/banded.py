@@ -54,6 +54,7 @@ INDEPENDENT = (1.0,)
 # Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
 _TOLERANCE = 1e-11
 _MOST_STEPS = 2000
+_MOST_BANDS = 1000  # Coefficients of more take minutes, and win nothing.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,16 @@ class Participation:
     object.__setattr__(self, "num_rounds", num_rounds)
     object.__setattr__(self, "separation", separation)
     object.__setattr__(self, "most", min(most, fit))
+
+  @property
+  def most_bands(self) -> int:
+    """The most bands that a run may ask for."""
+    return min(self.num_rounds, _MOST_BANDS)
+
+  @property
+  def usual_bands(self) -> int:
+    """The number of bands of a run that asks for none: s, of further ones the best are 0."""
+    return min(self.separation, self.most_bands)
 
   @property
   def earliest(self) -> np.ndarray:

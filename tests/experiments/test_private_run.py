@@ -411,7 +411,7 @@ def test_noise_of_other_coefficients_does_not_go_on(run_here):
   "values,words",
   [
     (dict(bands=3), "--bands=3 with --sampling=poisson"),
-    (dict(sampling="cyclic", bands=5), "--bands=5 with 4 rounds; expected at most"),
+    (dict(sampling="cyclic", bands=5), "--bands=5 with 4 rounds; expected 1 to 4"),
     (dict(sampling="cyclic", accounting="pld"), "whose rounds are one Gaussian mechanism"),
     (dict(sampling="cyclic", threshold="tree"), "--threshold=tree with --sampling=cyclic"),
     (dict(sampling="cyclic", update_sum="distributed"), "--update_sum=distributed with"),

@@ -85,10 +85,10 @@ def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Priv
         " with cyclic or spaced cohorts."
       )
     return
-  if privacy.bands is not None and privacy.bands > config.num_rounds:
+  most = banded.Participation(config.num_rounds, 1).most_bands
+  if privacy.bands is not None and privacy.bands > most:
     raise ValueError(
-      f"Found --bands={privacy.bands} with {config.num_rounds} rounds; expected at most a band a"
-      " round."
+      f"Found --bands={privacy.bands} with {config.num_rounds} rounds; expected 1 to {most}."
     )
   if privacy.accounting != accounting.TIGHTEST:
     raise ValueError(
@@ -336,7 +336,7 @@ def build_release(
   coefficients: tuple[float, ...] = banded.INDEPENDENT
   if isinstance(cohort, cohorts.Known):
     participation = banded.Participation(config.num_rounds, cohort.separation)
-    bands = privacy.bands or min(cohort.separation, config.num_rounds)
+    bands = privacy.bands or participation.usual_bands
     coefficients = banded.checked(banded.optimal(bands, participation))
   return releases.Release(
     cohort=cohort,
