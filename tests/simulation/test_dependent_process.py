@@ -88,6 +88,33 @@ def test_signals_do_what_they_usually_do_where_the_parent_ignores_them(start):
   assert "code 1 " in out and log.read_text().endswith("KeyboardInterrupt\n")
 
 
+# Another thread gets a signal while the main one forks, in a function that Python calls then.
+_SIGNALLED = """
+import os, signal, sys, threading, time
+from tff_superquantile.simulation import dependent_process
+
+for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+  signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
+other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
+other.start()
+
+def after():
+  signal.pthread_kill(other.ident, signal.{name})
+  time.sleep(0.2)
+
+os.register_at_fork(after_in_parent=after)
+dependent_process.DependentFork(lambda: 0, output=1)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
+def test_a_signal_while_it_forks_is_not_lost(name, code):
+  script = _SIGNALLED.format(name=name)
+  found = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=_SECONDS)
+  assert (found.returncode, found.stdout, found.stderr) == (code, b"", b"")
+
+
 def test_it_ends_when_its_parent_is_killed(start):
   process, log = start("print(os.getpid(), flush=True); time.sleep(3600); return 0")
   end = time.monotonic() + _SECONDS

@@ -9,6 +9,8 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+from tff_superquantile.simulation import interruptions
+
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -75,14 +77,17 @@ class DependentFork:
     parent = os.getpid()
     sys.stdout.flush()  # Else the fork would write that, too.
     sys.stderr.flush()
-    # A signal for the fork waits until it has handlers of its own.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-      self.pid = os.fork()
-      if self.pid == 0:
-        _carry_out(function, parent, output, cores, blocked)
-    finally:
-      signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    # A signal for this process waits, too: Python drops what a handler raises while it forks, and
+    # another thread, with a mask of its own, may get the signal.
+    with interruptions.deferred_signals():
+      # A signal for the fork waits until it has handlers of its own.
+      blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+      try:
+        self.pid = os.fork()
+        if self.pid == 0:
+          _carry_out(function, parent, output, cores, blocked)
+      finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
   def _wait(self, options: int) -> int | None:
     if self.returncode is None:
@@ -121,6 +126,8 @@ def _carry_out(
       os._exit(code)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As by nohup.
+      signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if cores:
       os.sched_setaffinity(0, cores)
     for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):

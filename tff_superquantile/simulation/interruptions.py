@@ -43,11 +43,13 @@ def deferred_signals() -> Iterator[None]:
   handlers = {
     signum: signal.signal(signum, lambda number, frame: arrived.append(number))
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Child processes inherit what is ignored; None is no handler of Python's.
+    if signal.getsignal(signum) not in (signal.SIG_IGN, None)
   }
   try:
     yield
   finally:
     for signum, handler in handlers.items():
       signal.signal(signum, handler)
-    for number in arrived:  # To the first that is not ignored.
+    for number in arrived:
       signal.raise_signal(number)
