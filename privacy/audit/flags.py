@@ -139,7 +139,7 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
     return [f"flags.txt has not the {num_rounds} rounds for which the ledger's noise is made."]
   # Where the flags have another number of bands than the ledger, `contradictions` says so.
   participation = banded.Participation(num_rounds, cohort.separation)
-  bands = found.size if "bands" in flags else participation.usual_bands
+  bands = found.size if "bands" in flags else participation.bands()
   expected = banded.optimal(bands, participation)
   if found.shape == expected.shape and np.allclose(found, expected, 0.0, _COEFFICIENTS_TOLERANCE):
     return []

@@ -69,12 +69,7 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       f" {_MOST_BANDED}, for which coefficients are found in a minute."
     )
   participation = banded.Participation(num_rounds, cohort.separation)
-  most = participation.most_bands
-  if bands is None:
-    bands = participation.usual_bands
-  elif not 1 <= bands <= most:
-    raise ValueError(f"Found --bands={bands} with {num_rounds} rounds; expected 1 to {most}.")
-  return banded.checked(banded.optimal(bands, participation))
+  return banded.checked(banded.optimal(participation.bands(bands), participation))
 
 
 def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Release:

@@ -54,7 +54,7 @@ INDEPENDENT = (1.0,)
 # Relative tolerance of the logarithm of the squared error, and the most steps, of `optimal`.
 _TOLERANCE = 1e-11
 _MOST_STEPS = 2000
-_MOST_BANDS = 1000  # Coefficients of more take minutes, and win nothing.
+_MOST_BANDS = 1000  # Over 20,000 rounds those of 2,000 take more than a minute.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,23 @@ class Participation:
     object.__setattr__(self, "separation", separation)
     object.__setattr__(self, "most", min(most, fit))
 
-  @property
-  def most_bands(self) -> int:
-    """The most bands that a run may ask for."""
-    return min(self.num_rounds, _MOST_BANDS)
+  def bands(self, asked: int | None = None) -> int:
+    """Returns the number of bands of a run: b.
 
-  @property
-  def usual_bands(self) -> int:
-    """The number of bands of a run that asks for none: s, of further ones the best are 0."""
-    return min(self.separation, self.most_bands)
+    Args:
+      asked: What it asks for; None for s, or 1,000 if that is less.
+
+    Raises:
+      ValueError: If it asks for more than a band a round, or than 1,000.
+    """
+    most = min(self.num_rounds, _MOST_BANDS)
+    if asked is None:
+      return min(self.separation, most)
+    if not 1 <= asked <= most:
+      raise ValueError(
+        f"Found --bands={asked} with {self.num_rounds} rounds; expected 1 to {most}."
+      )
+    return asked
 
   @property
   def earliest(self) -> np.ndarray:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 
+from privacy import accounting
 from privacy import calibration
 from privacy import cohorts
 from privacy import parts
@@ -53,6 +54,20 @@ def complete(
     made[parts.UpdateSum].update(num_parameters=num_parameters, clip_norm=clip_norm)
   completed = tuple(dataclasses.replace(p, **made.get(type(p), {})) for p in given.parts)
   return dataclasses.replace(given, parts=completed)
+
+
+def costs_computed(monkeypatch):
+  """Returns a list to which the arguments of each composition that is computed from now on come."""
+  computed, pld_epsilon = [], accounting.pld_epsilon
+
+  def counted(*arguments):
+    computed.append(arguments)
+    return pld_epsilon(*arguments)
+
+  monkeypatch.setattr(accounting, "pld_epsilon", counted)
+  for kept in (calibration.calibrate, accounting._spent, accounting.spent_by_pld):
+    kept.cache_clear()  # Whatever other tests have asked for.
+  return computed
 
 
 def tree_for(given, num_bins, scale=None):

@@ -159,14 +159,7 @@ def test_split_noise():
 
 
 def test_calibrate_is_quick(monkeypatch):
-  tried = []
-
-  def counted(*arguments):
-    tried.append(arguments)
-    return pld_epsilon(*arguments)
-
-  pld_epsilon = accounting.pld_epsilon
-  monkeypatch.setattr(accounting, "pld_epsilon", counted)
+  tried = flat.costs_computed(monkeypatch)
   flat.calibrate(4.2, _DELTA, rho_ratio=0.3, **_RUN)
   assert 0 < len(tried) <= 20  # Each takes hundredths of a second.
 

@@ -109,16 +109,7 @@ def test_contents():
 def test_quick_enough_for_every_round(monkeypatch):
   """What takes time is done once for a tenth of the run, as the ledger's bound is the tenth's."""
   meter = accounting.Accountant(_release(), _DELTA)
-  calls = []
-
-  def counted(*arguments):
-    calls.append(arguments)
-    return pld_epsilon(*arguments)
-
-  pld_epsilon = accounting.pld_epsilon
-  monkeypatch.setattr(accounting, "pld_epsilon", counted)
-  accounting._spent.cache_clear()
-  accounting.spent_by_pld.cache_clear()
+  calls = flat.costs_computed(monkeypatch)
   for rounds in range(20):
     _ledger(rounds_done=rounds, meter=meter)
   assert {num_rounds for _, num_rounds, *_ in calls} == {5, 10, 15, 20} and len(calls) == 4
@@ -200,7 +191,6 @@ _SMALL = dict(population=40, clients_per_round=24, num_rounds=8)
 _NUM_PARAMETERS = 24
 
 
-@functools.cache
 @functools.cache
 def _private_release(**changes):
   arguments = dict(

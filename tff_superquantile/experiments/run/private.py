@@ -85,11 +85,7 @@ def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Priv
         " with cyclic or spaced cohorts."
       )
     return
-  most = banded.Participation(config.num_rounds, 1).most_bands
-  if privacy.bands is not None and privacy.bands > most:
-    raise ValueError(
-      f"Found --bands={privacy.bands} with {config.num_rounds} rounds; expected 1 to {most}."
-    )
+  banded.Participation(config.num_rounds, 1).bands(privacy.bands)  # Before clients are read.
   if privacy.accounting != accounting.TIGHTEST:
     raise ValueError(
       f"Found --accounting={privacy.accounting} with --sampling={sampling}, whose rounds are one"
@@ -336,7 +332,7 @@ def build_release(
   coefficients: tuple[float, ...] = banded.INDEPENDENT
   if isinstance(cohort, cohorts.Known):
     participation = banded.Participation(config.num_rounds, cohort.separation)
-    bands = privacy.bands or participation.usual_bands
+    bands = participation.bands(privacy.bands)
     coefficients = banded.checked(banded.optimal(bands, participation))
   return releases.Release(
     cohort=cohort,

@@ -230,8 +230,7 @@ def _summarize(judged: judging.Judged, method: str) -> str:
     f" of {len(own)} data sets and raises it on {worse} (Holm over them; {alone} without the"
     f" correction, {of_all} with one over all {num_tests} comparisons), and the mean over the worst"
     f" tenth on {tail_better} and {tail_worse}. Over all of them the median change is"
-    f" {_percent(p90.median())} % of p90"
-    f" and {_percent(mean.median())} % of the mean"
+    f" {_percent(p90.median())} % of p90 and {_percent(mean.median())} % of the mean"
   )
   sure = own.index[(own["p90_holm"] < significance.LEVEL) & (own["p90_change"] < 0)]
   if len(sure):
@@ -256,10 +255,9 @@ def _together(judged: judging.Judged) -> str:
 
 def _best(judged: judging.Judged) -> str:
   """Says which method is better on the most data sets, and which has the best mean rank."""
-  rivals = judged.rivals
-  counts = {m: judging.counts(judged.of(m)) for m in rivals}
+  counts = {m: judging.counts(judged.of(m)) for m in judged.rivals}
   most = max(better for better, _ in counts.values())
-  leaders = [f"{m} (worse on {counts[m][1]})" for m in rivals if counts[m][0] == most]
+  leaders = [f"{m} (worse on {counts[m][1]})" for m in judged.rivals if counts[m][0] == most]
   text = "No method is better than FedAvg beyond chance on any data set."
   if most:
     text = f"Better on the most data sets, {most}: {', '.join(leaders)}."
