@@ -99,8 +99,8 @@ EXPERIMENTS
 
 COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
-                    a remedy for each failure: versions, TensorFlow, TFF's
-                    worker, a secure sum, memory and disk, data sets. It takes
+                    a remedy for each failure: versions, memory and disk, a
+                    secure sum and a private median, data sets. It takes
                     the options --output_dir, --data_dir and --glove; its own
                     flags, such as --json:
                     .venv/bin/python -m tff_superquantile.doctor --help

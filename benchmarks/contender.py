@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import child
 from benchmarks import workloads
-from tff_superquantile.simulation import child
 
 FIRST_WEIGHTS = "first_weights.npz"
 LAST_WEIGHTS = "last_weights.npz"

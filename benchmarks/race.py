@@ -13,9 +13,9 @@ from typing import Any
 
 import tqdm
 
+from benchmarks import child
 from benchmarks import contender
 from benchmarks import lineup
-from tff_superquantile.simulation import child
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PATIENCE_SECONDS = 1800.0  # Any one answer may take as long.

@@ -19,13 +19,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from benchmarks import child
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
-from tff_superquantile.doctor import command
-from tff_superquantile.doctor import report
-from tff_superquantile.doctor import runtime
 from tff_superquantile.doctor import trials
-from tff_superquantile.simulation import child
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context as context_lib
 from tff_superquantile.simulation import engine
@@ -364,25 +361,13 @@ def test_the_doctor_looks_at_a_cluster(on_ray, tmp_path, monkeypatch):
 
   monkeypatch.setattr(context_lib, "set_simulation_context", set_simulation_context)
   host = socket.gethostname()
-  found = trials.cluster("auto", str(tmp_path))
-  assert found.status == report.OK
-  assert found.found.startswith(f"2 workers ({host} 2), the same versions and cache, ")
+  assert trials._use_cluster("auto", str(tmp_path)) == f" on 2 workers ({host} 2)"
   assert asked[0]["engine"] == "ray" and asked[0]["cluster"].address == "auto"
   assert not list(tmp_path.iterdir())
-  assert "the same versions, " in trials.cluster("auto", str(tmp_path / "nowhere")).found
   (tmp_path / "index.json").write_text("clients")
   monkeypatch.setattr(worker, "digest", lambda path: "another")
-  found = trials.cluster("auto", str(tmp_path))
-  assert found.status == report.FAIL
-  assert found.found.startswith(f"Found another content of {tmp_path}/index.json on {host}; ")
-  assert found.remedy.startswith("Put --cache_dir where all machines see it")
-
-
-@pytest.mark.parametrize("address", ["", "auto"])
-def test_the_doctor_leaves_out_a_cluster_unless_asked(address):
-  options = command._parse([f"--ray_address={address}"])
-  checks = command.all_checks(options, runtime.Trials())
-  assert ("cluster" in [check.name for check in checks]) == bool(address)
+  with pytest.raises(errors.ClusterError, match=f"Found another content of {tmp_path}/index.json"):
+    trials._use_cluster("auto", str(tmp_path))
 
 
 def _small_worker(folder):

@@ -7,7 +7,7 @@ import pytest
 from tasks.emnist import matlab
 from tasks.emnist import parquet
 from tasks.emnist import readers
-from tff_superquantile.doctor import data
+from tff_superquantile.doctor import trials
 
 
 def _synthetic():
@@ -71,7 +71,7 @@ def test_all_formats_hold_the_same_clients(tmp_path):
       for array, expected in zip(other[split].load(), first.load()):
         np.testing.assert_array_equal(array, expected)
   for name in ("black", "matlab"):
-    assert data.check_data_dir(str(paths[name])).found == "holds EMNIST"
+    assert next(trials.check_data(str(paths[name]), "")).state.startswith("EMNIST: ")
 
 
 def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
@@ -106,7 +106,7 @@ def test_broken_parquet_files(tmp_path):
   path = tmp_path / parquet.FILE_NAME
   path.write_bytes(b"no Parquet")
   _assert_wrong(path, "not readable as Parquet", "flwrlabs/femnist")
-  assert data.check_data_dir(str(tmp_path)).status == "FAIL"
+  assert next(trials.check_data(str(tmp_path), "")).status == "FAIL"
 
   def write(**changes):
     [levels] = emnist_fixtures.make_writers([1]).values()
@@ -139,7 +139,7 @@ def test_broken_matlab_files(tmp_path):
   path = tmp_path / matlab.FILE_NAME
   path.write_bytes(b"no MATLAB")
   _assert_wrong(path, "no file of MATLAB 5", matlab.SOURCE)
-  assert data.check_data_dir(str(tmp_path)).status == "FAIL"
+  assert next(trials.check_data(str(tmp_path), "")).status == "FAIL"
   writers = _synthetic()
   whole = emnist_fixtures.write_matlab(path, writers).read_bytes()
   path.write_bytes(whole[: len(whole) // 2])

@@ -1,25 +1,29 @@
-"""Checks the machine: Python, platform, processor, memory and disk.
+"""Checks the machine: Python, platform, cores, memory, disk and packages.
 
 Needs the standard library alone: these checks run where nothing is installed, on any Python 3.
 """
 
 from __future__ import annotations
 
+from importlib import metadata
 import os
 import pathlib
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
+from typing import Any, NamedTuple
 
-from tff_superquantile.doctor import report
 from tff_superquantile.simulation import limits
 
 # The same as in setup.cfg and scripts/venv.sh: those that TensorFlow 2.21 has wheels for, and the C
 # library that TensorFlow Federated's wheel asks for.
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 MIN_GLIBC = (2, 31)
+# Names of checks without which nothing else makes sense.
+NEEDED = ("Python", "platform", "packages")
 
 _GB = 10**9
 # A run holds as much with cohorts of 100: docs/performance.md.
@@ -29,70 +33,81 @@ _LEAST_DISK_BYTES = _GB // 10
 _AMPLE_DISK_BYTES = _GB
 _TRIED_BYTES = 1 << 16
 
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_LOCK = _ROOT / "requirements.lock"
+_MOST_NAMED = 8
+_PIP = shlex.join([sys.executable, "-m", "pip", "install", "--no-deps", "--ignore-requires-python"])
+_SOURCE = _LOCK.name if _LOCK.is_file() else "the metadata of tff_superquantile"
+REINSTALL = (
+  f"Run: {_PIP} --force-reinstall -r {shlex.quote(str(_LOCK))}"
+  if _LOCK.is_file()
+  else "Install it anew, as README says."
+)
 
-def check_python() -> report.Finding:
+
+class Finding(NamedTuple):
+  """The finding of one check.
+
+  Attributes:
+    status: "ok"; "note", worth knowing, but nothing fails for it; "FAIL"; or "skip", not checked.
+    name: The name of the check.
+    state: The state of things, in a few words; a sentence if it is a problem.
+    remedy: The steps to mend it, a line each; "" if there is nothing to do.
+  """
+
+  status: str
+  name: str
+  state: str
+  remedy: str = ""
+
+
+def check_python() -> Finding:
   """Checks whether this is a Python that TensorFlow has a wheel for."""
   implementation = platform.python_implementation()
-  found = f"{implementation} {platform.python_version()}, {sys.executable}"
+  python = f"{implementation} {platform.python_version()}, {sys.executable}"
   if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
-    return report.ok(found)
-  return report.fail(
-    f"Found {found}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
+    return Finding("ok", "Python", python)
+  return Finding(
+    "FAIL",
+    "Python",
+    f"Found {python}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
     " which TensorFlow 2.21 has a wheel.",
     "Make the environment with one of these: PYTHON=/path/to/python3.13 ./run_experiments.sh",
   )
 
 
-def check_platform() -> report.Finding:
-  """Checks whether this is a platform that TFF has a wheel for."""
-  found = f"{platform.system()} {platform.machine()}"
-  if found == "Linux x86_64":
-    return report.ok(found)
-  return report.fail(
-    f"Found {found}; expected Linux x86_64, for which TensorFlow Federated 0.87 has a wheel.",
-    "Use such a machine or a container (on Windows, WSL 2).",
-  )
-
-
-def check_c_library() -> report.Finding:
-  """Checks whether the C library is glibc, and new enough."""
-  wanted = f"expected glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer"
-  remedy = "Use a newer Linux, such as Debian 11 or Ubuntu 20.04, or a container of one."
+def _c_library() -> str:
+  """Returns the C library and its version, such as "glibc 2.36"; "" if it does not tell."""
   try:
-    found = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    return os.confstr("CS_GNU_LIBC_VERSION") or ""
   except (ValueError, OSError):  # Only glibc knows that name.
-    found = ""
-  version = re.match(r"glibc (\d+)\.(\d+)", found)
-  if version:
-    if (int(version[1]), int(version[2])) >= MIN_GLIBC:
-      return report.ok(found)
-    return report.fail(f"Found {found}; {wanted}.", remedy)
-  if any((limits.ROOT / "lib").glob("ld-musl-*")):
-    return report.fail(
-      f"Found musl, as in Alpine; {wanted}, for which TensorFlow's wheels are.",
-      "Use Debian, Ubuntu or the like, or a container of one.",
+    return "musl" if any((limits.ROOT / "lib").glob("ld-musl-*")) else ""
+
+
+def check_platform() -> Finding:
+  """Checks whether TFF and TensorFlow have wheels for this system, C library and processor."""
+  system, library = f"{platform.system()} {platform.machine()}", _c_library()
+  version = re.match(r"glibc (\d+)\.(\d+)", library)
+  old = library and (version is None or (int(version[1]), int(version[2])) < MIN_GLIBC)
+  if system != "Linux x86_64" or old:
+    return Finding(
+      "FAIL",
+      "platform",
+      f"Found {system}{', ' * bool(library)}{library}; expected Linux x86_64 with glibc"
+      f" {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer, for which TensorFlow Federated 0.87 has a wheel.",
+      "Use such a machine, as Debian 11 or Ubuntu 20.04 are, or a container (on Windows, WSL 2).",
     )
-  return report.note(f"Found a C library that tells no version; {wanted}.", remedy)
-
-
-def check_processor() -> report.Finding:
-  """Checks whether the processor has the instructions that TensorFlow's wheels use."""
   cpuinfo = limits.read(limits.ROOT / "proc/cpuinfo")
-  model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-  flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-  found = " ".join(model[1].split()) if model else "a processor without a name"
-  if flags is None:
-    return report.note(
-      "Found no list of instructions in /proc/cpuinfo; expected AVX among them.",
-      "If TensorFlow is ended by SIGILL below, it is for want of AVX.",
+  instructions = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+  if instructions and "avx" not in instructions[1].split():
+    return Finding(
+      "FAIL",
+      "platform",
+      "Found a processor without AVX; expected AVX, which TensorFlow's wheels use.",
+      "Use a processor of 2011 or later; a virtual machine has to pass its instructions on"
+      " (QEMU: -cpu host).",
     )
-  if "avx" in flags[1].split():
-    return report.ok(f"{found}, with AVX")
-  return report.fail(
-    f"Found {found} without AVX; expected AVX, which TensorFlow's wheels use.",
-    "Use a processor of 2011 or later; a virtual machine has to pass its instructions on"
-    " (QEMU: -cpu host).",
-  )
+  return Finding("ok", "platform", f"{system}, {library or 'a C library that tells no version'}")
 
 
 def _number(*paths: pathlib.Path) -> int | None:
@@ -101,14 +116,16 @@ def _number(*paths: pathlib.Path) -> int | None:
   return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
 
 
-def check_cores() -> report.Finding:
+def check_cores() -> Finding:
   """Counts the cores that may be used, and says if a quota allows less than all."""
   cores, quota = len(limits.cores()), limits.cpu_quota()
   if quota is not None and quota < cores:
-    return report.ok(
-      f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}"
+    return Finding(
+      "ok",
+      "cores",
+      f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}",
     )
-  return report.ok(str(cores))
+  return Finding("ok", "cores", str(cores))
 
 
 def _available_bytes() -> int | None:
@@ -128,30 +145,35 @@ def _available_bytes() -> int | None:
   return min(available, default=None)
 
 
-def check_memory() -> report.Finding:
+def check_memory() -> Finding:
   """Checks whether a run has the memory that it needs, and each core its run."""
   available = _available_bytes()
   if available is None:
-    return report.note("Found no MemAvailable in /proc/meminfo; it cannot be told.")
-  found, a_run = f"{available / _GB:.1f} GB available", f"{_RUN_BYTES / _GB:g} GB"
+    return Finding("note", "memory", "Found no MemAvailable in /proc/meminfo; it cannot be told.")
+  memory, a_run = f"{available / _GB:.1f} GB available", f"{_RUN_BYTES / _GB:g} GB"
   at_once = available // _RUN_BYTES
   if at_once == 0:
-    return report.fail(
-      f"Found {found}; expected {a_run}, which a run takes.",
+    return Finding(
+      "FAIL",
+      "memory",
+      f"Found {memory}; expected {a_run}, which a run takes.",
       "End other programs, or raise the memory limit of the container.",
     )
   if at_once < limits.num_cores():
-    return report.note(
-      f"Found {found}; expected {a_run} for each core, as a sweep starts a run on each.",
+    return Finding(
+      "note",
+      "memory",
+      f"Found {memory}; expected {a_run} for each core, as a sweep starts a run on each.",
       f"Start sweeps with --num_workers={at_once}.",
     )
-  return report.ok(found)
+  return Finding("ok", "memory", memory)
 
 
-def check_folder(path: str, other: str) -> report.Finding:
+def check_folder(name: str, path: str, other: str) -> Finding:
   """Checks whether files can be written into a folder, which may still have to be made.
 
   Args:
+    name: The name of the check.
     path: The folder. Nothing is left in it.
     other: The flag that names another.
 
@@ -167,19 +189,69 @@ def check_folder(path: str, other: str) -> report.Finding:
       os.fsync(file.fileno())
     free = shutil.disk_usage(str(existing)).free
   except OSError as error:
-    return report.fail(
+    return Finding(
+      "FAIL",
+      name,
       f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can.",
       f"Change that, or name another folder: {other}",
     )
-  found = f"{free / _GB:.1f} GB free for {folder}"
+  space, remedy = f"{free / _GB:.1f} GB free for {folder}", f"Make room, or name another: {other}"
   if free < _LEAST_DISK_BYTES:
-    return report.fail(
-      f"Found {found}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least.",
-      f"Make room, or name another folder: {other}",
-    )
+    least = f"{_LEAST_DISK_BYTES / _GB:g} GB at least"
+    return Finding("FAIL", name, f"Found {space}; expected {least}.", remedy)
   if free < _AMPLE_DISK_BYTES:
-    return report.note(
-      f"Found {found}; expected {_AMPLE_DISK_BYTES / _GB:g} GB.",
-      f"Make room before a large task or sweep, or name another folder: {other}",
+    return Finding("note", name, f"Found {space}; expected {_AMPLE_DISK_BYTES / _GB:g} GB.", remedy)
+  return Finding("ok", name, space)
+
+
+def _requirements() -> list[Any]:
+  """Returns the packages that this Python should have: the lock's, or those of the metadata."""
+  from packaging import requirements  # It may be among those that are missing.
+
+  if _LOCK.is_file():  # It comes first: the metadata of an installation in place may be old.
+    lines = _LOCK.read_text().splitlines()
+  else:
+    lines = metadata.requires("tff_superquantile") or []
+  parsed = [requirements.Requirement(line.rstrip("\\ ")) for line in lines if line[:1].isalpha()]
+  return [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": "training"})]
+
+
+def _installed_version(name: str) -> str | None:
+  # TensorFlow with and without GPUs is the same.
+  for alias in (name, {"tensorflow-cpu": "tensorflow", "tensorflow": "tensorflow-cpu"}.get(name)):
+    try:
+      version = metadata.version(alias) if alias else None  # None if its metadata is damaged.
+    except (metadata.PackageNotFoundError, KeyError):
+      continue
+    if version:
+      return version
+  return None
+
+
+def check_packages() -> Finding:
+  """Compares what is installed with the lock; pip's own check asks for TFF's packages of 2023."""
+  try:
+    wanted = _requirements()
+  except ImportError:
+    return Finding(
+      "FAIL",
+      "packages",
+      "Found no package named packaging; expected those of requirements.lock.",
+      REINSTALL,
     )
-  return report.ok(found)
+  unfit, install = [], []
+  for requirement in wanted:
+    version = _installed_version(requirement.name)
+    if version is None or not requirement.specifier.contains(version, prereleases=True):
+      state = f"{version} (not {requirement.specifier})" if version else "missing"
+      unfit.append(f"{requirement.name} {state}")
+      install.append(f"{requirement.name}{requirement.specifier}")
+  if not unfit:
+    return Finding("ok", "packages", f"all {len(wanted)} of {_SOURCE}")
+  rest = f" and {len(unfit) - _MOST_NAMED} more" if len(unfit) > _MOST_NAMED else ""
+  return Finding(
+    "FAIL",
+    "packages",
+    f"Found {', '.join(unfit[:_MOST_NAMED])}{rest}; expected those of {_SOURCE}.",
+    REINSTALL if rest else f"Run: {_PIP} {shlex.join(install)}",
+  )

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from tff_superquantile.simulation import child
+from benchmarks import child
 
 _SECONDS = 120  # Of patience, not of duration.
 _ECHO = """
 import sys
-from tff_superquantile.simulation import child
+from benchmarks import child
 answers = child.take_output()
 print("a library says hello")
 for line in sys.stdin:
