@@ -186,7 +186,7 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
     return re.findall(r"^ {4}(\w+)", section, re.MULTILINE)
 
   # Studies that need no finished runs are experiments of their own.
-  needy = {*presets.PRESETS, "comparison", "communication"}
+  needy = {*presets.PRESETS, "comparison"}
   alone = [name for name in studies.STUDIES if name not in needy]
   of_the_paper = ["convergence", "nonconvex", "paper"]
   assert described("EXPERIMENTS", "COMMANDS") == [*presets.PRESETS, *alone, *of_the_paper]

@@ -95,7 +95,7 @@ def test_new_study_is_a_command(command, results):
   assert "The longest run took 4 rounds." in made.out
   assert "|  **4** |" in (results / "lengths.md").read_text()
   assert "    lengths           How long did each method train?" in command("study", "--help").out
-  assert "communication, private_quantile, lengths." in command("study", "length").err
+  assert "private_quantile, lengths." in command("study", "length").err
 
 
 def test_new_format_is_written_and_replaced_and_the_card_mentions_it(lab, command, results):

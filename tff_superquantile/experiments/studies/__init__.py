@@ -25,7 +25,6 @@ STUDIES = {
   "availability": "What if θ adapts to the number of clients?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "tailbench": "Which method serves the worst-off, on clients that are real?",
-  "communication": "What do the messages weigh?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 
