@@ -2,16 +2,23 @@
 
 A cohort is a Poisson sample, a sample of fixed size, everybody, or one that all may know, in which
 a client waits before its next turn. Poisson cohorts of more than K clients lose clients at random.
+
+Each is a class whose fields are the flags of a run and of the accountant; the number of clients
+comes with the data. Who draws the cohorts has a table from these classes to samplers:
+`tff_superquantile.simulation.cohorts`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from privacy import checks
 from privacy.noise import shares
+from privacy.settings import flag
+from privacy.settings import part
 
 POISSON = "poisson"
 FIXED_SIZE = "fixed_size"
@@ -19,44 +26,69 @@ NO_SAMPLING = "none"
 CYCLIC = "cyclic"
 SPACED = "spaced"
 _STILL_COUNTED = "zero-out (a client's data removed, the client itself still counted)"
+_Cohort = TypeVar("_Cohort", bound="Cohort")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cohort:
+class Cohort(part.Part):
   """The clients whose data count in a round.
 
-  Numbers may be given as any real scalar; they are kept as Python's own.
-
   Attributes:
-    population: n, the number of clients.
-    expected: m, the (expected) number of clients whose data count in a round.
-    sampling: The name of the way of sampling.
+    population: n, the number of clients; 0 before the data are known.
+    size: m, the (expected) number of clients whose data count in a round; None where the task
+      decides. In a run a whole number; the accountant takes any.
+    is_asked: Whether a run names its sampling, which follows from its privacy otherwise.
+    sampling: The value of --sampling.
     is_replaced: Whether another client counts in a round in which a client does not.
     neighbors: The change of the data that removing a client's data is, in words.
   """
 
-  population: int
-  expected: float
+  population: int = 0
+  size: int | float | None = flag.field(
+    None, "Cohort size; None for the task's own.", least=1, name="clients_per_round"
+  )
+  is_asked: bool = dataclasses.field(default=True, kw_only=True)
   sampling: ClassVar[str]
   is_replaced: ClassVar[bool] = False
   neighbors: ClassVar[str] = "zero-out (a client's data removed) / add-or-remove one client"
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, "population", checks.whole("population", self.population, 1))
-    expected = checks.number("clients_per_round", self.expected)
-    if expected <= 0:
-      raise ValueError(f"Found clients_per_round = {expected:g}; expected a positive number.")
-    object.__setattr__(self, "expected", expected)
-    if expected > self.population:
+    if self.population == 0:
+      if isinstance(self.size, float):  # Only the accountant knows sizes that are not whole.
+        object.__setattr__(self, "size", checks.whole("clients_per_round", self.size, 1))
+      super().__post_init__()
+      return
+    population = checks.whole("population", self.population, 1)
+    size = checks.number("clients_per_round", self.size)
+    if size <= 0:
+      raise ValueError(f"Found clients_per_round = {size:g}; expected a positive number.")
+    if size > population:
       raise ValueError(
-        f"Found clients_per_round = {expected:g} of population = {self.population};"
-        " expected at most the population, a sampling probability of at most 1."
+        f"Found clients_per_round = {size:g} of population = {population}; expected at most the"
+        " population, a sampling probability of at most 1."
       )
+    object.__setattr__(self, "population", population)
+    object.__setattr__(self, "size", size)
+
+  def of(self: _Cohort, population: int) -> _Cohort:
+    """Returns the cohorts of so many clients."""
+    return dataclasses.replace(self, population=population, is_asked=True)
+
+  @property
+  def expected(self) -> float:
+    """m, where it is known."""
+    if self.size is None:
+      raise ValueError("Found no --clients_per_round; expected a value.")
+    return self.size
 
   @property
   def probability(self) -> float:
     """q: the chance that a given client's data count in a given round; 1 without sampling."""
     return self.expected / self.population
+
+  def mean_size(self) -> float:
+    """Returns the mean number of clients of a round."""
+    return self.expected
 
   def limit(self, contacted: float) -> int:
     """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
@@ -85,15 +117,21 @@ class FixedSize(Cohort):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.expected != int(self.expected):
+    if self.size is not None and self.size != int(self.size):
       raise ValueError(
         f"Found clients_per_round = {self.expected:g} with fixed_size sampling; expected a whole"
         " number."
       )
 
 
+class Diurnal(Cohort):
+  """Each client by itself, with a probability that follows its local hour; no accountant has it."""
+
+  sampling = "diurnal"
+
+
 class Everybody(Cohort):
-  """No secret sampling, as if everybody took part in every round."""
+  """No secret sampling, as if everybody took part in every round; of the accountant alone."""
 
   sampling = NO_SAMPLING
 
@@ -102,7 +140,6 @@ class Everybody(Cohort):
     return 1.0
 
 
-@dataclasses.dataclass(frozen=True)
 class Known(Cohort):
   """Clients whom everybody may know, and whose choice depends on nobody's data.
 
@@ -120,26 +157,37 @@ class Known(Cohort):
     return 1.0
 
 
-@dataclasses.dataclass(frozen=True)
 class Cyclic(Known):
-  """Groups of at most m clients, one after another, in the same order again and again."""
+  """Groups of at most m clients take turns, in an order that is public."""
 
-  sampling: ClassVar[str] = CYCLIC
-  separation: int = dataclasses.field(init=False)
+  sampling = CYCLIC
 
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    object.__setattr__(self, "separation", num_groups(self.population, self.expected))
+  @property
+  def separation(self) -> int:  # type: ignore[override]
+    """The number of groups: the fewest of which none has more than m clients."""
+    return math.ceil(self.population / self.expected)
+
+  def mean_size(self) -> float:
+    return self.population / self.separation
 
 
 @dataclasses.dataclass(frozen=True)
 class Spaced(Known):
-  """At most m clients, of those that have not taken part in the last s - 1 rounds."""
+  """At most m clients that are available and have not taken part in the last s - 1 rounds."""
 
   sampling: ClassVar[str] = SPACED
+  separation: int = flag.field(
+    ...,
+    "With --sampling=spaced: the least distance of two rounds of a client; at most the number of"
+    " clients over --clients_per_round.",
+    least=1,
+    kw_only=True,
+  )
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    if self.population == 0:
+      return
     separation = checks.whole("separation", self.separation, 1)
     most = int(self.population / self.expected)
     if separation > most:
@@ -153,22 +201,20 @@ class Spaced(Known):
     return {**super().entries(), "separation": self.separation}
 
 
-def num_groups(population: int, clients_per_round: float) -> int:
-  """Returns the fewest groups of a population of which none has more clients than a round."""
-  return math.ceil(population / clients_per_round)
-
-
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced)
+  kind.sampling: kind for kind in (FixedSize, Poisson, Diurnal, Everybody, Cyclic, Spaced)
 }
+# What the accountant can account for, and what a run can draw.
+OF_ACCOUNTS = (POISSON, FIXED_SIZE, NO_SAMPLING, CYCLIC, SPACED)
+OF_RUNS = tuple(name for name in SAMPLINGS if name != NO_SAMPLING)
 
 
 def of(sampling: str, population: int, expected: float, separation: int | None = None) -> Cohort:
   """Returns the cohort of a value of --sampling.
 
   Args:
-    sampling: A key of `SAMPLINGS`.
+    sampling: One of `OF_ACCOUNTS`.
     population: n.
     expected: m.
     separation: s of "spaced"; None elsewhere.
@@ -176,21 +222,40 @@ def of(sampling: str, population: int, expected: float, separation: int | None =
   Raises:
     ValueError: If there is no such cohort, or `separation` does not belong to it.
   """
-  checks.one_of("sampling", sampling, tuple(SAMPLINGS))
+  checks.one_of("sampling", sampling, OF_ACCOUNTS)
   if (separation is None) == (sampling == SPACED):
     raise ValueError(
       f"Found separation = {separation} with {sampling} sampling; expected the least distance of a"
       f" client's rounds with {SPACED}, and none elsewhere."
     )
-  if separation is not None:
-    return Spaced(population, expected, separation)
-  kind: Any = SAMPLINGS[sampling]
-  found: Cohort = kind(population, expected)
-  return found
+  population = checks.whole("population", population, 1)
+  more: dict[str, Any] = {} if separation is None else {"separation": separation}
+  return SAMPLINGS[sampling](population, expected, **more)
+
+
+def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
+  """Returns the field of a run's cohorts.
+
+  Args:
+    usual: Takes values of flags; returns the sampling where --sampling has none.
+  """
+  return part.choice(
+    "sampling",
+    {name: SAMPLINGS[name] for name in OF_RUNS},
+    "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
+    " with the same probability (poisson), or with one that follows its local hour (diurnal);"
+    " groups of at most so many, which take turns (cyclic); at most so many of the clients that are"
+    " there at their local hour and waited for --separation rounds (spaced). Private runs with the"
+    " last two protect from whoever knows the cohorts. None for fixed_size, or in a private run for"
+    " poisson.",
+    usual=usual,
+    default=FixedSize(is_asked=False),
+    words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class Complement:
+class Complement(part.Part):
   """The server makes the shares of noise that a cohort lacks.
 
   Attributes:
@@ -200,11 +265,10 @@ class Complement:
   protocol: ClassVar[str] = shares.COMPLEMENT
 
 
-@dataclasses.dataclass(frozen=True)
 class Helpers(Complement):
   """Other clients make them, who send no data."""
 
-  protocol: ClassVar[str] = shares.HELPERS
+  protocol = shares.HELPERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,31 +281,49 @@ class PrivateCoin(Complement):
   """
 
   protocol: ClassVar[str] = shares.PRIVATE_COIN
-  contacted: float
+  contacted: int | float = flag.field(
+    ...,
+    "With --noise_shares=private_coin: the expected number of clients that a round contacts;"
+    " --clients_per_round of them add data.",
+    least=1,
+    name="contacted_clients",
+  )
 
-  def __post_init__(self) -> None:
-    contacted = checks.number("contacted", self.contacted)
-    if contacted <= 0:
-      raise ValueError(f"Found contacted = {contacted:g}; expected a positive number.")
-    object.__setattr__(self, "contacted", contacted)
+
+# By --noise_shares.
+SOURCES: dict[str, type[Complement]] = {
+  kind.protocol: kind for kind in (Complement, Helpers, PrivateCoin)
+}
+
+
+def source_choice() -> Any:
+  """Returns the field of the source of a run's noise."""
+  return part.choice(
+    "noise_shares",
+    SOURCES,
+    "Source of the noise that a cohort lacks, where clients make noise: the server (complement);"
+    " other clients, which send no data (helpers); or --contacted_clients, of which each adds its"
+    " data by a coin of its own, which protects from the server, too (private_coin).",
+    words={"helpers": "helpers", "private_coin": "private coin"},
+  )
 
 
 def source(protocol: str, contacted: float | None = None) -> Complement:
   """Returns the source of the noise that a cohort lacks.
 
   Args:
-    protocol: One of `shares.PROTOCOLS`.
+    protocol: A key of `SOURCES`.
     contacted: How many clients a round contacts with "private_coin"; None elsewhere.
 
   Raises:
     ValueError: If there is no such protocol, or `contacted` does not belong to it.
   """
-  checks.one_of("protocol", protocol, shares.PROTOCOLS)
+  checks.one_of("protocol", protocol, tuple(SOURCES))
   if (contacted is not None) != (protocol == shares.PRIVATE_COIN):
     raise ValueError(
       f"Found contacted = {contacted} with the protocol {protocol}; expected how many clients a"
       " round contacts with private_coin, and none elsewhere."
     )
-  if contacted is not None:
-    return PrivateCoin(contacted)
-  return Helpers() if protocol == shares.HELPERS else Complement()
+  if contacted is None:
+    return SOURCES[protocol]()
+  return PrivateCoin(checks.number("contacted", contacted))

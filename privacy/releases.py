@@ -63,6 +63,7 @@ class Release:
 
   def __post_init__(self) -> None:
     checks.one_of("relation", self.relation, RELATIONS)
+    checks.whole("population", self.cohort.population, 1)
     self._check_noise()
     if not self.parts:
       raise ValueError(

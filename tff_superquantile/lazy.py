@@ -24,8 +24,8 @@ def attach(
   Args:
     package: The name of the package.
     modules: Modules of the package that are public as they are.
-    names: For each module of the package, functions and classes of it that are public names of the
-      package, too.
+    names: For each module of the package (of another one, with a slash before its whole name),
+      functions and classes of it that are public names of the package, too.
 
   Returns:
     All public names, sorted, and the package's `__getattr__` and `__dir__`.
@@ -37,7 +37,8 @@ def attach(
     if name not in homes and name not in modules:
       raise AttributeError(f"module {package!r} has no attribute {name!r}")
     try:
-      module = importlib.import_module(f"{package}.{homes.get(name, name)}")
+      home = homes.get(name, name)
+      module = importlib.import_module(home[1:] if home[0] == "/" else f"{package}.{home}")
     except ModuleNotFoundError as error:
       if error.name not in ("tensorflow", "tensorflow_federated"):
         raise

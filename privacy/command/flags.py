@@ -73,7 +73,7 @@ def _release_flags(found: Parser) -> None:
   group = run_flags(found)
   group.add_argument(
     "--sampling",
-    choices=tuple(cohorts.SAMPLINGS),
+    choices=cohorts.OF_ACCOUNTS,
     default=cohorts.POISSON,
     help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
     " replacement; none: as if all took part in all rounds; cyclic: groups of at most m take turns,"

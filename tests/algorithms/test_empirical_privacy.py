@@ -454,7 +454,7 @@ def test_whole_runs_of_banded_noise(sizes):
   # of a run together: no test tells more, so that the bound is near to what is accounted for.
   z_q, z_w = 1.5, 1.0
   release = releases.Release(
-    cohort=cohorts.Spaced(4 * _SEPARATION, 4, _SEPARATION),
+    cohort=cohorts.Spaced(4 * _SEPARATION, 4, separation=_SEPARATION),
     parts=(parts.PrimalDual(noise_multiplier=z_q), parts.UpdateSum(noise_multiplier=z_w)),
     coefficients=_COEFFICIENTS,
   )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from privacy import cohorts
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
@@ -17,7 +18,6 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
 

@@ -7,6 +7,7 @@ import random
 from absl import flags
 import pytest
 
+from privacy.settings import part
 from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
@@ -14,7 +15,6 @@ from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 
 
 def _config(**values):

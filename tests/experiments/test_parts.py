@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from privacy.settings import part
 import tasks
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
@@ -19,7 +20,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import tasks as task_parts
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def _resolved(config):
       run.RunConfig(
         method=run.Superquantile(threshold=run.Tree(noise_multiplier=2.0)),
         privacy=run.Noise(
-          update_noise_multiplier=1.5, clip=_CLIP, shares=run.PrivateCoin(contacted_clients=300)
+          update_noise_multiplier=1.5, clip=_CLIP, shares=run.PrivateCoin(contacted=300)
         ),
       ),
       dict(

@@ -13,13 +13,13 @@ import commands
 import finished_runs
 import pytest
 
+from privacy.settings import part
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import part
 
 _P90 = preset_lib.VALIDATION_P90
 _LOSS = preset_lib.TRAIN_LOSS

@@ -107,7 +107,7 @@ def test_known_cohorts_calibrate_and_say_what_they_are_not():
   with pytest.raises(ValueError, match="of noise that clients make"):
     flat.release(11, 2, 3.0, 2.0, "cyclic")
   with pytest.raises(ValueError, match="separation = 6 with 2 of 11 clients.*expected 1 to 5"):
-    cohorts.Spaced(11, 2, 6)
+    cohorts.Spaced(11, 2, separation=6)
   with pytest.raises(ValueError, match="separation = None with spaced"):
     cohorts.of("spaced", 11, 2)
   with pytest.raises(ValueError, match="separation = 3 with poisson"):

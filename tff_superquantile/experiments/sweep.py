@@ -19,6 +19,7 @@ import sys
 
 from absl import flags
 
+from privacy.settings import part
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
@@ -33,7 +34,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 
 flags.adopt_module_key_flags(train_flags)
 _EXPERIMENT = flags.DEFINE_string("experiment", "default", "See run_experiments.sh --help.")

@@ -1,6 +1,7 @@
 """Draws the cohort of each round."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -237,11 +238,10 @@ def build_cyclic_sampler(
   Raises:
     ValueError: If clients_per_round is not positive or exceeds the number of clients.
   """
-  cohorts_lib.Cyclic(len(client_ids), clients_per_round)  # It checks these.
+  num_groups = cohorts_lib.Cyclic(len(client_ids), clients_per_round).separation  # It checks these.
   by_hash = sorted(
     client_ids, key=lambda name: seeds.client_seed(seed, 0, f"group of {name}").tobytes()
   )
-  num_groups = cohorts_lib.num_groups(len(client_ids), clients_per_round)
   return lambda round_num: by_hash[round_num % num_groups :: num_groups]
 
 
@@ -267,7 +267,7 @@ def build_spaced_sampler(
   Raises:
     ValueError: If a number is out of its range.
   """
-  cohorts_lib.Spaced(len(client_ids), clients_per_round, separation)  # It checks these.
+  cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)
   found: list[np.ndarray] = []
 
@@ -285,3 +285,30 @@ def build_spaced_sampler(
     return [client_ids[i] for i in found[round_num]]
 
   return sample
+
+
+_Builder = Callable[[Any, Sequence[str], seeds.Seed], Callable[[int], list[str]]]
+
+# The builder of each kind of cohort that a run may have.
+SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
+  cohorts_lib.FixedSize: lambda cohort, ids, seed: build_fixed_size_sampler(ids, cohort.size, seed),
+  cohorts_lib.Poisson: lambda cohort, ids, seed: build_poisson_sampler(ids, cohort.size, seed),
+  cohorts_lib.Diurnal: lambda cohort, ids, seed: build_diurnal_sampler(ids, cohort.size, seed),
+  cohorts_lib.Cyclic: lambda cohort, ids, seed: build_cyclic_sampler(ids, cohort.size, seed),
+  cohorts_lib.Spaced: lambda cohort, ids, seed: build_spaced_sampler(
+    ids, cohort.size, cohort.separation, seed
+  ),
+}
+
+
+def build_sampler(
+  cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
+) -> Callable[[int], list[str]]:
+  """Returns the function from a round to the ids of its cohort, by the kind of the cohort.
+
+  Args:
+    cohort: The cohorts, of a known size.
+    client_ids: All clients.
+    seed: The run's seed; a key where cohorts are secret.
+  """
+  return SAMPLERS[type(cohort)](cohort, client_ids, seed)

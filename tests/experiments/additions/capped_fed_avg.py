@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tff_superquantile.experiments.run.parts import flag
+from privacy.settings import flag
 from tff_superquantile.experiments.run.parts import methods
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import cohort_count
 
-from tff_superquantile.experiments.run.parts import flag
+from privacy.settings import flag
 from tff_superquantile.experiments.run.parts import privacy
 
 

@@ -16,6 +16,7 @@ import os
 import pathlib
 from typing import Any
 
+from privacy.settings import part
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.run import names
@@ -23,7 +24,6 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 
 FILE_NAME = "tuning.json"
 _FOLDER = "tuning"

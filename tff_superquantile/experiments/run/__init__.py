@@ -16,11 +16,14 @@ import typing
 from tff_superquantile import lazy
 
 if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loaded on first use.
-  from tff_superquantile.experiments.run.parts.cohorts import Cyclic as Cyclic
-  from tff_superquantile.experiments.run.parts.cohorts import Diurnal as Diurnal
-  from tff_superquantile.experiments.run.parts.cohorts import FixedSize as FixedSize
-  from tff_superquantile.experiments.run.parts.cohorts import Poisson as Poisson
-  from tff_superquantile.experiments.run.parts.cohorts import Spaced as Spaced
+  from privacy.cohorts import Complement as Complement
+  from privacy.cohorts import Cyclic as Cyclic
+  from privacy.cohorts import Diurnal as Diurnal
+  from privacy.cohorts import FixedSize as FixedSize
+  from privacy.cohorts import Helpers as Helpers
+  from privacy.cohorts import Poisson as Poisson
+  from privacy.cohorts import PrivateCoin as PrivateCoin
+  from privacy.cohorts import Spaced as Spaced
   from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
   from tff_superquantile.experiments.run.parts.engines import Ray as Ray
   from tff_superquantile.experiments.run.parts.kept import Best as Best
@@ -44,11 +47,8 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
   from tff_superquantile.experiments.run.parts.privacy import AdaptiveClip as AdaptiveClip
   from tff_superquantile.experiments.run.parts.privacy import Budget as Budget
-  from tff_superquantile.experiments.run.parts.privacy import Complement as Complement
   from tff_superquantile.experiments.run.parts.privacy import FixedClip as FixedClip
-  from tff_superquantile.experiments.run.parts.privacy import Helpers as Helpers
   from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
-  from tff_superquantile.experiments.run.parts.privacy import PrivateCoin as PrivateCoin
   from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad
   from tff_superquantile.experiments.run.parts.servers import Adam as Adam
   from tff_superquantile.experiments.run.parts.servers import Sgd as Sgd
@@ -77,7 +77,10 @@ __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
   (),
   {
-    "parts.cohorts": ("Cyclic", "Diurnal", "FixedSize", "Poisson", "Spaced"),
+    "/privacy.cohorts": (
+      *("Complement", "Cyclic", "Diurnal", "FixedSize", "Helpers", "Poisson", "PrivateCoin"),
+      "Spaced",
+    ),
     "parts.engines": ("InProcess", "Ray"),
     "parts.kept": ("Best", "Last", "Start"),
     "parts.local_training": ("Cosine", "Linear", "LocalTraining", "Step"),
@@ -85,9 +88,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),
       *("PropFair", "QFedAvg", "SemiVRed", "Superquantile", "TiltedErm"),
     ),
-    "parts.privacy": (
-      *("AdaptiveClip", "Budget", "Complement", "FixedClip", "Helpers", "Noise", "PrivateCoin"),
-    ),
+    "parts.privacy": ("AdaptiveClip", "Budget", "FixedClip", "Noise"),
     "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),
     "parts.tasks": ("Emnist", "Other", "Own", "Sent140", "Shakespeare", "Synthetic"),
     "parts.thresholds": ("Exact", "Geometric", "PrimalDual", "Reweighting", "Tree"),

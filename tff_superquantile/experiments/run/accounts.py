@@ -181,7 +181,7 @@ class Account:
     return (
       f"Found that the noise of a round's mean is expected to be {relative * clip_norm:.3g} long"
       f" (noise multiplier {updates.z:.3g}, clip norm {clip_norm:.3g}, {num_parameters} parameters,"
-      f" {self._config.cohort.size} clients per round), longer than any client's update,"
+      f" {self._config.cohort.expected} clients per round), longer than any client's update,"
       f" which is at most {clip_norm:.3g}; ask for more clients per round, a larger epsilon, or a"
       f" smaller model{', or --clip_norm=adaptive' if is_fixed else ''}, or expect rounds to be"
       " mostly noise."
@@ -196,7 +196,7 @@ class Account:
     assert updates is not None  # A run releases a model.
     noise = updates.z
     left = banded.relative_error(self._release.coefficients, config.num_rounds)
-    method, divisor = config.method, config.cohort.mean_size(self._release.cohort.population)
+    method, divisor = config.method, self._release.cohort.mean_size()
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
     elif isinstance(method, methods.OwnLossMethod):

@@ -8,8 +8,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
+from privacy.settings import part
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
@@ -19,12 +21,10 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import trackers
-from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
@@ -75,14 +75,13 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   config = client_split.resolve(config, task)
   methods.check(config.method, config.is_private, config.cohort)
-  cohorts.check(config.cohort)
+  part.check_complete(config.cohort, chosen_by=f"--sampling={config.cohort.sampling}")
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
   of_private = private.DEFAULTS if config.is_private else {}
   metric = config.metric or task.metric
   measures.check(metric or "error", task.error, config.task.name)
-  sampling = cohorts.name_of(config.cohort)
-  chosen = {"sampling": sampling, "metric": metric, "best_by": kept.best_by(metric)}
+  chosen = {"sampling": config.cohort.sampling, "metric": metric, "best_by": kept.best_by(metric)}
   run = run_config.resolved(config, {**chosen, **task.defaults, **of_private})
   if run.is_private:
     run = private.resolve(run)
@@ -92,7 +91,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
     method = methods.replace(method, threshold=threshold)
-  engine = run.engine.resolve(run.cohort.size)
+  engine = run.engine.resolve(int(run.cohort.expected))
   run = dataclasses.replace(
     run,
     engine=engine,
@@ -137,10 +136,10 @@ def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile)
   if isinstance(threshold, thresholds.Tree):
     if not isinstance(run.cohort, cohorts.FixedSize):
       raise ValueError(
-        f"Found --threshold=tree with --sampling={cohorts.name_of(run.cohort)} in a run without a"
+        f"Found --threshold=tree with --sampling={run.cohort.sampling} in a run without a"
         " budget; the fewest clients of a round follow from one. Use --sampling=fixed_size."
       )
-    threshold.mechanism(run.cohort.size)  # It checks its bins and its noise.
+    threshold.mechanism(int(run.cohort.expected))  # It checks its bins and its noise.
 
 
 def load_task(
@@ -169,9 +168,9 @@ def load_task(
 def check_cohort(config: run_config.ResolvedRun, files: client_files.ClientFiles) -> None:
   """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
   num_clients = len(files.client_ids)
-  if config.cohort.size > num_clients:
+  if config.cohort.expected > num_clients:
     raise ValueError(
-      f"Found --clients_per_round={config.cohort.size} with {num_clients} training clients"
+      f"Found --clients_per_round={config.cohort.expected} with {num_clients} training clients"
       f"{files.remark}; expected at most {num_clients}."
     )
 
@@ -192,8 +191,8 @@ def build_options(
     The arguments, without `client_weighting`, which private algorithms do not have.
   """
   # Clients that make noise and send no data.
-  has_helpers = config.privacy is not None and not isinstance(
-    config.privacy.shares, privacy_lib.Complement
+  has_helpers = config.privacy is not None and (
+    config.privacy.shares.protocol != cohorts.Complement.protocol
   )
   return dict(
     model_fn=model,
@@ -263,7 +262,7 @@ def build_process(
     ingredients.Ingredients(
       work=work,
       num_clients=len(files.client_ids),
-      clients_per_round=config.cohort.mean_size(len(files.client_ids)),
+      clients_per_round=config.cohort.of(len(files.client_ids)).mean_size(),
       max_loss=config.max_loss,
       noise_key=noise_key,
       tree=tree,

@@ -13,6 +13,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from privacy import cohorts
 from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
@@ -182,7 +183,7 @@ class Name(str):
     privacy = self.config.privacy
     if privacy is not None and privacy.update_sum == "central":
       # Shares were those of the threshold's noise alone.
-      privacy = dataclasses.replace(privacy, shares=privacy_lib.Complement())
+      privacy = dataclasses.replace(privacy, shares=cohorts.Complement())
     config = dataclasses.replace(self.config, method=methods.FedAvg(), privacy=privacy, run_name="")
     return Name(folder(config), config)
 

@@ -14,8 +14,8 @@ from privacy import releases
 from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
+from privacy.settings import part
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import cohorts as cohort_parts
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
@@ -54,7 +54,7 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     ValueError: If flags contradict each other.
   """
   assert config.privacy is not None
-  if isinstance(config.cohort, cohort_parts.Diurnal):
+  if isinstance(config.cohort, cohorts.Diurnal):
     raise ValueError(
       "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
       " use poisson."
@@ -77,8 +77,8 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
 
 def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
   """Checks what belongs to cohorts that all may know, and what cannot be with them."""
-  sampling = cohort_parts.name_of(config.cohort)
-  if not isinstance(config.cohort, cohort_parts.Known):
+  sampling = config.cohort.sampling
+  if not isinstance(config.cohort, cohorts.Known):
     if privacy.bands is not None:
       raise ValueError(
         f"Found --bands={privacy.bands} with --sampling={sampling}; noise is correlated over rounds"
@@ -176,12 +176,8 @@ def _check_noise(config: run_config.ResolvedRun) -> None:
 
 def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
   """Checks the source of the noise, given the threshold and the sampling."""
-  protocol = privacy_lib.name_of(privacy.shares)
-  if isinstance(privacy.shares, privacy_lib.PrivateCoin) and privacy.shares.contacted is None:
-    raise ValueError(
-      f"Found --noise_shares={protocol} without --contacted_clients; give the number of clients to"
-      " contact."
-    )
+  protocol = privacy.shares.protocol
+  part.check_complete(privacy.shares, chosen_by=f"--noise_shares={protocol}")
   if protocol == shares.COMPLEMENT:
     return
   by_clients = isinstance(config.method.threshold, thresholds.Tree)
@@ -190,11 +186,10 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if not isinstance(config.cohort, cohort_parts.Poisson):
-    sampling = cohort_parts.name_of(config.cohort)
+  if not isinstance(config.cohort, cohorts.Poisson):
     raise ValueError(
-      f"Found --noise_shares={protocol} with --sampling={sampling}, whose cohorts have all shares"
-      " of noise; use poisson."
+      f"Found --noise_shares={protocol} with --sampling={config.cohort.sampling}, whose cohorts"
+      " have all shares of noise; use poisson."
     )
 
 
@@ -325,10 +320,7 @@ def build_release(
     )
   )
   released += [number.released for number in privacy.numbers]
-  sampling, separation = cohort_parts.name_of(config.cohort), None
-  if isinstance(config.cohort, cohort_parts.Spaced):
-    separation = config.cohort.separation
-  cohort = cohorts.of(sampling, population, config.cohort.size, separation)
+  cohort = config.cohort.of(population)
   coefficients: tuple[float, ...] = banded.INDEPENDENT
   if isinstance(cohort, cohorts.Known):
     participation = banded.Participation(config.num_rounds, cohort.separation)
@@ -338,6 +330,6 @@ def build_release(
     cohort=cohort,
     coefficients=coefficients,
     parts=tuple(released),
-    noise=cohorts.source(privacy_lib.name_of(privacy.shares), privacy.shares.contacted),
+    noise=privacy.shares,
     relation=privacy.relation,
   )

@@ -11,15 +11,15 @@ import types
 from typing import Any, TypeVar
 
 from privacy import checks
+from privacy import cohorts
+from privacy.settings import flag
+from privacy.settings import part
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import trackers
-from tff_superquantile.experiments.run.parts import cohorts
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.parts import tasks
@@ -42,7 +42,7 @@ class RunConfig(part.Part):
   method: methods.Method = part.choice(
     "algorithm", methods.METHODS, "The method.", default="superquantile"
   )
-  cohort: cohorts.Cohort = cohorts.choice()
+  cohort: cohorts.Cohort = cohorts.choice(privacy_lib.usual_sampling)
   max_loss: float | None = flag.field(
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
@@ -160,7 +160,6 @@ class ResolvedRun(RunConfig):
   A finished run has left the flags of one.
   """
 
-  cohort: cohorts.Resolved
   max_loss: float
   num_rounds: int
   local: local_training.Resolved
@@ -221,7 +220,9 @@ def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> ResolvedRun:
   """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
-  return part.fill(ResolvedRun, config, defaults)
+  run = part.fill(ResolvedRun, config, defaults)
+  part.check_complete(run.cohort, "clients_per_round")
+  return run
 
 
 def client_split_of(found: Mapping[str, str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
+from privacy.settings import flag
+from privacy.settings import part
 
 # Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
 BLOCK_SIZE = 256

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from privacy.settings import flag
+from privacy.settings import part
 from tff_superquantile import measures
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
+from privacy.settings import flag
+from privacy.settings import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ import dataclasses
 import math
 from typing import Any, ClassVar, TypeVar
 
+from privacy import cohorts
+from privacy.settings import flag
+from privacy.settings import part
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import cohorts
-from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import ingredients
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
 
@@ -175,7 +175,7 @@ class FedAvgSub(Method):
     tsq.superquantile.check_theta(self.theta)
     if cohort.is_asked and not isinstance(cohort, cohorts.FixedSize):
       raise ValueError(
-        f"Found --algorithm=fed_avg_sub with --sampling={cohorts.name_of(cohort)}; it trains a"
+        f"Found --algorithm=fed_avg_sub with --sampling={cohort.sampling}; it trains a"
         " fraction of cohorts of fixed size."
       )
 

@@ -1,4 +1,4 @@
-"""The privacy of a run: a budget or noise, clipping, and who makes the noise.
+"""The privacy of a run: a budget or noise, and clipping.
 
 Importing this starts no TensorFlow.
 """
@@ -10,10 +10,11 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar
 
+from privacy import cohorts
 from privacy import parts
+from privacy.settings import flag
+from privacy.settings import part
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
@@ -134,55 +135,6 @@ def _number(given: Mapping[str, Any]) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shares(part.Part):
-  """The source of the noise that a cohort lacks, where clients make noise."""
-
-  @property
-  def contacted(self) -> int | None:
-    """The expected number of clients that a round contacts, if it is not that of its data."""
-    return None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Complement(Shares):
-  """The server."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Helpers(Shares):
-  """Other clients, which send no data."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivateCoin(Shares):
-  """More clients, of which each adds its data by a coin of its own."""
-
-  contacted_clients: int = flag.field(
-    ...,
-    "With --noise_shares=private_coin: the expected number of clients that a round contacts;"
-    " --clients_per_round of them add data.",
-    least=1,
-  )
-
-  @property
-  def contacted(self) -> int | None:
-    return self.contacted_clients
-
-
-# By the value of --noise_shares.
-SHARES: dict[str, type[Shares]] = {
-  "complement": Complement,
-  "helpers": Helpers,
-  "private_coin": PrivateCoin,
-}
-
-
-def name_of(shares: Shares) -> str:
-  """Returns the value of --noise_shares."""
-  return part.key(SHARES, shares)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Privacy(part.Part):
   """What makes a run private: all that it releases of its training clients has noise."""
 
@@ -229,14 +181,7 @@ class Privacy(part.Part):
     choices=("central", "distributed"),
     words={"distributed": "distributed noise"},
   )
-  shares: Shares = part.choice(
-    "noise_shares",
-    SHARES,
-    "Source of the noise that a cohort lacks, where clients make noise: the server (complement);"
-    " other clients, which send no data (helpers); or --contacted_clients, of which each adds its"
-    " data by a coin of its own, which protects from the server, too (private_coin).",
-    words={"helpers": "helpers", "private_coin": "private coin"},
-  )
+  shares: cohorts.Complement = cohorts.source_choice()
   bands: int | None = flag.field(
     None,
     "The number of rounds over which noise is correlated, with --sampling=cyclic or spaced; 1 for"
@@ -299,6 +244,11 @@ def _chosen(given: Mapping[str, Any]) -> str | None:
 def is_private(given: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
   return _chosen(given) is not None
+
+
+def usual_sampling(given: Mapping[str, Any]) -> str:
+  """Returns the sampling of cohorts where values of flags name none."""
+  return cohorts.POISSON if is_private(given) else cohorts.FIXED_SIZE
 
 
 def choice() -> Any:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
+from privacy.settings import flag
+from privacy.settings import part
 
 # tau of Reddi et al., who find that 1e-3 does well in all their experiments.
 _ADAPTIVITY = 1e-3

@@ -11,8 +11,8 @@ import pathlib
 import re
 from typing import Any
 
-from tff_superquantile.experiments.run.parts import flag
-from tff_superquantile.experiments.run.parts import part
+from privacy.settings import flag
+from privacy.settings import part
 
 _FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
 

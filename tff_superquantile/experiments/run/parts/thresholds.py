@@ -13,10 +13,10 @@ import functools
 from typing import Any, ClassVar
 
 from privacy import checks
+from privacy.settings import flag
+from privacy.settings import part
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import flag
 from tff_superquantile.experiments.run.parts import ingredients
-from tff_superquantile.experiments.run.parts import part
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy import cohorts as privacy_cohorts
+from privacy import cohorts as cohorts_lib
 from privacy import releases
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
@@ -37,8 +37,8 @@ def build_selection(
   if release is not None:
     assert key is not None
     return _build_private_selection(files, config, release, key)
-  sample = config.cohort.sampler(files.client_ids, config.seed)
-  size = config.method.num_trained(config.cohort.size)
+  sample = cohorts.build_sampler(config.cohort, files.client_ids, config.seed)
+  size = config.method.num_trained(int(config.cohort.expected))
 
   def select(round_num: int) -> list[Any]:
     return [
@@ -60,16 +60,16 @@ def _build_private_selection(
   They follow from the secret key, or from the seed if all may know them.
   """
   contacted = release.contacted
-  if isinstance(release.cohort, privacy_cohorts.Poisson):
+  if isinstance(release.cohort, cohorts_lib.Poisson):
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
     )
-  elif isinstance(release.cohort, privacy_cohorts.Known):
-    sample = config.cohort.sampler(files.client_ids, config.seed)
+  elif isinstance(release.cohort, cohorts_lib.Known):
+    sample = cohorts.build_sampler(config.cohort, files.client_ids, config.seed)
   else:
     sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
   helpers = coin = None
-  if isinstance(release.noise, privacy_cohorts.Helpers):
+  if isinstance(release.noise, cohorts_lib.Helpers):
     assert release.num_shares is not None
     helpers = cohorts.build_helpers_sampler(files.client_ids, release.num_shares, key)
   if release.has_coin:

@@ -9,12 +9,12 @@ import math
 import pathlib
 from typing import Any
 
+from privacy.settings import part
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.studies.tailbench import sources
 
 NUM_ROUNDS, QUICK_ROUNDS = 100, 20

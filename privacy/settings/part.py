@@ -12,7 +12,7 @@ import functools
 import typing
 from typing import Any, TypeVar
 
-from tff_superquantile.experiments.run.parts import flag as flag_lib
+from privacy.settings import flag as flag_lib
 
 _CHOICE = "choice"
 _T = TypeVar("_T", bound="Part")
@@ -130,8 +130,9 @@ def chosen_by(
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds."""
-  return next(name for name, kind in kinds.items() if isinstance(part, kind))
+  """Returns the name of a part's class among kinds, or else that of its nearest base."""
+  names = {kind: name for name, kind in kinds.items()}
+  return next(names[base] for base in type(part).__mro__ if base in names)
 
 
 class Part:
@@ -186,8 +187,10 @@ def own_flags(kind: type[Part]) -> Mapping[str, flag_lib.Flag]:
     if flag_lib.METADATA in field.metadata:
       one, hint = field.metadata[flag_lib.METADATA], _hints(kind)[field.name]
       of_union = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-      type_ = of_union[0] if of_union else hint
-      found[field.name] = dataclasses.replace(one, name=one.name or field.name, kind=type_)
+      first, *others = of_union or [hint]
+      found[field.name] = dataclasses.replace(
+        one, name=one.name or field.name, kind=first, others=tuple(others)
+      )
   _own_flags[kind] = found
   return found
 
@@ -276,6 +279,20 @@ def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _
     elif (inner := _part_of(kind, field.name)) is not None:
       found[field.name] = build(inner, given, is_strict)
   return kind(**found)
+
+
+def check_complete(part: Part, *needed: str, chosen_by: str = "") -> None:
+  """Raises a `ValueError` if a part lacks the value of a flag.
+
+  Args:
+    part: The part.
+    *needed: Names of flags that it needs besides those that are required.
+    chosen_by: The flag and value that chose the part.
+  """
+  for name, one in own_flags(type(part)).items():
+    if (one.is_required or one.name in needed) and getattr(part, name) is None:
+      where = f"{chosen_by} without" if chosen_by else "no"
+      raise ValueError(f"Found {where} --{one.name}; expected a value.")
 
 
 def _narrowed(kind: type[Part], wanted: Any) -> type[Part]:

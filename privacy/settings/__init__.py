@@ -1,0 +1,1 @@
+"""Settings that are flags: values that check themselves. Standard library alone."""
