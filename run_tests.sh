@@ -11,6 +11,7 @@ environment .venv.
 
     ./run_tests.sh                              everything but the long reproductions
     ./run_tests.sh --run_slow                   those too
+    ./run_tests.sh --quick                      style, types, one test of each folder: a minute
     ./run_tests.sh tests/test_superquantile.py  one file
     ./run_tests.sh -k threshold -x              other arguments of pytest
 

@@ -18,6 +18,38 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser):
   parser.addoption("--run_slow", action="store_true", help="also run the long reproductions")
+  parser.addoption("--quick", action="store_true", help="run one test of each folder alone")
+
+
+# What --quick runs: of each folder the test that goes through most of what the folder is about in
+# seconds. Those of experiments and privacy hold for the numbers that every Python is to reproduce.
+QUICK = frozenset(
+  f"tests/{name}"
+  for name in (
+    "algorithms/test_superquantile_fed_avg.py::test_rounds_against_numpy",
+    "analytics/test_private_distribution.py::test_the_whole_way_with_little_noise",
+    "attacks/test_exact_pair.py::test_the_bound_of_a_pair_without_sampling_is_that_of_the_gaussian",
+    "benchmarks/test_round_time.py::test_equal_work_counts_and_other_work_is_void",
+    "client_work/test_optimizers.py::test_same_steps_as_keras",
+    "docs/test_examples.py::test_library_example",
+    "evaluation/test_evaluation.py::test_every_client_exactly",
+    "experiments/test_kept_results.py::test_training_gives_the_same_results",
+    "paper/test_statements.py::test_formulas_are_misprints_where_what_is_meant_is_true",
+    "privacy/test_accountant_alone.py::test_the_accountant_needs_no_tensorflow",
+    "secure_sums/test_secure_sum.py::test_modular_reports_are_remainders",
+    "simulation/test_cohort_engine.py::test_secure_sums_means_and_folds",
+    "tasks/test_synthetic.py::test_every_example_is_the_pools_and_used_once",
+    "test_superquantile.py::test_dual_weights_attain_the_linear_program",
+    "threshold/test_tree.py::test_against_numpy",
+  )
+)
+
+
+def pytest_ignore_collect(collection_path, config):
+  """Returns whether --quick imports a file for nothing; None for what it does not decide."""
+  if not config.getoption("--quick") or collection_path.suffix != ".py":
+    return None
+  return not any(name.startswith(f"{collection_path.relative_to(_ROOT)}::") for name in QUICK)
 
 
 def pytest_xdist_auto_num_workers():
@@ -71,6 +103,9 @@ def pytest_collection_modifyitems(config, items):
   ranks = {f"tests/{name}.py": rank for rank, name in enumerate(_LONG)}
   assert all((_ROOT / name).exists() for name in ranks), "_LONG names a file that is not there"
   items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(_LONG)))
+  if config.getoption("--quick"):
+    config.hook.pytest_deselected(items=[i for i in items if i.nodeid.split("[")[0] not in QUICK])
+    items[:] = [item for item in items if item.nodeid.split("[")[0] in QUICK]
   if config.getoption("--run_slow"):
     return
   skip = pytest.mark.skip(reason="a long reproduction; run it with --run_slow")

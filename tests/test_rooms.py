@@ -22,6 +22,15 @@ _ENGINE = "tff_superquantile.simulation.engine"
 _EXPERIMENTS = "tff_superquantile.experiments"
 
 
+def test_a_test_of_each_folder_of_tests_is_quick(pytestconfig):
+  conftest = pytestconfig.pluginmanager.get_plugin(str(_ROOT / "tests/conftest.py"))
+  names = [name.partition("::") for name in conftest.QUICK]
+  for path, _, name in names:
+    assert f"\ndef {name}(" in (_ROOT / path).read_text(encoding="utf-8")
+  folders = {path.parent for path in (_ROOT / "tests").rglob("test_*.py")}
+  assert len(folders) > 10 and {(_ROOT / path).parent for path, _, _ in names} == folders
+
+
 def test_no_folder_has_more_than_twelve_modules():
   modules = collections.Counter(path.parent for path in _MODULES if not path.stem.startswith("__"))
   assert len(_MODULES) > 100

@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run.parts import methods
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = (
+  ".ci/run",
   "run_experiments.sh",
   "run_tests.sh",
   "scripts/venv.sh",
@@ -28,7 +29,7 @@ _FILES = (
   "requirements-dev.lock",
 )
 _COREUTILS = ("cat", "cut", "dirname", "env", "mkdir", "mv", "readlink", "rm")
-_COREUTILS += ("sha256sum", "tail", "tr")
+_COREUTILS += ("mktemp", "seq", "sha256sum", "tail", "tr")
 _OTHERS = ("bash", "grep", "flock")
 _SECONDS = 120  # Of patience, not of duration.
 
@@ -37,6 +38,7 @@ _FAKE_PYTHON = """#!{bash}
 [[ "$1" != -I ]] || shift
 case "$1 $2" in
   "-c "*ensurepip*) echo "{implementation} {version} {has_venv}" ;;
+  "-c "*numpy*) echo "Python {version}.0 with NumPy 2" ;;
   "-c "*) ;;
   "-m venv")
     echo "venv" >>"$CALLS"
@@ -77,6 +79,7 @@ class _Machine:
     self.command("uname", '[[ "$1" == -s ]] && echo Linux || echo x86_64')
     self.command("getconf", "echo glibc 2.36")
     self.command("df", "echo Avail; echo 99999999")
+    self.command("git", f'{shutil.which("cp")} -r "$4" "$5"')
     (folder / "calls").touch()
 
   def command(self, name: str, text: str) -> None:
@@ -521,6 +524,72 @@ def test_tests_run_after_the_linter(machine):
   assert machine.run("run_tests.sh", FAILING_MODULE="mypy").returncode == 7
   assert machine.calls() == ["-m ruff check .", "-m mypy"]
   assert machine.run("run_tests.sh", FAILING_MODULE="pytest").returncode == 7
+
+
+@pytest.fixture
+def checks(machine, tmp_path):
+  """Starts .ci/run where no temporary folder may stay."""
+  (tmp_path / "tmp").mkdir()
+
+  def start(cores="2", **environment):
+    machine.command("nproc", f"echo {cores}")
+    return machine.start(".ci/run", TMPDIR=str(tmp_path / "tmp"), **environment)
+
+  yield start
+  assert list((tmp_path / "tmp").iterdir()) == [] and not (machine.project / ".venv").exists()
+
+
+@pytest.mark.parametrize("cores", ["2", "8"])
+def test_every_python_is_checked_and_the_newest_by_everything(machine, checks, tmp_path, cores):
+  machine.python("python3.12", version="3.12")
+  machine.python("python3.11", version="3.11", has_venv="no")
+  (tmp_path / "pyenv/versions/3.11.7").mkdir(parents=True)
+  machine.python(tmp_path / "pyenv/versions/3.11.7/bin/python", version="3.11")
+  machine.python("python3.10", version="3.10")
+  process = checks(cores, PYENV_ROOT=str(tmp_path / "pyenv"))
+  out, err = process.communicate(timeout=_SECONDS)
+  assert process.returncode == 0, out + err
+  lines = [line for line in out.splitlines() if "Python" in line]
+  assert lines == [
+    "Found no Python 3.13: it is not checked.",
+    "Python 3.11.0 with NumPy 2: the quick checks are fine.",
+    "Python 3.10.0 with NumPy 2: the quick checks are fine.",
+    "Python 3.12.0 with NumPy 2",
+  ]
+  calls = [call.rstrip() for call in machine.calls()]
+  sweep = _sweep("--experiment=default", "--quick", "--thetas=0.5")
+  counts = {"-m mypy": 3, sweep: 3, "-m pytest --quick": 2, "-m pytest": 1}
+  assert {call: calls.count(call) for call in counts} == counts and calls[-1] == "-m pytest"
+
+
+def test_a_python_on_which_types_are_wrong_is_told(machine, checks):
+  machine.python()
+  machine.python("python3.11", version="3.11")
+  other = machine.bin / "python3.11"
+  other.write_text(other.read_text().replace('"${FAILING_MODULE:-}"', "mypy"))
+  process = checks()
+  out, _ = process.communicate(timeout=_SECONDS)
+  assert process.returncode == 1
+  assert "Python 3.11: failed, see above.\n" in out
+  assert [call.rstrip() for call in machine.calls()][-2:] == ["-m mypy", "-m pytest"]
+
+
+@pytest.mark.parametrize("pythons", [("3.13",), ("3.13", "3.10")])
+def test_interrupted_checks_leave_nothing(machine, checks, pythons):
+  for version in pythons:
+    machine.python(f"python{version}", version=version)
+  process = checks(PIP_WAITS_FOR=str(machine.folder / "never"))
+  machine.wait_until(process, machine.folder / "never.begun")
+  os.killpg(process.pid, signal.SIGINT)
+  # Until nobody has its output any more.
+  process.communicate(timeout=_SECONDS)
+  assert process.returncode == 130
+
+
+def test_checks_need_a_python(checks):
+  out, err = (process := checks()).communicate(timeout=_SECONDS)
+  assert process.returncode == 2 and out.count("Found no Python 3.1") == 4
+  assert "Found no Python, but Python 3.10, 3.11, 3.12 or 3.13 is needed" in err
 
 
 def _locked(name):

@@ -196,7 +196,7 @@ def of_formulas() -> Iterator[rows.Row]:
     "entropic",
     f"It lacks the logarithm: for ten losses with mean {losses.mean():.2f} and ν = 0.3 it is"
     f" {as_printed:.2f}, with the logarithm {meant:.2f}; the objective below it has the logarithm.",
-    rows.judge(losses.min() <= as_printed <= np.max(losses), rows.Verdict.MISPRINT),
+    rows.judge(bool(losses.min() <= as_printed <= losses.max()), rows.Verdict.MISPRINT),
   )
   yield from _of_temperatures()
 
