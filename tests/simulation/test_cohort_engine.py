@@ -4,7 +4,6 @@ import collections
 import functools
 
 import numpy as np
-import problems
 import pytest
 import rounds
 import tensorflow as tf
@@ -17,7 +16,6 @@ from tff_superquantile.simulation import context
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import reading
-from tff_superquantile.simulation.engine.graphs import folding
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 
@@ -30,7 +28,7 @@ def in_process():
 
 @pytest.fixture(scope="module")
 def equal_files(tmp_path_factory):
-  """Clients of the same size: compiled."""
+  """Clients of the same size, with one batch each."""
   return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
 
 
@@ -47,7 +45,7 @@ _IN_BLOCKS = ("exact", "tree", "private distributed", "agnostic_fed_avg")
 
 @pytest.fixture(scope="module")
 def whole_cohorts(in_process, equal_files):
-  """Outputs of rounds with whole cohorts in one compiled loop, which has room for more."""
+  """Outputs of rounds with whole cohorts."""
   clients = [range(20), [*range(4, 18), 3, 1], range(20)]
   cohorts = [rounds.cohort(equal_files, c, r) for r, c in enumerate(clients)]
 
@@ -133,36 +131,17 @@ def test_clients_without_examples_are_those_of_tffs_runtime(in_process, native, 
   assert sizes[1] - sizes[0] == pytest.approx(3.0, abs=1e-3)
 
 
-def test_few_functions_are_traced_for_cohorts_of_all_sizes(equal_files, unequal_files):
-  def traced(files, batch_size, sizes):
-    process = rounds.build("exact", files, batch_size)
-    context = engine.CohortContext()
-    rounds.run(context, process, [rounds.cohort(files, range(n)) for n in sizes])
-    program = context._programs[id(process.next)]
-    assert program.whole._can_compile  # Whatever XLA refused would be computed without, in silence.
-    return {key and key.capacity for key in program.whole._functions}
-
-  sizes = (2, 5, 9, 16, 17, 18, 19, 20)
-  assert traced(unequal_files, 4, sizes) == {None}
-  # Room for 16 and, as sizes turned out to vary, for a quarter more than 17.
-  assert traced(equal_files, 0, sizes) == {None, 16, 21}
-  assert traced(equal_files, 0, (20, 20, 16)) == {20}
-
-
-def test_loops_of_one_step_are_compiled(equal_files):
-  """Of one batch an epoch; otherwise rounds take four times as long, with the same results."""
-  process = rounds.build("exact", equal_files, 0)
+@pytest.mark.parametrize("batch_size", [0, 4])
+def test_one_function_is_traced_for_cohorts_of_all_sizes(batch_size, equal_files, unequal_files):
+  process = rounds.build("exact", unequal_files if batch_size else equal_files, batch_size)
   context = engine.CohortContext()
-  rounds.run(context, process, [rounds.cohort(equal_files, range(16))])
-  (function,) = context._programs[id(process.next)].whole._functions.values()
-  ops = function.graph.get_operations()
-  assert not [op.name for op in ops if op.type in ("While", "StatelessWhile")]
-  assert any("_XlaMustCompile" in op.node_def.attr for op in ops)
+  rounds.run(context, process, [rounds.cohort(equal_files, range(n)) for n in (2, 16, 20)])
+  assert len(context._programs[id(process.next)].whole._functions) == 1
 
 
 @pytest.mark.parametrize("name", ["exact", "tree", "private distributed"])
 def test_what_a_context_has_computed_before_does_not_matter(name, in_process, equal_files):
-  """In loops for 17 and for 20 clients, bit for bit."""
+  """Bit for bit, also by other numbers of clients."""
   process = rounds.build(name, equal_files, 0)
   cohorts = [rounds.cohort(equal_files, range(17), r) for r in range(2)]
   rounds.run(in_process, process, [rounds.cohort(equal_files, range(20)), *cohorts[::-1]])
@@ -180,7 +159,7 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
     noise = discrete_gaussian.sample([1000], 5.0, noise_source.fresh_seed())
     # Twice the same draw in one graph: two draws.
     noise += 1000 * discrete_gaussian.sample([1000], 5.0, noise_source.fresh_seed())
-    if reads_files:  # Which has these graphs taken apart and compiled.
+    if reads_files:  # Which has these graphs taken apart.
       noise += tf.cast(0.0 * tf.reduce_sum(read(handle)[0]), tf.int64)
     return noise
 
@@ -204,7 +183,7 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
 @pytest.mark.parametrize("name", ["equal_files", "unequal_files"])
 @pytest.mark.parametrize("stddev", [2.2, 300.0])
 def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, request):
-  """In one loop compiled by XLA, client by client, and in TFF's runtime."""
+  """Here, and in TFF's runtime."""
   files = request.getfixturevalue(name)
   read = client_files.build_examples_fn(files, shuffle=False)
 
@@ -382,94 +361,6 @@ def test_what_was_not_used_for_longest_is_forgotten():
   reader_of_both.keys = [*reader.keys, (b"y", 0)]
   store._clients(reader_of_both, [("a",)])
   assert store._bytes == sum(value.nbytes for value in store._values.values()) <= 24
-
-
-def test_what_is_compiled_has_room_for_cohorts_not_much_smaller():
-  shapes, others = ((3, 5),), ((4, 5),)
-  compiled = [None, *(reading.Key(n, shapes) for n in (40, 20)), reading.Key(30, others)]
-
-  def capacity(num_clients, shapes):
-    return reading._key(num_clients, shapes, compiled).capacity
-
-  assert [capacity(n, shapes) for n in (10, 15, 20, 21, 40)] == [20, 20, 20, 40, 40]
-  assert [capacity(n, shapes) for n in (9, 41)] == [11, 51]  # And a quarter more.
-  assert [capacity(n, others) for n in (14, 20, 30, 40)] == [17, 30, 30, 50]
-  assert capacity(21, ((5, 5),)) == 21
-
-
-def test_clients_that_were_repeated_are_taken_away():
-  shapes = np.array([[2, 2]] * 5, np.int32)
-  read = reading.Read(None, np.arange(20), shapes).without_padding(3)
-  flat, offsets, shapes = read.parts(None)
-  np.testing.assert_array_equal(flat, np.arange(12))
-  np.testing.assert_array_equal(offsets, [0, 4, 8, 12])
-  np.testing.assert_array_equal(shapes, [[2, 2]] * 3)
-
-
-def test_what_xla_cannot_compile_is_computed_without(equal_files):
-  read = client_files.build_examples_fn(equal_files, shuffle=False)
-
-  @tff.tensorflow.computation(np.float32, client_files.HANDLE_TYPE)
-  def by_way_of_text(factor, handle):
-    return tf.strings.to_number(tf.strings.as_string(factor * tf.reduce_sum(read(handle)[0])))
-
-  @tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER),
-    tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS),
-  )
-  def total(factor, clients):
-    return tff.federated_sum(
-      tff.federated_map(by_way_of_text, (tff.federated_broadcast(factor), clients))
-    )
-
-  in_process = engine.CohortContext()
-  tff.framework.set_default_context(in_process)
-  arrays = problems.client_arrays([11] * rounds.NUM_CLIENTS)
-  for size in (16, 18):
-    expected = 2 * sum(x.sum() for x, _ in arrays[:size])
-    assert total(2.0, rounds.cohort(equal_files, range(size))) == pytest.approx(expected, rel=1e-4)
-  (program,) = in_process._programs.values()
-  assert not program.whole._can_compile
-
-
-def test_constants_are_computed_as_tensorflow_does():
-  numbers, others = np.int32([-7, 7, 3, 0]), np.int32([2, -2, 3, 5])
-  flags = numbers > others
-  for name, fold in folding._FOLDED.items():
-    op = getattr(tf.raw_ops, name)
-    if name.startswith("Select"):
-      arguments = (flags, numbers, others)
-      names = ("condition", "x" if name == "Select" else "t", "y" if name == "Select" else "e")
-    elif name.startswith("Logical"):
-      arguments, names = (flags, ~flags[::-1])[: 1 if name == "LogicalNot" else 2], ("x", "y")
-    else:
-      arguments, names = (numbers, others), ("x", "y")
-    expected = op(**{n: tf.constant(a) for n, a in zip(names, arguments)})
-    found = fold(*arguments)
-    assert found.dtype == expected.numpy().dtype, name
-    np.testing.assert_array_equal(found, expected, err_msg=name)
-
-
-@pytest.mark.parametrize(
-  "index",
-  [
-    np.s_[1],
-    np.s_[1:],
-    np.s_[:2],
-    np.s_[::-1],
-    np.s_[0:3:2, 1:],
-    np.s_[..., 1],
-    np.s_[tf.newaxis, 1:, 0],
-    np.s_[1, ..., tf.newaxis],
-  ],
-  ids=str,
-)
-def test_slices_of_constants_are_those_of_numpy(index):
-  value = np.arange(12, dtype=np.int32).reshape(3, 4)
-  with tf.Graph().as_default():
-    op = tf.compat.v1.placeholder(tf.int32, [3, 4])[index].op
-    bounds = [tf.get_static_value(bound) for bound in op.inputs[1:]]
-  np.testing.assert_array_equal(folding._slice(op.node_def, [value, *bounds]), value[index])
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,6 @@ def of_one_batch(data_set):
   "function", [in_a_fold, in_a_loop_over_it, of_one_batch], ids=lambda f: f.__name__
 )
 def test_effects_of_what_is_read_happen_for_each_client(native, function):
-  """For as many clients as are compiled, too."""
   component = tff.tensorflow.computation(lambda d: tf.function(function)(d), _NUMBERS)
   for last in (2.0, 9.0):
     elements = [[1.0, 2.0]] * 16 + [[1.0, last]]
@@ -380,7 +379,7 @@ def test_what_is_drawn_before_two_branches_is_drawn_once():
 
 @pytest.mark.parametrize("num_clients", [3, 17])
 def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
-  """As TFF leaves open which client draws what; also where as many clients would be compiled."""
+  """As TFF leaves open which client draws what."""
 
   @tff.tensorflow.computation(_NUMBERS)
   def component(data_set):

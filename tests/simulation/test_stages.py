@@ -51,17 +51,11 @@ def computed(computation, block_size, *args):
   return result, len(program.stages)
 
 
-def test_compiled_blocks_are_those_of_whole_cohorts(equal_files):
+def test_private_blocks_are_those_of_whole_cohorts(equal_files):
   process = rounds.build("private distributed", equal_files, 0)
   cohorts = [rounds.cohort(equal_files, [*range(20), *range(13)])]
-  context = in_blocks(17)
-  blocks = rounds.run(context, process, cohorts)
+  blocks = rounds.run(in_blocks(17), process, cohorts)
   rounds.assert_same(blocks, rounds.run(engine.CohortContext(), process, cohorts))
-  program = context._programs[id(process.next)]
-  functions = [program.stages[i]._function for i in range(2)]
-  assert all(function._can_compile for function in functions)
-  # The block of 17 comes first, and that of 16 has room in its loop.
-  assert [{key.capacity for key in f._functions} for f in functions] == [{17}, {17}]
 
 
 def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):

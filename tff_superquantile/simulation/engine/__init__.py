@@ -19,8 +19,8 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
   finish at the server. They find the clients of a trace in `Clients`.
 - `traces` traces a function of a cohort at least twice. The first trace computes nothing, and
   finds what clients read (`Discovery`). Later ones are given what was read.
-- `mapping` calls a component, which is a TensorFlow graph, for each client. Its ops, and the shapes
-  of what is read, choose the way: once, all at once, in a loop, or in a loop that XLA compiles.
+- `mapping` calls a component, which is a TensorFlow graph, for each client; once if all clients
+  would get the same.
 - `reading` reads what clients hold in files and data sets, and keeps it in memory.
 - `components` reads each component once: as a function to call, or taken apart into expressions.
 - `emission` makes TensorFlow ops of expressions, in the graph of the cohort.

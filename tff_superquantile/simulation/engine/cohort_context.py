@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent import futures
 import inspect
 import math
 import threading
@@ -66,7 +67,21 @@ class CohortContext(tff.framework.SyncContext):
 
     Raises:
       UnsupportedError: If the computation cannot be done and there is no other context.
+      tf.errors.OpError: If TensorFlow cannot compute it, with TensorFlow's sentence.
     """
+    if not tf.executing_eagerly():
+      # A new thread is outside of the caller's graph, as TFF's worker is.
+      with futures.ThreadPoolExecutor(1) as outside:
+        return outside.submit(self._invoke, comp, arg).result()
+    return self._invoke(comp, arg)
+
+  def _invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    try:
+      return self._compute_or_fall_back(comp, arg)
+    except tf.errors.OpError as error:
+      raise type(error)(None, None, errors.sentence(error)) from None
+
+  def _compute_or_fall_back(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     program = self._program(comp)
     if program is None:
       return self._fallback(comp, arg)
@@ -125,7 +140,7 @@ class CohortContext(tff.framework.SyncContext):
       logging.INFO if self._fallback_context else logging.WARNING,
       "A computation of type %.200s is done client by client, since all at once cannot be: %s",
       comp.type_signature.compact_representation(),
-      error,
+      errors.sentence(error),
     )
 
   def _fallback(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:

@@ -63,15 +63,10 @@ class Component:
     self.result_types = values.leaf_types(block.type_signature.result)
     parameters = block.type_signature.parameter
     self.parameter_types = [] if parameters is None else values.leaf_types(parameters)
-    # Neither loops nor conditions, nor calls that may hide them.
-    self.is_flat = (
-      not has_variables
-      and not any(leaf.is_data_set for leaf in self.parameter_types)
-      and not ops & op_types.CONTROL_FLOW
-      and not self._graph_def.library.function
-      and not any("Dataset" in op for op in ops)
-    )
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
+    self.is_rowwise = all(
+      op_types.is_rowwise(node) for node in op_types.nodes_of(self._graph_def)
+    ) and not any(leaf.is_data_set for leaf in self.parameter_types)
     if self._shared:
       leaves = (*self.parameter_types, *self.result_types)
       if any(leaf.is_data_set for leaf in leaves):
@@ -118,9 +113,7 @@ class Component:
     body = self.body(roots, pool)
 
     def emit(*arguments: tf.Tensor) -> list[tf.Tensor]:
-      known = {root: emission.Value(tensor, None) for root, tensor in zip(roots, arguments)}
-      results = emission.Emitter(known).emit(body.outputs, body.effects)
-      return [result.as_tensor() for result in results]
+      return emission.Emitter(dict(zip(roots, arguments))).emit(body.outputs, body.effects)
 
     return emit
 

@@ -1,21 +1,18 @@
-"""From expressions back to TensorFlow ops, with what is constant computed at once.
+"""From expressions back to TensorFlow ops.
 
 What is promised, if the current graph is one of a `tf.function`:
 
 Effects: All that are asked for are emitted, and within branches and loops those of their bodies,
 even if nobody needs a result. Ops are made by the numbers of their expressions, and TensorFlow
-runs ops with state in this order. A condition that is known becomes the branch taken, with its
-effects. Loops are tried out for a step beforehand, but not those with effects, draws or looks into
-data sets. The steps of a loop run one after the other. (In the graph of `traces.Discovery`
-nothing has to run.)
+runs ops with state in this order. The steps of a loop run one after the other. (In the graph of
+`traces.Discovery` nothing has to run.)
 
 Draws: An op keeps its attributes but those that say where it was. It draws anew each time it runs,
 so for each client and in each call. One with a seed of its own begins anew in each call of the
 trace, where TFF's runtime goes on; stateless draws follow from their seed alone.
 
-Shapes: Constants of up to 64 elements, what ops make of them alone, and shapes that are known in
-the trace are computed at once. All else has the static shape that TensorFlow finds. Variables of a
-loop have the shapes of their initial values; if its body gives others, all dimensions are unknown.
+Shapes: They are what TensorFlow finds. Variables of a loop have the shapes of their initial values;
+if its body gives others, only their ranks are known, or nothing.
 
 Aliasing: An expression is emitted once, for all who use it, and a result may be a tensor that was
 given. What a branch or step emits is known there alone; what the graph around it has is captured.
@@ -24,42 +21,18 @@ by its name never get here (`components`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.simulation.engine.graphs import errors
 from tff_superquantile.simulation.engine.graphs import expressions
-from tff_superquantile.simulation.engine.graphs import folding
 from tff_superquantile.simulation.engine.graphs import ops
-from tff_superquantile.simulation.engine.graphs import walks
 
-# Constants are folded up to this size: shapes, bounds and conditions, not data.
-_MAX_FOLDED_SIZE = 64
-# Loops of at most so many steps are unrolled, where that is known.
-_MAX_UNROLLED_STEPS = 1
 # Attributes that hold in an op's former graph alone: its colocation, and the shapes of its outputs.
 _DROPPED = ("_class", "_output_shapes")
-
-
-class LoopError(Exception):
-  """Signals a loop where none may be: it has too many steps to unroll, or an unknown number."""
-
-
-class Value(NamedTuple):
-  """An output that has been emitted: a tensor, or a small constant that is known.
-
-  Constants are shared, and nobody writes to them.
-  """
-
-  tensor: tf.Tensor | None
-  constant: np.ndarray | None
-
-  def as_tensor(self) -> tf.Tensor:
-    """Returns the tensor; a constant becomes a new one in the current graph."""
-    return tf.constant(self.constant) if self.tensor is None else self.tensor
 
 
 def _call(
@@ -94,36 +67,20 @@ def _call_with_functions(
   return operation.outputs
 
 
-def _has_traces(body: expressions.Body) -> bool:
-  """Tells whether to compute a body once more changes what is computed afterwards."""
-  return bool(body.effects) or any(
-    ops.is_stateful(expression.op) or expression.op in ops.READS
-    for expression in walks.walk(body.outputs)
-    if expression.node is not None  # Roots and parameters are no ops.
-  )
-
-
 class Emitter:
   """Emits expressions into the current graph, each once; it is of no use in another graph."""
 
-  def __init__(
-    self,
-    known: Mapping[expressions.Ref, Value],
-    parent: "Emitter | None" = None,
-    may_loop: bool = True,
-  ):
+  def __init__(self, known: Mapping[expressions.Ref, tf.Tensor], parent: "Emitter | None" = None):
     """Initializes an emitter.
 
     Args:
       known: What has a value already, such as the roots.
       parent: Emits into the graph around this one; what it has emitted is not emitted again.
-      may_loop: Whether loops may be emitted; otherwise one that cannot be unrolled is an error.
     """
     self._known = dict(known)
     self._parent = parent
-    self._may_loop = may_loop
 
-  def _find(self, ref: expressions.Ref) -> Value | None:
+  def _find(self, ref: expressions.Ref) -> tf.Tensor | None:
     emitter: Emitter | None = self
     while emitter is not None:
       if ref in emitter._known:
@@ -131,20 +88,15 @@ class Emitter:
       emitter = emitter._parent
     return None
 
-  def _value(self, ref: expressions.Ref) -> Value:
-    value = self._find(ref)
-    assert value is not None
-    return value
-
   def emit(
     self,
     refs: Sequence[expressions.Ref],
     effects: Iterable[expressions.Expression] = (),
-  ) -> list[Value]:
+  ) -> list[tf.Tensor]:
     """Emits values, what they depend on, and effects, in the order of their numbers.
 
     Raises:
-      LoopError, UnsupportedError: If there is a loop where none may be, or something has no value.
+      UnsupportedError: If something has no value.
     """
     pending: dict[int, expressions.Expression] = {}
     stack = [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
@@ -157,94 +109,52 @@ class Emitter:
       stack.extend(expression.inputs)
     for order in sorted(pending):
       self._emit(pending[order])
-    return [self._value(ref) for ref in refs]
+    return [self._find(ref) for ref in refs]
 
   def _emit(self, expression: expressions.Expression) -> None:
     if expression.node is None:
       raise errors.UnsupportedError("a value that is not there")
-    inputs = [self._value(ref) for ref in expression.inputs]
-    if expression.op in ("If", "StatelessIf"):
-      results = self._condition(expression, inputs)
-    elif expression.op in ("While", "StatelessWhile"):
+    inputs = [self._find(ref) for ref in expression.inputs]
+    if expression.op in ops.CONDITIONS:
+      results = self._condition(expression, inputs[0])
+    elif expression.op in ops.LOOPS:
       results = self._loop(expression, inputs[: len(expression.bodies[1].parameters)])
     else:
-      results = self._op(expression, inputs)
-    for index, result in enumerate(results or [Value(None, np.zeros([]))]):
+      results = _call(expression.node, inputs, expression.functions)
+    for index, result in enumerate(results or [tf.constant(0)]):  # So that an effect is known, too.
       self._known[expressions.Ref(expression, index)] = result
 
-  def _op(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
-    node = expression.node
-    if node.op == "Const":
-      constant = folding.constant(node.attr["value"].tensor)
-      if constant.size <= _MAX_FOLDED_SIZE and constant.dtype != np.object_:
-        return [Value(None, constant)]
-      return [Value(tf.constant(constant), None)]
-    constants = [i.constant for i in inputs if i.constant is not None]
-    are_constant = bool(inputs) and len(constants) == len(inputs)
-    folded = folding.fold(node, constants) if are_constant else None
-    if folded is not None:
-      return [Value(None, folded)]
-    results = _call(node, [i.as_tensor() for i in inputs], expression.functions)
-    if are_constant or node.op == "Shape":
-      static = [tf.get_static_value(t) for t in results]
-      if all(s is not None and s.size <= _MAX_FOLDED_SIZE for s in static):
-        return [Value(None, np.asarray(s)) for s in static]
-    return [Value(t, None) for t in results]
-
-  def _condition(self, expression: expressions.Expression, inputs: Sequence[Value]) -> list[Value]:
-    predicate = inputs[0]
-    if predicate.constant is not None:
-      body = expression.bodies[0 if predicate.constant else 1]
-      return self.emit(body.outputs, body.effects)
-
+  def _condition(
+    self, expression: expressions.Expression, predicate: tf.Tensor
+  ) -> Sequence[tf.Tensor]:
     def branch(body: expressions.Body) -> list[tf.Tensor]:
-      inner = Emitter({}, self, self._may_loop)
-      return [value.as_tensor() for value in inner.emit(body.outputs, body.effects)]
+      return Emitter({}, self).emit(body.outputs, body.effects)
 
-    results = tf.cond(
-      predicate.tensor, *(functools.partial(branch, body) for body in expression.bodies)
-    )
-    return [Value(t, None) for t in results]
+    return tf.cond(predicate, *(functools.partial(branch, body) for body in expression.bodies))
 
-  def _step(self, body: expressions.Body, variables: Sequence[Value]) -> list[Value]:
+  def _step(self, body: expressions.Body, variables: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     known = {expressions.Ref(p, 0): value for p, value in zip(body.parameters, variables)}
-    return Emitter(known, self, self._may_loop).emit(body.outputs, body.effects)
+    return Emitter(known, self).emit(body.outputs, body.effects)
 
-  def _loop(self, expression: expressions.Expression, initial: Sequence[Value]) -> list[Value]:
+  def _loop(
+    self, expression: expressions.Expression, initial: Sequence[tf.Tensor]
+  ) -> Sequence[tf.Tensor]:
     condition, body = expression.bodies
-    variables = list(initial)
-    for steps in range(_MAX_UNROLLED_STEPS + 1):
-      if _has_traces(condition):
-        break
-      (goes_on,) = self._step(condition, variables)
-      if goes_on.constant is None:
-        break
-      if not goes_on.constant:
-        return variables
-      # The loop is too long to be unrolled. What was emitted of it must leave no trace.
-      if steps == _MAX_UNROLLED_STEPS or _has_traces(body):
-        break
-      variables = self._step(body, variables)
-    if not self._may_loop:
-      raise LoopError
 
-    def as_values(tensors: Iterable[tf.Tensor]) -> list[Value]:
-      return [Value(tensor, None) for tensor in tensors]
-
-    tensors = [value.as_tensor() for value in initial]
-
-    def loop(shapes: list[tf.TensorShape]) -> list[Value]:
-      results = tf.while_loop(
-        lambda *v: self._step(condition, as_values(v))[0].as_tensor(),
-        lambda *v: [value.as_tensor() for value in self._step(body, as_values(v))],
-        tensors,
+    def loop(shapes: list[tf.TensorShape]) -> Sequence[tf.Tensor]:
+      return tf.while_loop(
+        lambda *variables: self._step(condition, variables)[0],
+        lambda *variables: self._step(body, variables),
+        initial,
         shape_invariants=shapes,
         parallel_iterations=1,
       )
-      return as_values(results)
 
-    shapes = [tensor.shape for tensor in tensors]
-    try:
-      return loop(shapes)
-    except ValueError:  # A variable that grows, or whose shape is known at first alone.
-      return loop([tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes])
+    shapes = [tensor.shape for tensor in initial]
+    ranks = [tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes]
+    for known in (shapes, ranks):
+      with contextlib.suppress(
+        ValueError
+      ):  # A variable grows, or its shape is known at first alone.
+        return loop(known)
+    return loop([tf.TensorShape(None)] * len(shapes))

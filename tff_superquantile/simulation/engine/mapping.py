@@ -1,13 +1,12 @@
-"""Runs the clients' part of a computation, client by client or in one compiled loop.
+"""Runs the clients' part of a computation, some clients at once.
 
-What is promised of each component, whichever way it is mapped:
+What is promised of each component:
 
 Effects: Those of a component happen once for each client, within a client in the program's order,
 and between clients in any. One that draws or has effects is called for each client even if all
-have the same arguments; one without results is not called at all. XLA compiles none with effects.
-So no number is shared: clients, components, calls of one component, and rounds each have their own
-draws, but for ops with seeds of their own (`emission`). Draws that follow from a seed are the same
-in every way, as XLA makes none of them.
+have the same arguments; one without results is not called at all. So no number is shared: clients,
+components, calls of one component, and rounds each have their own draws, but for ops with seeds of
+their own (`emission`).
 
 Variables and other state: A component with variables is always taken apart, so each client and
 call has them anew (`graphs.inlining`). `components` refuses other state that clients would share.
@@ -15,8 +14,7 @@ call has them anew (`graphs.inlining`). `components` refuses other state that cl
 Shapes: Results at clients have one static shape without unknown dimensions, and its rows are [n,
 *shape]. A component whose results have unknown ones is refused, and a client whose result is of
 another shape than its type says raises TensorFlow's error. What clients read may have another
-shape for each client (`Sequential`). `Compiled` needs the same shape for all of them, and returns
-n rows though it computes more. The number of clients is not known in the trace.
+shape for each client. The number of clients is not known in the trace.
 
 Aliasing: Leaves that are not stacked, and all that a component captures, are one tensor for all
 clients. Of stacked ones each client is given its own row. What a client reads is its own part of
@@ -139,7 +137,7 @@ class Symbolic(Mapper):
     return Leaf(expressions.Ref(self._library.pool.root(name), 0), False)
 
 
-def _vectorize(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
+def _map_rows(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
   """Calls a component on all clients at once."""
 
   def call_one(stacked: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -166,7 +164,7 @@ def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> An
 class Sequential(Mapper):
   """Maps the clients in order, some at once; the values that they read may have any shape.
 
-  Without loops, conditions, functions and stateful ops all are computed at once, in one op each.
+  What computes nothing but `ops.ROWWISE` is computed for all at once, in one op each.
   """
 
   def __init__(
@@ -190,8 +188,8 @@ class Sequential(Mapper):
   def _map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
-    if component.is_flat and component.is_deterministic:
-      return _vectorize(component, leaves)
+    if component.is_rowwise:
+      return _map_rows(component, leaves)
     are_made = any(leaf.made is not None for leaf in leaves)
     found = self._library.body(component, leaves) if self._reads or are_made else None
     needed: set[expressions.Expression] = set()
@@ -210,19 +208,15 @@ class Sequential(Mapper):
         return component.call([argument(leaf) for leaf in leaves])
       inputs, body = found
       known = {
-        root: emission.Value(
-          data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf), None
-        )
+        root: data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf)
         for root, leaf, parameter in inputs
         if root.expression in needed
       }
       for ref, (flat, offsets, shapes) in self._reads.items():
-        part = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
-        known[ref] = emission.Value(part, None)
+        known[ref] = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
       results = emission.Emitter(known).emit(body.outputs, body.effects)
       return [
-        tf.ensure_shape(result.as_tensor(), leaf.shape)
-        for result, leaf in zip(results, component.result_types)
+        tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, component.result_types)
       ]
 
     return _map_fn(
@@ -231,129 +225,3 @@ class Sequential(Mapper):
       fn_output_signature=[leaf.spec for leaf in component.result_types],
       parallel_iterations=_WINDOW * self._parallel,
     )
-
-
-class Compiled(Sequential):
-  """Maps all clients in one compiled loop, if they have read values of the same shapes.
-
-  A component is compiled only if it has no loops left once the shapes are known. In other
-  components XLA would have to slice batches of unknown bounds. One with effects, draws without a
-  seed, convolutions, or text as an argument is mapped as by `Sequential`.
-  """
-
-  def __init__(
-    self,
-    library: components.Library,
-    reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
-    parallel: int,
-    stacked_reads: Mapping[expressions.Ref, tf.Tensor],
-    capacity: int,
-  ):
-    """Initializes the mapper.
-
-    Args:
-      library: The components.
-      reads: As for `Sequential`, for components that are not compiled.
-      parallel: The number of clients that compute at once in those.
-      stacked_reads: The values that clients have read, [capacity, ...], of known shape; the values
-        beyond the last client do not matter.
-      capacity: The number of clients for which to compile.
-    """
-    super().__init__(library, reads, parallel)
-    self._stacked_reads = stacked_reads
-    self._capacity = capacity
-
-  def _map(
-    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
-  ) -> list[tf.Tensor]:
-    found = self._library.body(component, leaves)
-    if found is None or not _may_compile(found[1]):
-      return super()._map(component, leaves, num_clients)
-    inputs, body = found
-    needed = set(walks.walk(body.outputs, stop=self._library.is_read))
-    used = [one for one in inputs if one.root.expression in needed]
-    if any(one.leaf.tensor.dtype in (tf.string, tf.variant) for one in used):
-      return super()._map(component, leaves, num_clients)
-    refs = [ref for ref in self._stacked_reads if ref.expression in needed]
-    apart = walks.frontier(body.outputs, _is_apart)
-    # The last client is repeated up to the capacity.
-    positions = tf.minimum(tf.range(self._capacity), num_clients - 1)
-
-    def pad(leaf: Leaf) -> tf.Tensor:
-      return tf.gather(leaf.tensor, positions) if leaf.stacked else leaf.tensor
-
-    def map_all(
-      outputs: Sequence[expressions.Ref],
-      given: Sequence[expressions.Ref],
-      arguments: Sequence[tf.Tensor],
-      tensors_given: Sequence[tf.Tensor],
-      signature: list[tf.TensorSpec],
-    ) -> list[tf.Tensor]:
-      """Returns the outputs of all clients from their given values and the arguments."""
-
-      def call_one(elements: tuple[list[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
-        own, own_given = iter(elements[0]), elements[1]
-        known = {ref: emission.Value(tensor, None) for ref, tensor in zip(given, own_given)}
-        for one, argument in zip(used, arguments):
-          tensor = next(own) if one.leaf.stacked else argument
-          known[one.root] = emission.Value(tensor, None)
-        emitted = emission.Emitter(known, may_loop=False).emit(outputs)
-        results = [result.as_tensor() for result in emitted]
-        shapes[:] = [result.shape for result in results]
-        return results
-
-      shapes: list[tf.TensorShape] = []
-      stacked = [t for one, t in zip(used, arguments) if one.leaf.stacked]
-      results = _map_fn(
-        call_one,
-        (stacked, tensors_given),
-        fn_output_signature=signature,
-        parallel_iterations=_WINDOW * self._parallel,
-      )
-      return [
-        tf.ensure_shape(result, [self._capacity, *shape]) for result, shape in zip(results, shapes)
-      ]
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(
-      arguments: Sequence[tf.Tensor], tensors_given: Sequence[tf.Tensor]
-    ) -> list[tf.Tensor]:
-      signature = [leaf.spec for leaf in component.result_types]
-      return map_all(body.outputs, refs + apart, arguments, tensors_given, signature)
-
-    arguments = [pad(one.leaf) for one in used]
-    given = [self._stacked_reads[ref] for ref in refs]
-    try:
-      if apart:
-        given += map_all(apart, refs, arguments, given, [_spec_apart(ref) for ref in apart])
-      results = compiled(arguments, given)
-    except emission.LoopError:
-      return super()._map(component, leaves, num_clients)
-    return [result[:num_clients] for result in results]
-
-
-def _is_search(expression: expressions.Expression) -> bool:
-  return expression.op in ("LowerBound", "UpperBound") and not expression.reads
-
-
-def _is_apart(expression: expressions.Expression) -> bool:
-  """Tells whether TensorFlow computes an expression beforehand: random draws and table searches.
-
-  XLA draws other numbers from the same seed, and compares a value with all of a table.
-  """
-  is_draw = expression.op.startswith("StatelessRandom") and "dtype" in expression.node.attr
-  return is_draw or _is_search(expression)
-
-
-def _spec_apart(ref: expressions.Ref) -> tf.TensorSpec:
-  name = "out_type" if _is_search(ref.expression) else "dtype"
-  return tf.TensorSpec(None, tf.as_dtype(ref.expression.node.attr[name].type))
-
-
-def _may_compile(body: expressions.Body) -> bool:
-  """Tells whether XLA can and should compile a body, without convolutions and stateful ops."""
-  return not body.effects and not any(
-    expression.op.startswith(("Conv", "Depthwise")) or ops.is_stateful(expression.op)
-    for expression in walks.walk(body.outputs)
-    if expression.node is not None
-  )

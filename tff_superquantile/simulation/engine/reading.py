@@ -1,7 +1,7 @@
 """What clients read from files, kept in memory from round to round."""
 
 import collections
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import itertools
 import math
@@ -16,21 +16,8 @@ from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import walks
 
-# Compiling takes about a second, which smaller cohorts do not gain.
-_MIN_COMPILED_CLIENTS = 16
 # The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
-
-
-class Key(NamedTuple):
-  """What is compiled: a loop over so many clients, who have all read values of these shapes."""
-
-  capacity: int
-  shapes: tuple[tuple[int, ...], ...]
-
-
-# Nothing has been read before: data sets give other elements, or another order, each time.
-LIVE = Key(0, ())
 
 
 class Read(NamedTuple):
@@ -46,30 +33,18 @@ class Read(NamedTuple):
   flat: np.ndarray
   shapes: np.ndarray
 
-  def places(self) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where each client's values begin, int64 [n + 1], and their shapes."""
-    sizes = np.prod(self.shapes, axis=1, dtype=np.int64)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), self.shapes
+  def parts(self) -> tuple[np.ndarray, ...]:
+    """Returns the values, where each client's begin (int64 [n + 1]), and their shapes."""
+    ends = np.cumsum(np.prod(self.shapes, axis=1, dtype=np.int64))
+    return self.flat, np.concatenate([np.zeros(1, np.int64), ends]), self.shapes
 
-  def parts(self, key: Key | None) -> tuple[np.ndarray, ...]:
-    """Returns the arguments of a key's function: the values, and without a key their places."""
-    return (self.flat,) if key is not None else (self.flat, *self.places())
-
-  def specs(self, key: Key | None) -> tuple[tf.TensorSpec, ...]:
+  def specs(self) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of `parts`."""
-    if key is not None:
-      return (tf.TensorSpec(self.flat.shape, self.flat.dtype),)
     return (
       tf.TensorSpec([None], self.flat.dtype),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None, self.shapes.shape[1]], tf.int32),
     )
-
-  def without_padding(self, num_clients: int) -> "Read":
-    """Returns what the first clients have read."""
-    shapes = self.shapes[:num_clients]
-    size = np.prod(shapes, axis=1, dtype=np.int64).sum()
-    return Read(self.ref, self.flat[:size], shapes)
 
 
 # What says from where a client's values are read.
@@ -99,14 +74,14 @@ class Reader:
 
     def read(*names: tf.Tensor) -> list[tf.Tensor]:
       by_name = {frozenset([o.name]): name for o, name in zip(origins.values(), names)}
-      found: dict[expressions.Ref, emission.Value] = {}
+      found: dict[expressions.Ref, tf.Tensor] = {}
       for group in groups:
         # Other groups are looks of other components, which get copies of their own.
         roots = [e for e in walks.walk(group) if e.op == "root"]
         given = [data_sets.begin(by_name[e.roots]) if e.reads else by_name[e.roots] for e in roots]
-        known = {expressions.Ref(e, 0): emission.Value(g, None) for e, g in zip(roots, given)}
+        known = {expressions.Ref(e, 0): value for e, value in zip(roots, given)}
         found.update(zip(group, emission.Emitter(known).emit(group)))
-      return [found[ref].as_tensor() for ref in refs]
+      return [found[ref] for ref in refs]
 
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
@@ -165,99 +140,65 @@ class Reader:
     return list(map(list, zip(*of_refs)))
 
 
-def _key(
-  num_clients: int, shapes: tuple[tuple[int, ...], ...], compiled: Collection[Key | None]
-) -> Key:
-  """A key with room for a cohort; a few are enough for all cohorts.
-
-  Cohorts of one size get just that. Once there is a larger one, sizes are drawn, and what is
-  compiled next has room for larger ones still.
-  """
-  earlier = [key for key in compiled if key is not None and key.shapes == shapes]
-  wide_enough = [key for key in earlier if num_clients <= key.capacity <= 2 * num_clients]
-  if wide_enough:
-    return min(wide_enough)
-  return Key(num_clients + (num_clients // 4 if earlier else 0), shapes)
-
-
 class Store:
   """Keeps what was read, up to a number of bytes; what was not used for longest goes first."""
 
   def __init__(self, max_bytes: int):
     self._max_bytes = max_bytes
     self._bytes = 0
-    # From (a key of the reader, the names of a client).
-    self._values: collections.OrderedDict[tuple[tuple[bytes, int], _Names], np.ndarray]
+    # From (a key of the reader, the names of a client and a version).
+    self._values: collections.OrderedDict[tuple[tuple[bytes, int], tuple], np.ndarray]
     self._values = collections.OrderedDict()
     self._keys_of_data_sets = data_sets.Keys()
 
   def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
     """Returns the values of each client."""
     clients: dict[_Names, list[np.ndarray]] = {}
+    # Under a version of the files that data sets read; those of older versions are not used again.
+    versions = {
+      name: (name, *(one.version() for one in name if isinstance(one, data_sets.Source)))
+      for name in names
+    }
     missing = []
-    for name in dict.fromkeys(names):
-      found = [self._values.get((key, name)) for key in reader.keys]
+    for name, version in versions.items():
+      found = [self._values.get((key, version)) for key in reader.keys]
       clients[name] = [value for value in found if value is not None]
       if len(clients[name]) < len(found):
         missing.append(name)
     for name, own in zip(missing, reader(missing)):
       clients[name] = own
       for key, value in zip(reader.keys, own):
-        if (key, name) not in self._values:
+        full_key = (key, versions[name])
+        if full_key not in self._values:
           self._bytes += value.nbytes
-        self._values[key, name] = value
+        self._values[full_key] = value
         for source in name:
           if isinstance(source, data_sets.Source):
-            self._keys_of_data_sets.watch(source, (key, name))
-    for name in clients:
+            self._keys_of_data_sets.watch(source, full_key)
+    for version in versions.values():
       for key in reader.keys:
-        self._values.move_to_end((key, name))
+        self._values.move_to_end((key, version))
     while self._bytes > self._max_bytes:
       _, value = self._values.popitem(last=False)
       self._bytes -= value.nbytes
     return [clients[name] for name in names]
 
-  def read(
-    self,
-    reader: Reader,
-    arrays: Sequence[np.ndarray],
-    compiled: Collection[Key | None] | None,
-  ) -> tuple[list[Read], Key | None]:
-    """What a cohort has read.
-
-    Args:
-      reader: Reads what is not kept.
-      arrays: The arguments of the computation.
-      compiled: The keys for which it is compiled; None not to prepare for compiling.
-
-    Returns:
-      The values, and a key if all clients' have the same shapes; then they are padded to its
-      capacity, by repeating the last client.
-    """
+  def read(self, reader: Reader, arrays: Sequence[np.ndarray]) -> list[Read]:
+    """Returns what a cohort has read, of the arguments of the computation."""
     for key_and_name in self._keys_of_data_sets.pop_gone():
       gone = self._values.pop(key_and_name, None)
       self._bytes -= 0 if gone is None else gone.nbytes
-    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
-    clients = self._clients(reader, names)
-    if not clients:
-      return [
-        Read(ref, np.zeros(0, spec.dtype.as_numpy_dtype), np.zeros([0, spec.shape.rank], np.int32))
-        for ref, spec in zip(reader.refs, reader.specs())
-      ], None
-    key = None
-    shapes = tuple(value.shape for value in clients[0])
-    if compiled is not None and len(clients) >= _MIN_COMPILED_CLIENTS:
-      if all(value.shape == s for client in clients for value, s in zip(client, shapes)):
-        key = _key(len(clients), shapes, compiled)
-        clients += clients[-1:] * (key.capacity - len(clients))
+    clients = self._clients(reader, list(zip(*(arrays[i].tolist() for i in reader.positions))))
     reads = []
-    for index, ref in enumerate(reader.refs):
+    for index, (ref, spec) in enumerate(zip(reader.refs, reader.specs())):
       own = [client[index] for client in clients]
+      empty = np.zeros(0, spec.dtype.as_numpy_dtype)
+      shapes = np.array([value.shape for value in own], np.int32)
       reads.append(
         Read(
           ref,
-          np.concatenate([value.ravel() for value in own]),
-          np.array([value.shape for value in own], np.int32).reshape(len(own), own[0].ndim),
+          np.concatenate([empty, *(value.ravel() for value in own)]),
+          shapes.reshape(len(own), spec.shape.rank),
         )
       )
-    return reads, key
+    return reads

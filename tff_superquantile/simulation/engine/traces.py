@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from absl import logging
 import tensorflow as tf
 
 from tff_superquantile.simulation.engine import components
@@ -67,8 +66,8 @@ class Discovery(mapping.Mapper):
 class CohortFunction:
   """A function of tensors of a cohort, or of a part of it, as traced TensorFlow functions.
 
-  It is traced once for cohorts of all sizes, and once more for each key: cohorts whose clients have
-  all read values of these shapes are compiled by XLA.
+  It is traced for cohorts of all sizes: once for what clients have read, and once for data sets
+  that give other elements, or another order, each time.
   """
 
   def __init__(
@@ -104,8 +103,7 @@ class CohortFunction:
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
-    self._functions: dict[reading.Key | None, Any] = {}
-    self._can_compile = True
+    self._functions: dict[bool, Any] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -114,68 +112,36 @@ class CohortFunction:
       UnsupportedError: If clients make data sets of others that they see in several orders: TFF's
         runtime serializes what they make in between, which changes the orders.
     """
-    key: reading.Key | None = None
-    reads: list[reading.Read] = []
     sources = data_sets.sources_of(arrays)
     if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):
       raise errors.UnsupportedError("data sets that clients make of others in changing orders")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
-    if not all(source.is_fixed for source in sources) or (
+    is_live = not all(source.is_fixed for source in sources) or (
       self._looks_again and any(source.is_shuffled for source in sources)
-    ):
-      key = reading.LIVE
-    elif self._reader is not None:
-      compiled = self._functions if self._can_compile else None
-      reads, key = self._store.read(self._reader, arrays, compiled)
-    return self._invoke(key, arrays, reads)
+    )
+    reads: list[reading.Read] = []
+    if self._reader is not None and not is_live:
+      reads = self._store.read(self._reader, arrays)
+    function = self._function(reads)
+    # Data sets that have been read need not be handed over.
+    tensors = [
+      data_sets.as_tensor(array, _is_used(tensor)) for array, tensor in zip(arrays, function.inputs)
+    ]
+    return function(tensors, [tuple(map(tf.constant, r.parts())) for r in reads])
 
-  def _function(self, key: reading.Key | None, reads: Sequence[reading.Read]) -> Any:
-    """Returns the traced function for what was read: of any shapes, or of the shapes of the key."""
+  def _function(self, reads: Sequence[reading.Read]) -> Any:
+    """Returns the traced function, of values that were read or of data sets."""
+    key = bool(reads)
     if key not in self._functions:
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
-        mapper: mapping.Mapper
-        if key is None or not reads:
-          by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-          mapper = mapping.Sequential(self._library, by_ref, self._parallel)
-        else:
-          # All but the values follow from the key.
-          by_ref = {
-            r.ref: (flat, *map(tf.constant, r.places())) for r, (flat,) in zip(reads, given)
-          }
-          stacked = {
-            r.ref: tf.reshape(flat, [key.capacity, *r.shapes[0]])
-            for r, (flat,) in zip(reads, given)
-          }
-          mapper = mapping.Compiled(self._library, by_ref, self._parallel, stacked, key.capacity)
-        return self._run(tensors, mapper)
+        by_ref = {r.ref: parts for r, parts in zip(reads, given)}
+        return self._run(tensors, mapping.Sequential(self._library, by_ref, self._parallel))
 
-      signature = (list(self._specs), [r.specs(key) for r in reads])
+      signature = (list(self._specs), [r.specs() for r in reads])
       function = tf.function(run, input_signature=signature, autograph=False)
       self._functions[key] = function.get_concrete_function()
     return self._functions[key]
-
-  def _invoke(
-    self, key: reading.Key | None, arrays: Sequence[Any], reads: Sequence[reading.Read]
-  ) -> Sequence[tf.Tensor]:
-    try:
-      function = self._function(key, reads)
-      # Data sets that have been read need not be handed over.
-      tensors = [
-        data_sets.as_tensor(array, _is_used(tensor))
-        for array, tensor in zip(arrays, function.inputs)
-      ]
-      parts = [tuple(map(tf.constant, r.parts(key))) for r in reads]
-      return function(tensors, parts)
-    except tf.errors.OpError as error:
-      if key in (None, reading.LIVE):
-        raise
-      logging.info("The engine computes without XLA, which cannot: %s", error)
-      self._can_compile = False
-    assert self._reader is not None
-    num_clients = len(arrays[self._reader.positions[0]])
-    reads = [r.without_padding(num_clients) for r in reads]
-    return self._invoke(None, arrays, reads)
 
 
 def _is_used(tensor: tf.Tensor) -> bool:

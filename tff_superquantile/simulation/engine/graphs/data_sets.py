@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Sequence
+import os
 from typing import Any
 import weakref
 
@@ -11,12 +12,13 @@ import tensorflow_federated as tff
 
 from tff_superquantile.simulation.engine.graphs import ops
 
-# Ops that read files, which are taken not to change, or keep elements, count as constant.
-_CONSTANT = frozenset(
+# What keeps elements counts as constant.
+_CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
+# Ops that read files.
+_READERS = frozenset(
   (
-    "CacheDatasetV2",
     "FixedLengthRecordDatasetV2",
-    "SparseTensorSliceDataset",
+    "ReadFile",
     "SqlDataset",
     "TFRecordDataset",
     "TFRecordDatasetV2",
@@ -47,6 +49,7 @@ class Source:
     self._data_set = weakref.ref(data_set)
     self._is_fixed: bool | None = None
     self.is_shuffled = False
+    self._paths: list[bytes] = []
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)
 
@@ -66,16 +69,25 @@ class Source:
 
   @property
   def is_fixed(self) -> bool:
-    """Tells whether every reading gives the same elements: nothing is drawn without a seed."""
+    """Tells whether every reading of one `version` gives the same elements."""
     if self._is_fixed is None:
       self._is_fixed = self._examine()
     return self._is_fixed
 
+  def version(self) -> tuple[tuple[int, ...], ...]:
+    """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
+    stats = (os.stat(path) for path in self._paths if os.path.exists(path))
+    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
   def _examine(self) -> bool:
     try:
-      nodes = _nodes(self._graph_def(_FAIL_ON_STATE))
+      graph_def = self._graph_def(_FAIL_ON_STATE)
     except tf.errors.OpError:
       return False
+    inner = (node.op for function in graph_def.library.function for node in function.node_def)
+    if not _READERS.isdisjoint(inner):
+      return False  # As `tf.data.TextLineDataset`: the names of the files are known in there alone.
+    nodes = _nodes(graph_def)
     for node in nodes.values():
       if "Shuffle" in node.op:
         # The inputs behind the data set and the size of the buffer.
@@ -83,6 +95,8 @@ class Source:
         if not any(map(tf.make_ndarray, seeds)):
           return False
         self.is_shuffled = True
+      elif node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
+        self._paths.append(tf.make_ndarray(nodes[_maker(node.input[1])].attr["value"].tensor)[()])
       elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
         return False
     return True

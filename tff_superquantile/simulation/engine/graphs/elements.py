@@ -62,7 +62,10 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
     nothing = tf.nest.map_structure(
       lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
     )
-    padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(_MAX_ELEMENTS)
+    # No batch has 0 elements, so an endless data set fails at once (`errors.sentence`).
+    is_endless = tf.equal(data_set.cardinality(), tf.data.INFINITE_CARDINALITY)
+    size = tf.where(is_endless, tf.constant(0, tf.int64), _MAX_ELEMENTS)
+    padded = tf.data.Dataset.from_tensors(nothing).concatenate(shaped).padded_batch(size)
     # Autotuning's thread outlives its data set where a single element is taken, and TensorFlow 2.21
     # crashes.
     options = tf.data.Options()

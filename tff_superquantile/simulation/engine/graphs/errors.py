@@ -1,8 +1,29 @@
 """What the engine raises for what it does not know; it lies below all of the engine's modules."""
 
+import re
+
+import tensorflow as tf
+
 # Ends the sentences about what this process cannot compute.
 TFFS_OWN = "TFF's own runtime is set by tff.backends.native.set_sync_local_cpp_execution_context()."
 
 
 class UnsupportedError(Exception):
   """Signals that the engine cannot do something that TFF's own runtime may do."""
+
+
+# Lines in which TensorFlow says where an op was made: in the engine, and not by the user.
+_PLACES = re.compile(r'Graph execution error:|Detected at node |  File "|\s*\[\[\{\{node |\s*\[Op:')
+_NO_BATCH = "Batch size must be greater than zero"
+
+
+def sentence(error: Exception) -> str:
+  """Returns what TensorFlow says is wrong, without where the engine made the op."""
+  message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+  if _NO_BATCH in message:  # See `elements`.
+    return (
+      "Found a data set without an end (its cardinality() is tf.data.INFINITE_CARDINALITY), or"
+      " batches of no examples; expected one that ends, by take() or by repeat() of a number."
+    )
+  lines = (line for line in message.splitlines() if line.strip() and not _PLACES.match(line))
+  return "\n".join(lines)

@@ -12,7 +12,6 @@ from tensorflow.python.framework import op_def_registry
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 CONDITIONS = frozenset(("If", "StatelessIf"))
 LOOPS = frozenset(("While", "StatelessWhile"))
-CONTROL_FLOW = CALLS | CONDITIONS | LOOPS
 SHAPES = frozenset(("Rank", "Shape", "ShapeN", "Size"))
 # Ops that look into a data set, which may be another one each time.
 LOOKS = frozenset(("DatasetCardinality", "DatasetToSingleElement"))
@@ -27,8 +26,18 @@ _PURE = frozenset(
     "ReduceDataset",
     "TensorDataset",
     "TensorSliceDataset",
-    *CONTROL_FLOW,
+    *CALLS,
+    *CONDITIONS,
+    *LOOPS,
   )
+)
+# Ops that `tf.vectorized_map` computes for all clients as TensorFlow does for one, whatever their
+# attributes and values: tests/simulation/test_ops.py compares each. (Others it gets wrong: it pads
+# with zeros alone, and rolls a negative axis over clients.)
+ROWWISE = frozenset(
+  "Abs AddV2 Const Exp Floor Greater GreaterEqual Identity IsFinite IsInf IsNan L2Loss Less"
+  " LessEqual Log LogicalAnd LogicalNot LogicalOr Max Maximum Mean Min Minimum Mul Neg NoOp Pack"
+  " Placeholder RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Sub Sum Tanh".split()
 )
 # TensorFlow does not mark this one.
 _SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
@@ -53,6 +62,15 @@ def is_stateful(op: str) -> bool:
 def has_effect(op: str) -> bool:
   """Tells whether an op must run though nobody needs its results: a random draw need not."""
   return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
+
+
+def is_rowwise(node: tf.compat.v1.NodeDef) -> bool:
+  """Tells whether TensorFlow can compute an op for the values of all clients at once."""
+  if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
+    return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
+      tf.as_dtype(node.attr["SrcT"].type).is_floating
+    )
+  return node.op in ROWWISE
 
 
 def makes_resource(op: str) -> bool:
