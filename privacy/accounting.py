@@ -15,10 +15,12 @@ it knows exactly.
 The module needs NumPy, SciPy and dp_accounting only.
 """
 
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import functools
 import math
+from typing import TypeAlias
 
 from dp_accounting import rdp
 
@@ -27,6 +29,7 @@ from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy.noise import banded
+from privacy.noise import composition
 from privacy.noise import dominating_pairs
 
 RDP = "rdp"
@@ -34,6 +37,8 @@ PLD = "pld"
 GAUSSIAN = "gaussian"  # One Gaussian mechanism, exactly.
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
+
+Runs: TypeAlias = Sequence[tuple[dominating_pairs.Mixture, int]]
 
 # Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance
 # of a run's losses, H a round's total variation. Its root is at most this share of epsilon.
@@ -217,9 +222,10 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
+  """Returns the distance of losses, for the sum H of all rounds' total variations."""
   rounding = _ROUNDING_OF_EPSILON * epsilon
   coarsest = _COARSEST_INTERVAL * min(max(1.0, epsilon / 10.0), 100.0)
-  of_rare = rounding**2 / (2.0 * num_rounds * total_variation)
+  of_rare = rounding**2 / (2.0 * total_variation)
   return min(coarsest, max(2.0 * rounding / math.sqrt(num_rounds), of_rare))
 
 
@@ -235,11 +241,16 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
 def pld_epsilon(
   mixture: dominating_pairs.Mixture, num_rounds: int, delta: float, slack: float = 0.0
 ) -> float:
+  """Returns `composed_epsilon` of one run."""
+  return composed_epsilon(((mixture, num_rounds),), delta, slack)
+
+
+def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
   """Returns the cost of sampled Gaussian mechanisms, on a grid that is fine enough for epsilon.
 
   Args:
-    mixture: The mechanisms of which a round is one.
-    num_rounds: T, at least 1.
+    runs: The mechanisms of which a round of a run is one, and T, at least 1, of each run. All are
+      of the same two neighbouring data sets, in this order.
     delta: The delta of (epsilon, delta)-differential privacy.
     slack: The log of the ratio between the densities of all rounds and those accounted for.
 
@@ -252,26 +263,35 @@ def pld_epsilon(
   # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
   # on the way there and back.
   rest = delta * math.exp(-slack)
+  num_rounds = sum(rounds for _, rounds in runs)
   beyond = _BEYOND_OF_DELTA * rest / num_rounds
   if beyond < _LEAST_PROBABILITY:
     raise ValueError(
       f"Found delta = {delta:g}, too small for accounting by 'pld' in double precision; expected"
       " 'rdp'."
     )
-  largest = dominating_pairs.largest_loss(mixture, beyond)
-  interval = largest / _FEWEST_POINTS
-  losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
-  total_variation = max(direction.total_variation for direction in losses)
-  if num_rounds * total_variation <= rest:
+
+  def composed(interval: float) -> list[composition.Composition]:
+    """Returns the losses of all rounds, in each direction."""
+    losses = [dominating_pairs.losses_of_round(mixture, interval, beyond) for mixture, _ in runs]
+    return [
+      composition.Composition(*((of[end], rounds) for of, (_, rounds) in zip(losses, runs)))
+      for end in ((0, -1) if any(len(of) > 1 for of in losses) else (0,))
+    ]
+
+  largest = max(dominating_pairs.largest_loss(mixture, beyond) for mixture, _ in runs)
+  directions = composed(largest / _FEWEST_POINTS)
+  total_variation = max(direction.total_variation for direction in directions)
+  if total_variation <= rest:
     return 2.0 * slack
   # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
-  found = max(direction.chernoff(num_rounds, rest)[1] for direction in losses)
-  finest = largest * max(1.0, len(mixture) / 10.0) / _MOST_POINTS
+  found = max(direction.chernoff(rest)[1] for direction in directions)
+  finest = largest * max(1.0, sum(len(mixture) for mixture, _ in runs) / 10.0) / _MOST_POINTS
   interval = max(4.0 * _interval(found, num_rounds, total_variation), finest)
   while found > 0.0:
-    losses = dominating_pairs.losses_of_round(mixture, interval, beyond)
+    directions = composed(interval)
     try:
-      guess, found = found, max(direction.epsilon(num_rounds, rest) for direction in losses)
+      guess, found = found, max(direction.epsilon(rest) for direction in directions)
     except ValueError:  # On so fine a grid there are too many sums.
       finest = interval = 2.0 * interval
       continue

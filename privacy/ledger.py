@@ -125,7 +125,7 @@ class Ledger:
         f"Found accounting = {found['accounting']!r} in the ledger; expected one of"
         f" {', '.join(accounting.ACCOUNTANTS)}."
       )
-    found["release"] = _read_release(found["release"])
+    found["release"] = _read_release(found["release"], found["version"])
     claim = found["claim"]
     if not isinstance(claim, dict) or set(claim) != {"epsilon", "delta"}:
       raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
@@ -182,11 +182,18 @@ def _entries(expected: set[str], found: Any, name: str) -> dict[str, Any]:
   return dict(found)
 
 
-def _read_release(found: Any) -> releases.Release:
+def _read_release(found: Any, version: int) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
-    recent = [kind.blank() for kind in parts.KINDS if kind.is_recent]
-    found = dict(collections.ChainMap(found, {"weighted_updates": False}, _OF_KNOWN, *recent))
+    recent = collections.ChainMap(
+      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.KINDS if k.is_recent)
+    )
+    if version != VERSION and set(recent) & set(found):
+      raise ValueError(
+        f"Found {', '.join(sorted(set(recent) & set(found)))} in a ledger of version {version},"
+        " which had no such entries; bring the run's own ledger back."
+      )
+    found = dict(collections.ChainMap(found, recent))
   names = {name for kind in parts.KINDS for name in kind.blank()}
   found = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, found, "release")
   mechanisms = {

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from typing import Any
 
+from privacy import accounting
 from privacy import ledger as ledger_lib
 from privacy import parts
 from privacy import releases
@@ -12,9 +13,9 @@ from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
 
 # Columns of rounds.csv on the clients of other splits, who are outside of the guarantee.
-_OF_OTHER_CLIENTS = re.compile(
-  r"(test|validation)_[a-z_]+_(mean|std|p\d+|superquantile_\d+|best_10)"
-)
+_OF_OTHER_CLIENTS = r"(test|validation)_({})_(mean|std|p\d+|superquantile_\d+|best_10)"
+# Entries of manifest.json that bind a run, since version 3.
+_BINDING = {"flags": "SHA-256 of flags.txt", "commitments": "commitments to key and clients"}
 
 
 def contradictions(
@@ -32,7 +33,8 @@ def contradictions(
     *found,
     *_of_manifest(ledger, flags, results),
     *_of_rounds(ledger, flags, results),
-    *_of_columns(ledger.release, results.rounds),
+    *_of_columns(ledger.release, flags, results.rounds),
+    *_of_epsilons(ledger, results.rounds),
     *_of_model(ledger.release, results.num_parameters),
   ]
 
@@ -59,6 +61,11 @@ def _of_manifest(
     found.append("manifest.json and the ledger do not have the same starts.")
   if manifest.get("flags", results.flags_digest) != results.flags_digest:
     found.append("flags.txt is not the file whose SHA-256 is in manifest.json.")
+  is_recent = ledger.version == ledger_lib.VERSION
+  for name, words in _BINDING.items():
+    if is_recent != bool(manifest.get(name)):
+      has = "has no" if is_recent else "has"
+      found.append(f"manifest.json {has} {words}, and the ledger is of version {ledger.version}.")
   for name in ("data", "seconds_per_round"):
     if manifest.get(name) is not None:
       found.append(f"manifest.json has {name}, which would tell something of training clients.")
@@ -112,7 +119,19 @@ def _of_rounds(
   return found
 
 
-def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[str]:
+def _of_epsilons(ledger: ledger_lib.Ledger, rounds: results_lib.Rounds) -> list[str]:
+  """Compares the column epsilon of rounds.csv, which trackers get, with the costs of its rounds."""
+  meter = accounting.Accountant(ledger.release, ledger.claim["delta"], ledger.accounting)
+  for number, epsilon in rounds.epsilons:
+    spent = meter.epsilon_at_most(number, ledger.num_rounds_planned)
+    if not epsilon >= spent * (1.0 - flags_lib.tolerance(ledger)):
+      return [f"rounds.csv has epsilon = {epsilon:.6g} in round {number}; it is {spent:.6g}."]
+  return []
+
+
+def _of_columns(
+  release: releases.Release, flags: Mapping[str, str], rounds: results_lib.Rounds
+) -> list[str]:
   """Compares the columns of rounds.csv with those that follow from a round's releases."""
   if not rounds.done:
     return []
@@ -122,7 +141,10 @@ def _of_columns(release: releases.Release, rounds: results_lib.Rounds) -> list[s
     always, perhaps = part.columns(rounds.columns)
     expected |= always
     optional |= perhaps
-  found = {name for name in rounds.columns if not _OF_OTHER_CLIENTS.fullmatch(name)}
+  # A run writes its losses and errors, and the measures by which it is judged.
+  measures = {"loss", "error", flags.get("metric", "error"), *flags.get("best_by", "").split(".")}
+  other = re.compile(_OF_OTHER_CLIENTS.format("|".join(map(re.escape, measures - {""}))))
+  found = {name for name in rounds.columns if not other.fullmatch(name)}
   return [
     *(
       f"rounds.csv has the column {name}, which does not follow from the ledger's releases."

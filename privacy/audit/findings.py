@@ -77,11 +77,6 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   return dataclasses.replace(audited, notes=(*audited.notes, *costs))
 
 
-def _tolerance(ledger: ledger_lib.Ledger) -> float:
-  # The grid of another version's losses moved its epsilons by half a thousandth.
-  return flags_lib.TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
-
-
 def _audit(
   ledger: ledger_lib.Ledger, results: results_lib.Results, contradictions: Sequence[str]
 ) -> Audit:
@@ -106,7 +101,7 @@ def _audit(
 def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
   """Returns how the ledger contradicts itself, and the cost of the rounds that were done."""
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
-  tolerance = _tolerance(ledger)
+  tolerance = flags_lib.tolerance(ledger)
   failures = []
   if claim is not None and spent.epsilon > claim * (1.0 + tolerance):
     failures.append(
@@ -149,7 +144,7 @@ def _notes(
   notes = []
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
-  elif spent.epsilon <= claim * (1.0 + _tolerance(ledger)) < planned.epsilon:
+  elif spent.epsilon <= claim * (1.0 + flags_lib.tolerance(ledger)) < planned.epsilon:
     notes.append(
       f"All {planned.num_rounds} planned rounds would cost epsilon = {planned.epsilon:.6g}, more"
       f" than the claimed {claim:.6g}."

@@ -32,6 +32,7 @@ class Rounds:
     repeated: The number of rows of rounds that have another row.
     aborted: The number of rounds without a result; None without such a column.
     columns: The names of the columns but for `round`.
+    epsilons: Each row's round and its entry of the column `epsilon`, nan for what is no number.
   """
 
   done: int = 0
@@ -39,6 +40,7 @@ class Rounds:
   repeated: int = 0
   aborted: int | None = None
   columns: frozenset[str] = frozenset()
+  epsilons: tuple[tuple[int, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +137,7 @@ def read_rounds(text: str) -> Rounds:
   header, rows = rows[0], rows[1:]
   numbers = []
   for row in rows:
-    try:
-      number = float(row[0])
-    except ValueError:
-      number = math.nan
+    number = _number(row[0])
     if not (number >= 0 and number.is_integer()):
       raise ValueError(f"Found round {row[0]!r} in rounds.csv; expected a whole number.")
     numbers.append(int(number))
@@ -155,7 +154,21 @@ def read_rounds(text: str) -> Rounds:
     )
   repeated = sum(number > 0 for number in numbers) - len(done)
   last = max(done, default=0)
-  return Rounds(last, last - len(done), repeated, aborted, frozenset(header[1:]))
+  epsilons: list[tuple[int, float]] = []
+  if "epsilon" in header:
+    column = header.index("epsilon")
+    texts = (row[column] if len(row) > column else "" for row in rows)
+    epsilons = [(number, _number(text)) for number, text in zip(numbers, texts) if number > 0]
+  return Rounds(
+    *(last, last - len(done), repeated, aborted, frozenset(header[1:]), tuple(epsilons))
+  )
+
+
+def _number(text: str) -> float:
+  try:
+    return float(text)
+  except ValueError:
+    return math.nan
 
 
 def _read_object(path: pathlib.Path) -> Mapping[str, Any] | None:

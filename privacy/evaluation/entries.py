@@ -19,6 +19,7 @@ from typing import Any
 
 from privacy import checks
 from privacy import ledger as ledger_lib
+from privacy import together
 from privacy.evaluation import query as query_lib
 
 FILE_NAME = "evaluations.json"
@@ -146,7 +147,7 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
   delta = max(query.delta for query in queries if query.delta is not None)
   if len(queries) == 1:
     return queries[0].epsilon, delta
-  return query_lib.composed_epsilon(queries, delta), delta
+  return together.spent([together.Run(query.release, 1) for query in queries], delta).epsilon, delta
 
 
 def describe_costs(

@@ -15,10 +15,7 @@ as quantiles and their standard errors, is computed from the release. n, the end
 whoever chooses them by the clients' numbers releases something more.
 """
 
-from collections.abc import Iterable
 import dataclasses
-import functools
-import math
 
 import numpy as np
 
@@ -26,7 +23,6 @@ from privacy import accounting
 from privacy import calibration
 from privacy import checks
 from privacy import cohorts
-from privacy import events
 from privacy import parts
 from privacy import releases
 from privacy import statements
@@ -104,33 +100,3 @@ def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.
     cohort=cohorts.Everybody(n, n), parts=(parts.Histogram(bins=num_bins),)
   )
   return calibration.calibrate(release, epsilon, delta, num_rounds=1)
-
-
-def composed_epsilon(queries: Iterable[Query], delta: float) -> float:
-  """Returns the cost of several releases over the same clients.
-
-  Gaussian mechanisms of noise multipliers z_i are together, also if one is chosen by the results of
-  others, the Gaussian mechanism of noise multiplier (sum_i z_i^-2)^(-1/2).
-
-  Args:
-    queries: The queries of the releases, at least one; a query counts as often as it is there.
-    delta: The delta of (epsilon, delta)-differential privacy of all together.
-
-  Returns:
-    The epsilon of all together.
-
-  Raises:
-    ValueError: If delta is out of its range, or there is too little noise for an answer.
-  """
-  found = [query.release for query in queries]
-  inverses = [1.0 / release.effective_noise_multiplier for release in found]
-  noise = 1.0 / math.hypot(*inverses)
-  together = dataclasses.replace(found[0], parts=(parts.Histogram(noise_multiplier=noise),))
-  slack = sum(map(events.round_slack, found))
-  delta = checks.fraction("delta", delta)
-  return _cost(together, delta, slack)
-
-
-@functools.lru_cache(maxsize=128)  # The folders of a sweep ask for the same.
-def _cost(release: releases.Release, delta: float, slack: float) -> float:
-  return accounting.pld_epsilon(release.mixture(), 1, delta, slack)

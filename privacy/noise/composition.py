@@ -1,4 +1,4 @@
-"""Composes privacy losses: the least epsilon of T rounds for a delta, as an upper bound.
+"""Composes privacy losses: the least epsilon of all rounds for a delta, as an upper bound.
 
 A round's losses l are multiples of h, with probabilities p(l) and the rest at infinity. With p_T
 the law of the sum of T of them,
@@ -33,6 +33,9 @@ whose maximum is theta^theta / (1 + theta)^(1 + theta). Three terms make up for 
       eta = (T e + e / s) S / N,    S = sum_k (|f_k|^2 + 4 e)^((T - 2) / 2),
 
   everywhere. It is added to each q_T(l). As S / N is about the largest q_T(l), it matters little.
+  Of several runs i, whose rounds are of one kind each, the transforms multiply, and so do their
+  bounds: the sum over i of T_i e_i (|f_i|^2 + 4 e_i)^((T_i - 2) / 2) times those of the other runs,
+  (|f_j|^2 + 4 e_j)^(T_j / 2). A round by itself enters as f, which errs by e.
 - Rounding of probabilities. If q(l) errs by a factor of 1 + rho at most, q_T(l) errs by e^(T rho):
   rho = u (64 + max |log p| + theta max |l| + |K|), for exponents and sums. p follows from a round's
   divergences, which err by less than 1e-10 of themselves, as does e^K - 1, their weighted sum, and
@@ -79,6 +82,23 @@ class Sums(NamedTuple):
   error: float
 
 
+class Transform(NamedTuple):
+  """The Fourier transform of one round's tilted losses.
+
+  Attributes:
+    less_one: w = f - 1, of half of the frequencies.
+    error: e, by which each of them may err.
+  """
+
+  less_one: np.ndarray
+  error: float
+
+
+def _relative_error(num_points: int) -> float:
+  """Returns what a transform errs by, over the sum of its inputs' magnitudes."""
+  return _UNIT * (128.0 + 8.0 * math.log2(num_points))
+
+
 class Losses:
   """The privacy losses of one round, in one direction.
 
@@ -86,13 +106,14 @@ class Losses:
     interval: h, the distance between losses.
     masses: The probabilities of the losses -n h, ..., n h, float [2 n + 1].
     infinity: The probability of an infinite loss.
+    steps: The losses of positive probability, in steps of h.
   """
 
   def __init__(self, interval: float, masses: np.ndarray, infinity: float):
     self.interval, self.masses, self.infinity = interval, masses, infinity
     (found,) = np.nonzero(masses)
-    self._steps = found - len(masses) // 2
-    self._losses = interval * self._steps
+    self.steps = found - len(masses) // 2
+    self._losses = interval * self.steps
     self._log_masses = np.log(masses[found])
 
   @property
@@ -102,7 +123,7 @@ class Losses:
       np.exp(self._log_masses) @ -np.expm1(-np.maximum(self._losses, 0.0))
     )
 
-  def _tilted(self, theta: float) -> tuple[float, np.ndarray]:
+  def tilted(self, theta: float) -> tuple[float, np.ndarray]:
     """Returns K(theta) and q, of the losses of positive probability."""
     exponents = self._log_masses + theta * self._losses
     largest = float(exponents.max())
@@ -110,62 +131,101 @@ class Losses:
     total = float(masses.sum())
     return largest + math.log(total), masses / total
 
-  def _moments(self, masses: np.ndarray) -> tuple[float, float]:
+  def moments(self, masses: np.ndarray) -> tuple[float, float]:
     """Returns mean and variance of a loss."""
     mean = float(masses @ self._losses)
     return mean, float(masses @ (self._losses - mean) ** 2)
 
-  def _rounding(self, theta: float) -> float:
+  def rounding(self, theta: float) -> float:
     """Returns rho."""
     exponents = np.abs(self._log_masses).max() + theta * np.abs(self._losses).max()
-    return _UNIT * (64.0 + float(exponents) + abs(self._tilted(theta)[0]))
+    return _UNIT * (64.0 + float(exponents) + abs(self.tilted(theta)[0]))
 
-  def _rest(self, num_rounds: int, delta: float) -> float:
+  def transform(self, theta: float, num_points: int) -> Transform:
+    """Returns the Fourier transform of q at so many points."""
+    masses = np.where(self.steps == 0, 0.0, self.tilted(theta)[1])
+    share = float(masses.sum())
+    frequencies = fft.rfft(np.bincount(self.steps % num_points, masses, num_points))
+    error = _relative_error(num_points) * (share if share <= 0.25 else 1.0)
+    return Transform(frequencies - share, error)
+
+
+class Composition:
+  """The sum of the privacy losses of several runs, in one direction.
+
+  Attributes:
+    runs: The losses of a round of each, on one grid, and its number of rounds, at least 1.
+  """
+
+  def __init__(self, *runs: tuple[Losses, int]):
+    self.runs, self.interval = runs, runs[0][0].interval
+
+  @property
+  def num_rounds(self) -> int:
+    """The number of rounds of all runs."""
+    return sum(num_rounds for _, num_rounds in self.runs)
+
+  @property
+  def total_variation(self) -> float:
+    """A bound on the delta of all rounds for epsilon = 0."""
+    return sum(num_rounds * losses.total_variation for losses, num_rounds in self.runs)
+
+  def _log_moment(self, theta: float) -> float:
+    return sum(num_rounds * losses.tilted(theta)[0] for losses, num_rounds in self.runs)
+
+  def _tilted(self, theta: float) -> tuple[float, float, float]:
+    """Returns K, mean and variance of the sum of all losses."""
+    found = np.zeros(3)
+    for losses, num_rounds in self.runs:
+      log_moment, masses = losses.tilted(theta)
+      found += num_rounds * np.array([log_moment, *losses.moments(masses)])
+    log_moment, mean, variance = map(float, found)
+    return log_moment, mean, variance
+
+  def _rounding(self, theta: float) -> float:
+    return sum(num_rounds * losses.rounding(theta) for losses, num_rounds in self.runs)
+
+  def _rest(self, delta: float) -> float:
     """Returns delta without the probability of an infinite loss."""
-    return delta + math.expm1(num_rounds * math.log1p(-self.infinity))
+    finite = sum(num_rounds * math.log1p(-losses.infinity) for losses, num_rounds in self.runs)
+    return delta + math.expm1(finite)
 
-  def chernoff(self, num_rounds: int, delta: float) -> tuple[float, float]:
+  def chernoff(self, delta: float) -> tuple[float, float]:
     """Finds the best tilt and Chernoff's bound.
 
     Args:
-      num_rounds: T.
       delta: The delta of (epsilon, delta)-differential privacy.
 
     Returns:
       theta, and an upper bound on epsilon, infinite if delta is not above the probability of an
       infinite loss.
     """
-    rest = self._rest(num_rounds, delta)
+    rest = self._rest(delta)
     if rest <= 0.0:
       return 1.0, math.inf
     # The bound is least where T (theta K' - K) + log(1 + theta) = log(1 / delta). The left side
     # grows with theta. Newton's method is quick between the logarithms of both sides.
     wanted = -math.log(rest)
     low, high = 1e-9, _LARGEST_TILT / self.interval
-    variance = self._moments(self._tilted(0.0)[1])[1]
-    theta = math.sqrt(2.0 * wanted / max(num_rounds * variance, 1e-300))
+    theta = math.sqrt(2.0 * wanted / max(self._tilted(0.0)[2], 1e-300))
     while True:
       theta = min(max(theta, low), high)
-      log_moment, masses = self._tilted(theta)
-      mean, variance = self._moments(masses)
-      found = max(num_rounds * (theta * mean - log_moment) + math.log1p(theta), 1e-300)
+      log_moment, mean, variance = self._tilted(theta)
+      found = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
       low, high = (low, theta) if found > wanted else (theta, high)
-      slope = theta * (num_rounds * theta * variance + 1.0 / (1.0 + theta)) / found
+      slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / found
       step = math.log(wanted / found) / slope
       if abs(step) < 1e-3 or high < 1.001 * low:
         break
       following = theta * math.exp(min(max(step, -3.0), 3.0))
       theta = following if low < following < high else math.sqrt(low * high)
-    wanted += (
-      num_rounds * self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
-    )
-    return theta, (num_rounds * log_moment + wanted) / theta
+    wanted += self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
+    return theta, (log_moment + wanted) / theta
 
-  def compose(self, num_rounds: int, theta: float) -> Sums:
-    """Computes the tilted law of the sum of several losses.
+  def compose(self, theta: float) -> Sums:
+    """Computes the tilted law of the sum of all losses.
 
     Args:
-      num_rounds: T.
       theta: The tilt.
 
     Returns:
@@ -174,50 +234,62 @@ class Losses:
     Raises:
       ValueError: If that would take too many points.
     """
-    log_moment, masses = self._tilted(theta)
-    variance = max(num_rounds * self._moments(masses)[1], self.interval**2)
-    room = math.log(2.0 / _OUTSIDE) + num_rounds * self._rounding(theta)
-    order = math.sqrt(2.0 * room / variance)  # The best one for a normal variable.
-    first, last = num_rounds * int(self._steps[0]), num_rounds * int(self._steps[-1])
+    log_moment, _, variance = self._tilted(theta)
+    room = math.log(2.0 / _OUTSIDE) + self._rounding(theta)
+    # The best one for a normal variable.
+    order = math.sqrt(2.0 * room / max(variance, self.interval**2))
+    first, last = (
+      sum(num_rounds * int(losses.steps[end]) for losses, num_rounds in self.runs)
+      for end in (0, -1)
+    )
     for s in (order, order / 3.0, order / 9.0):
       above, below = (
-        math.ceil(
-          (num_rounds * (self._tilted(theta + t)[0] - log_moment) + room) / s / self.interval
-        )
+        math.ceil((self._log_moment(theta + t) - log_moment + room) / s / self.interval)
         for t in (s, -s)
       )
       first, last = max(first, -below), min(last, above)
     num_points = 1 << max(1, (last - first).bit_length())
     if num_points > _MOST_POINTS:
       raise ValueError(
-        f"Found sums of {num_rounds} privacy losses at {num_points} points; expected at most"
+        f"Found sums of {self.num_rounds} privacy losses at {num_points} points; expected at most"
         f" {_MOST_POINTS}: a coarser grid has fewer."
       )
-    places = self._steps % num_points
-    if num_rounds == 1:
-      folded = np.bincount(places, masses, num_points)
-      return Sums(first, np.roll(folded, -(first % num_points)), 0.0)
-    masses = np.where(self._steps == 0, 0.0, masses)
-    share = float(masses.sum())
-    frequencies = fft.rfft(np.bincount(places, masses, num_points))
-    real, imaginary = frequencies.real - share, frequencies.imag
-    squares = np.maximum(real * (2.0 + real) + imaginary * imaginary, -1.0)  # |f|^2 - 1.
-    relative = _UNIT * (128.0 + 8.0 * math.log2(num_points))
-    error = relative * (share if share <= 0.25 else 1.0)
-    with np.errstate(divide="ignore", under="ignore"):
-      sizes = np.exp(0.5 * (num_rounds - 2) * np.log1p(squares + 4.0 * error))
-      powers = np.exp(0.5 * num_rounds * np.log1p(squares))
-      angles = num_rounds * np.arctan2(imaginary, 1.0 + real)
-      sums = fft.irfft(powers * (np.cos(angles) + 1j * np.sin(angles)), num_points)
-    # Nearly every frequency stands for two.
-    error = (num_rounds * error + relative) * 2.0 * float(sizes.sum()) / num_points
+    if self.num_rounds == 1:
+      losses = self.runs[0][0]
+      sums, error = np.bincount(losses.steps % num_points, losses.tilted(theta)[1], num_points), 0.0
+    else:
+      sums, error = self._convolve(theta, num_points)
     return Sums(first, np.roll(sums, -(first % num_points)), error)
 
-  def epsilon(self, num_rounds: int, delta: float, theta: float | None = None) -> float:
+  def _convolve(self, theta: float, num_points: int) -> tuple[np.ndarray, float]:
+    """Returns the sums modulo so many steps, and eta."""
+    product: np.ndarray = np.ones(num_points // 2 + 1, complex)
+    bound, of_runs = np.zeros(len(product)), []  # Of logarithms.
+    for losses, num_rounds in self.runs:
+      w, error = losses.transform(theta, num_points)
+      squares = np.maximum(w.real * (2.0 + w.real) + w.imag * w.imag, -1.0)  # |f|^2 - 1.
+      with np.errstate(divide="ignore", under="ignore"):
+        powers = 1.0 + w
+        if num_rounds > 1:
+          angles = num_rounds * np.arctan2(w.imag, powers.real)
+          sizes = np.exp(0.5 * num_rounds * np.log1p(squares))
+          powers = sizes * (np.cos(angles) + 1j * np.sin(angles))
+        size = 0.5 * np.log1p(squares + 4.0 * error)
+      product *= powers
+      bound += num_rounds * size
+      of_runs.append((num_rounds * error, min(num_rounds, 2) * size))
+    with np.errstate(under="ignore"):
+      sums = fft.irfft(product, num_points)
+      totals = [float(np.exp(bound - own).sum()) for _, own in of_runs]
+    # Nearly every frequency stands for two.
+    total = sum(error * size for (error, _), size in zip(of_runs, totals))
+    total += _relative_error(num_points) * max(totals)
+    return sums, total * 2.0 / num_points
+
+  def epsilon(self, delta: float, theta: float | None = None) -> float:
     """Returns an upper bound on epsilon.
 
     Args:
-      num_rounds: T, at least 1.
       delta: The delta of (epsilon, delta)-differential privacy.
       theta: The tilt; None for the best.
 
@@ -229,17 +301,17 @@ class Losses:
     """
     bound = math.inf
     if theta is None:
-      theta, bound = self.chernoff(num_rounds, delta)
+      theta, bound = self.chernoff(delta)
       if not 0.0 < bound < math.inf:
         return max(0.0, bound)
-    rest = self._rest(num_rounds, delta)
-    first, masses, error = self.compose(num_rounds, theta)
+    rest = self._rest(delta)
+    first, masses, error = self.compose(theta)
     epsilons = self.interval * (first + np.arange(len(masses)))
     centre = epsilons[len(epsilons) // 2]
     # All that follows is over this factor.
-    moment = num_rounds * self._tilted(theta)[0]
+    moment = self._log_moment(theta)
     factor = moment - theta * centre
-    rounding = num_rounds * self._rounding(theta) + 4.0 * _UNIT * len(masses) + 1e-10 * abs(moment)
+    rounding = self._rounding(theta) + 4.0 * _UNIT * len(masses) + 1e-10 * abs(moment)
     with np.errstate(over="ignore", under="ignore"):
       weights = np.exp(-theta * (epsilons - centre))
       target = math.exp(min(700.0, math.log(rest) - factor - rounding)) - _OUTSIDE * weights

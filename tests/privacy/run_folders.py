@@ -80,7 +80,7 @@ def write(folder, entry, flags, *, columns, rounds=None, num_clients, aborted=()
     writer = csv.writer(stream)
     writer.writerow(columns)
     for number in numbers:
-      values = {"round": number, "aborted": int(number in aborted)}
+      values = {"round": number, "aborted": int(number in aborted), "epsilon": 1e9}
       writer.writerow([values.get(name, 0.1) for name in columns])
   (folder / "clients").mkdir(exist_ok=True)
   for number in {0, max(numbers)}:
@@ -91,6 +91,7 @@ def write(folder, entry, flags, *, columns, rounds=None, num_clients, aborted=()
     "seed": 0,
     "data": None,
     "num_clients": {"train": num_clients, "test": 9},
+    "commitments": {"noise_key": "00", "clients": "11"},
     "flags": hashlib.sha256((folder / "flags.txt").read_bytes()).hexdigest(),
   }
   if is_finished:

@@ -642,9 +642,10 @@ def test_the_end_of_the_servers_noise_is_a_part_of_delta(threshold, kind, update
     assert spent.delta == 1e-5
 
 
-def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice():
-  release = flat.release(2500, 2500, None, 0.153, "none")
-  spent = accounting.epsilon(release, 1, 1e-5, "pld")
+@pytest.mark.parametrize("sampling,accountant", [("none", "pld"), ("cyclic", "tightest")])
+def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice(sampling, accountant):
+  release = flat.release(2500, 2500, None, 0.153, sampling)
+  spent = accounting.epsilon(release, 1, 1e-5, accountant)
   assert 1e-6 < spent.tail_probability < 5e-6
   mu = 1 / 0.153
   rest = 1e-5 - spent.tail_probability

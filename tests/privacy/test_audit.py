@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -12,11 +13,13 @@ import flat
 import pytest
 import run_folders
 
+from privacy import accounting
 from privacy import audit
 from privacy import ledger
 from privacy import statements
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
+from privacy.noise import banded
 
 _ROUNDS = 6
 _START = statements.Start("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)
@@ -118,9 +121,24 @@ def test_no_line_of_the_flags_can_be_dropped_or_changed(run, index):
     assert any("SHA-256" in failure for failure in _failures(run))
 
 
+def _make_older(folder):
+  """Makes a folder as version 0.2.0 would have left it."""
+  entry = ledger.Ledger.from_json((folder / "privacy.json").read_text())
+  not_covered = statements.not_covered(entry.release, entry.starts, 2)
+
+  def change(found):
+    for name in ("weighted_updates", "clip_count_noise_multiplier"):
+      del found["release"][name]
+    found.update(version=2, not_covered=not_covered)
+
+  _change(folder / "privacy.json", change)
+  for name in ("flags", "commitments", "rounds_done"):
+    _change(folder / "manifest.json", lambda found, name=name: found.pop(name))
+
+
 def test_flags_of_version_0_2_are_all_required(run):
   """Without the digest those count that the ledger has, too."""
-  _change(run / "manifest.json", lambda found: found.pop("flags"))
+  _make_older(run)
   found = audit.audit_folder(run)
   assert found.holds and any("as in runs of version 0.2.0" in note for note in found.notes)
   lines = _lines_of(run)
@@ -132,6 +150,82 @@ def test_flags_of_version_0_2_are_all_required(run):
   assert not_required == {"num_train_clients", "output_dir"}
   run_folders.write_flags(run, [])
   assert len(_failures(run)) > 15
+
+
+def test_a_run_is_of_one_version(run):
+  older = run.parent / "older"
+  shutil.copytree(run, older)
+  _make_older(older)
+  assert _failures(older) == ()
+  # A ledger that is called an older one, with all that an older one has: it would be compared less.
+  mixed = run.parent / "mixed"
+  shutil.copytree(run, mixed)
+  shutil.copy(older / "privacy.json", mixed)
+  assert any("has commitments to key" in failure for failure in _failures(mixed))
+  _change(older / "privacy.json", lambda found: found["release"].update(separation=None))
+  (failure,) = _failures(older)
+  assert failure.startswith("Found separation in a ledger of version 2")
+  _change(run / "privacy.json", lambda found: found.update(version=2))
+  assert len(_failures(run)) == 1
+
+
+@pytest.mark.parametrize("flag", ["folds=3", "held_out_examples=0.2", "client_split=shuffled"])
+def test_flags_with_which_no_private_run_begins(run, flag):
+  run_folders.write_flags(run, [*_lines_of(run), f"--{flag}"])
+  digest = hashlib.sha256((run / "flags.txt").read_bytes()).hexdigest()
+  _change(run / "manifest.json", lambda found: found.update(flags=digest))
+  (failure,) = _failures(run)
+  assert failure.startswith(f"flags.txt has --{flag}, with which no private run begins")
+
+
+@pytest.mark.parametrize("bands", [6, 40])
+def test_coefficients_may_not_be_a_little_less(tmp_path, bands):
+  """As those of the flags they are compared within what another SciPy finds, their cost is not."""
+  release = flat.release(40 * bands, 40, None, 4.0, sampling="cyclic")
+  participation = banded.Participation(3 * bands, bands)
+  optimal = banded.optimal(bands, participation)
+
+  def write(coefficients):
+    entry = ledger.build_ledger(
+      dataclasses.replace(release, coefficients=tuple(coefficients)),
+      claim_epsilon=None,
+      delta=1e-3,
+      clip_norm=0.5,
+      num_rounds_planned=3 * bands,
+      rounds_done=_ROUNDS,
+    )
+    flags = run_folders.flags_of(entry)
+    columns = run_folders.columns_of(entry.release)
+    return run_folders.write(
+      tmp_path / "run", entry, flags, columns=columns, rounds=_ROUNDS, num_clients=40 * bands
+    )
+
+  def differ(coefficients):
+    found = _failures(write(coefficients))
+    return any("coefficients" in failure for failure in found)
+
+  assert not differ(optimal)
+  assert differ([1.0, *(optimal[1:] - 0.000999)])
+  assert differ([1.0, *(optimal[1:] - 0.0001)])
+  # Another search ends a little elsewhere.
+  assert not differ([1.0, *optimal[1:] * (1 - 1e-6)])
+
+
+def test_the_epsilons_of_rounds_are_compared(run):
+  rows = [line.split(",") for line in (run / "rounds.csv").read_text().splitlines()]
+  column = rows[0].index("epsilon")
+  meter = accounting.Accountant(_ledger().release, 1e-3)
+
+  def written(change):
+    for number, row in enumerate(rows[1:]):
+      row[column] = change(meter.epsilon_at_most(number, _ROUNDS))
+    (run / "rounds.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    return _failures(run)
+
+  assert written(repr) == ()
+  for change in (lambda e: repr(e / 2), lambda e: repr(e * (1 - 1e-5)), lambda e: "", lambda e: "x"):
+    (failure,) = written(change)
+    assert failure.startswith("rounds.csv has epsilon = ") and "in round 1; it is" in failure
 
 
 def test_an_empty_flags_file_hides_nothing(run):
@@ -170,6 +264,8 @@ def test_an_empty_flags_file_hides_nothing(run):
     (lambda found: found.pop("seed"), "the same seed"),
     (lambda found: found.update(flags="0" * 64), "SHA-256"),
     (lambda found: found.update(flags=None), "SHA-256"),
+    (lambda found: found.pop("flags"), "has no SHA-256 of flags.txt"),
+    (lambda found: found.pop("commitments"), "has no commitments to key and clients"),
     (lambda found: found.pop("starts"), "the same starts"),
     (lambda found: found["starts"][0].update(epsilon=0.1), "the same starts"),
     (lambda found: found.pop("rounds_done"), "None rounds by manifest.json"),
@@ -264,6 +360,7 @@ def test_columns_follow_from_the_releases(tmp_path, name):
   columns = run_folders.columns_of(entry.release)
   assert _failures(_folder(tmp_path / "run", entry)) == ()
   exact = ("cohort_size", "tail_size", "num_excluded", "seconds", "train_loss", "train_error_p90")
+  exact += ("test_cohort_mean", "test_mae_mean", "validation_tail_size_mean")
   others = {c for one in _RELEASES.values() for c in run_folders.columns_of(one)} - set(columns)
   if name == "tree":
     others -= {"estimated_share_sum"}  # Which then stands in the threshold's place.
@@ -273,6 +370,21 @@ def test_columns_follow_from_the_releases(tmp_path, name):
   for dropped in columns[2:]:
     folder = _folder(tmp_path / "run", entry, [one for one in columns if one != dropped])
     assert any(f"no column {dropped}," in failure for failure in _failures(folder)), dropped
+
+
+def test_the_measure_by_which_a_run_is_judged_has_columns(tmp_path):
+  entry = _ledger("none", None, ())
+  for flag in ("metric=mae", "best_by=validation.mae.p90"):
+    name, _, value = flag.partition("=")
+    folder = run_folders.write(
+      tmp_path / name,
+      entry,
+      run_folders.flags_of(entry, **{name: value}),
+      columns=[*run_folders.columns_of(entry.release), "test_mae_mean", "validation_mae_p90"],
+      rounds=_ROUNDS,
+      num_clients=40,
+    )
+    assert _failures(folder) == ()
 
 
 def test_columns_of_an_average_by_a_histogram(tmp_path):

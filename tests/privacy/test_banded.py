@@ -66,6 +66,13 @@ def test_sensitivity_of_any_coefficients():
     )
 
 
+def test_a_later_coefficient_that_is_larger_counts_at_all_distances_up_to_its_own():
+  # The rounds 0 and 3 are three apart, and the bound for two apart may not be less.
+  c, participation = (1.0, 0.0, 0.0, 1.0), banded.Participation(4, 2)
+  assert _brute_force(c, participation) == pytest.approx(np.sqrt(5))
+  assert banded.sensitivity(c, participation) == pytest.approx(np.sqrt(6))
+
+
 def test_sensitivity_of_vectors_is_no_larger():
   # Norms of 1 in any directions: no client gains by turning from round to round.
   generator = np.random.default_rng(1)

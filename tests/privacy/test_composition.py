@@ -215,93 +215,99 @@ def _two_losses(loss, probability, num_rounds, epsilon):
   return total
 
 
-def _two(probability, spacing=1):
-  """Losses of a bit; multiples of a grid that is finer than they need."""
+_PROBABILITY = 0.53125  # A fraction that doubles have.
+_LOSS = math.log(_PROBABILITY / (1 - _PROBABILITY))
+
+
+def _bits(*num_rounds, spacing=1):
+  """The losses of runs of a bit; multiples of a grid that is finer than they need."""
   masses = np.zeros(2 * spacing + 1)
-  masses[0], masses[-1] = 1 - probability, probability
-  loss = math.log(probability / (1 - probability))
-  return composition.Losses(loss / spacing, masses, 0.0)
+  masses[0], masses[-1] = 1 - _PROBABILITY, _PROBABILITY
+  losses = composition.Losses(_LOSS / spacing, masses, 0.0)
+  return composition.Composition(*((losses, number) for number in num_rounds))
 
 
-@pytest.mark.parametrize("num_rounds", [1, 2, 3, 20, 400])
+@pytest.mark.parametrize("runs", [(1,), (2,), (3,), (20,), (400,), (1, 1), (1, 399), (150, 2, 248)])
 @pytest.mark.parametrize("delta", [0.01, 1e-6, 1e-14])
 @pytest.mark.parametrize("spacing", [1, 3, 50])
-def test_bits_are_composed_exactly(num_rounds, delta, spacing):
-  probability = 0.53125  # A fraction that doubles have.
-  epsilon = _two(probability, spacing).epsilon(num_rounds, delta)
-  loss = math.log(probability / (1 - probability))
-  assert _two_losses(loss, probability, num_rounds, epsilon) <= delta
-  assert epsilon == 0.0 or _two_losses(loss, probability, num_rounds, 0.999 * epsilon) > delta
+def test_bits_are_composed_exactly(runs, delta, spacing):
+  epsilon = _bits(*runs, spacing=spacing).epsilon(delta)
+  assert _two_losses(_LOSS, _PROBABILITY, sum(runs), epsilon) <= delta
+  assert epsilon == 0.0 or _two_losses(_LOSS, _PROBABILITY, sum(runs), 0.999 * epsilon) > delta
 
 
 @pytest.mark.parametrize("theta", [1e-3, 0.5, 2.0, 20.0, 60.0])
 @pytest.mark.parametrize("delta", [1e-6, 1e-14])
 def test_any_tilt_is_a_bound(theta, delta):
-  losses, num_rounds = _two(0.53125, 50), 400
-  best = losses.epsilon(num_rounds, delta)
-  found = losses.epsilon(num_rounds, delta, theta)
+  losses = _bits(400, spacing=50)
+  best, found = losses.epsilon(delta), losses.epsilon(delta, theta)
   assert best * (1 - 1e-9) <= found
   assert theta != 2.0 or found < best * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("outside", [1e-15, 1e-3, 0.3])
 def test_sums_outside_of_the_window_count(monkeypatch, outside):
-  losses, num_rounds, delta = _two(0.53125, 50), 400, 1e-3
-  best, _ = losses.chernoff(num_rounds, delta)
-  exact = losses.epsilon(num_rounds, delta)
+  losses, delta = _bits(400, spacing=50), 1e-3
+  best, _ = losses.chernoff(delta)
+  exact = losses.epsilon(delta)
   monkeypatch.setattr(composition, "_OUTSIDE", outside)
   for theta in (0.3 * best, best, 3.0 * best):
-    assert losses.epsilon(num_rounds, delta, theta) >= exact * (1 - 1e-9)
+    assert losses.epsilon(delta, theta) >= exact * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("num_rounds", [2, 50, 10**4])
+@pytest.mark.parametrize("runs", [(2,), (50,), (10**4,), (1, 1), (1, 1000), (3, 40, 10**4)])
 @pytest.mark.parametrize("theta", [0.0, 3.0])
 @pytest.mark.parametrize("rare", [False, True])
-def test_the_error_of_transforms(num_rounds, theta, rare):
-  rng = np.random.default_rng(num_rounds)
-  masses = rng.exponential(size=401) ** 4
-  if rare:
-    masses *= 1e-4 / masses.sum()
-    masses[200] = 1 - masses.sum() + masses[200]
-  masses /= masses.sum()
-  losses = composition.Losses(1e-3, masses, 0.0)
-  found = losses.compose(num_rounds, theta)
+def test_the_error_of_transforms(runs, theta, rare):
+  rng = np.random.default_rng(sum(runs))
+  laws = []
+  for _ in runs:
+    masses = rng.exponential(size=401) ** 4
+    if rare:
+      masses *= 1e-4 / masses.sum()
+      masses[200] = 1 - masses.sum() + masses[200]
+    laws.append(masses / masses.sum())
+  of_runs = ((composition.Losses(1e-3, law, 0.0), number) for law, number in zip(laws, runs))
+  found = composition.Composition(*of_runs).compose(theta)
   # In extended precision, by a transform of whatever length.
-  steps = np.arange(-200, 201)
-  tilted = (masses * np.exp(theta * 1e-3 * steps)).astype(np.longdouble)
-  tilted /= tilted.sum()
-  size = len(found.masses)
-  exact = np.zeros(size, np.longdouble)
-  np.add.at(exact, steps % size, tilted)
-  exact = np.roll(fft.irfft(fft.rfft(exact) ** num_rounds, size), -(found.first % size))
+  steps, size = np.arange(-200, 201), len(found.masses)
+  product = np.ones(size // 2 + 1, np.clongdouble)
+  for law, number in zip(laws, runs):
+    tilted = (law * np.exp(theta * 1e-3 * steps)).astype(np.longdouble)
+    exact = np.zeros(size, np.longdouble)
+    np.add.at(exact, steps % size, tilted / tilted.sum())
+    product *= fft.rfft(exact) ** number
+  exact = np.roll(fft.irfft(product, size), -(found.first % size))
   # The rounding of probabilities is accounted for apart.
-  off = np.abs(found.masses - exact) - num_rounds * 1e-15 * exact
+  off = np.abs(found.masses - exact) - sum(runs) * 1e-15 * exact
   assert off.max() <= found.error
   assert found.error < 1e-8 * found.masses.max()
   assert found.masses.sum() == pytest.approx(1.0, abs=1e-9)
 
 
 def test_what_transforms_may_err_by_is_added(monkeypatch):
-  losses, num_rounds, delta = _two(0.53125, 50), 400, 1e-6
-  exact = losses.epsilon(num_rounds, delta)
-  compose = composition.Losses.compose
+  losses, delta = _bits(400, spacing=50), 1e-6
+  exact = losses.epsilon(delta)
+  compose = composition.Composition.compose
 
   def worst(self, *arguments):
     found = compose(self, *arguments)
     error = 1e-3 * found.masses.max()
     return found._replace(masses=found.masses - error, error=error)
 
-  monkeypatch.setattr(composition.Losses, "compose", worst)
-  assert losses.epsilon(num_rounds, delta) >= exact * (1 - 1e-9)
+  monkeypatch.setattr(composition.Composition, "compose", worst)
+  assert losses.epsilon(delta) >= exact * (1 - 1e-9)
 
 
 def test_an_infinite_loss_costs_its_probability():
   masses = np.array([0.5, 0.0, 0.4])
   losses = composition.Losses(0.1, masses, 0.1)
-  assert losses.epsilon(2, 0.18) == math.inf
-  assert losses.epsilon(2, 0.2) < math.inf
+  for runs in (((losses, 2),), ((losses, 1), (losses, 1))):
+    assert composition.Composition(*runs).epsilon(0.18) == math.inf
+    assert composition.Composition(*runs).epsilon(0.2) < math.inf
   rare = composition.Losses(0.1, masses * 1e-9 + np.array([0, 1 - 1e-9, 0]), 1e-10)
-  with_it, without = (rare.epsilon(1000, 1.05e-7), rare.epsilon(1000, 0.05e-7))
+  run = composition.Composition((rare, 1000))
+  with_it, without = run.epsilon(1.05e-7), run.epsilon(0.05e-7)
   assert 0.0 < with_it < without == math.inf
 
 
@@ -310,7 +316,7 @@ def test_the_largest_losses_count_as_infinite():
   epsilons = []
   for beyond in (1e-9, 0.3 * delta):
     losses, _ = dominating_pairs.losses_of_round(mixture, 1e-3, beyond)
-    epsilons.append(losses.epsilon(1, delta))
+    epsilons.append(composition.Composition((losses, 1)).epsilon(delta))
     assert 0.0 < losses.infinity <= beyond
   assert _gaussian_delta(epsilons[1], 1.0) <= delta
   assert epsilons[1] >= epsilons[0]
@@ -337,7 +343,7 @@ def test_grids_with_too_many_sums_are_refused_and_coarser_ones_taken(monkeypatch
   losses = dominating_pairs.losses_of_round(((1.0, _Pair(q, 1 / z, 2 / z)),), 1e-3)
   monkeypatch.setattr(composition, "_MOST_POINTS", 2048)
   with pytest.raises(ValueError, match="^Found sums of 1000 .* points; expected at most 2048"):
-    losses[0].epsilon(num_rounds, delta)
+    composition.Composition((losses[0], num_rounds)).epsilon(delta)
   assert expected < _epsilon(q, z, num_rounds, delta) < 1.1 * expected
 
 

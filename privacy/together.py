@@ -1,0 +1,160 @@
+"""The cost of several runs together, for one client whom all of them have.
+
+Runs, and evaluations of training clients, are releases about the same clients. Each has noise of
+its own, so that given the data they are independent, and a later one may be chosen by the results
+of earlier ones: they compose as the rounds of one run do. For neighbouring data sets that differ in
+one client, a round of each run has a dominating pair (`privacy.noise.dominating_pairs`), and all
+rounds of all runs together are dominated by the product of these. Rounds that sample nobody, as of
+known cohorts or of an evaluation, are Gaussian mechanisms: those together are one, whose distance
+is the root of the sum of squares.
+
+Neighbouring relations. The product is of one pair of data sets, so that all runs must speak of the
+same change. Noise multipliers are about removing a client's data in all of them, so each release
+can be accounted for in either relation anew. If one run claims to hide the replacement of a client's
+data, all are accounted for in that relation: it is the stronger one, as no data are other data, and
+a run that claims the weaker relation costs more in it than it claims. A data set without a client is
+one in which its data count as nothing, where cohorts are Poisson samples with a given probability;
+where others notice that a client is not there, it stays and is counted in all of them.
+
+What must hold besides: the runs have keys of their own. Two runs with one key have the same cohorts
+and noise, and compose in no way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+import math
+
+from privacy import accounting
+from privacy import checks
+from privacy import cohorts
+from privacy import events
+from privacy import releases
+from privacy.noise import banded
+from privacy.noise import dominating_pairs
+
+# Where no privacy loss distribution is known, epsilons add, and so do deltas.
+SUM = "sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """Some rounds of one release.
+
+  Attributes:
+    release: The release of a round.
+    num_rounds: The number of rounds that released it.
+    accountant: That of the run by itself.
+  """
+
+  release: releases.Release
+  num_rounds: int
+  accountant: str = accounting.TIGHTEST
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, "num_rounds", checks.whole("num_rounds", self.num_rounds, 0))
+
+  def epsilon(self, delta: float) -> float:
+    """Returns the cost of the run by itself, in the relation that it claims."""
+    return accounting.epsilon(self.release, self.num_rounds, delta, self.accountant).epsilon
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+  """The cost of several runs together.
+
+  Attributes:
+    epsilon: The epsilon of (epsilon, delta)-differential privacy.
+    delta: The whole delta.
+    method: "pld", "gaussian" (one Gaussian mechanism, exactly) or "sum" (epsilons added up); that
+      of the run's own accountant for a single one.
+    relation: The change of the data that it is about, one of `releases.RELATIONS`.
+    neighboring_relation: The same in words.
+    is_converted: Whether a run claims another relation, in which its own epsilon is less.
+  """
+
+  epsilon: float
+  delta: float
+  method: str
+  relation: str
+  neighboring_relation: str
+  is_converted: bool = False
+
+
+def spent(runs: Iterable[Run], delta: float) -> Spent:
+  """Accounts for several runs, against an adversary that sees all that they release.
+
+  Args:
+    runs: The runs, at least one; a run counts as often as it is there.
+    delta: The delta of (epsilon, delta)-differential privacy of all together.
+
+  Returns:
+    The cost for one client whose data all runs train on. That of clients whom fewer runs have is no
+    more.
+
+  Raises:
+    ValueError: If there is no run, delta is out of its range, or there is too little noise for an
+      answer.
+  """
+  found = tuple(runs)
+  if not found:
+    raise ValueError("Found no release to account for; expected at least one.")
+  return _spent(found, checks.fraction("delta", delta))
+
+
+@functools.lru_cache(maxsize=256)  # The folders of a sweep ask for the same.
+def _spent(runs: tuple[Run, ...], delta: float) -> Spent:
+  claimed = {run.release.relation for run in runs}
+  relation = releases.REPLACE_ONE if releases.REPLACE_ONE in claimed else releases.ZERO_OUT
+  same = [
+    dataclasses.replace(run, release=dataclasses.replace(run.release, relation=relation))
+    for run in runs
+  ]
+  words = [run.release.neighboring_relation for run in same]
+  # A client that is counted in one run is so in all of them.
+  neighbors = next((text for text in words if text != cohorts.Poisson.neighbors), words[0])
+  epsilon, method = _cost([run for run in same if run.num_rounds], delta)
+  return Spent(epsilon, delta, method, relation, neighbors, len(claimed) > 1)
+
+
+def _cost(runs: Sequence[Run], delta: float) -> tuple[float, str]:
+  """Returns epsilon of runs that have begun, all in one relation, and the method."""
+  if len(runs) < 2:
+    one = [accounting.epsilon(r.release, r.num_rounds, delta, r.accountant) for r in runs]
+    return (one[0].epsilon, one[0].accountant) if one else (0.0, accounting.PLD)
+  try:
+    return _by_losses(runs, delta)
+  except ValueError:  # Epsilon is too large or delta too small for privacy losses.
+    return sum(run.epsilon(delta / len(runs)) for run in runs), SUM
+
+
+def _by_losses(runs: Sequence[Run], delta: float) -> tuple[float, str]:
+  """Returns epsilon of the product of all rounds' dominating pairs, and the method."""
+  rounds: dict[dominating_pairs.Mixture, int] = {}
+  distances, slack, rest = [], 0.0, delta
+  for run in runs:
+    rest -= run.num_rounds * events.tail_probability(run.release)
+    slack += run.num_rounds * events.round_slack(run.release)
+    if isinstance(run.release.cohort, cohorts.Known):
+      distances.append(run.release.norm_of_run(run.num_rounds))
+      continue
+    mixture = run.release.mixture()
+    pair = mixture[0][1]
+    if len(mixture) == 1 and pair.probability == 1.0:
+      distance = pair.replaced if pair.replace_one else pair.removed
+      distances.append(distance * math.sqrt(run.num_rounds))
+    else:
+      rounds[mixture] = rounds.get(mixture, 0) + run.num_rounds
+  if rest <= 0.0:
+    raise ValueError(f"Found delta = {delta:g}, which the ends of the noise use up; expected more.")
+  distance = math.hypot(*distances)
+  if not rounds:
+    epsilon = banded.epsilon(1.0 / distance, rest * math.exp(-slack)) + 2.0 * slack
+    return epsilon, accounting.GAUSSIAN
+  of_runs = list(rounds.items())
+  if distances:
+    gaussian = dominating_pairs.SampledGaussian(1.0, distance, distance)
+    of_runs.append((((1.0, gaussian),), 1))
+  return accounting.composed_epsilon(of_runs, rest, slack), accounting.PLD
