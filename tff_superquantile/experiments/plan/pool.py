@@ -28,7 +28,7 @@ from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 # absl begins a line with severity, date, time, process, file and line.
-_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:training_loop|tracking)\.py:\d+\] (.+)")
+_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:measurements|training_loop|tracking)\.py:\d+\] (.+)")
 
 
 def command(config: run_config.RunConfig) -> list[str]:

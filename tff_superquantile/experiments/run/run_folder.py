@@ -114,9 +114,12 @@ class Run:
     return bool(self.metrics)
 
   @property
-  def diverged(self) -> bool:
-    """Whether the run ended because its model diverged, as it would again."""
-    return (self.path / DIVERGED).exists()
+  def diverged(self) -> str:
+    """The sentence with which the run ended because its model diverged, as it would again; or ""."""
+    try:
+      return (self.path / DIVERGED).read_text(encoding="utf-8").strip() or DIVERGED
+    except OSError:
+      return ""
 
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:

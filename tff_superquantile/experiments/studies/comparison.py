@@ -14,7 +14,7 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
         mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
         num_seeds      the number n of runs that have the metric
 
-Unfinished runs are listed and otherwise left out. `--figures_dir=DIR` writes the figures as files
+Unfinished runs are listed and otherwise left out; where all diverged, the page says that alone. `--figures_dir=DIR` writes the figures as files
 too. The command needs no TensorFlow.
 """
 
@@ -46,6 +46,7 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
+_QUESTION = "how well are the worst-off clients served?"
 _STATISTICS = {
   "mean": "mean",
   "std": "sd",
@@ -109,11 +110,20 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     The page.
 
   Raises:
-    ValueError: If the task has no finished run.
+    ValueError: If the task has no run that finished or diverged.
   """
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
+  if not finished and any(run.diverged for run in unfinished):
+    return page.Page(
+      "report",
+      unfinished[0].task_title,
+      _QUESTION,
+      tables.plural(len(unfinished), "run"),
+      " ".join(["No run has left a model.", *provenance.notes({}, unfinished)]),
+      provenance.unfinished(unfinished),
+    )
   if not finished:
     raise ValueError(
       f"A report needs a finished run of the task. Found {len(runs)} unfinished "
@@ -142,7 +152,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   return page.Page(
     "report",
     finished[0].task_title,
-    "how well are the worst-off clients served?",
+    _QUESTION,
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     in_reports.verdict(groups, references)
     + summary.summarize(groups, compared)
@@ -362,7 +372,7 @@ def define_flags() -> None:
 def main() -> None:
   output_dir, figures_dir = flags.FLAGS.output_dir, flags.FLAGS.figures_dir
   runs = run_folder.find_runs(output_dir)
-  tasks = sorted({run.task for run in runs if run.finished})
+  tasks = sorted({run.task for run in runs if run.finished or run.diverged})
   if not tasks:
     unfinished = f" but {tables.plural(len(runs), 'unfinished one')}" if runs else ""
     raise ValueError(
