@@ -187,6 +187,7 @@ def main() -> None:
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
   if any(run.finished or run.diverged for run in runs):
     making.make(runs)
+    print("Drawing the report", file=sys.stderr, flush=True)
     further = preset.evaluation if any(run.finished for run in runs) else ""
     for name in filter(None, ("comparison", further)):
       print(page.publish(studies.load(name).report(folder.parent, folder.name), folder))
