@@ -49,8 +49,8 @@ def _adapt(request: task.Request) -> task.Task:
   The gradient of a linear model's loss is L-Lipschitz with L <= E|(x, 1)|^2, and half of that for
   classes. A feature adds 1 to E|x|^2 if it is standardised, at most 1 if it is one-hot: so that the
   learning rate 1 / (features + 1), or 0.1 where this is less, is at most 1 / L over all clients.
-  Of a client whose rows are far from the others' L is larger, and its steps would grow beyond 2 / L,
-  which is therefore another bound, with the L of the client that has the largest.
+  A client whose rows are far from the others' has a larger L, and beyond 2 / L its steps grow
+  without bound: so 2 / L of the client with the largest L is another bound.
   """
   if request.columns and not request.data_dir:
     return _of_columns(encoding_lib.from_text(request.columns), request)
@@ -60,9 +60,7 @@ def _adapt(request: task.Request) -> task.Task:
   defaults = dict(
     _OWN.defaults,
     clients_per_round=min(_COHORT, found.num_train),
-    client_learning_rate=min(
-      _LEARNING_RATE, 1 / (1 + len(found.encoding.features)), 2 / largest_l
-    ),
+    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.encoding.features)), 2 / largest_l),
     # Before training every loss is log(classes); of numbers the mean loss is 1/2.
     max_loss=max(1.5, math.log(max(1, num_classes))),
   )

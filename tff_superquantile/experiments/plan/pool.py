@@ -108,7 +108,7 @@ class _ActiveRun:
 
 
 def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
-  """Returns the rounds of all runs; those that leave theirs to the task have those of active ones."""
+  """Returns the rounds of all runs, of which some may leave theirs to the task; None if unknown."""
   of_task = next(filter(None, (run.num_rounds() for run in active)), None)
   numbers = [config.num_rounds or of_task for config in configs]
   return None if None in numbers else sum(filter(None, numbers))

@@ -14,8 +14,8 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
         mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
         num_seeds      the number n of runs that have the metric
 
-Unfinished runs are listed and otherwise left out; where all diverged, the page says that alone. `--figures_dir=DIR` writes the figures as files
-too. The command needs no TensorFlow.
+Unfinished runs are listed and otherwise left out; where all diverged, the page says so alone.
+`--figures_dir=DIR` writes the figures as files, too. The command needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -62,20 +62,21 @@ _TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=Non
 _NOTE = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
-  " {loss.name}, of the test and of the training clients. Entries are means, and ± the standard"
-  " deviation, over seeds; lower is better. Of the mean, p90 and the worst 10 % the lowest entry is"
-  " bold if it is below FedAvg’s, or FedAvg’s below all others, beyond chance (see the change"
-  " against FedAvg), and its ± too if no other is within it."
+  " {loss.name}, of the test and of the training clients. {entries}; lower is better. Of the mean,"
+  " p90 and the worst 10 % the lowest entry is bold if it is below FedAvg’s, or FedAvg’s below all"
+  " others, beyond chance (see the change against FedAvg), and its ± too if no other is within it."
 )
 _NOTE_OF_FEW = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, and the"
-  " worst client. Loss: mean, in {loss.name}, of the test and of the training clients. Entries are"
-  " means, and ± the standard deviation, over seeds; lower is better."
+  " worst client. Loss: mean, in {loss.name}, of the test and of the training clients. {entries};"
+  " lower is better."
 )
 _FEW = (
   "Found {} test clients: fewer than {} have no percentiles that say more than the clients"
-  " themselves, so the tables show the worst client and each client in their place."
+  " themselves, so the tables show the worst client and each client in their place{}."
 )
+_FOLDS = "; --folds=5 tests each client of the table once"
+
 _POOLED = "test.pooled."
 _MOST_RECALLS = 5  # Classes whose recalls have a column each.
 _POOLED_NOTE = (
@@ -89,7 +90,9 @@ _POOLED_NOTE = (
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
-_LEAD = "{measure.quantity} of the test clients in {measure.name}, mean ± sd over seeds:"
+_OF_SEEDS = "Entries are means, and ± the standard deviation, over seeds", "mean ± sd over seeds"
+_OF_ONE_SEED = "Entries are of one seed", "one seed"
+_LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
   "mean": "mean",
@@ -135,10 +138,9 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit, few = units.of(groups), paired.has_few_clients(groups)
-  note, lead = (
-    text.format(measure=compared.leading.unit, **unit._asdict())
-    for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD)
-  )
+  entries, of_seeds = _OF_ONE_SEED if len({run.seed for run in pooled}) == 1 else _OF_SEEDS
+  said = dict(unit._asdict(), measure=compared.leading.unit, entries=entries, of_seeds=of_seeds)
+  note, lead = (text.format(**said) for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD))
   texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
@@ -158,6 +160,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     + summary.summarize(groups, compared)
     + provenance.loud_noise(groups),
     [
+      *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, compared=compared, **texts),
       *_changes_against_fed_avg(groups, compared),
       *_pooled(groups, compared, references),
@@ -184,7 +187,9 @@ def _of_clients(
   blocks: list[page.Block] = []
   results = []
   if paired.has_few_clients(groups):
-    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS)
+    named = next(run.flags for runs in groups.values() for run in runs)
+    remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
+    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS, remedy)
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
     found = sizes.error_by_size(groups)
@@ -241,7 +246,7 @@ def _changes_against_fed_avg(
     blocks.append(ends)
   if everybody is not None:
     title = f"Each test client: {method.label} against {names.said_of(baseline)}"
-    blocks.append(page.Details(title, [everybody], is_open=paired.has_few_clients(groups)))
+    blocks.append(page.Details(title, [everybody], is_open=True))
   return blocks
 
 
