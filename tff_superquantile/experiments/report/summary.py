@@ -110,8 +110,7 @@ def draw(
   if len({method.epsilon for method in groups} - {None}) > 1:
     figures += [budgets.error_by_epsilon(groups), budgets.tail_against_mean(groups)]
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
-  if len({run.seed for runs in groups.values() for run in runs}) == 1:
-    note += _ONE_SEED_NOTE
+  of_seeds = _ONE_SEED_NOTE if tables.has_one_seed(groups) else ""
   if histories is None:
     histories = worst_tenth.measure(shown)
   of_rounds = (functools.partial(one, histories=histories) for one in _HISTORIES)
@@ -121,7 +120,7 @@ def draw(
   for draw_one, methods, remark in drawn:
     try:
       figure = draw_one(methods)
-      figure = dataclasses.replace(figure, caption=figure.caption + remark)
+      figure = dataclasses.replace(figure, caption=figure.caption + remark + of_seeds)
       figures.append(style.at_epsilon(figure, epsilon))
     except style.NothingToDraw as reason:
       omitted.append(str(reason))

@@ -90,8 +90,6 @@ _POOLED_NOTE = (
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
-_OF_SEEDS = "Entries are means, and ± the standard deviation, over seeds", "mean ± sd over seeds"
-_OF_ONE_SEED = "Entries are of one seed", "one seed"
 _LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
@@ -138,8 +136,9 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit, few = units.of(groups), paired.has_few_clients(groups)
-  entries, of_seeds = _OF_ONE_SEED if len({run.seed for run in pooled}) == 1 else _OF_SEEDS
-  said = dict(unit._asdict(), measure=compared.leading.unit, entries=entries, of_seeds=of_seeds)
+  is_one = tables.has_one_seed(groups)
+  said = dict(unit._asdict(), measure=compared.leading.unit, entries=tables.entries(is_one))
+  said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
   note, lead = (text.format(**said) for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD))
   texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
@@ -218,7 +217,7 @@ def _of_clients(
         compared=compared,
         focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
-        note=worst_tenth.note(histories, leading),
+        note=worst_tenth.note(groups, histories, leading),
       )
     )
   return blocks, results
