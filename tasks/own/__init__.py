@@ -48,16 +48,19 @@ def _adapt(request: task.Request) -> task.Task:
 
   The gradient of a linear model's loss is L-Lipschitz with L <= E|(x, 1)|^2, and half of that for
   classes. A feature adds 1 to E|x|^2 if it is standardised, at most 1 if it is one-hot: so that the
-  learning rate 1 / (features + 1), or 0.1 where this is less, is at most 1 / L.
+  learning rate 1 / (features + 1), or 0.1 where this is less, is at most 1 / L over all clients.
+  A client whose rows are far from the others' has a larger L, and beyond 2 / L its steps grow
+  without bound: so 2 / L of the client with the largest L is another bound.
   """
   if request.columns and not request.data_dir:
     return _of_columns(encoding_lib.from_text(request.columns), request)
   pools, found = _open(request)
   num_classes = len(found.encoding.label.classes)
+  largest_l = found.largest_mean_square / (2 if num_classes else 1)
   defaults = dict(
     _OWN.defaults,
     clients_per_round=min(_COHORT, found.num_train),
-    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.encoding.features))),
+    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.encoding.features)), 2 / largest_l),
     # Before training every loss is log(classes); of numbers the mean loss is 1/2.
     max_loss=max(1.5, math.log(max(1, num_classes))),
   )

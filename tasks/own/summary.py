@@ -48,6 +48,8 @@ class Summary:
     rows_of_classes: Number of rows of each class; empty for labels that are numbers.
     encoding: What the columns became.
     columns: The columns besides clients and labels.
+    largest_mean_square: The largest mean of |(x, 1)|^2, with the model's inputs x, over the rows of
+      a client; of the clients whose statistics `encoding` has.
     later_labels: Where the columns are read as those of an earlier table were, a remark on the
       labels, perhaps ""; else None.
   """
@@ -63,6 +65,7 @@ class Summary:
   rows_of_classes: Sequence[int]
   encoding: encoding_lib.Encoding
   columns: Sequence[Column]
+  largest_mean_square: float
   later_labels: str | None = None
 
   def text(self) -> str:

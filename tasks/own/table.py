@@ -31,7 +31,7 @@ from tff_superquantile.simulation import client_files
 _FEWEST_CLIENTS = 3
 _ROWS_AT_ONCE = 1 << 14
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 6  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 7  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed",
@@ -239,6 +239,17 @@ class Table:
           held_out[own[order[:number]]] = True
     return held_out
 
+  def _largest_mean_square(self) -> float:
+    """Returns what the summary has of this name."""
+    rows = np.flatnonzero(self._reference)
+    owners = self._owners_of_rows[rows]
+    squares = [
+      np.square(self._encoding.encode(self._raw[part]), dtype=np.float64).sum(axis=1)
+      for part in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE))
+    ]
+    sums = np.bincount(owners, np.concatenate(squares))
+    return 1.0 + float(np.max(sums / np.maximum(np.bincount(owners), 1), initial=0.0))
+
   def summarise(self, digest: str) -> summary_lib.Summary:
     """Returns what was found; of training clients in a private run nothing but their number."""
     is_private, names = self._request.is_private, self._encoding.label.classes
@@ -256,6 +267,7 @@ class Table:
       rows_of_classes=counts,
       encoding=self._encoding,
       columns=self._described,
+      largest_mean_square=self._largest_mean_square(),
       later_labels=self._later_labels,
     )
 

@@ -12,6 +12,7 @@ for the runs.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from absl import flags
@@ -88,6 +89,9 @@ def print_description(config: run_config.RunConfig) -> None:
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 
+  where = train_flags.given().get("data_dir")
+  if where:
+    print(f"Reading {where}", file=sys.stderr, flush=True)
   said = [names.task_title(config), build.get_task(config).description, table(config)]
   print("\n".join(filter(None, said)), flush=True)
 

@@ -36,6 +36,8 @@ _REMEDIES = {
   errno.EDQUOT: "make room",
   errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
+# What is the user's mistake: a name that no file of such a path can have.
+_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR)
 _ERRNOS = {os.strerror(number): number for number in errno.errorcode}
 # The words of TensorFlow's errors, at the beginning of a line or after the failed action:
 # "{{node SaveV2}} PATH; No space left on device", "Failed to run: PATH; No such file or directory".
@@ -66,10 +68,12 @@ def describe(error: Exception) -> Failure:
     return Failure(f"{error} The same command goes on where it was.", FAILED)
   said = _system_error(error)
   if said is not None:
+    what = f"{said.filename or 'the output'} cannot be read or written ({said.strerror or said})"
+    if said.errno in _NAMES:
+      return Failure(f"Found that {what}; name another file or folder.", USAGE_ERROR)
+    remedy = _REMEDIES.get(said.errno or 0, "mend that")
     return Failure(
-      f"Found that {said.filename or 'the output'} cannot be read or written"
-      f" ({said.strerror or said}); {_REMEDIES.get(said.errno or 0, 'mend that')} and run the same"
-      " command again: it goes on where it was.",
+      f"Found that {what}; {remedy} and run the same command again: it goes on where it was.",
       FAILED,
     )
   return Failure(_say_where(error), FAILED, has_traceback=True)

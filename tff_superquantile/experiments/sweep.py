@@ -185,9 +185,11 @@ def main() -> None:
   from tff_superquantile.experiments.report import page  # It imports matplotlib, which is slow.
 
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
-  if any(run.finished for run in runs):
+  if any(run.finished or run.diverged for run in runs):
     making.make(runs)
-    for name in filter(None, ("comparison", preset.evaluation)):
+    print("Drawing the report", file=sys.stderr, flush=True)
+    further = preset.evaluation if any(run.finished for run in runs) else ""
+    for name in filter(None, ("comparison", further)):
       print(page.publish(studies.load(name).report(folder.parent, folder.name), folder))
   if failed:
     cli.fail(f"{len(failed)} of {len(configs)} runs failed: {', '.join(failed)}.", cli.FAILED)

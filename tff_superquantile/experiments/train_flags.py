@@ -48,8 +48,19 @@ def given() -> dict[str, Any]:
 
 
 def config() -> run_config.RunConfig:
-  """Returns the config that the command line asks for."""
-  return run_config.of(**given())
+  """Returns the config that the command line asks for.
+
+  Raises:
+    ValueError: If a value is out of its range, or values contradict each other.
+  """
+  asked = given()
+  # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
+  if "theta" in asked and asked.get("wanted_updates") and not flags.FLAGS["flagfile"].present:
+    raise ValueError(
+      f"Found --theta={asked['theta']:g} with --wanted_updates={asked['wanted_updates']}, by which"
+      " theta follows the cohort's size; leave out one of them."
+    )
+  return run_config.of(**asked)
 
 
 def finished_task() -> tuple[str, str, dict[str, str]]:

@@ -30,6 +30,7 @@ class ProgressBar:
 
   Attributes:
     error: The error of a client, a key of `evaluation.errors.ERRORS`.
+    num_rounds: Rounds in total; None if not known.
   """
 
   def __init__(
@@ -43,13 +44,13 @@ class ProgressBar:
 
     Args:
       name: The name of the run.
-      num_rounds: Rounds in total; None if not known.
+      num_rounds: See above.
       position: The line of the terminal, for several bars; None for a bar of its own.
       error: See above.
     """
     self.error = error
     self._name = name
-    self._num_rounds = num_rounds
+    self.num_rounds = num_rounds
     self._position = position
     self._bar: tqdm.tqdm | None = None
     self._shown: dict[str, str] = {}
@@ -58,7 +59,7 @@ class ProgressBar:
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
       desc=self._name,
-      total=self._num_rounds,
+      total=self.num_rounds,
       initial=done,
       unit="round",
       position=self._position,

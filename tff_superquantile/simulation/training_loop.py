@@ -123,7 +123,7 @@ def _check_progress(values: Metrics, round_num: int) -> None:
   if excluded and values.get("tail_size", cohort - excluded) <= 0:
     raise DivergedError(
       f"Found no finite loss and update among the {cohort} clients of round {round_num}; the model"
-      " has diverged, or the data are not finite: lower the learning rate."
+      " has diverged, or the data are not finite: lower --client_learning_rate."
     )
 
 

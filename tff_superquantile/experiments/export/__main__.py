@@ -77,8 +77,7 @@ def export(args: argparse.Namespace) -> None:
     from tff_superquantile.experiments.export import exported_model
     from tff_superquantile.experiments.export import model_card
 
-  if sys.stderr.isatty():  # Word vectors take a while.
-    print(f"Exporting {run.path} ...", file=sys.stderr, flush=True)
+  print(f"Exporting {run.path}", file=sys.stderr, flush=True)  # Word vectors take a while.
   model = exported_model.load(run, config)
   card = model_card.build(
     run,

@@ -77,7 +77,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   fed_avg = others[leading.name][is_known] if leading.name in others else None
   use = {"Input": raw, "Output": _outputs(bool(labels))}
   if labels:
-    use["Labels"] = " ".join(labels)
+    use["Labels"] = ", ".join(map(repr, labels))
   blocks: list[page.Block] = [
     _listing("How it was made", _facts(run)),
     _listing("How to use it", use),

@@ -28,7 +28,7 @@ from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 # absl begins a line with severity, date, time, process, file and line.
-_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:training_loop|tracking)\.py:\d+\] (.+)")
+_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:measurements|training_loop|tracking)\.py:\d+\] (.+)")
 
 
 def command(config: run_config.RunConfig) -> list[str]:
@@ -78,11 +78,17 @@ class _ActiveRun:
     except (OSError, ValueError, LookupError):
       return 0, {}  # The file is not there yet.
 
+  def num_rounds(self) -> int | None:
+    """Returns the rounds of the run; None before it has found out."""
+    flags = run_folder.Run(self.folder.path, self.folder.seed).flags
+    return int(flags["num_rounds"]) if flags else None
+
   def show_progress(self) -> int:
     """Shows the run on its bar where there is a terminal; returns the rounds that are done."""
     done, values = self.last_round()
     if done and sys.stderr.isatty():
       self.bar.error = self.folder.error_kind  # Whose file was written before the first round.
+      self.bar.num_rounds = self.num_rounds()
       self.bar.show(values, done)
     return done
 
@@ -99,6 +105,13 @@ class _ActiveRun:
     lines = self._lines()
     nothing = "it said nothing, as where the disk is full"
     return next((line for line in reversed(lines) if line.strip()), nothing)
+
+
+def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
+  """Returns the rounds of all runs, of which some may leave theirs to the task; None if unknown."""
+  of_task = next(filter(None, (run.num_rounds() for run in active)), None)
+  numbers = [config.num_rounds or of_task for config in configs]
+  return None if None in numbers else sum(filter(None, numbers))
 
 
 def _stop(active: Sequence[_ActiveRun]) -> None:
@@ -163,11 +176,9 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   waiting = list(configs)
   active: list[_ActiveRun] = []
   failed = []
-  num_rounds = [config.num_rounds for config in configs if config.num_rounds is not None]
-  total = sum(num_rounds) if len(num_rounds) == len(configs) else None
   bar = tqdm.tqdm(
     desc=f"0 of {len(configs)} runs done",
-    total=total,
+    total=_total(configs, ()),
     unit="round",
     position=0,
     mininterval=0.5 if sys.stderr.isatty() else 20,
@@ -194,6 +205,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
         if run.process.returncode != 0:
           failed.append(run.name)
           bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
+      bar.total = bar.total or _total(configs, active)
       bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
       bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)
   finally:

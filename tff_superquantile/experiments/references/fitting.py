@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize
 import tensorflow as tf
 import tensorflow_federated as tff
+import threadpoolctl
 import tqdm
 
 from tff_superquantile import evaluation
@@ -164,6 +165,8 @@ def _build_sum_and_gradient(
     return sum_and_gradient.get_concrete_function()
 
 
+# More threads than one wait for one another for most of the time: the problems are small.
+@threadpoolctl.threadpool_limits.wrap(limits=1)
 def pooled(
   model: tff.learning.models.FunctionalModel,
   train: evaluation.ClientExamples,
@@ -187,6 +190,7 @@ def pooled(
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
 
 
+@threadpoolctl.threadpool_limits.wrap(limits=1)
 def local(
   model: tff.learning.models.FunctionalModel,
   split: evaluation.SplitExamples,

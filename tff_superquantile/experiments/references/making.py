@@ -60,6 +60,7 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
     earlier = kept.read(folder, seed)
     if earlier is not None and earlier.fingerprint == fingerprint:
       continue
+    print(f"Fitting reference models, seed {seed}", file=sys.stderr, flush=True)
     try:
       references = _compute(run, run.config, is_private, fingerprint)
     except (OSError, ValueError) as error:

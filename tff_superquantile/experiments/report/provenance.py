@@ -66,6 +66,9 @@ def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> li
     sentences.append(f"A run diverged (its training loss is not a number): {', '.join(diverged)}.")
   if unfinished:
     sentences.append(f"Not counted: {tables.plural(len(unfinished), 'unfinished run')}.")
+  stopped = [run.diverged for run in unfinished if run.diverged]
+  if stopped:
+    sentences.append(f"{tables.plural(len(stopped), 'run')} diverged, the first so: {stopped[0]}")
   return sentences
 
 
@@ -76,8 +79,8 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
     reached = (
       "before its first round" if run.last_round is None else f"after round {run.last_round}"
     )
-    name = f"{run.method.label}, seed {run.seed}"
-    rows.append(tables.Row(f"{name}: stopped or still running {reached}", []))
+    said = run.diverged or f"stopped or still running {reached}"
+    rows.append(tables.Row(f"{run.method.label}, seed {run.seed}: {said}", []))
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
 
@@ -164,7 +167,7 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   if shared:
     title = f"Flags that all runs share ({len(shared)})"
     blocks.append(page.Details(title, [_listing(shared, "code")]))
-  return page.Details("How it was run", blocks, is_open=True)
+  return page.Details("How it was run", blocks)
 
 
 def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:

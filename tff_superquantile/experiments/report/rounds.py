@@ -56,7 +56,7 @@ def error_by_round(groups: run_folder.Groups) -> style.Figure:
     _Panel(f"{column}_{statistic}", unit.axis(title), unit.factor, least_span=unit.least_span)
     for statistic, title in titles.items()
   ]
-  drawn = _panels(groups, f"{of_it} against rounds", panels)
+  drawn = _panels(groups, f"{of_it} against rounds", panels, share=True)
   return style.Figure("error-by-round", f"{leading.title} against rounds", caption, drawn)
 
 
@@ -106,13 +106,16 @@ def loss_by_round(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -> bytes:
+def _panels(
+  groups: run_folder.Groups, subject: str, panels: Sequence[_Panel], share: bool = False
+) -> bytes:
   """Draws columns of `rounds.csv` against rounds, one panel for each column that has data.
 
   Args:
     groups: Finished runs by method.
     subject: The subject of the figure, for the error.
     panels: The columns.
+    share: Whether all panels have one vertical axis.
 
   Returns:
     An SVG.
@@ -141,6 +144,8 @@ def _panels(groups: run_folder.Groups, subject: str, panels: Sequence[_Panel]) -
       axes.set_xlim(0, max(curve.index[-1] for curve in curves.values()) or 1)
       axes.set_ylim(*_limits(curves.values(), from_zero=panel.column == "tail_size"))
       style.widen(axes, panel.least_span, "y")
+    if share:
+      style.share(grid, "y")
     shown = [method for method in groups if any(method in curves for _, curves in drawn)]
     style.add_legend(figure, looks, shown)
     return style.to_svg(figure)

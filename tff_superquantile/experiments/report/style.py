@@ -232,6 +232,13 @@ def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> N
     axes.set(**{f"{axis}lim": (low, low + least)})
 
 
+def share(panels: Sequence[mpl_axes.Axes], axis: Literal["x", "y"]) -> None:
+  """Gives panels of one quantity the same range, that of all of them."""
+  ends = np.array([getattr(axes, f"get_{axis}lim")() for axes in panels])
+  for axes in panels:
+    axes.set(**{f"{axis}lim": (ends[:, 0].min(), ends[:, 1].max())})
+
+
 def from_zero(axes: mpl_axes.Axes) -> None:
   """Begins the vertical axis of positive values at zero, with room above the largest."""
   axes.set_ylim(0.0, 1.06 * axes.get_ylim()[1])

@@ -42,6 +42,7 @@ _CONTENDERS_NOTE = (
   " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
   " percentiles are drawn."
 )
+_ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or bars are missing."
 
 
 def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float | None]:
@@ -109,6 +110,7 @@ def draw(
   if len({method.epsilon for method in groups} - {None}) > 1:
     figures += [budgets.error_by_epsilon(groups), budgets.tail_against_mean(groups)]
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
+  of_seeds = _ONE_SEED_NOTE if tables.has_one_seed(groups) else ""
   if histories is None:
     histories = worst_tenth.measure(shown)
   of_rounds = (functools.partial(one, histories=histories) for one in _HISTORIES)
@@ -118,7 +120,7 @@ def draw(
   for draw_one, methods, remark in drawn:
     try:
       figure = draw_one(methods)
-      figure = dataclasses.replace(figure, caption=figure.caption + remark)
+      figure = dataclasses.replace(figure, caption=figure.caption + remark + of_seeds)
       figures.append(style.at_epsilon(figure, epsilon))
     except style.NothingToDraw as reason:
       omitted.append(str(reason))
@@ -163,6 +165,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
       axes.set_title(unit.axis(metrics[metric]))
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
       style.widen(axes, unit.least_span)
+    style.share(grid, "x")
     style.name_rows(grid[0], [style.label(method.label, 48) for method in methods])
     svg = style.to_svg(figure)
   return style.Figure(

@@ -112,6 +112,18 @@ def of_groups(groups: run_folder.Groups) -> pd.DataFrame:
   )
 
 
+def has_one_seed(groups: run_folder.Groups) -> bool:
+  """Returns whether runs are of a single seed, so that nothing is a mean over seeds."""
+  return len({run.seed for runs in groups.values() for run in runs}) == 1
+
+
+def entries(is_one_seed: bool) -> str:
+  """Begins a hint on reading a table of `of_seeds`."""
+  if is_one_seed:
+    return "Entries are of one seed"
+  return "Entries are means, and ± the standard deviation, over seeds"
+
+
 def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
   """Averages results over seeds.
 

@@ -87,7 +87,6 @@ _OF_MEASURES = {
   "balanced_error": PERCENT._replace(quantity="Balanced error"),
   "ranking_error": Unit("Ranking error (1 − AUC)", "hundredths", "× 100", "", "", 100.0, 1),
   "calibration_error": PERCENT._replace(quantity="Calibration error"),
-  "mae": _UNITS["rmse"].error._replace(quantity="Mean absolute error"),
 }
 # Names within sentences, where they are not those in files.
 _WORDS = {"mae": "absolute error"}
@@ -152,6 +151,8 @@ def leading_by_round(groups: run_folder.Groups) -> Leading:
 
 def of_measure(name: str, units: Units) -> Unit:
   """Returns the unit of a measure of a task with these units."""
+  if name == "mae":
+    return units.error._replace(quantity="Mean absolute error")
   return _OF_MEASURES.get(name) or {"error": units.error, "loss": units.loss}[name]
 
 
@@ -161,8 +162,13 @@ def of_error(error: str) -> Units:
 
 
 def of_run(run: run_folder.Run) -> Units:
-  """Returns the units of a run."""
-  return _UNITS[run.error_kind]
+  """Returns the units of a run, which say a standard deviation of its labels in their own, too."""
+  found, sd = _UNITS[run.error_kind], run.label_sd
+  if sd is None or found.error.symbol != "label sd":
+    return found
+  own = f"{sd:,.0f}" if sd >= 1000 else f"{sd:.3g}"
+  error = found.error._replace(name=f"{found.error.name} ({own} each)", symbol=f"label sd of {own}")
+  return found._replace(error=error)
 
 
 def of(groups: run_folder.Groups) -> Units:

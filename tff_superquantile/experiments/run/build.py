@@ -97,6 +97,11 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     engine=engine,
     method=method,
   )
+  if run.server.averaged_rounds > run.num_rounds:
+    raise ValueError(
+      f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
+      " expected at most as many: fewer rounds in the mean, or more in all."
+    )
   best_model.check(run, _measured(run, task))
   class_weights.check(run, task)
   if run.is_private:

@@ -109,14 +109,22 @@ class Run:
       return None
 
   @property
+  def about(self) -> str:
+    """What its task is, for the readers of a report; "" if its title says it."""
+    return self.config.task.about if self.config is not None else ""
+
+  @property
   def finished(self) -> bool:
     """Whether the run left its metrics."""
     return bool(self.metrics)
 
   @property
-  def diverged(self) -> bool:
-    """Whether the run ended because its model diverged, as it would again."""
-    return (self.path / DIVERGED).exists()
+  def diverged(self) -> str:
+    """Why the run ended, if its model diverged, as it would again; else ""."""
+    try:
+      return (self.path / DIVERGED).read_text(encoding="utf-8").strip() or DIVERGED
+    except OSError:
+      return ""
 
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:
@@ -151,9 +159,23 @@ class Run:
   def classes(self) -> tuple[str, ...]:
     """The names of the classes of a table's labels; empty where there are none, or no table."""
     try:
-      return tuple(map(str, json.loads(self.columns)["label"]["classes"])) if self.columns else ()
-    except (KeyError, TypeError, ValueError):  # Commands that need the columns refuse them.
+      return tuple(map(str, self._label["classes"]))
+    except (KeyError, TypeError):  # Commands that need the columns refuse them.
       return ()
+
+  @property
+  def label_sd(self) -> float | None:
+    """The standard deviation of a table's labels that are numbers, in their unit; else None."""
+    sd = self._label.get("std")
+    return sd if isinstance(sd, float) and not self.classes else None
+
+  @functools.cached_property
+  def _label(self) -> dict[str, Any]:
+    """What the labels of a table became; empty without a table."""
+    try:
+      return dict(json.loads(self.columns)["label"]) if self.columns else {}
+    except (KeyError, TypeError, ValueError):
+      return {}
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:

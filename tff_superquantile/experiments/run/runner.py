@@ -78,6 +78,7 @@ class _Measures:
     evaluators: Take the model's weights and return the results of the clients, by split. A private
       run has none of its training clients, whose losses its accounting does not cover.
     clients: Keeps the results of all clients.
+    growth: Ends a run that diverges.
     best: Keeps the best model; None where the last one is kept.
     account: The costs of a private run.
     of_rounds: The measures beside loss and error that each evaluation takes.
@@ -86,6 +87,7 @@ class _Measures:
   rows: release_managers.RowReleaseManager
   evaluators: Mapping[str, Callable[[Any], evaluation.ClientMetrics]]
   clients: client_results.ClientsReleaseManager
+  growth: measurements.Growth
   best: best_model.BestModel | None
   account: accounts.Account | None
   of_rounds: Collection[str]
@@ -96,7 +98,9 @@ class _Measures:
     splits = ["test"] if self.best is None else ["test", best_model.SPLIT]
     results = {split: self.measured(split, weights, self.of_rounds).of_clients for split in splits}
     self.clients.hold(results)
-    values = measurements.of_test_clients(measurements.describe(results["test"]))
+    described = measurements.describe(results["test"])
+    self.growth.hold(described["loss"])
+    values = measurements.of_test_clients(described)
     if self.best is not None:
       values.update(self.best.measure(measurements.describe(results[best_model.SPLIT])))
     return values
@@ -233,12 +237,13 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   clients = client_results.ClientsReleaseManager(
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
+  growth = measurements.Growth(next(iter(earlier.rounds.get("test_loss_mean", ())), None))
   tracked = tracking.Tracking(run, folder)
   name = f"{run.task.name} {earlier.method} {folder.name}"
   bar = progress.ProgressBar(name, run.num_rounds, error=task.error)
   chosen_by = [run.metric, *([] if best is None else [best.quantity])]
   of_rounds = [name for name in measures_lib.MEASURES if name in chosen_by]
-  measures = _Measures(rows, evaluators, clients, best, account, of_rounds)
+  measures = _Measures(rows, evaluators, clients, growth, best, account, of_rounds)
   state = _carry_out(run, process, select_clients, weights, measures, folder, tracked, bar)
   _finish(process.get_model_weights(state), measures, folder, described)
   tracked.finish()
@@ -338,6 +343,7 @@ def _carry_out(
       *events,
       *([tracked] if account is None else []),
       _ShowOnBar(bar),
+      measures.growth,
     ],
     measure_time=account is None,
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
@@ -373,6 +379,7 @@ def _finish(
     run_files.write_clients(folder / f"{split}_clients.csv", found.of_clients.columns())
     metrics[split] = measurements.describe(found.of_clients, weighted=is_train)
     metrics[split].update({"pooled": found.pooled} if found.pooled else {})
+  measures.growth.warn(metrics["test"]["loss"])
   described["finished"] = manifest.now()
   if measures.account is None:
     described["seconds_per_round"] = float(np.nanmedian(history.rounds["seconds"]))

@@ -14,8 +14,8 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
         mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
         num_seeds      the number n of runs that have the metric
 
-Unfinished runs are listed and otherwise left out. `--figures_dir=DIR` writes the figures as files
-too. The command needs no TensorFlow.
+Unfinished runs are listed and otherwise left out; where all diverged, the page says so alone.
+`--figures_dir=DIR` writes the figures as files, too. The command needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
+_QUESTION = "how well are the worst-off clients served?"
 _STATISTICS = {
   "mean": "mean",
   "std": "sd",
@@ -61,20 +62,21 @@ _TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=Non
 _NOTE = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
-  " {loss.name}, of the test and of the training clients. Entries are means, and ± the standard"
-  " deviation, over seeds; lower is better. Of the mean, p90 and the worst 10 % the lowest entry is"
-  " bold if it is below FedAvg’s, or FedAvg’s below all others, beyond chance (see the change"
-  " against FedAvg), and its ± too if no other is within it."
+  " {loss.name}, of the test and of the training clients. {entries}; lower is better. Of the mean,"
+  " p90 and the worst 10 % the lowest entry is bold if it is below FedAvg’s, or FedAvg’s below all"
+  " others, beyond chance (see the change against FedAvg), and its ± too if no other is within it."
 )
 _NOTE_OF_FEW = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, and the"
-  " worst client. Loss: mean, in {loss.name}, of the test and of the training clients. Entries are"
-  " means, and ± the standard deviation, over seeds; lower is better."
+  " worst client. Loss: mean, in {loss.name}, of the test and of the training clients. {entries};"
+  " lower is better."
 )
 _FEW = (
   "Found {} test clients: fewer than {} have no percentiles that say more than the clients"
-  " themselves, so the tables show the worst client and each client in their place."
+  " themselves, so the tables show the worst client and each client in their place{}."
 )
+_FOLDS = "; --folds=5 tests each client of the table once"
+
 _POOLED = "test.pooled."
 _MOST_RECALLS = 5  # Classes whose recalls have a column each.
 _POOLED_NOTE = (
@@ -88,7 +90,7 @@ _POOLED_NOTE = (
 )
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
-_LEAD = "{measure.quantity} of the test clients in {measure.name}, mean ± sd over seeds:"
+_LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
 # Those of the further tables: all that the paper reports of test errors and of training losses.
 _ALL_STATISTICS = {
   "mean": "mean",
@@ -109,11 +111,20 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     The page.
 
   Raises:
-    ValueError: If the task has no finished run.
+    ValueError: If the task has no run that finished or diverged.
   """
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
+  if not finished and any(run.diverged for run in unfinished):
+    return page.Page(
+      "report",
+      unfinished[0].task_title,
+      _QUESTION,
+      tables.plural(len(unfinished), "run"),
+      " ".join(["No run has left a model.", *provenance.notes({}, unfinished)]),
+      provenance.unfinished(unfinished),
+    )
   if not finished:
     raise ValueError(
       f"A report needs a finished run of the task. Found {len(runs)} unfinished "
@@ -125,10 +136,10 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit, few = units.of(groups), paired.has_few_clients(groups)
-  note, lead = (
-    text.format(measure=compared.leading.unit, **unit._asdict())
-    for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD)
-  )
+  is_one = tables.has_one_seed(groups)
+  said = dict(unit._asdict(), measure=compared.leading.unit, entries=tables.entries(is_one))
+  said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
+  note, lead = (text.format(**said) for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD))
   texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
@@ -142,12 +153,13 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   return page.Page(
     "report",
     finished[0].task_title,
-    "how well are the worst-off clients served?",
+    _QUESTION,
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     in_reports.verdict(groups, references)
     + summary.summarize(groups, compared)
     + provenance.loud_noise(groups),
     [
+      *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, compared=compared, **texts),
       *_changes_against_fed_avg(groups, compared),
       *_pooled(groups, compared, references),
@@ -174,7 +186,9 @@ def _of_clients(
   blocks: list[page.Block] = []
   results = []
   if paired.has_few_clients(groups):
-    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS)
+    named = next(run.flags for runs in groups.values() for run in runs)
+    remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
+    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS, remedy)
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
     found = sizes.error_by_size(groups)
@@ -203,7 +217,7 @@ def _of_clients(
         compared=compared,
         focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
-        note=worst_tenth.note(histories, leading),
+        note=worst_tenth.note(groups, histories, leading),
       )
     )
   return blocks, results
@@ -231,7 +245,7 @@ def _changes_against_fed_avg(
     blocks.append(ends)
   if everybody is not None:
     title = f"Each test client: {method.label} against {names.said_of(baseline)}"
-    blocks.append(page.Details(title, [everybody], is_open=paired.has_few_clients(groups)))
+    blocks.append(page.Details(title, [everybody], is_open=True))
   return blocks
 
 
@@ -362,7 +376,7 @@ def define_flags() -> None:
 def main() -> None:
   output_dir, figures_dir = flags.FLAGS.output_dir, flags.FLAGS.figures_dir
   runs = run_folder.find_runs(output_dir)
-  tasks = sorted({run.task for run in runs if run.finished})
+  tasks = sorted({run.task for run in runs if run.finished or run.diverged})
   if not tasks:
     unfinished = f" but {tables.plural(len(runs), 'unfinished one')}" if runs else ""
     raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import math
 
 from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
@@ -66,8 +67,8 @@ def _are_few(groups: run_folder.Groups, quantity: quantities.Quantity) -> bool:
 
 def bin_edges(largest: float) -> np.ndarray:
   """Returns the edges of at most 25 bins of a round width, from zero to beyond `largest`."""
-  steps = [mantissa * 10.0**power for power in range(-4, 4) for mantissa in (1, 2, 4, 5)]
-  width = next(step for step in steps if largest <= 25 * step)
+  power = 10.0 ** math.floor(math.log10(max(largest / 25, 1e-4)))
+  width = next(step * power for step in (1, 2, 4, 5, 10) if largest <= 25 * step * power)
   return np.arange(0, largest + 1.5 * width, width)
 
 
@@ -88,6 +89,8 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   if quantity.column == "loss":
     # A few clients with enormous losses would leave the others no room.
     largest = min(largest, 1.5 * max(np.percentile(values, 99) for values in values_of.values()))
+  if not math.isfinite(largest):
+    raise style.NothingToDraw(f"No histogram of the {quantity.column}: it is infinite.")
   edges = bin_edges(largest)
   reported = tables.over_seeds(tables.of_groups(groups))["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit

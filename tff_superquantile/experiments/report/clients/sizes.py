@@ -28,8 +28,7 @@ _THIRDS = ("smallest", "middle", "largest")
 _NOTE = (
   "Mean {measure}, standard deviation over the clients of the third (sd) and 90th percentile (p90),"
   " in {unit}. The last column is the mean over clients of the {measure} less that of the same"
-  " client with FedAvg, of the same seed{budget}. Entries are means, and ± the standard deviation,"
-  " over seeds."
+  " client with FedAvg, of the same seed{budget}. {entries}."
 )
 
 
@@ -86,7 +85,12 @@ class ErrorBySize:
   def note(self, is_private: bool) -> str:
     """Returns a hint on reading the tables."""
     measure, unit = units.words(self.quantity.column), self.quantity.unit.name
-    return _NOTE.format(measure=measure, unit=unit, budget=" and budget" if is_private else "")
+    return _NOTE.format(
+      measure=measure,
+      unit=unit,
+      budget=" and budget" if is_private else "",
+      entries=tables.entries(self.results["seed"].nunique() == 1),
+    )
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""

@@ -146,7 +146,7 @@ def columns(leading: units.Leading) -> list[tables.Column]:
   ]
 
 
-def note(histories: Histories, leading: units.Leading) -> str:
+def note(groups: run_folder.Groups, histories: Histories, leading: units.Leading) -> str:
   """Returns a hint on reading the table of `results`."""
   first = sorted({found.index[0] for found in histories.values()})
   chance = np.mean([found["chance"].iloc[0] for found in histories.values()])
@@ -155,5 +155,5 @@ def note(histories: Histories, leading: units.Leading) -> str:
     f" at the first evaluation of a trained model (after round {', '.join(map(str, first))}), and"
     " of those that are it at the last one; each group at both. In both: the share of the first"
     " worst tenth that is in the last; chance alone would give"
-    f" {units.PERCENT.text(chance)}. Entries are means, and ± the standard deviation, over seeds."
+    f" {units.PERCENT.text(chance)}. {tables.entries(tables.has_one_seed(groups))}."
   )

@@ -92,12 +92,26 @@ class Task(part.Part):
     """Its name for people."""
     return self.name
 
+  @property
+  def about(self) -> str:
+    """What is predicted of whom, for the readers of a report; "" if its title says it."""
+    return ""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Synthetic(Task):
   """Generated clients, with the paper's linear model."""
 
   name: str = _name("synthetic")
+
+  @property
+  def about(self) -> str:
+    return (
+      "The task: generated points of 10 classes in 20 dimensions, 100 a client, and a linear model"
+      " that tells the class. Training clients have several classes, each in other shares; test"
+      " clients have mostly one. So a test client whose class the training clients seldom have, or"
+      " that is like another, is served badly, and nobody sees it in the mean."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,16 +3,63 @@
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
 import numpy as np
+import tensorflow_federated as tff
 
 from tff_superquantile import evaluation
+from tff_superquantile.simulation import training_loop
 
 # Names of a threshold's measurements in rounds.csv, where they differ.
 _COLUMNS = {"loss_mean": "cohort_loss_mean", "loss_superquantile": "cohort_loss_superquantile"}
 # Statistics of the test clients in the rows of rounds.csv, for plots against rounds.
 _RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 
+# So many times the loss before training are worth a word, or end the run.
+_SUSPICIOUS_GROWTH, _LARGEST_GROWTH = 10.0, 1e6
+_REMEDY = "; expected it to fall: lower --client_learning_rate."
+
 Described = Mapping[str, Mapping[str, float]]
+
+
+class Growth(tff.program.ReleaseManager):
+  """Ends a run whose loss grows without bound, after the release of a round that shows it.
+
+  It compares the median loss of the test clients, which such a round releases, so that its message
+  is no further release of a private run. A single client with absurd inputs may have any loss. The
+  state of the round before is the last that is saved, so that a resumed run ends likewise.
+  """
+
+  def __init__(self, initial: float | None):
+    """Takes the mean loss of the test clients before training; None if the run has not begun."""
+    self._initial = initial
+    self._loss: Mapping[str, float] | None = None
+
+  def hold(self, loss: Mapping[str, float]) -> None:
+    """Takes the losses, of `describe`, of the round that is released next."""
+    self._loss = loss
+
+  async def release(self, value: Any, key: int) -> None:
+    loss, self._loss = self._loss, None
+    if loss is None:
+      return
+    if self._initial is None:
+      self._initial = loss["mean"]
+    if sentence := self._complaint(loss, _LARGEST_GROWTH):
+      raise training_loop.DivergedError(f"{sentence} in round {key}{_REMEDY}")
+
+  def warn(self, loss: Mapping[str, float]) -> None:
+    """Warns if the loss of the last model, of `describe`, is far above that before training."""
+    if sentence := self._complaint(loss, _SUSPICIOUS_GROWTH):
+      logging.warning("%s", sentence + _REMEDY)
+
+  def _complaint(self, loss: Mapping[str, float], growth: float) -> str:
+    if self._initial is None or loss["p50"] <= growth * self._initial:
+      return ""
+    return (
+      f"Found that the test clients' loss has grown from {self._initial:.3g} before training to a"
+      f" median of {loss['p50']:.3g}"
+    )
 
 
 def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:
