@@ -4,12 +4,15 @@
         --clients_per_round=100 --num_rounds=1000 --rho_ratio=0.5 --num_bins=64 --clip_norm=1.3
     python privacy/account.py spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
         --population=2500 --clients_per_round=100 --num_rounds=1000
+    python privacy/account.py compose results/synthetic/superquantile_theta_0.5/seed_0 \
+        --run="--update_noise_multiplier=2 --population=250 --clients_per_round=10 --num_rounds=99"
     python privacy/account.py audit results/synthetic/superquantile_theta_0.5/seed_0
 
-`calibrate` finds the noise for a budget, `spend` the cost of a run, and `audit` checks the claim in
-a run's folder. Each answer explains its numbers; `--json` is for programs. The exit code is 0, or 1
-if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder. The module needs
-no TensorFlow.
+`calibrate` finds the noise for a budget, `spend` the cost of a run, `compose` that of several for
+one client of all, and `audit` checks the claim in a run's folder, or those of all runs below a
+folder and what they cost together. The first line of an answer is the answer; the rest explains it,
+and `--json` is for programs. The exit code is 0, or 1 if an audited claim does not hold, or 2 for a
+mistake in the flags or a bad folder. The module needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,15 +27,32 @@ if not __package__:
   # As a script it finds the package from any directory, and not its modules by themselves.
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from privacy import audit
-from privacy.command import answers
-from privacy.command import budget
-from privacy.command import flags
+try:
+  from privacy import audit
+  from privacy.command import answers
+  from privacy.command import budget
+  from privacy.command import flags
+  from privacy.command import one_mechanism
+  from privacy.command import together
+except ModuleNotFoundError as missing:
+  if (missing.name or "").partition(".")[0] == "privacy":
+    raise
+  print(
+    f"Error: Found no package {missing.name}; expected dp-accounting, numpy and scipy: install them"
+    " by `pip install .` in the project's folder, or use its .venv/bin/python.",
+    file=sys.stderr,
+  )
+  sys.exit(2)
 
 SUCCESS = 0
 CLAIM_FAILS = 1
 USAGE_ERROR = 2
 _INTERRUPTED = 130
+
+
+def _of_run(folder: str) -> list[str]:
+  """Returns the files of which a run's folder has one."""
+  return [os.path.join(folder, name) for name in ("privacy.json", "flags.txt", "rounds.csv")]
 
 
 def _run(argv: Sequence[str] | None) -> tuple[str, int]:
@@ -41,9 +61,17 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   code = SUCCESS
   answer: answers.Answer
   if args.command == "audit":
-    found = audit.audit_folder(args.folder)
-    answer = answers.AuditAnswer.of(found, os.fspath(args.folder))
-    code = SUCCESS if found.holds else CLAIM_FAILS
+    is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
+    audited = (
+      answers.AuditAnswer.of(audit.audit_folder(args.folders[0]), os.fspath(args.folders[0]))
+      if is_run
+      else together.ExperimentAnswer.of(args.folders)
+    )
+    answer, code = audited, SUCCESS if audited.holds else CLAIM_FAILS
+  elif args.command == "compose":
+    answer = together.compose(args, flags.release_parser().parse_args)
+  elif one_mechanism.is_asked(args):
+    answer = one_mechanism.answer(args)
   else:
     answer = budget.answer(args)
   return answer.to_json() if args.json else answer.to_text(), code

@@ -204,9 +204,10 @@ def _rest_of_delta(release: releases.Release, num_rounds: int, delta: float) -> 
   tail = num_rounds * events.tail_probability(release)
   if tail >= delta:
     raise ValueError(
-      f"Found noise multipliers as small as {release.effective_noise_multiplier:.3g}: with"
-      f" probability {min(tail, 1.0):.2g} an output is beyond the end of the server's noise, where"
-      f" it tells a client's presence; expected more noise, for less than delta = {delta:g}."
+      f"Found noise multipliers as small as {release.effective_noise_multiplier:.3g}, so little"
+      f" noise that with probability {min(tail, 1.0):.2g} a released number gives a client away:"
+      f" noise ends at {events.GAUSSIAN_SUPPORT:g} standard deviations, and no number is beyond that"
+      f" without the client; expected more noise, so that this is less likely than {delta = :g}."
     )
   return delta - tail, tail
 

@@ -25,7 +25,9 @@ FIXED_SIZE = "fixed_size"
 NO_SAMPLING = "none"
 CYCLIC = "cyclic"
 SPACED = "spaced"
-_STILL_COUNTED = "zero-out (a client's data removed, the client itself still counted)"
+_STILL_COUNTED = (
+  "zero-out (a client's data removed, the client itself still in the list and counted)"
+)
 _Cohort = TypeVar("_Cohort", bound="Cohort")
 
 

@@ -21,6 +21,12 @@ NOT_COVERED = (
   "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
   " many were in the tail, or their exact metrics.",
 )
+# Of cohorts in which others notice whether a client is in the list.
+_PUBLIC_LIST = (
+  "What is public: who the training clients are, and not only their number: a client that a task"
+  " leaves out of its list for want of data changes the cohorts of others. So are the names of a"
+  " table's columns, and all about the clients that are not trained on."
+)
 # Those of cohorts that all may know.
 _OF_KNOWN_COHORTS = (
   *NOT_COVERED[:3],
@@ -87,10 +93,22 @@ def not_covered(
   release: releases.Release, starts: Sequence[Start] = (), ledger_version: int = 3
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
-  said = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
+  said: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
   if isinstance(release.cohort, cohorts.Known):
     said = _OF_KNOWN_COHORTS
+  if isinstance(release.cohort, (cohorts.FixedSize, cohorts.Known)):
+    said = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in said)
   return (*(initial_weights(start) for start in starts), *said)
+
+
+def as_before(sentences: Sequence[str]) -> tuple[str, ...]:
+  """Returns sentences as version 0.3.0 said them, which did not speak of the list of clients."""
+  return tuple(
+    sentence.replace("still in the list and counted", "still counted").replace(
+      _PUBLIC_LIST, NOT_COVERED[0]
+    )
+    for sentence in sentences
+  )
 
 
 def mechanism(release: releases.Release) -> str:

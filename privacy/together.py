@@ -10,11 +10,11 @@ is the root of the sum of squares.
 
 Neighbouring relations. The product is of one pair of data sets, so that all runs must speak of the
 same change. Noise multipliers are about removing a client's data in all of them, so each release
-can be accounted for in either relation anew. If one run claims to hide the replacement of a client's
-data, all are accounted for in that relation: it is the stronger one, as no data are other data, and
-a run that claims the weaker relation costs more in it than it claims. A data set without a client is
-one in which its data count as nothing, where cohorts are Poisson samples with a given probability;
-where others notice that a client is not there, it stays and is counted in all of them.
+can be accounted for in either relation anew. If one run claims to hide the replacement of a
+client's data, all are accounted for in that relation: it is the stronger one, as no data are other
+data, and a run that claims the weaker one costs more in it than it claims. A data set without a
+client is one in which its data count as nothing, where cohorts are Poisson samples with a given
+probability; where others notice that a client is not there, it stays and is counted in all of them.
 
 What must hold besides: the runs have keys of their own. Two runs with one key have the same cohorts
 and noise, and compose in no way.

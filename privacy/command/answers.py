@@ -75,6 +75,11 @@ class Noise(dict[str, float | None]):
     every = {kind.flag: None for kind in parts.KINDS if not kind.is_recent}
     return cls({**every, **release.noise_multipliers})
 
+  def words(self) -> str:
+    """Returns the multipliers that there are, with their symbols."""
+    symbols = {kind.flag: kind.symbol for kind in parts.KINDS}
+    return ", ".join(f"{symbols[name]} = {z:.5g}" for name, z in self.items() if z is not None)
+
   def rows(self) -> list[str]:
     """Returns the rows of the text."""
     kinds = {kind.flag: kind for kind in parts.KINDS}
@@ -146,6 +151,7 @@ class BudgetAnswer(Answer):
   epsilon_rdp: float | None = labelled("  by RDP", without="not computed")
   rdp_order: float | None = ABSENT
   epsilon_pld: float | None = labelled("  by PLD", without="not computed")
+  rho: float = labelled("  rho of zCDP", "of noise that does not end")
   epsilon_server: float | None = labelled("epsilon against the server")
   epsilon_server_one_round: float | None = labelled("  one round")
   server_participations: int = ABSENT
@@ -169,12 +175,15 @@ class BudgetAnswer(Answer):
 
   def to_text(self) -> str:
     """Returns the answer for people."""
+    run = f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients"
+    cost = f"epsilon = {as_text(self.epsilon)} at delta = {self.delta:.4g}"
     lines = [
+      f"{cost} for {run}."
+      if self.target_epsilon is ABSENT
+      else f"{self.noise.words()} for {cost} in {run}.",
       *paragraphs("Warning:", self.warnings)[1:],
-      f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
-      f" delta = {self.delta:.4g}:",
       *self._epsilon_rows(),
-      *self.rows("epsilon_one_round"),
+      *self.rows("epsilon_one_round", "rho"),
       *self.rows(
         "epsilon_server", "epsilon_server_one_round", without=_without_server(self.server)
       ),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import math
+import os
+import pathlib
 from typing import Any
 
 from privacy import accounting
@@ -45,6 +48,13 @@ def optional_whole(name: str, value: float | None) -> int | None:
   return None if value is None else whole(name, value)
 
 
+def refuse(args: argparse.Namespace, flag: str, others: Sequence[str]) -> None:
+  """Raises a `ValueError` if other flags stand beside one with which they mean nothing."""
+  found = [name for name in others if getattr(args, name, None) is not None]
+  if found:
+    raise ValueError(f"Found --{found[0]} with {flag}; expected one of them.")
+
+
 def delta_of(args: argparse.Namespace) -> float:
   """Returns --delta, or its default for the population."""
   if args.delta is None:
@@ -56,12 +66,16 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
   """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
   bands = optional_whole("bands", args.bands)
   if not isinstance(cohort, cohorts.Known):
-    if bands is not None:
-      raise ValueError(
-        f"Found --bands={bands} with --sampling={args.sampling}; noise is correlated over rounds"
-        f" with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
-      )
+    for name in ("bands", "coefficients"):
+      if getattr(args, name) is not None:
+        raise ValueError(
+          f"Found --{name}={getattr(args, name)} with --sampling={args.sampling}; noise is"
+          f" correlated over rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+        )
     return banded.INDEPENDENT
+  if args.coefficients is not None:
+    refuse(args, "--coefficients", ("bands",))
+    return banded.checked(_numbers(args.coefficients))
   num_rounds = whole("num_rounds", args.num_rounds)
   if not 1 <= num_rounds <= _MOST_BANDED:
     raise ValueError(
@@ -72,8 +86,27 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
   return banded.checked(banded.optimal(participation.bands(bands), participation))
 
 
+def _numbers(text: str) -> list[float]:
+  """Returns the numbers of --coefficients, or of the file that it names."""
+  if os.path.isfile(text):
+    text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
+  try:
+    return [float(one) for one in text.replace(",", " ").split()]
+  except ValueError:
+    raise ValueError(
+      f"Found --coefficients={text[:50]}; expected numbers with commas between them, or a file of"
+      " numbers."
+    ) from None
+
+
 def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Release:
   """Returns the release that the flags ask for, of those of its parts that are not None."""
+  if 0.0 < args.clients_per_round < 1.0:
+    q, n = args.clients_per_round, args.population
+    raise ValueError(
+      f"Found --clients_per_round={q:g}, a number of clients below 1; expected how many clients a"
+      f" round has: a sampling rate of q = {q:g} means --clients_per_round={q * n:g}."
+    )
   separation = optional_whole("separation", args.separation)
   cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
   return releases.Release(

@@ -17,6 +17,7 @@ from privacy import server as server_lib
 from privacy import statements
 from privacy.command import answers
 from privacy.command import asked
+from privacy.command import flags
 from privacy.noise import banded
 
 _PLOT_POINTS = 40
@@ -41,6 +42,9 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
   """
   if args.clip_norm is not None:
     checks.scale("--clip_norm", args.clip_norm)
+  missing = [f"--{name}" for name in flags.OF_RUN if getattr(args, name) is None]
+  if missing:
+    raise ValueError(f"Found no {', '.join(missing)}; expected it (--help lists them).")
   num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
   release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
@@ -96,6 +100,9 @@ def _costs(
     rdp_order=spent.rdp_order,
     epsilon_pld=accounting.epsilon_or_none(release, num_rounds, delta, accounting.PLD),
   )
+  rho = _rho(release, num_rounds)
+  if rho is not None:
+    found["rho"] = rho
   server = server_lib.server_epsilon(release, num_rounds, delta, participations)
   server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
   found.update(
@@ -105,6 +112,16 @@ def _costs(
     server=server.explanation,
   )
   return found
+
+
+def _rho(release: releases.Release, num_rounds: int) -> float | None:
+  """Returns rho of zCDP of a run that samples nobody and whose noise is the server's."""
+  if release.cohort.probability < 1.0 or release.num_shares is not None or not num_rounds:
+    return None
+  if isinstance(release.cohort, cohorts.Known):
+    return release.norm_of_run(num_rounds) ** 2 / 2.0
+  pair = release.gaussian(1.0)
+  return num_rounds * (pair.replaced if pair.replace_one else pair.removed) ** 2 / 2.0
 
 
 def _noise_of_clients(release: releases.Release) -> dict[str, Any]:

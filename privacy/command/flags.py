@@ -1,7 +1,9 @@
 """The flags of the commands in `account`, and argparse's messages as sentences."""
 
 import argparse
+import difflib
 import re
+import sys
 from typing import Any, NoReturn
 
 from privacy import accounting
@@ -24,18 +26,36 @@ _SENTENCES = (
   ),
   (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
   (r"the following arguments are required: (.*)", "Found no {}; expected it"),
-  (
-    r"unrecognized arguments: (.*)",
-    "Found {} among the flags; expected only those that exist",
-  ),
+  (r"unrecognized arguments: (.*)", "Found {} among the flags; expected only those that exist"),
 )
 
 
 class Parser(argparse.ArgumentParser):
   """A parser whose mistakes are sentences like all others."""
 
+  _has_commands = False  # What it is given then belongs to one of them.
+
   def error(self, message: str) -> NoReturn:
     raise ValueError(_as_sentence(message))
+
+  def add_subparsers(self, **kwargs: Any) -> Any:
+    self._has_commands = True
+    return super().add_subparsers(**kwargs)
+
+  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    # A flag that is not known may be the reason why another one is missing.
+    known = {"--help", *re.findall(r"--[\w-]+", self.format_usage())}
+    for text in () if self._has_commands else sys.argv[1:] if args is None else args:
+      name = text.partition("=")[0]
+      if name.startswith("--") and name not in known | {"--"} and " " not in name:
+        plain, names = name[2:].replace("-", "_"), sorted(flag[2:] for flag in known)
+        nearest = [flag for flag in names if flag.startswith(plain)]
+        nearest += difflib.get_close_matches(plain, names, 1)
+        hint = f", the nearest of them --{nearest[0]}" if nearest else ""
+        raise ValueError(
+          f"Found {text} among the flags; expected only those that exist{hint} (--help lists them)."
+        )
+    return super().parse_known_args(args, namespace)
 
 
 def _as_sentence(message: str) -> str:
@@ -58,19 +78,33 @@ def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: 
   group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
 
 
-def run_flags(parser: Parser) -> Any:
+# The flags on clients and rounds that a run needs.
+OF_RUN = {
+  "population": ("n, the number of clients", "N"),
+  "clients_per_round": ("m, the (expected) size of a cohort", "M"),
+  "num_rounds": ("T, the number of rounds", "T"),
+}
+
+
+def run_flags(parser: Parser, required: bool = True) -> Any:
   """Adds the flags on clients, rounds and delta; returns their group."""
   group = parser.add_argument_group("the run")
-  number_flag(group, "population", "n, the number of clients", "N", required=True)
-  number_flag(group, "clients_per_round", "m, the (expected) size of a cohort", "M", required=True)
-  number_flag(group, "num_rounds", "T, the number of rounds", "T", required=True)
+  for name, (text, metavar) in OF_RUN.items():
+    number_flag(group, name, text, metavar, required=required)
   number_flag(group, "delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1")
   return group
 
 
 def _release_flags(found: Parser) -> None:
   """Adds the flags of what a round releases."""
-  group = run_flags(found)
+  group = run_flags(found, required=False)
+  number_flag(
+    group,
+    "sensitivity",
+    "in place of clients and rounds: Delta, the largest norm of a client's part in all rounds of a"
+    " matrix of one's own (tree aggregation, BLT); the run is one Gaussian mechanism",
+    "D",
+  )
   group.add_argument(
     "--sampling",
     choices=cohorts.OF_ACCOUNTS,
@@ -80,14 +114,7 @@ def _release_flags(found: Parser) -> None:
     " for all to know; spaced: at most m of those that waited for --separation rounds, for all to"
     " know (default: poisson)",
   )
-  number_flag(group, "separation", "for spaced: s, the least distance of two rounds of a client")
-  number_flag(
-    group,
-    "bands",
-    "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent noise"
-    " (default: the least distance of two rounds of a client)",
-    "B",
-  )
+  _flags_of_known_cohorts(group)
   group.add_argument(
     "--relation",
     choices=releases.RELATIONS,
@@ -117,6 +144,24 @@ def _release_flags(found: Parser) -> None:
     default=accounting.TIGHTEST,
     help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
     " or the smaller of both (tightest) (default: tightest)",
+  )
+
+
+def _flags_of_known_cohorts(group: Any) -> None:
+  """Adds the flags of cohorts that all may know, and of noise over rounds."""
+  number_flag(group, "separation", "for spaced: s, the least distance of two rounds of a client")
+  number_flag(
+    group,
+    "bands",
+    "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent noise"
+    " (default: the least distance of two rounds of a client)",
+    "B",
+  )
+  group.add_argument(
+    "--coefficients",
+    metavar="C",
+    help="for cyclic and spaced, in place of --bands: c of noise of one's own (a Toeplitz matrix),"
+    " c_0 = 1, with commas between them, or a file that has them",
   )
 
 
@@ -175,6 +220,7 @@ def _noise_flags(found: Parser) -> None:
   )
   for kind in parts.numbers():
     number_flag(noise, kind.flag, kind.noise_help, "Z")
+  number_flag(noise, "rho", "in place of noise: rho of a rho-zCDP mechanism, with --delta", "R")
   number_flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
   number_flag(
     noise,
@@ -202,7 +248,7 @@ def make_parser() -> argparse.ArgumentParser:
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
   def command(name: str, text: str) -> Parser:
-    found = commands.add_parser(
+    found: Parser = commands.add_parser(
       name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
     )
     found.add_argument("--json", action="store_true", help="print one JSON object")
@@ -214,6 +260,28 @@ def make_parser() -> argparse.ArgumentParser:
   spend = command("spend", "finds the cost of a run")
   _release_flags(spend)
   _noise_flags(spend)
-  claim = command("audit", "checks the claim of a finished or running experiment")
-  claim.add_argument("folder", metavar="FOLDER", help="with privacy.json, rounds.csv, flags.txt")
+  together = command("compose", "finds the cost of several releases for one client of all of them")
+  together.add_argument(
+    "ledgers", metavar="LEDGER", nargs="*", help="folders of private runs, or their privacy.json"
+  )
+  together.add_argument(
+    "--run", action="append", default=[], metavar="FLAGS", help="the flags of spend, and --times=K"
+  )
+  number_flag(together, "delta", "delta of all together; by default the largest of the releases'")
+  claim = command("audit", "checks the claims of runs, and what one client loses by all of them")
+  claim.add_argument(
+    "folders",
+    metavar="FOLDER",
+    nargs="+",
+    help="of a run (with privacy.json, rounds.csv, flags.txt), or one that has several below it",
+  )
+  return parser
+
+
+def release_parser() -> Parser:
+  """Makes the parser of one release of `compose`."""
+  parser = Parser(prog="--run", allow_abbrev=False)
+  _release_flags(parser)
+  _noise_flags(parser)
+  number_flag(parser, "times", "how often it is released", "K", default=1.0)
   return parser

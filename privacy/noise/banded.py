@@ -289,6 +289,12 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
   return c
 
 
+def noise_multiplier(target_epsilon: float, delta: float) -> float:
+  """Returns the least z of which `epsilon` is at most a target."""
+  sigma = dp_accounting.get_sigma_gaussian(target_epsilon, checks.fraction("delta", delta))
+  return float(sigma)
+
+
 def epsilon(noise_multiplier: float, delta: float) -> float:
   """Returns epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
 

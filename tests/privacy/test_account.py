@@ -156,6 +156,88 @@ def test_plot_without_matplotlib(capsys, monkeypatch):
   assert "Found no matplotlib with --plot; expected it: pip install" in capsys.readouterr().err
 
 
+def test_the_first_line_is_the_answer(capsys):
+  for argv, first in (
+    (
+      _EXAMPLE,
+      "z_q = 2.7644, z_w = 1.9547 for epsilon = 3 at delta = 0.0004 in 1000 rounds of",
+    ),
+    (_SPEND, "epsilon = 2.8"),
+    (("spend", "--rho=0.5", "--delta=1e-5"), "epsilon = 4.72"),
+    (("compose", f"--run={' '.join(_SPEND[1:])}"), "epsilon = 2.8"),
+  ):
+    assert account.main(argv) == 0
+    assert capsys.readouterr().out.startswith(first)
+
+
+def test_concentrated_privacy(capsys):
+  delta, rho = 1e-6, 0.3
+  found = _json(capsys, "spend", f"--rho={rho}", f"--delta={delta}")
+  # The least over all orders of the bound by Canonne, Kamath and Steinke (2020).
+  a = 1 + np.geomspace(1e-2, 1e3, 200_000)
+  bounds = rho * a + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)
+  assert found["epsilon"] == pytest.approx(bounds.min(), rel=1e-5)
+  # That of a Gaussian mechanism of as much noise is less, and its rho is stated where it has one.
+  z = np.sqrt(0.5 / rho)
+  own = ("spend", f"--update_noise_multiplier={2 * z}", f"--delta={delta}")
+  one = _json(capsys, *own, "--sensitivity=2")
+  everybody = ("--population=9", "--clients_per_round=9", "--num_rounds=4", "--sampling=none")
+  four = _json(capsys, *own, *everybody)
+  for gaussian in (one, four):
+    assert gaussian["rho"] == pytest.approx(rho)
+    assert gaussian["epsilon"] == pytest.approx(one["epsilon"], rel=5e-3)
+    assert 0.8 * found["epsilon"] < gaussian["epsilon"] < found["epsilon"]
+  assert "rho" not in _json(capsys, *_SPEND)
+  back = _json(
+    capsys, "calibrate", "--sensitivity=2", f"--delta={delta}", f"--epsilon={one['epsilon']}"
+  )
+  assert back["noise_multiplier"] == pytest.approx(2 * z, rel=1e-6)
+
+
+def test_coefficients_of_ones_own(capsys, tmp_path):
+  run = ("--population=40", "--clients_per_round=4", "--num_rounds=30", "--sampling=cyclic")
+  spend = ("spend", "--update_noise_multiplier=5", *run)
+  path = tmp_path / "c.txt"
+  path.write_text("1\n0.5\n0.25\n")
+  for given in ("1,0.5,0.25", str(path)):
+    found = _json(capsys, *spend, f"--coefficients={given}")
+    # A client is in three rounds, ten apart.
+    assert found["sensitivity"] == pytest.approx(np.sqrt(3 * (1 + 0.25 + 0.0625)))
+    by_hand = _json(
+      capsys,
+      *spend[:2],
+      f"--sensitivity={found['sensitivity']!r}",
+      f"--delta={found['delta']!r}",
+    )
+    assert found["epsilon"] == pytest.approx(by_hand["epsilon"], rel=1e-9)
+
+
+def test_compose_of_flags_and_ledgers(capsys, tmp_path):
+  folder = _run_folder(tmp_path)
+  alone = _json(capsys, "compose", folder)
+  assert alone["epsilon"] == _json(capsys, "audit", folder)["epsilon"]
+  text = "--update_noise_multiplier=2 --population=600 --clients_per_round=60 --num_rounds=20"
+  flags = text.split()
+  found = _json(capsys, "compose", folder + "/privacy.json", f"--run={text} --times=3")
+  assert [one["release"] for one in found["releases"]][1:] == [f"{text} --times=3"] * 3
+  own = _json(capsys, "spend", *flags, "--delta=1e-5")["epsilon"]
+  assert [one["epsilon"] for one in found["releases"]] == [alone["epsilon"], *3 * [own]]
+  longer = _json(capsys, "spend", *flags[:3], "--num_rounds=60", "--delta=1e-5")["epsilon"]
+  assert max(longer, alone["epsilon"]) < found["epsilon"] < longer + alone["epsilon"]
+
+
+def test_without_its_packages(tmp_path):
+  (tmp_path / "dp_accounting").mkdir()
+  (tmp_path / "dp_accounting" / "__init__.py").write_text("import no_such_package")
+  done = _subprocess("-c", "import privacy.account", cwd=_ROOT)
+  assert done.returncode == 0
+  code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import privacy.account"
+  done = _subprocess("-c", code)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert done.stderr.startswith("Error: Found no package no_such_package; expected dp-accounting")
+  assert done.stderr.count("\n") == 1
+
+
 def test_default_delta_needs_no_warning(capsys):
   found = _json(capsys, *_SPEND[:6])
   assert found["delta"] == 1e-5
@@ -166,10 +248,30 @@ def test_default_delta_needs_no_warning(capsys):
   "argv,message",
   [
     ((), "Found no COMMAND"),
-    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, audit"),
+    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, compose, audit"),
     (("spend",), "Found no --population, --clients_per_round, --num_rounds"),
     (("spend", *_RUN), "expected at least one release"),
     ((*_SPEND, "--typo=1"), "Found --typo=1 among the flags"),
+    (
+      ("calibrate", "--eps=3"),
+      "among the flags; expected only those that exist, the nearest of them --epsilon",
+    ),
+    (("spend", "--noise_multiplier", "3"), "the nearest of them --update_noise_multiplier"),
+    ((*_SPEND, "--clients-per-round=3"), "the nearest of them --clients_per_round"),
+    (("audit", "--jsn", "x"), "the nearest of them --json"),
+    ((*_SPEND, "--clients_per_round=0.04"), "q = 0.04 means --clients_per_round=100."),
+    (("compose",), "Found nothing to compose"),
+    (("compose", "--run=--rh=1"), "Found --rh=1 among the flags"),
+    (("compose", f"--run={' '.join(_RUN)} --update_noise_multiplier=1 --times=0"), "Found --times"),
+    (("compose", "/nowhere"), "Found no nowhere in '/'"),
+    (("spend", "--rho=1"), "Found --rho without --delta"),
+    (("spend", "--rho=-1", "--delta=1e-5"), "Found --rho = -1"),
+    (("spend", "--rho=1", *_RUN), "Found --clients_per_round with --rho; expected one of them"),
+    (("spend", "--sensitivity=1", "--delta=1e-5"), "without --update_noise_multiplier"),
+    (("calibrate", "--sensitivity=0", "--delta=1e-5", "--epsilon=1"), "Found --sensitivity = 0"),
+    ((*_SPEND, "--coefficients=1"), "noise is correlated over rounds with cyclic or spaced"),
+    ((*_SPEND[:1], *_SPEND[2:], "--sampling=cyclic", "--coefficients=1,x"), "--coefficients=1,x"),
+    ((*_SPEND[:1], *_SPEND[2:], "--sampling=cyclic", "--coefficients=2"), "expected 1."),
     ((*_SPEND, "--delta=x"), "Found --delta=x; expected a number"),
     ((*_SPEND, "--delta"), "Found --delta without a value"),
     ((*_SPEND, "--delta=0"), "Found delta = 0"),
@@ -232,7 +334,7 @@ def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, argv, message)
   assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [(), ("calibrate",), ("spend",), ("audit",)])
+@pytest.mark.parametrize("command", [(), ("calibrate",), ("spend",), ("compose",), ("audit",)])
 def test_help(capsys, command):
   with pytest.raises(SystemExit) as exited:
     account.main([*command, "--help"])

@@ -223,7 +223,12 @@ def test_the_epsilons_of_rounds_are_compared(run):
     return _failures(run)
 
   assert written(repr) == ()
-  for change in (lambda e: repr(e / 2), lambda e: repr(e * (1 - 1e-5)), lambda e: "", lambda e: "x"):
+  for change in (
+    lambda e: repr(e / 2),
+    lambda e: repr(e * (1 - 1e-5)),
+    lambda e: "",
+    lambda e: "x",
+  ):
     (failure,) = written(change)
     assert failure.startswith("rounds.csv has epsilon = ") and "in round 1; it is" in failure
 
