@@ -206,7 +206,7 @@ def _rest_of_delta(release: releases.Release, num_rounds: int, delta: float) -> 
     raise ValueError(
       f"Found noise multipliers as small as {release.effective_noise_multiplier:.3g}, so little"
       f" noise that with probability {min(tail, 1.0):.2g} a released number gives a client away:"
-      f" noise ends at {events.GAUSSIAN_SUPPORT:g} standard deviations, and no number is beyond that"
+      f" noise ends at {events.GAUSSIAN_SUPPORT:g} standard deviations, and no number is past that"
       f" without the client; expected more noise, so that this is less likely than {delta = :g}."
     )
   return delta - tail, tail

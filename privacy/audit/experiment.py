@@ -180,8 +180,8 @@ class Together:
     whom = f"one client of all {runs}" if self.num_private > 1 else f"one client of {runs}"
     if not self.failures:
       return f"{cost} for {whom} together."
-    who = f"{len(self.measured)} clients" if self.measured else "clients"
-    return f"NO finite epsilon for {who}; {cost} for {whom} whom no run measures exactly."
+    who = f"{len(self.measured)} clients" if self.measured else "some clients"
+    return f"NO finite epsilon for {who}; {cost} for {whom} whom no other run measures exactly."
 
 
 def compose(members: Sequence[Member], delta: float | None = None) -> Together:

@@ -442,6 +442,24 @@ def test_measures_of_the_tail_that_disagree_are_both_told(tmp_path):
   assert "lowers the 90th percentile" in text and "raises the mean error of the worst tenth" in text
 
 
+def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
+  kept = pathlib.Path(__file__).parent / "kept_results" / "synthetic"
+  for path in kept.glob("*epsilon_20"):
+    shutil.copytree(path, tmp_path / "synthetic" / path.name)
+  found = comparison.report(tmp_path, "synthetic")
+  together = "epsilon = 32.09 at delta = 0.01 for one client of all 2 private runs together."
+  assert f"All private runs together: {together}" in found.summary
+  assert together in page.terminal_text(found, []).splitlines()[0]
+  # The same with what tuned them, and with a run of the same clients that has no privacy.
+  shutil.copytree(path, tmp_path / "tuning/synthetic" / path.name)
+  shutil.copytree(kept / "fed_avg", tmp_path / "synthetic/fed_avg")
+  summary_of_all = comparison.report(tmp_path, "synthetic").summary
+  assert "NO finite epsilon for some clients; epsilon = 4" in summary_of_all
+  assert "one client of all 3 private runs whom" in summary_of_all
+  (tmp_path / "tuning/synthetic" / path.name / "seed_0/privacy.json").write_text("{}")
+  assert "is not known: Found a ledger" in comparison.report(tmp_path, "synthetic").summary
+
+
 def test_one_seed_has_no_spread(tmp_path):
   for method in ("fed_avg", _SUPERQUANTILE):
     _fabricate(tmp_path, method, 0, sizes=False, num_rounds=None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import math
+import os
 import pathlib
 
+from privacy import ledger
+from privacy.audit import experiment
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
@@ -22,6 +25,7 @@ _NOT_SHOWN = (
   *("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments"),
   run_folder.RELATIVE_NOISE,
 )
+_TUNING = "tuning"  # The folder of the runs of grid searches.
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
 
@@ -52,6 +56,19 @@ def loud_noise(groups: run_folder.Groups) -> str:
     f" The noise of a round is longer than any client’s update can be with {listing}, so that its"
     " rounds are mostly noise: more clients per round, a larger ε or a smaller model shorten it."
   )
+
+
+def cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
+  """Says what all private runs of a task cost one client together, tuning included; "" for none."""
+  folders = [pathlib.Path(output_dir) / task, pathlib.Path(output_dir) / _TUNING / task]
+  folders = [folder for folder in folders if next(folder.rglob(ledger.FILE_NAME), None)]
+  if not folders:
+    return ""
+  try:
+    found = [experiment.compose(runs).sentence() for runs in experiment.read(folders).values()]
+  except ValueError as error:
+    return f" What all private runs cost a client together is not known: {error}"
+  return f" All private runs together: {' '.join(found)} (privacy.account audit says why.)"
 
 
 def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> list[str]:
