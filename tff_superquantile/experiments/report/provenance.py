@@ -39,7 +39,12 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
   return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
 
 
-def loud_noise(groups: run_folder.Groups) -> str:
+def of_private_runs(groups: run_folder.Groups, output_dir: str | os.PathLike, task: str) -> str:
+  """Says what readers of private runs must know: their noise, and what all of them cost."""
+  return _loud_noise(groups) + _cost_of_all_runs(output_dir, task)
+
+
+def _loud_noise(groups: run_folder.Groups) -> str:
   """Says in which private runs the noise of a round is longer than its updates; "" if in none.
 
   It follows from the noise, the clip norm, the size of the model and of the cohort alone.
@@ -58,7 +63,7 @@ def loud_noise(groups: run_folder.Groups) -> str:
   )
 
 
-def cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
+def _cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
   """Says what all private runs of a task cost one client together, tuning included; "" for none."""
   folders = [pathlib.Path(output_dir) / task, pathlib.Path(output_dir) / _TUNING / task]
   folders = [folder for folder in folders if next(folder.rglob(ledger.FILE_NAME), None)]

@@ -157,8 +157,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
     in_reports.verdict(groups, references)
     + summary.summarize(groups, compared)
-    + provenance.loud_noise(groups)
-    + provenance.cost_of_all_runs(output_dir, task),
+    + provenance.of_private_runs(groups, output_dir, task),
     [
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, compared=compared, **texts),
