@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 import math
+import os
 import pathlib
 import re
 import shlex
@@ -346,6 +347,40 @@ def test_shown_output_may_be_shortened(shown, output):
 def test_shown_output_is_compared(shown):
   with pytest.raises(AssertionError):
     _assert_shown(shown, "a\nb\nc\n")
+
+
+def _first_comparison(page):
+  """(code before it, arguments of the script, output) of the first comparison with its output."""
+  code, command, shown = "", [], []
+  for language, content, _ in _fenced((_ROOT / "docs/how_to" / page).read_text(encoding="utf-8")):
+    if language == "text" and command:
+      shown.append(content)
+    elif language == "python":
+      code += content
+    elif language == "sh" and shown:
+      break
+    elif language == "sh":
+      command = _split(content)[0] if content.count("./run_experiments.sh") == 1 else []
+  return code, command[1:], "...\n".join([*shown, ""])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["own_data.md", "run_one_experiment.md"])
+def test_comparison_is_as_shown(page, tmp_path, monkeypatch, shared_dir):
+  code, arguments, shown = _first_comparison(page)
+  monkeypatch.chdir(tmp_path)
+  for path in (shared_dir / "data").glob("*.json"):
+    (tmp_path / path.name).symlink_to(path)
+  exec(code, {})
+  name = "default" if arguments[0].startswith("-") else arguments.pop(0)
+  result = subprocess.run(
+    [sys.executable, "-m", _SWEEP, f"--experiment={name}", *arguments],
+    env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  _assert_shown(shown, result.stdout)
 
 
 # What is quoted.

@@ -359,3 +359,44 @@ def test_any_task_is_described(lab):
   rows = {line.split()[0]: line.split() for line in result.out.splitlines()}
   assert rows["train"][1:7] == ["2500", "250000", "100", "100", "100", "10"]
   assert rows["test"][1:7] == ["500", "50000", "100", "100", "100", "10"]
+
+
+_GROWN = "the test clients' loss has grown from"
+
+
+def test_loss_without_bound_ends_a_run_and_its_repetition_with_the_flag(own, lab):
+  """The message is that of a round that is released, and the round before is the last saved."""
+  arguments = ("train", "--task=own", "--data_dir=costs.csv", "--algorithm=fed_avg")
+  arguments += ("--client_learning_rate=3", "--rounds_per_evaluation=4", "--run_name=grows")
+  first = own(*arguments)
+  first.assert_fails_with_a_sentence(1, _GROWN, "lower --client_learning_rate")
+  run = lab.folder / "own" / "own_costs_linear" / "grows" / "seed_0"
+  (sentence,) = first.errors()
+  assert sentence.removeprefix("Error: ") == (run / "diverged.txt").read_text().strip()
+  rows = (run / "rounds.csv").read_text()
+  assert f" in round {rows.splitlines()[-1].partition(',')[0]};" in sentence
+  assert own(*arguments).errors() == [sentence]
+  assert [row.partition(",")[0] for row in (run / "rounds.csv").read_text().splitlines()] == [
+    row.partition(",")[0] for row in rows.splitlines()
+  ]
+  shutil.rmtree(run / "checkpoints")  # From the beginning.
+  assert own(*arguments).errors() == [sentence]
+  assert not (run / "metrics.json").exists()
+
+
+def test_comparison_that_diverges_has_a_report(own, lab):
+  flags = ("sweep", "--experiment=own", "--data_dir=costs.csv", "--output_dir=all_diverge")
+  result = own(*flags, "--client_learning_rate=1e6", "--thetas=0.5")
+  assert result.code == 1 and "Traceback" not in result.err
+  assert "No run has left a model. Not counted: 2 unfinished runs. 2 runs diverged" in result.out
+  report = (lab.folder / "all_diverge" / "own_costs_linear" / "report.md").read_text()
+  assert report.count("lower --client_learning_rate") == 3  # The summary, and a line a run.
+
+
+def test_comparison_whose_loss_ends_above_its_beginning_warns(own):
+  """Losses of classes grow, too, but not without bound."""
+  flags = ("sweep", "--experiment=own", "--data_dir=visits.csv", "--output_dir=warned")
+  result = own(*flags, "--client_learning_rate=1e4", "--thetas=0.5", "--num_rounds=5")
+  assert result.code == 0, result.err
+  warnings = [line for line in result.err.splitlines() if _GROWN in line]
+  assert len(warnings) == 2 and all(line.startswith("Warning: ") for line in warnings)

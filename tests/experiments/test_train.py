@@ -404,7 +404,8 @@ def test_emnist_run_weights_training_clients_by_their_examples(steps, lab):
 
 
 def test_divergence_is_a_failure_with_a_sentence(steps, lab):
-  steps["diverged_run"].assert_fails_with_a_sentence(1, "diverged", "learning rate", "round 5")
+  result = steps["diverged_run"]
+  result.assert_fails_with_a_sentence(1, "diverged", "--client_learning_rate", "round 5")
   run = lab.folder / "diverged" / _RUN
   assert not (run / "metrics.json").exists()
   name, arrays = _weights(run)

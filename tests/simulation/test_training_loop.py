@@ -272,7 +272,8 @@ def _diverge_in_round(number, **counts):
 
 def test_diverged_run_ends_and_keeps_its_last_good_state(bed):
   read_metrics = _diverge_in_round(4, cohort_size=2, num_excluded=2)
-  with pytest.raises(training_loop.DivergedError, match="2 clients of round 4.*learning rate"):
+  said = "2 clients of round 4.*--client_learning_rate"
+  with pytest.raises(training_loop.DivergedError, match=said):
     bed.run(read_metrics=read_metrics)
   assert bed.versions() == [3]
   assert bed.recorder.keys == [0, 1, 2, 3]

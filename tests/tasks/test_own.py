@@ -378,6 +378,36 @@ def test_defaults_fit_few_clients_and_many(ask):
     assert defaults["client_learning_rate"] == rate
 
 
+@pytest.mark.parametrize("is_private", [False, True])
+@pytest.mark.parametrize("outcome, most", [("number", 2.0), ("classes", 4.0)])
+def test_step_suits_the_client_with_the_largest_inputs(ask, outcome, most, is_private):
+  """One rainy day in many: gradient descent on that client alone must not overshoot."""
+  n = np.arange(1200)
+  frame = pd.DataFrame({"site": [f"c{i}" for i in n % 200], "rain": 0, "v": n % 7})
+  frame["outcome"] = n % 5 / 2 if outcome == "number" else n % 2
+  changes = dict(seed=0, is_private=is_private, validation_fraction=0.2)
+  one, asked = ask(frame, **changes)
+  splits = one.load_clients(asked)
+  reference = splits["test"].client_ids if is_private else splits["train"].client_ids
+  other = splits["train"].client_ids if is_private else splits["test"].client_ids
+  for rainy, is_bounded in ((reference[0], True), (other[0], False)):
+    one, asked = ask(frame.assign(rain=(frame["site"] == rainy) * 1), **changes)
+    rate = one.defaults["client_learning_rate"]
+    if not is_bounded:
+      assert rate == 0.1  # Nothing follows from clients whose statistics are not taken.
+      continue
+    loaded = {
+      c: x for files in one.load_clients(asked).values() for c, (x, _) in _load(files).items()
+    }
+    squares = 1 + (loaded[rainy].astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(rate, min(0.1, most / squares.mean()), rtol=1e-5)
+    assert rate < 0.1
+    inputs = np.column_stack([loaded[rainy], np.ones(len(squares))])
+    curvature = np.linalg.eigvalsh(inputs.T @ inputs / len(squares)).max() / (most / 2)
+    assert rate * curvature < 2  # And the rate of 0.1 would not do.
+    assert 0.1 * curvature > 2
+
+
 def test_small_clients_are_dropped_counted_and_said(ask):
   one, request = ask(min_examples_per_client=6)
   ids = {i for files in one.load_clients(request).values() for i in files.client_ids}

@@ -12,7 +12,7 @@ for the runs.
 
 from __future__ import annotations
 
-import sys
+import math
 from typing import Any
 
 from absl import flags
@@ -77,6 +77,24 @@ def table(config: run_config.RunConfig) -> str:
   )
 
 
+def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
+  """Returns the number of all clients of a run's files, and that of all inputs of their examples.
+
+  Raises:
+    ValueError: If the data cannot be had.
+  """
+  with cli.starting_tensorflow():
+    import tasks
+    from tff_superquantile.experiments.run import build
+    from tff_superquantile.experiments.run.training import client_split
+
+  config = client_split.fill_in(config)
+  # No model is made: TensorFlow must not be at work in a process that is to be forked.
+  pools = build.get_task(config).all_clients(tasks.task.Request.of_run(config))
+  inputs = (int(files.num_examples.sum()) * math.prod(files.x_shape) for files in pools)
+  return sum(len(files.client_ids) for files in pools), sum(inputs)
+
+
 def print_description(config: run_config.RunConfig) -> None:
   """Prints what was found in the user's files, and the table of the clients.
 
@@ -89,9 +107,6 @@ def print_description(config: run_config.RunConfig) -> None:
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 
-  where = train_flags.given().get("data_dir")
-  if where:
-    print(f"Reading {where}", file=sys.stderr, flush=True)
   said = [names.task_title(config), build.get_task(config).description, table(config)]
   print("\n".join(filter(None, said)), flush=True)
 

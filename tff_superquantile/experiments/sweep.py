@@ -58,6 +58,14 @@ _NUM_WORKERS = flags.DEFINE_integer(
   "num_workers", None, "Runs at once; None for one a core, or all below two a core.", lower_bound=1
 )
 
+# A fifth of so many clients are too few to test on, and five times as many runs take minutes.
+_FEWEST_TO_FOLD, _MOST_TO_FOLD, _FOLDS = 20, 100, 5
+_MOST_INPUTS = 2e6  # Of all examples.
+_OF_CLIENTS = (  # Flags that choose the clients of the runs.
+  *("folds", "seeds", "held_out_examples", "num_train_clients", "num_test_clients"),
+  *("validation_fraction", "client_split", "initial_weights", "tune"),
+)
+
 _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   "theta": "--thetas",
   "epsilon": "--epsilons",
@@ -97,7 +105,24 @@ def _parse_names(flag: flags.FlagHolder) -> Sequence[float] | None:
   return numbers
 
 
-def plan() -> list[tuning.Settings]:
+def _usual_folds(config: run_config.RunConfig) -> int:
+  """Returns the --folds of a table whose fifth of clients would be too few to test on; 0 for none.
+
+  The user's own choice of clients comes first, and runs that would take more than minutes.
+  """
+  if _QUICK.value or config.is_private or any(flags.FLAGS[name].present for name in _OF_CLIENTS):
+    return 0
+  num_clients, num_inputs = describe.clients_and_inputs(config)
+  if not _FEWEST_TO_FOLD <= num_clients <= _MOST_TO_FOLD or num_inputs > _MOST_INPUTS:
+    return 0
+  print(
+    f"Cross-validation: each of {num_clients} clients is a test client once, of {_FOLDS} runs a"
+    " method (--folds=0: a fifth of the clients, once)"
+  )
+  return _FOLDS
+
+
+def plan(usual_folds: int = 0) -> list[tuning.Settings]:
   """Returns the settings of every run: the preset's, then the flags on the command line."""
   preset = _preset()
   for name, instead in {**dict.fromkeys(preset.tried, ""), **_NOT_OF_A_SWEEP}.items():
@@ -122,12 +147,12 @@ def plan() -> list[tuning.Settings]:
     seeds = cli.parse_list("seeds", _SEEDS.value, int)
     if min(seeds) < 0:
       raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
-  elif flags.FLAGS.folds:
-    seeds = range(flags.FLAGS.folds)  # Each client is a test client once.
+  elif folds := flags.FLAGS.folds or usual_folds:
+    seeds = range(folds)  # Each client is a test client once.
   elif _QUICK.value:
     seeds = seeds[:1]
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
-  defaults = run_config.defaults()
+  defaults = {**run_config.defaults(), "folds": usual_folds}
   return [
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **train_flags.given()}
     for seed, method in itertools.product(seeds, preset.methods(thetas, epsilons))
@@ -163,6 +188,10 @@ def _tune(
 def main() -> None:
   planned, preset = plan(), _preset()
   first = run_config.of(**tuning.with_defaults(planned[0]))
+  if preset.describes_data:
+    print(f"Reading {flags.FLAGS.data_dir}", file=sys.stderr, flush=True)
+    planned = plan(_usual_folds(first))
+    first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
   if preset.describes_data and not _PRINT_COMMANDS.value:
     describe.print_description(first)
