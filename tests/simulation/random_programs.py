@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 _INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 _FLOATS = (np.float32, np.float64)
 _DTYPES = (*_INTEGERS, *_FLOATS, np.bool_, np.str_)
-_SHAPES = ((), (), (2,), (3, 2), (None,), (None, 2))
+_SHAPES = ((), (), (2,), (2,), (3, 2), (3, 2), (None,), (None, 2))
 _NAMES = "abcd"
 
 
@@ -147,7 +147,20 @@ class _Drawer:
         lambda x: tf.cast(x, tf.float64),
         lambda x: _with_variable(x) if variable else x,
         lambda x: tf.cond(tf.reduce_sum(x) > 5, lambda: x, lambda: x + x),
+        lambda x: tf.clip_by_value(x, 1, 3),
       ]
+      if type_spec.shape and self.chance(0.5):
+        rank = len(type_spec.shape)
+        options = [
+          lambda x: tf.roll(x, 1, -1),
+          lambda x: tf.pad(x, [[1, 0]] * rank, constant_values=dtype(7)),
+          lambda x: tf.reverse(x, [-1]),
+          lambda x: tf.sort(x, -1),
+          lambda x: tf.cumsum(x, 0),
+          lambda x: tf.gather(x, tf.cast(tf.reduce_sum(x), tf.int32)),  # Often out of range.
+          lambda x: x // tf.reduce_min(x),  # Often by zero.
+          lambda x: tf.random.stateless_truncated_normal([2], [tf.size(x), 3]),
+        ]
     if type_spec.shape and len(type_spec.shape) == 1:
       options += [
         lambda x: tf.concat([x, x], 0),
@@ -336,10 +349,12 @@ def draw(seed: int) -> tuple[Any, list]:
     The computation, and its argument.
   """
   drawer = _Drawer(seed)
-  num_clients = drawer.one_of([0, 1, 1, 2, 3, 5])
+  num_clients = drawer.one_of([0, 1, 1, 2, 3, 5, 16, 16, 16, 16, 17, 18])
   kinds = [drawer.type() for _ in range(drawer.rng.integers(1, 3))]
   types = [tff.FederatedType(kind, tff.CLIENTS) for kind in kinds]
-  arguments = [[drawer.value(kind) for _ in range(num_clients)] for kind in kinds]
+  # In large cohorts all clients hold the same.
+  times = 1 if num_clients < 16 else num_clients
+  arguments = [[drawer.value(kind) for _ in range(num_clients // times)] * times for kind in kinds]
   if drawer.chance(0.5):
     kind = drawer.type()
     types.append(tff.FederatedType(kind, tff.SERVER))

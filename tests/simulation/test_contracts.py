@@ -3,6 +3,11 @@
 Each program gives here what it gives in TFF's runtime, or fails here as there.
 """
 
+import contextlib
+import sqlite3
+import subprocess
+import sys
+
 from calls import at_clients
 from calls import invoke
 import numpy as np
@@ -485,3 +490,67 @@ def test_what_clients_make_beside_an_effect_has_it(native):
     context.set_simulation_context(engine="in_process")
     in_process = tff.framework.get_context_stack().current
     assert_same(outcome(in_process, count, held, numbers), expected)
+
+
+def _counted(held):
+  return [int(n) for n in at_clients(_count)(held)]
+
+
+def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
+  """In a process of its own, whose first call it is."""
+  program = (
+    "import numpy as np, tensorflow as tf, tensorflow_federated as tff, tff_superquantile as tsq\n"
+    "tsq.set_simulation_context()\n"
+    "kind = tff.SequenceType(np.float32)\n"
+    "count = tff.tensorflow.computation(lambda d: d.map(abs).reduce(0, lambda n, _: n + 1), kind)\n"
+    "at = tff.FederatedType(kind, tff.CLIENTS)\n"
+    "counts = tff.federated_computation(lambda d: tff.federated_map(count, d), at)\n"
+    "held = [tf.data.Dataset.from_tensor_slices(np.ones(3, np.float32)).map(tf.abs)]\n"
+    "with tf.Graph().as_default():\n"
+    "  print(counts(held)[0])\n"
+    "print(counts(held)[0], tf.function(lambda: counts(held)[0])().numpy())\n"
+  )
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+  assert done.stdout.split() == ["3"] * 3, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
+def test_files_that_change_are_read_anew(kind, tmp_path):
+  path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
+
+  def write(number):
+    (tmp_path / "text").write_text("1.0\n" * number)
+    with tf.io.TFRecordWriter(records) as writer:
+      for _ in range(number):
+        writer.write(b"1.0")
+    with contextlib.closing(sqlite3.connect(table)) as database:
+      database.execute("create table if not exists t (x real)")
+      database.execute("delete from t")
+      database.executemany("insert into t values (?)", [[1.0]] * number)
+      database.commit()
+
+  write(1)
+  lines = tf.data.TextLineDataset(path).map(tf.strings.to_number)
+  held = {
+    "text": lines,
+    "flat map": tf.data.Dataset.from_tensors(path).flat_map(tf.data.TextLineDataset),
+    "records": tf.data.TFRecordDataset(records),
+    "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
+    "cached": lines.cache(),
+  }[kind].map(lambda x: tf.constant(1.0))
+  tff.framework.set_default_context(engine.CohortContext())
+  for number in (3, 7, 7, 2):
+    write(number)
+    assert _counted([held]) == [number]
+
+
+def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():
+  endless = tf.data.Dataset.from_tensors(1.0).repeat()
+  cut = tff.tensorflow.computation(
+    lambda d: d.take(5).reduce(np.int32(0), lambda n, _: n + 1), _NUMBERS
+  )
+  context.set_simulation_context()
+  assert _counted([endless.take(3)]) == [3]
+  assert list(at_clients(cut)([endless])) == [5]
+  with pytest.raises(tf.errors.InvalidArgumentError, match="^Found a data set without an end"):
+    _counted([endless])

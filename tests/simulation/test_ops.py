@@ -27,8 +27,9 @@ tf.where(tf.reduce_max(x) > 1, x, s) | tf.where(x > 0, 1.0, x) | tf.where(k > 0,
 tf.square(x) | x - s | s - x | k - n | k * n + 1 | tf.reduce_sum(x) | tf.reduce_sum(x, 0)
 tf.reduce_sum(x, [-1, -2], keepdims=True) | tf.reduce_sum(x, []) | tf.tanh(x) | tf.tanh(s + x)
 tf.cast(x, tf.float64) | tf.cast(x > 0, tf.int32) | tf.cast(k, tf.float32) * x
-tf.cast(k, "uint8") | tf.cast(x, "bool") | tf.cast(k, tf.int64) | tf.clip_by_value(x, -1.0, 1.0) | tf.add(x, s) * n_
-tf.where(tf.math.is_finite(x), x, 0.0) | x * tf.minimum(1.0, 2.0 / tf.sqrt(tf.reduce_sum(x * x)))
+tf.cast(k, "uint8") | tf.cast(x, "bool") | tf.cast(k, tf.int64) | tf.add(x, s) * n_
+tf.clip_by_value(x, -1.0, 1.0) | tf.where(tf.math.is_finite(x), x, 0.0)
+x * tf.minimum(1.0, 2.0 / tf.sqrt(tf.reduce_sum(x * x)))
 """
 _OTHERS = """
 tf.roll(x, 1, -1) | tf.roll(x, 1, 0) | tf.roll(x, [1, 2], [-1, -2]) | tf.roll(x, k, 1)
@@ -37,22 +38,27 @@ tf.pad(s, [[1, 0], [0, 1]], constant_values=x[0, 0]) | tf.pad(x, [[1, 0], [0, 1]
 tf.pad(tf.strings.as_string(k)[None], [[0, 2]], constant_values="-") | tf.strings.format("{}", k)
 tf.strings.format("{} {}", (k, n)) | tf.cast(-1.5 * tf.abs(x), tf.uint8) | tf.reshape(x, [3, -1])
 tf.gather(s, k) | tf.gather(x, n, axis=-1) | tf.gather(x, [[0], [1], [2], [0]], batch_dims=1)
-x[k] | s[k : k + 1] | x[..., -1] | x[3:0:-2] | x[None, ..., None, 0] | tf.concat([s, x], -1)
-tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1] | tf.repeat(x, 2, -1) | tf.tile(x, [2, 1])
+x[k] | tf.ensure_shape(s[k : k + 1], [1, 3]) | x[..., -1] | x[3:0:-2] | x[None, ..., None, 0]
+tf.concat([s, x], -1) | tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
+tf.repeat(x, 2, -1) | tf.tile(x, [2, 1])
 tf.one_hot([k, 1], 3, axis=0) | tf.reverse(x, [0, -1]) | tf.transpose(x) | tf.cumsum(x, -2)
 tf.argmax(x, 0) | tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
-tf.math.cumprod(x, -1) | tf.reduce_logsumexp(x, -2) | tf.nn.softmax(x, -2) | tf.matmul(x, s, 0, 1)
+tf.math.cumprod(x, -1) | tf.reduce_logsumexp(x, -2)
+tf.nn.softmax(x, -2) | tf.matmul(x, s, transpose_b=True)
 tf.nn.sparse_softmax_cross_entropy_with_logits([k, 1, 2, 0], x) | tf.nn.relu6(x) | tf.nn.elu(x)
 tf.math.unsorted_segment_sum(s, [k, 0, 1, k], 3) | tf.tensor_scatter_nd_update(s, [[k]], x[:1])
 tf.scatter_nd([[k], [3]], s[:2], [4, 3]) | tf.math.floormod(7, k + 1) | 7 // (k + 1) | 7 // (k - 9)
 tf.random.stateless_uniform([3], [k, n]) | tf.random.stateless_truncated_normal([4], [k, 1])
 tf.random.stateless_categorical(x, 4, [k, 1]) | tf.random.experimental.stateless_shuffle(x, [k, 1])
-tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "SAME") | tf.image.rot90(x[:3, :, None], k)
+tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "SAME")
+tf.ensure_shape(tf.image.rot90(x[:3, :, None], k), [3, 3, 1])
 tf.nn.conv2d(s[None, :, :, None], x[:2, :2, None, None], 1, "SAME") | tf.cast(x, tf.float16) + 1
 tf.linalg.inv(x[:3] + 9 * tf.eye(3)) | tf.linalg.svd(x, compute_uv=False) | tf.cast(x, tf.bfloat16)
-tf.gradients(tf.reduce_sum(tf.roll(x, 1, -1) * s), x)[0] | tf.gradients(tf.math.top_k(x, 2)[0], x)[0]
+tf.gradients(tf.reduce_sum(tf.roll(x, 1, -1) * s), x)[0]
+tf.gradients(tf.math.top_k(x, 2)[0], x)[0]
 tf.gradients(tf.nn.sparse_softmax_cross_entropy_with_logits([k, 1, 2, 0], x), x)[0]
-tf.bitcast(x, "int32") | tf.map_fn(lambda row: row * tf.cast(k, "float32"), x) | tf.cond(k > 1, lambda: x, lambda: -x)
+tf.bitcast(x, "int32") | tf.map_fn(lambda row: row * tf.cast(k, "float32"), x)
+tf.cond(k > 1, lambda: x, lambda: -x)
 """
 # TensorFlow refuses these for a client whose vector of integers is i, beside the server's s.
 _REFUSED = """
