@@ -65,7 +65,7 @@ class RunConfig(part.Part):
     "Seed of clients, cohorts, batches and initial weights. It is no secret: cohorts and noise of a"
     " private run come from a key.",
     least=0,
-    most=(2**63 - 1, "seeds have 63 bits"),
+    most=flag.SEEDS,
   )
   rounds_per_evaluation: int | None = flag.field(
     None,
@@ -267,7 +267,10 @@ def differences(
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
-  found, wanted = {**before, **found}, {**before, **wanted}
+  # Without --split_seed a run's clients follow from its --seed.
+  found, wanted = (
+    {**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted)
+  )
   found = {
     name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in found.items()
   }
