@@ -165,8 +165,8 @@ def hold_out(
     which = "none" if divided[0].client_ids else "all"
     raise ValueError(
       f"Found validation_fraction = {fraction}, which holds out {which} of the {num_clients}"
-      f" training clients{divided[1].remark}; expected some of them: change it or the --split_seed, or"
-      " take more training clients."
+      f" training clients{divided[1].remark}; expected some of them: change it or the"
+      " --split_seed, or take more training clients."
     )
   return divided
 

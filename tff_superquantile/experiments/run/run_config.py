@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.parts import tasks
 
+ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -91,6 +92,14 @@ class RunConfig(part.Part):
     before="last",
   )
   privacy: privacy_lib.Privacy | None = privacy_lib.choice()
+  exact_siblings: str = flag.field(
+    "refused",
+    "Whether runs of one --output_dir may measure exactly clients whom other runs protect, or train"
+    " on them without privacy: refused, or allowed for clients who are nobody's secret, where"
+    " methods are to be compared. Then the guarantee is that of each private run by itself.",
+    choices=("refused", ALLOWED),
+    is_incidental=True,
+  )
   engine: engines.Engine = part.choice(
     "engine",
     engines.ENGINES,
@@ -268,9 +277,7 @@ def differences(
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
   # Without --split_seed a run's clients follow from its --seed.
-  found, wanted = (
-    {**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted)
-  )
+  found, wanted = ({**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted))
   found = {
     name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in found.items()
   }

@@ -74,8 +74,8 @@ class Task(part.Part):
   )
   split_seed: int | None = flag.field(
     None,
-    "Seed of who is trained on, tested on and held out, for all tasks that split their clients. None"
-    " for 0 in a private run, so that runs of all seeds protect the same clients, and for --seed in"
+    "Seed of who is trained on, tested on and held out, where a task splits its clients. None for 0"
+    " in a private run, so that runs of all seeds protect the same clients, and for --seed in"
     " others.",
     least=0,
     most=flag.SEEDS,

@@ -8,6 +8,7 @@ import tasks
 from tasks import request as request_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import siblings
 
 _SPLIT_SEED = 0  # Of private runs.
 
@@ -62,15 +63,13 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
       " client's presence would move others between training and test: leave it out."
     )
-  there = run_folder.find_runs(run.path.parents[2])
-  for path in (one.path for one in there if one.task == run.task):
-    flags = run_folder.Run(path, 0).flags
-    if flags and run_config.client_split_of(flags) != config.task.client_split:
-      other = f"--client_split={run_config.client_split_of(flags)}"
-      remedy = f", or split alike by {other}" * (not task.protects(apart))
+  for other in siblings.find(run.path, config):
+    its = run_config.client_split_of(other.flags)
+    if other.path.parents[1] == run.path.parents[1].resolve() and its != config.task.client_split:
+      remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
       raise ValueError(
-        f"Found runs in {path.parents[1]} whose clients are split otherwise, by {other}; expected"
-        " one split in a folder, whose runs are compared by seed: choose another"
-        f" --output_dir{remedy}."
+        f"Found runs in {run.path.parents[1]} whose clients are split otherwise, by"
+        f" --client_split={its}; expected one split in a folder, whose runs are compared by seed:"
+        f" choose another --output_dir{remedy}."
       )
   return config
