@@ -21,13 +21,13 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from privacy.settings import part
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import part
 from tff_superquantile.experiments.run.training import siblings
 from tff_superquantile.simulation import client_files
 

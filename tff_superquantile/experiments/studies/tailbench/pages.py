@@ -55,8 +55,8 @@ _RULES = (
   " three with the lowest p90 over validation clients, half of the training clients of seed 0; θ is"
   " not tuned, and with a budget parameters are the usual ones, as tuning would spend budget of its"
   f" own. Budgets are ε = {plan.EPSILON:g} a client and run, on data sets of"
-  f" {plan.LEAST_PRIVATE_CLIENTS} clients or more. The tables are public: several seeds, beside runs"
-  " without privacy on the same clients, are no private release."
+  f" {plan.LEAST_PRIVATE_CLIENTS} clients or more. The tables are public: several seeds, beside"
+  " runs without privacy on the same clients, are no private release."
 )
 _ADD = (
   "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, and the same with"
