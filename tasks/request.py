@@ -19,7 +19,8 @@ class Request:
 
   Attributes:
     cache_dir: Where converted files are kept for the next run.
-    seed: Seed of the choice of clients and of all else that the split draws; not negative.
+    seed: The run's seed, from which a generated task's data follow; not negative.
+    split_seed: Seed of the choice of clients and of all else that the split draws; None for `seed`.
     data_dir: Where the user's files are; "" to download, or if the task makes its own.
     glove: File of word vectors, for text; "" for one that lies where the data is.
     min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
@@ -46,6 +47,7 @@ class Request:
 
   cache_dir: str
   seed: int = 0
+  split_seed: int | None = None
   data_dir: str = ""
   glove: str = ""
   min_examples_per_client: int = 0
@@ -86,6 +88,11 @@ class Request:
     if self.folds == 1 or self.folds and self.is_shuffled:
       expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
       raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
+    if self.folds and self.split_seed is not None:
+      raise ValueError(
+        f"Found --split_seed={self.split_seed} with --folds={self.folds}, in which --seed chooses"
+        " who is tested on; leave it out."
+      )
     if self.folds and self.held_out_examples:
       raise ValueError(
         f"Found --folds={self.folds} and --held_out_examples={self.held_out_examples}; expected one"
@@ -97,6 +104,11 @@ class Request:
           f"Found --{name}={value} in a private run; expected none: it would test on the clients"
           " that are protected, and what is tested on is not."
         )
+
+  @property
+  def seed_of_split(self) -> int:
+    """The seed of all that the split draws but for folds, which the run's own seed chooses."""
+    return self.seed if self.split_seed is None else self.split_seed
 
   @property
   def is_shuffled(self) -> bool:

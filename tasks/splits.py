@@ -44,7 +44,7 @@ class Split:
     if request.is_shuffled:
       if len(pools) == 1 and self.seed is not None:
         pools = self._cut(shuffle(pools, self.seed))
-      pools = shuffle(pools, request.seed)
+      pools = shuffle(pools, request.seed_of_split)
       return self._cut(pools) if len(pools) == 1 else pools
     if request.folds:
       if len(pools) != 1:
@@ -54,11 +54,11 @@ class Split:
         )
       pools = places.take_fold(pools[0], request.folds, request.seed)
     elif len(pools) == 1:
-      seed = request.seed if self.seed is None else self.seed
+      seed = request.seed_of_split if self.seed is None else self.seed
       pools = places.divide(
         pools[0], self.test_fraction, seed, places.TEST, fills_sides=not request.keeps_apart
       )
-    return [places.sort(pool, request.seed) for pool in pools]
+    return [places.sort(pool, request.seed_of_split) for pool in pools]
 
   def _cut(self, pools: Pools) -> list[client_files.ClientFiles]:
     [pool] = pools
@@ -153,7 +153,11 @@ def hold_out(
     divided = cut(pool, max(0, num_clients - max(1, round(fraction * num_clients))))
   else:
     divided = places.divide(
-      pool, fraction, request.seed, places.VALIDATION, fills_sides=not request.keeps_apart
+      pool,
+      fraction,
+      request.seed_of_split,
+      places.VALIDATION,
+      fills_sides=not request.keeps_apart,
     )
   if request.keeps_apart:
     divided[1] = drop_small_clients(divided[1], request.min_examples_per_client)
@@ -161,8 +165,8 @@ def hold_out(
     which = "none" if divided[0].client_ids else "all"
     raise ValueError(
       f"Found validation_fraction = {fraction}, which holds out {which} of the {num_clients}"
-      f" training clients{divided[1].remark}; expected some of them: change it or the --seed, or"
-      " take more training clients."
+      f" training clients{divided[1].remark}; expected some of them: change it or the"
+      " --split_seed, or take more training clients."
     )
   return divided
 
@@ -236,7 +240,7 @@ def _check_sides(
     f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on and"
     f" {len(test.client_ids)} to test on{remark}; expected at least one of either:"
     f" {'lower --min_examples_per_client, or ' if remark else ''}"
-    f"{'take another --seed, or ' if request.keeps_apart else ''}get more data."
+    f"{'take another --split_seed, or ' if request.keeps_apart else ''}get more data."
   )
 
 

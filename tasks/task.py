@@ -89,7 +89,7 @@ class Task:
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
     split: How pools become the clients to train on and to test on. Or a function that takes the
-      pools and the request's seed, and returns the clients to train on, to test on and, if the task
+      pools and the split's seed, and returns the clients to train on, to test on and, if the task
       has its own, to validate on, each in the order in which a run takes them. In private runs on
       users' files, a client's place must not follow from the others'.
     data_set: The files of users that `open_clients` reads, for those who look for them; None if it
@@ -239,7 +239,7 @@ class Task:
         f"Found --folds={request.folds} for {self.name}, whose test clients are its own; leave it"
         " out."
       )
-    return self.split(pools, request.seed)
+    return self.split(pools, request.seed_of_split)
 
   def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:
     """Returns `open_clients` or `open_standin`, if it has a use for all that was given."""

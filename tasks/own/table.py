@@ -34,7 +34,7 @@ _VERSION = 2  # Part of the digest that identifies a table; it must not change.
 _FORMAT = 7  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
-  "seed",
+  "seed_of_split",
   "num_train_clients",
   "num_test_clients",
   "validation_fraction",
@@ -234,7 +234,7 @@ class Table:
       for client_id, own in zip(self._ids, rows):
         if len(own) > 1:
           number = min(max(round(fraction * len(own)), 1), len(own) - 1)
-          place = places.place(client_id, self._request.seed, places.EXAMPLES)
+          place = places.place(client_id, self._request.seed_of_split, places.EXAMPLES)
           order = np.random.default_rng(int(place * 2**53)).permutation(len(own))
           held_out[own[order[:number]]] = True
     return held_out

@@ -753,7 +753,7 @@ _WEIGHTED = {
 
 @pytest.mark.parametrize("name", _WEIGHTED)
 def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name):
-  run = run_here("weighted", **fixed_key, **_WEIGHTED[name])
+  run = run_here(f"weighted_{name}", **fixed_key, **_WEIGHTED[name])
   assert run.parent.name == name
   is_distributed = "distributed" in name
   true_cohorts = _cohorts(run, num_rounds=4, max_clients=20 if is_distributed else None)
@@ -801,7 +801,7 @@ _BY_HISTOGRAM = {
 
 @pytest.mark.parametrize("name", _BY_HISTOGRAM)
 def test_averages_by_a_histogram_of_losses(run_here, fixed_key, capsys, name):
-  run = run_here("by_histogram", **fixed_key, **_BY_HISTOGRAM[name])
+  run = run_here(f"by_histogram_{name}", **fixed_key, **_BY_HISTOGRAM[name])
   assert run.parent.name == name
   columns = {"estimated_cohort_size", "estimated_share_sum", "aborted"}
   rows = _assert_nothing_of_the_cohorts(

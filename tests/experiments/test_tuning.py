@@ -366,7 +366,9 @@ def test_the_papers_grid_of_a_private_run_and_its_warning(lab):
   warning, left = result.err.splitlines()
   # C of FedAvg; C, B and b of the tree; C of the geometric threshold. The command line fixed r.
   assert left == "68 of 68 runs are left: tuning each method on validation clients"
-  assert warning.startswith("Warning: 68 private runs") and "up to 340" in warning
+  assert warning.startswith("Warning: 68 private runs")
+  # Each of them, and the three methods with five seeds, at epsilon 5.
+  assert "15 runs of the comparison" in warning and f"epsilons, {(68 + 15) * 5}," in warning
   configs = _configs(result.out.splitlines())
   found = [types.SimpleNamespace(**config.values()) for config in configs]
   tree = [values for values in found if values.threshold == "tree"]

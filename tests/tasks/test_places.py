@@ -146,7 +146,7 @@ def test_private_runs_take_all_training_clients_and_say_why(one):
   few = [i for i in pool.client_ids if places.place(i, 0, places.TEST) > 0.9][:3]
   if one.name.startswith("sent140"):  # Whose halves are the same for all seeds.
     few = [i for i in pool.client_ids if places.place(i, 140, places.TEST) > 0.9][:3]
-  with pytest.raises(ValueError, match="3 clients to train on and 0 to test .* another --seed"):
+  with pytest.raises(ValueError, match="3 clients to train on and 0 to test .* another --split"):
     one.split_clients([pool.subset(few)], request)
   # In a public run the nearest client is tested on.
   found = one.split_clients([pool.subset(few)], task.Request("c", min_examples_per_client=1))

@@ -136,5 +136,5 @@ def test_hold_out():
   stay = [i for i in "abcdefghij" if places.place(i, 4, "validation") >= 0.3]
   assert held_out(0.3, seed=4)[0] == "".join(stay) and 0 < len(stay) < 10
   assert [len(part) for part in held_out(1e-9)] == [9, 1]
-  with pytest.raises(ValueError, match="holds out none of the 10 training clients; .* the --seed"):
+  with pytest.raises(ValueError, match="holds out none of the 10 training clients; .* --split_s"):
     held_out(1e-9, is_private=True)

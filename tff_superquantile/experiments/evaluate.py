@@ -133,6 +133,7 @@ def evaluate(
     _check_outside(run, folder, split, config, chosen)
   elif not overrides and split != _ALL:
     finished.check_clients(run, split, chosen[split].client_ids)
+  _check_siblings(run, config, chosen)
   weights = finished.read_weights(run, model)
   parts, held, num_predicted = [], [], 0
   for files in chosen.values():
@@ -282,6 +283,20 @@ def _evaluate(
       found = evaluation.measured(of_clients, predictions, error)
       yield found.of_clients.columns(), predictions
       bar.update(len(ids))
+
+
+def _check_siblings(
+  run: run_folder.Run, config: run_config.RunConfig, chosen: Mapping[str, Any]
+) -> None:
+  """Raises a `ValueError` if another run of the experiment protects a client among `chosen`."""
+  from tff_superquantile.experiments.run.training import siblings
+
+  ids = {client_id for files in chosen.values() for client_id in files.client_ids}
+  of_run = run_config.from_flags(run.flags)
+  measured = siblings.Clients(set(), ids)
+  siblings.check(
+    run.path, of_run, lambda: finished_run.get_task(run, config), measured, data=config
+  )
 
 
 def _main(args: argparse.Namespace) -> None:

@@ -72,6 +72,7 @@ _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   "seed": "--seeds",
   "algorithm": "--experiment",
   "run_name": "",
+  "noise_key_file": "",  # A key serves one run.
   **{
     name: "--experiment"
     for kind in methods.METHODS.values()
@@ -178,11 +179,13 @@ def _tune(
   if not tuned:
     return list(plan)
   searches = [tuning.method_search(preset, settings) for settings in tuned]
-  if warning := tuning.budget_warning(searches):
+  if warning := tuning.budget_warning(searches, plan):
     print(warning, file=sys.stderr, flush=True)
   values = stages.search("tuning each method on validation clients", searches)
   by_method = {stages_lib.key(settings): chosen for settings, chosen in zip(tuned, values)}
-  return [{**settings, **by_method.get(stages_lib.key(settings), {})} for settings in plan]
+  plan = [{**settings, **by_method.get(stages_lib.key(settings), {})} for settings in plan]
+  # Whose exact results choose the values of private runs cannot be protected by the comparison.
+  return [tuning.with_held_out(settings, preset) if warning else settings for settings in plan]
 
 
 def main() -> None:

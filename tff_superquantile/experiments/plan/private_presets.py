@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tff_superquantile.experiments.plan import preset as preset_lib
+from tff_superquantile.experiments.run import run_config
 
 # The paper's delta, norms of gradients and grid. The values without tuning are the best of the
 # paper's grid at epsilon 5, for all epsilons.
@@ -14,6 +15,8 @@ _PAPERS_UNITS = dict(delta=1 / 2500, clip_unit="gradient")
 # FedAvg's gradients in rounds 500 to 1000, the median and the 0.9-quantile are 0.95 and 1.35 over
 # training clients, and 1.7 and 2.4 over the validation clients, who are nobody's secret.
 _CLIP_NORMS = (0.9, 1.3, 1.7, 2.4)
+# Of methods with and without privacy, on the same clients, who are nobody's secret.
+_BESIDE_PUBLIC = dict(exact_siblings=run_config.ALLOWED)
 _BUDGET_RATIO = dict(rho_ratio=preset_lib.Grid((0.1, 0.25, 0.5, 0.75), default=None, tune="all"))
 _PRIVATE_SYNTHETIC = dict(
   fed_avg=dict(
@@ -87,6 +90,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
   ),
   "private_fairness": _private_fairness(
     **preset_lib.SYNTHETIC,
+    flags=_BESIDE_PUBLIC,
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
     epsilons=(1.0, 3.0, 5.0, 10.0, 20.0),
     utility_bounds=preset_lib.Grid((1.6, 2.0, 3.0), default=2.0),
@@ -98,7 +102,8 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
   ),
   "private_fairness_emnist": _private_fairness(
     task="emnist_linear",
-    flags=dict(num_rounds=100, rounds_per_evaluation=10),
+    # Of each seed the same writers are trained on, with privacy and without.
+    flags=dict(_BESIDE_PUBLIC, num_rounds=100, rounds_per_evaluation=10, split_seed=0),
     quick_flags=preset_lib.FEWER_ROUNDS,
     # Hundreds or thousands of writers are few: with a smaller budget nothing is learned.
     epsilons=(5.0, 10.0, 20.0),

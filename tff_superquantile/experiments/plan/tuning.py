@@ -26,7 +26,6 @@ from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
 
 FILE_NAME = "tuning.json"
-_FOLDER = "tuning"
 
 
 # A run before it is tuned: values of fields of `RunConfig`, and a `preset_lib.Grid` for each field
@@ -102,13 +101,16 @@ class Search:
     }
 
 
+def with_held_out(settings: Settings, preset: preset_lib.Preset) -> dict[str, Any]:
+  """Returns the settings of a run that holds out the clients by whom tuning chooses."""
+  fraction = settings["validation_fraction"] or preset.validation_fraction
+  return {**settings, "validation_fraction": fraction}
+
+
 def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[str, Any]:
   """Returns the settings of a tuning run: in a folder apart, with clients held out."""
-  return {
-    **settings,
-    "output_dir": os.path.join(settings["output_dir"], _FOLDER),
-    "validation_fraction": settings["validation_fraction"] or preset.validation_fraction,
-  }
+  output_dir = os.path.join(settings["output_dir"], names.TUNING)
+  return {**with_held_out(settings, preset), "output_dir": output_dir}
 
 
 def _own_parameters(algorithm: str) -> frozenset[str]:
@@ -182,19 +184,27 @@ def with_defaults(settings: Settings, tune: str = "none") -> dict[str, Any]:
   }
 
 
-def budget_warning(searches: Sequence[Search]) -> str:
-  """Says what private runs that tune cost together; empty if none is private."""
+def budget_warning(searches: Sequence[Search], planned: Sequence[Settings]) -> str:
+  """Says what private runs that tune cost together with the comparison; empty if none is private.
+
+  All protect the same clients, so that epsilons add up, as do deltas (basic composition).
+
+  Args:
+    searches: The grid searches.
+    planned: The settings of the comparison.
+  """
   configs = [candidate.config for search in searches for candidate in search.candidates]
-  private = [config for config in configs if config.is_private]
-  if not private:
+  tried = [config.epsilon for config in configs if config.is_private]
+  if not tried:
     return ""
-  epsilons = [config.epsilon for config in private if config.epsilon is not None]
-  total = f" of up to {sum(epsilons):g}" if len(epsilons) == len(private) else ""
+  compared = [settings["epsilon"] for settings in planned if settings["epsilon"] is not None]
+  total = math.fsum(epsilon or math.inf for epsilon in [*tried, *compared])
   return (
-    f"Warning: {len(private)} private runs tune on the clients to be protected. Each spends a"
-    f" budget of its own, and no ledger has the sum{total}. The comparison's ledgers are as if the"
-    " values had been chosen without these clients; where that matters, tune on public data, or"
-    " take the stated values with --tune=none."
+    f"Warning: {len(tried)} private runs tune on the clients to be protected, whom {len(compared)}"
+    f" runs of the comparison protect, too. Each ledger has its own run alone: for one client, all"
+    f" together are (epsilon, delta)-differentially private with at most the sum of their epsilons,"
+    f" {total:g}, and of their deltas. Where that matters, tune on public data, or take the stated"
+    " values with --tune=none."
   )
 
 

@@ -21,6 +21,9 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 
 FED_AVG = "fed_avg"
+TUNING = (
+  "tuning"  # The folder of an experiment's runs of grid searches, below its output directory.
+)
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # flag and its value, and the words of a title.
 _APART = {

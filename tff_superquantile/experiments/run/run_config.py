@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.parts import tasks
 
+ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -65,7 +66,7 @@ class RunConfig(part.Part):
     "Seed of clients, cohorts, batches and initial weights. It is no secret: cohorts and noise of a"
     " private run come from a key.",
     least=0,
-    most=(2**63 - 1, "seeds have 63 bits"),
+    most=flag.SEEDS,
   )
   rounds_per_evaluation: int | None = flag.field(
     None,
@@ -91,6 +92,14 @@ class RunConfig(part.Part):
     before="last",
   )
   privacy: privacy_lib.Privacy | None = privacy_lib.choice()
+  exact_siblings: str = flag.field(
+    "refused",
+    "Whether runs of one --output_dir may measure exactly clients whom other runs protect, or train"
+    " on them without privacy: refused, or allowed for clients who are nobody's secret, where"
+    " methods are to be compared. Then the guarantee is that of each private run by itself.",
+    choices=("refused", ALLOWED),
+    is_incidental=True,
+  )
   engine: engines.Engine = part.choice(
     "engine",
     engines.ENGINES,
@@ -267,7 +276,8 @@ def differences(
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
-  found, wanted = {**before, **found}, {**before, **wanted}
+  # Without --split_seed a run's clients follow from its --seed.
+  found, wanted = ({**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted))
   found = {
     name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in found.items()
   }

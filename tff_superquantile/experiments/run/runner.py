@@ -33,6 +33,7 @@ from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run.training import siblings
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import context
 from tff_superquantile.simulation import progress
@@ -56,7 +57,8 @@ class _Private:
 
   Attributes:
     release: What each round releases.
-    key: The secret key of cohorts and noise.
+    key: The secret key of cohorts.
+    noise_key: That of noise.
     commitments: To the key and the clients, for the manifest.
     account: What the rounds cost.
     relative_noise: The length of the noise of a round's mean over that of the longest update.
@@ -64,6 +66,7 @@ class _Private:
 
   release: releases.Release
   key: bytes
+  noise_key: bytes
   commitments: Mapping[str, str]
   account: accounts.Account
   relative_noise: float
@@ -205,7 +208,10 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   model, splits = build.load_task(task, run)
   build.check_cohort(run, splits["train"])
   best_model.check_splits(run, splits)
-  initial_weights.check_data(run, task, splits["train"].client_ids)
+  of_splits = siblings.clients(run.is_private, splits)
+  siblings.check(
+    folder, run, lambda: task, of_splits, start=initial_weights.private_start(run, task)
+  )
   weights = initial_weights.load(run, model)
   starts = initial_weights.starts(run)
   secret, account = None, None
@@ -213,8 +219,9 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   if run.privacy is not None:
     run, secret = _open_account(run, run.privacy, splits, num_parameters, earlier, starts)
     account = secret.account
-  of_private = () if secret is None else (secret.release, secret.key)
-  select_clients = selection.build_selection(splits["train"], run, *of_private)
+  of_private = () if secret is None else (secret.release, secret.noise_key)
+  of_cohorts = () if secret is None else (*of_private, secret.key)
+  select_clients = selection.build_selection(splits["train"], run, *of_cohorts)
   run = dataclasses.replace(run, engine=_set_context(run.engine, splits))
   trained = class_weights.training_model(run, model, splits)
   process = build.build_process(run, trained, splits["train"], *of_private)
@@ -263,7 +270,8 @@ def _open_account(
   run, release = private.calibrate(run, population, num_parameters, earlier.flags)
   account = accounts.Account(run, release, earlier.path, starts)
   relative_noise = account.relative_noise(num_parameters)
-  return run, _Private(release, key, commitments, account, relative_noise)
+  of_noise = noise_key.of_noise(key, commitments, run, earlier)
+  return run, _Private(release, key, of_noise, commitments, account, relative_noise)
 
 
 def _set_context(

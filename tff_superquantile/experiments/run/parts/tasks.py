@@ -72,6 +72,14 @@ class Task(part.Part):
     choices=("by_id", "shuffled"),
     before="shuffled",
   )
+  split_seed: int | None = flag.field(
+    None,
+    "Seed of who is trained on, tested on and held out, where a task splits its clients. None for 0"
+    " in a private run, so that runs of all seeds protect the same clients, and for --seed in"
+    " others.",
+    least=0,
+    most=flag.SEEDS,
+  )
   folds: int = flag.field(
     0,
     "Cross-validation over clients: they are cut into so many folds, and a run tests on the fold"

@@ -8,23 +8,35 @@ import tasks
 from tasks import request as request_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import siblings
+
+_SPLIT_SEED = 0  # Of private runs.
 
 
 def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in --client_split: that of the run if it has begun, else by_id.
+  """Fills in --client_split and --split_seed: those of the run if it has begun.
+
+  A run that begins splits by_id, and a private one by the same seed whatever its own is: clients
+  that one run tests on would be protected by the next. Those of earlier versions split by --seed.
 
   Args:
     config: The config that was asked for.
   """
-  if config.task.client_split is not None:
-    return config
-  found = run_folder.of_config(config).flags
-  split = run_config.client_split_of(found) if found else request_lib.BY_ID
-  return _with_split(config, split)
+  split, seed = config.task.client_split, config.task.split_seed
+  if split is None or seed is None and config.is_private:
+    begun = run_folder.of_config(config).flags
+    split = split or (run_config.client_split_of(begun) if begun else request_lib.BY_ID)
+    if seed is None and config.is_private:
+      of_run = begun.get("split_seed") if begun else _SPLIT_SEED
+      seed = None if of_run is None else int(of_run)
+  return _with_split(config, split, seed)
 
 
-def _with_split(config: run_config.RunConfig, split: str | None) -> run_config.RunConfig:
-  return dataclasses.replace(config, task=dataclasses.replace(config.task, client_split=split))
+def _with_split(
+  config: run_config.RunConfig, split: str | None, seed: int | None
+) -> run_config.RunConfig:
+  task = dataclasses.replace(config.task, client_split=split, split_seed=seed)
+  return dataclasses.replace(config, task=task)
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
@@ -38,9 +50,9 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     ValueError: If a run that has not begun is private and to shuffle the clients of users' files;
       or if the task's folder has runs with the other split, with which it would be compared.
   """
-  if not task.follows_client_split:
-    return _with_split(config, None)
   config, run = fill_in(config), run_folder.of_config(config)
+  if not task.follows_client_split:
+    return _with_split(config, None, config.task.split_seed)
   if run.flags:
     return config
   apart = request_lib.Request(
@@ -51,15 +63,13 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
       " client's presence would move others between training and test: leave it out."
     )
-  there = run_folder.find_runs(run.path.parents[2])
-  for path in (one.path for one in there if one.task == run.task):
-    flags = run_folder.Run(path, 0).flags
-    if flags and run_config.client_split_of(flags) != config.task.client_split:
-      other = f"--client_split={run_config.client_split_of(flags)}"
-      remedy = f", or split alike by {other}" * (not task.protects(apart))
+  for other in siblings.find(run.path, config):
+    its = run_config.client_split_of(other.flags)
+    if other.path.parents[1] == run.path.parents[1].resolve() and its != config.task.client_split:
+      remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
       raise ValueError(
-        f"Found runs in {path.parents[1]} whose clients are split otherwise, by {other}; expected"
-        " one split in a folder, whose runs are compared by seed: choose another"
-        f" --output_dir{remedy}."
+        f"Found runs in {run.path.parents[1]} whose clients are split otherwise, by"
+        f" --client_split={its}; expected one split in a folder, whose runs are compared by seed:"
+        f" choose another --output_dir{remedy}."
       )
   return config

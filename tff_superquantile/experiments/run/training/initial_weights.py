@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
@@ -57,35 +56,17 @@ def _run(start: kept.Start) -> run_folder.Run:
   return finished.find(pathlib.Path(start.folder))
 
 
-def check_data(config: run_config.ResolvedRun, task: tasks.task.Task, train: Sequence[str]) -> None:
-  """Sees whether a resolved run may take over its start's columns, if they are of a table.
-
-  Args:
-    config: The run's.
-    task: Its task.
-    train: Its training clients.
+def private_start(config: run_config.ResolvedRun, task: tasks.task.Task) -> run_folder.Run | None:
+  """Returns the private run from which a run starts, whose statistics are of its test clients.
 
   Raises:
-    ValueError: If the start kept no columns and had another table; or if the run is private, and
-      the statistics of a private start are exact ones of its training clients.
+    ValueError: If the start kept no columns and had another table.
   """
-  if config.start is None or not task.columns:
-    return
+  if config.start is None:
+    return None
   run = _run(config.start)
   finished.check_table(run, task)
-  if not (config.is_private and run.columns and (run.config is None or run.config.is_private)):
-    return
-  held_out = {
-    i for split in ("test", "validation") for i in run.clients(split).get("client_id", ())
-  }
-  shared = held_out & set(train)
-  if shared:
-    raise ValueError(
-      f"Found {len(shared)} training clients among the test and validation clients of"
-      f" {run.path}, whose exact statistics are in its {run_folder.COLUMNS}; expected none in a"
-      f" private run: split the table alike, by --seed={run.seed} and the same numbers of clients,"
-      " after a start with --client_split=by_id."
-    )
+  return run if run.config is None or run.config.is_private else None
 
 
 def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None:

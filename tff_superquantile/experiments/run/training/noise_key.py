@@ -4,6 +4,9 @@ Cohorts and noise of a private run follow from its key. So a round that is repea
 interruption releases nothing new, as long as it is repeated with the same key and the same clients:
 with other clients the difference of the two releases has no noise, with another key a round is
 released twice. The run's manifest has a commitment to either, which a run that goes on compares.
+
+Cohorts follow from the key alone, noise from the key and what the run computes: the same key in
+another configuration, or for other clients, has other noise.
 """
 
 from __future__ import annotations
@@ -18,14 +21,19 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from privacy.settings import part
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import siblings
 from tff_superquantile.simulation import client_files
 
 COMMITMENTS = "commitments"  # The entry of manifest.json.
 _KEY_FILE = "noise_key"
+_NOISE = "noise"  # The commitment from which, and from the key, a run's noise follows.
 
 
 class SecretStateManager(tff.program.FileProgramStateManager):
@@ -72,12 +80,48 @@ def load(
   commitments = _commit(key, splits)
   if run.flags:
     _check(commitments, run)
+  for other in siblings.folders(run.path):
+    its = run_files.read_json(other / "manifest.json").get(COMMITMENTS) or {}
+    if its.get("noise_key") == commitments["noise_key"]:
+      raise ValueError(
+        f"Found the noise key of the run in {other}; expected a key for each run, as two that draw"
+        " the same cohorts tell of each other's: leave --noise_key_file out, or choose another"
+        " --output_dir for a run that is repeated."
+      )
   path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
   if not path.exists():
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.parent.chmod(0o700)
     atomic_files.write(path, key.hex() + "\n", mode=0o600)
   return key, commitments
+
+
+def of_noise(
+  key: bytes, commitments: dict[str, str], config: run_config.ResolvedRun, run: run_folder.Run
+) -> bytes:
+  """Returns the key of a run's noise, and enters in its commitments what it follows from.
+
+  Args:
+    key: The run's key.
+    commitments: From `load`.
+    config: The run's, with its noise.
+    run: The run. One of an earlier version goes on with noise that follows from its key alone.
+
+  Returns:
+    The key, 16 bytes.
+  """
+  entry = (run.manifest.get(COMMITMENTS) or {}).get(_NOISE) if run.flags else None
+  if entry is None and run.flags and accounts.rounds_released(run):
+    return key
+  if entry is None:
+    # What changes nothing that a run computes; the noise of banded rounds is for their number.
+    others = {*run_config.incidentals(), "run_name", "data_dir", "glove"} - {"num_rounds"}
+    others.update(part.values(config.engine))
+    flags = {name: text for name, text in config.to_flags().items() if name not in others}
+    of_run = json.dumps([flags, commitments["clients"]], sort_keys=True).encode()
+    entry = hashlib.blake2b(of_run, digest_size=16).hexdigest()
+  commitments[_NOISE] = entry
+  return noise_source.derive_key(key, f"noise of the run {entry}")
 
 
 def _find(run: run_folder.Run, key_file: str) -> bytes:

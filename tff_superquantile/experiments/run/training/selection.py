@@ -17,6 +17,7 @@ def build_selection(
   files: client_files.ClientFiles,
   config: run_config.ResolvedRun,
   release: releases.Release | None = None,
+  noise_key: bytes | None = None,
   key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round to the handles of its cohort.
@@ -29,14 +30,15 @@ def build_selection(
     files: The training clients.
     config: From `resolve`.
     release: The releases of a round, for private runs.
-    key: The key from which their cohorts and clients' noise follow.
+    noise_key: The key from which their clients' noise follows.
+    key: The key from which their cohorts follow; None for `noise_key`.
 
   Returns:
     A function of the round's number that returns handles of `files`.
   """
   if release is not None:
-    assert key is not None
-    return _build_private_selection(files, config, release, key)
+    assert noise_key is not None
+    return _build_private_selection(files, config, release, noise_key, key or noise_key)
   sample = cohorts.build_sampler(config.cohort, files.client_ids, config.seed)
   size = config.method.num_trained(int(config.cohort.expected))
 
@@ -53,6 +55,7 @@ def _build_private_selection(
   files: client_files.ClientFiles,
   config: run_config.ResolvedRun,
   release: releases.Release,
+  noise_key: bytes,
   key: bytes,
 ) -> Callable[[int], list[Any]]:
   """Builds the cohorts of a private run, as the accounting describes them.
@@ -77,7 +80,7 @@ def _build_private_selection(
 
   def select(round_num: int) -> list[Any]:
     def seed(client_id: str) -> np.ndarray:
-      return seeds.client_seed(key, round_num, client_id)
+      return seeds.client_seed(noise_key, round_num, client_id)
 
     cohort = sample(round_num)
     found = [

@@ -54,8 +54,9 @@ _RULES = (
   " learning rate is 1 / L by the number of features. A method’s parameter is the one of two or"
   " three with the lowest p90 over validation clients, half of the training clients of seed 0; θ is"
   " not tuned, and with a budget parameters are the usual ones, as tuning would spend budget of its"
-  f" own. Budgets are ε = {plan.EPSILON:g} a client, on data sets of {plan.LEAST_PRIVATE_CLIENTS}"
-  " clients or more."
+  f" own. Budgets are ε = {plan.EPSILON:g} a client and run, on data sets of"
+  f" {plan.LEAST_PRIVATE_CLIENTS} clients or more. The tables are public: several seeds, beside"
+  " runs without privacy on the same clients, are no private release."
 )
 _ADD = (
   "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, and the same with"

@@ -92,6 +92,7 @@ class Plan:
         client_learning_rate=rate,
         max_loss=max_loss,
         output_dir=str(self.folder),
+        exact_siblings=run_config.ALLOWED,  # The tables are public.
         **self.flags,
       ),
       baselines=(
@@ -123,7 +124,11 @@ class Plan:
       wanted = [tuning.with_defaults(one) for one in wanted]
     seeds = sorted({*self.seeds, *range(data_set.folds)})
     common = {**run_config.defaults(), "task": preset.task, **preset.flags}
-    return [{**common, **one, "seed": seed} for seed, one in itertools.product(seeds, wanted)]
+    return [
+      # A seed tests all methods on the same clients.
+      {**common, **one, "seed": seed, "split_seed": seed if one.get("epsilon") else None}
+      for seed, one in itertools.product(seeds, wanted)
+    ]
 
 
 def tune(
