@@ -14,6 +14,7 @@ import random
 import re
 import sys
 
+from absl import flags
 from absl.testing import flagsaver
 import numpy as np
 import pandas as pd
@@ -62,6 +63,7 @@ class _Still:
 
 def stand_still(monkeypatch):
   """Makes runs learn nothing, and sweeps run in this process and end without a report."""
+  flags.FLAGS.mark_as_parsed()
   monkeypatch.setattr(build, "build_process", lambda run, model, *_: _Still(model.initial_weights))
   monkeypatch.setattr(pool, "run_all", _run_all)
   monkeypatch.setattr(making, "make", lambda runs: None)

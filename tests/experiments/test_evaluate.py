@@ -211,8 +211,9 @@ def test_a_table_that_is_none_is_named(tmp_path):
 
 
 def test_command_repeats_the_run_s_numbers(lab):
-  for method in ("fed_avg", _TREE):
-    shutil.copytree(_KEPT / method, lab.folder / "results" / "synthetic" / method)
+  for place in ("results/synthetic/fed_avg", "private/synthetic/fed_avg"):
+    shutil.copytree(_KEPT / "fed_avg", lab.folder / place)
+  shutil.copytree(_KEPT / _TREE, lab.folder / "private/synthetic" / _TREE)
   run = pathlib.Path("results/synthetic/fed_avg/seed_0")
 
   def command(*arguments):
@@ -240,7 +241,9 @@ def test_command_repeats_the_run_s_numbers(lab):
     run, "--num_test_clients=3", "--split=train", "--out=new/clients.csv", "--overwrite"
   )
   assert result.code == 0 and "60 train clients" in result.out
-  private = pathlib.Path("results/synthetic") / _TREE / "seed_0"
+  private = pathlib.Path("private/synthetic") / _TREE / "seed_0"
+  beside = command("private/synthetic/fed_avg/seed_0", "--split=train")
+  beside.assert_refused("Found 60 clients who are to be measured exactly", f"{private};")
   for split in ("train", "all"):
     command(private, f"--split={split}").assert_refused("private_evaluation", f"--split={split}")
   command("nowhere").assert_refused("Found no finished run in nowhere")
