@@ -221,7 +221,7 @@ def test_flags_in_the_text_exist(page):
   known = {*_FLAGS_OF_ABSL, *(flag.lstrip("-") for flag in _DOCKER_FLAGS)}
   for command in ((_SWEEP,), (_REPORT,), *_COMMAND_OF.values()):
     known.update(_flags_of(*command))
-  for command in ("calibrate", "spend", "audit"):
+  for command in ("calibrate", "spend", "compose", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
   for command in _OF_A_RUN:
     known.update(_flags_of(command))
@@ -317,9 +317,11 @@ def test_answers_are_shown():
     "calibrate",
     "spend",
     "spend",
+    "spend",
     "calibrate",
     "calibrate",
     "audit",
+    "compose",
   ]
 
 
