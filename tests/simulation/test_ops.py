@@ -28,10 +28,16 @@ tf.square(x) | x - s | s - x | k - n | k * n + 1 | tf.reduce_sum(x) | tf.reduce_
 tf.reduce_sum(x, [-1, -2], keepdims=True) | tf.reduce_sum(x, []) | tf.tanh(x) | tf.tanh(s + x)
 tf.cast(x, tf.float64) | tf.cast(x > 0, tf.int32) | tf.cast(k, tf.float32) * x
 tf.cast(k, "uint8") | tf.cast(x, "bool") | tf.cast(k, tf.int64) | tf.add(x, s) * n_
+tf.expand_dims(x, -1) | tf.expand_dims(x, 0) | tf.expand_dims(x, -2)
+tf.norm(x, axis=-1) | tf.squeeze(tf.reduce_sum(x, -1, True))
+tf.squeeze(tf.reduce_sum(x, 1, True), [-1])
+tf.squeeze(tf.reduce_max(x, 0, True), 0) | tf.squeeze(tf.reduce_max(x, [0, 1], True), [0, -1])
+tf.squeeze(tf.reduce_max(x, [0, 1], True), -2) | tf.squeeze(tf.expand_dims(x, 1), -2)
 tf.clip_by_value(x, -1.0, 1.0) | tf.where(tf.math.is_finite(x), x, 0.0)
 x * tf.minimum(1.0, 2.0 / tf.sqrt(tf.reduce_sum(x * x)))
 """
 _OTHERS = """
+tf.squeeze(tf.reduce_sum(x, -1, True)) | tf.norm(x)
 tf.roll(x, 1, -1) | tf.roll(x, 1, 0) | tf.roll(x, [1, 2], [-1, -2]) | tf.roll(x, k, 1)
 tf.signal.fftshift(x, -1) | tf.pad(x, [[1, 0], [0, 1]], constant_values=5.0) | tf.cast(x, tf.int32)
 tf.pad(s, [[1, 0], [0, 1]], constant_values=x[0, 0]) | tf.pad(x, [[1, 0], [0, 1]], "SYMMETRIC")
@@ -89,12 +95,12 @@ def _clients(num_clients):
   """Of each kind: plain, with what is no number, and huge ones."""
   rng = np.random.default_rng(5)
   matrices = rng.normal(size=(num_clients, 4, 3)).astype(np.float32)
-  matrices[1, :2] = [[np.nan, 1, -np.inf], [np.inf, 0.0, -0.0]]
-  matrices[2] *= 1e30
+  matrices[1:2, :2] = [[np.nan, 1, -np.inf], [np.inf, 0.0, -0.0]]
+  matrices[2:3] *= 1e30
   return list(matrices), [np.int32(i % 3) for i in range(num_clients)]
 
 
-@pytest.mark.parametrize("num_clients", [3, 16])
+@pytest.mark.parametrize("num_clients", [1, 3, 16])
 @pytest.mark.parametrize("table", [_ROWWISE, _OTHERS], ids=["rowwise", "others"])
 def test_ops_give_each_client_what_eager_tensorflow_gives(table, num_clients):
   expressions = _expressions(table)

@@ -53,7 +53,7 @@ _OF_NUMBERS = (
   " | tf.reduce_max(x) | tf.reduce_min(x) | tf.clip_by_value(x, 1, 3) | tf.reverse(x, [0])"
   " | tf.where(x > 1, x, 2 * x) | tf.cast(x > 1, tf.int32) | tf.roll(x, 1, -1) | x[1:] | x[::-1]"
   " | tf.concat([x, x], 0) | tf.stack([x, x], -1) | tf.gather(x, [2, 0]) | tf.cast(x, tf.float64)"
-  " | tf.pad(x, [[1, 2]], constant_values=tf.cast(3, x.dtype)) | tf.repeat(x, 2) | x ** 2"
+  " | tf.pad(x, [[1, 2]], constant_values=tf.cast(3, x.dtype)) | tf.square(x)"
 )
 _OF_INTEGERS = "x // 3 | x % 3 | tf.bitwise.bitwise_and(x, 3) | tf.one_hot(tf.cast(x, 'int32'), 3)"
 _OF_FLOATS = (

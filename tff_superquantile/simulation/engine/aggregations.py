@@ -4,8 +4,7 @@ The result of an aggregation is finish(merge(...merge(partial(block 1), partial(
 one block it is finish(partial(cohort)).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -15,7 +14,6 @@ from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import mapping
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import errors
-from tff_superquantile.simulation.engine.graphs import expressions
 
 Leaf = values.Leaf
 
@@ -38,15 +36,6 @@ class Clients:
       return leaf.tensor
     shape = tf.concat([[self.num_clients], tf.shape(leaf.tensor)], axis=0)
     return tf.broadcast_to(leaf.tensor, shape)
-
-  @contextlib.contextmanager
-  def symbolic(self) -> Iterator[mapping.Symbolic]:
-    """Has functions build expressions of their arguments meanwhile, and compute nothing."""
-    mapper, self.mapper = self.mapper, self.mapper.symbolic()
-    try:
-      yield self.mapper
-    finally:
-      self.mapper = mapper
 
 
 class Aggregation(NamedTuple):
@@ -171,28 +160,11 @@ def _sum_of_bits(clients: Clients, arguments: Sequence[Any]) -> Any:
   return _checked_sum(clients, [value, map_leaves(largest, bitwidth)])
 
 
-def _appends(clients: Clients, accumulate: Any, zero: Any, value: Any) -> bool:
-  """Tells whether each step of a fold puts one row below the others, so that one can do."""
-  if any(isinstance(operand, tff.structure.Struct) for operand in (zero, value)):
-    return False
-  try:
-    with clients.symbolic() as symbolic:
-      rows, row = symbolic.symbol("accumulator"), symbolic.symbol("value")
-      result = accumulate(_pair(rows, row), False)
-  except errors.UnsupportedError:
-    return False
-  return isinstance(result, values.Leaf) and expressions.is_append(
-    result.tensor, rows.tensor, row.tensor
-  )
-
-
 def _fold(clients: Clients, arguments: Sequence[Any]) -> Any:
   """Accumulates the clients of a block one after the other, from zero."""
   value, zero, accumulate = arguments[:3]
   stacked = map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
   zero_leaves = list(values.flatten(zero))
-  if _appends(clients, accumulate, zero, value):
-    return Leaf(tf.concat([zero.tensor, stacked.tensor], axis=0), False)
 
   def step(state: list[tf.Tensor], i: tf.Tensor) -> list[tf.Tensor]:
     leaves = iter([Leaf(tensor, False) for tensor in state])

@@ -52,10 +52,6 @@ class Mapper(abc.ABC):
     self._library = library
     self.component = library.component
 
-  def symbolic(self) -> "Symbolic":
-    """Returns a mapper of the same library that computes nothing."""
-    return Symbolic(self._library)
-
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Calls a component at the server, once, with all its effects; leaves are not stacked."""
     return [Leaf(r, False) for r in component.call([leaf.tensor for leaf in leaves])]
@@ -114,27 +110,6 @@ class Mapper(abc.ABC):
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
     """Does the work of `map`, except for the cases that need no mapping."""
-
-
-class Symbolic(Mapper):
-  """Builds results as expressions of their leaves, and computes nothing."""
-
-  def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    if not all(isinstance(leaf.tensor, expressions.Ref) for leaf in leaves):
-      raise errors.UnsupportedError("a value that is no expression")
-    body = component.body([leaf.tensor for leaf in leaves], self._library.pool)
-    if body.effects:
-      raise errors.UnsupportedError("a component with effects")
-    return [Leaf(ref, False) for ref in body.outputs]
-
-  def _map(
-    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
-  ) -> list[tf.Tensor]:
-    raise errors.UnsupportedError("a map within an expression")
-
-  def symbol(self, name: str) -> Leaf:
-    """Returns a leaf for a given value."""
-    return Leaf(expressions.Ref(self._library.pool.root(name), 0), False)
 
 
 def _map_rows(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:

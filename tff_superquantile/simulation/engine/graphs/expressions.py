@@ -183,14 +183,3 @@ def shuffles_with_seed(expression: Expression) -> bool:
   return "Shuffle" in expression.op and not all(
     _is_constant(seed, 0) for seed in expression.inputs[2:4]
   )
-
-
-def is_append(result: Ref, rows: Ref, row: Ref) -> bool:
-  """Tells whether result = concat([rows, [row]], axis=0)."""
-  concat = result.expression
-  if concat.op != "ConcatV2" or len(concat.inputs) != 3 or concat.inputs[0] != rows:
-    return False
-  last, axis = concat.inputs[1:]
-  pack = last.expression
-  is_one_row = pack.op == "Pack" and pack.inputs == (row,) and pack.node.attr["axis"].i == 0
-  return is_one_row and _is_constant(axis, 0)

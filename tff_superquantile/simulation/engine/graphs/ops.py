@@ -35,9 +35,9 @@ _PURE = frozenset(
 # attributes and values: tests/simulation/test_ops.py compares each. (Others it gets wrong: it pads
 # with zeros alone, and rolls a negative axis over clients.)
 ROWWISE = frozenset(
-  "Abs AddV2 Const Exp Floor Greater GreaterEqual Identity IsFinite IsInf IsNan L2Loss Less"
-  " LessEqual Log LogicalAnd LogicalNot LogicalOr Max Maximum Mean Min Minimum Mul Neg NoOp Pack"
-  " Placeholder RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Sub Sum Tanh".split()
+  "Abs AddV2 Const Exp ExpandDims Floor Greater GreaterEqual Identity IsFinite IsInf IsNan L2Loss"
+  " Less LessEqual Log LogicalAnd LogicalNot LogicalOr Max Maximum Mean Min Minimum Mul Neg NoOp"
+  " Pack Placeholder RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Squeeze Sub Sum Tanh".split()
 )
 # TensorFlow does not mark this one.
 _SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
@@ -70,6 +70,8 @@ def is_rowwise(node: tf.compat.v1.NodeDef) -> bool:
     return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
       tf.as_dtype(node.attr["SrcT"].type).is_floating
     )
+  if node.op == "Squeeze":  # Of all axes, it would squeeze that of a single client, too.
+    return bool(node.attr["squeeze_dims"].list.i)
   return node.op in ROWWISE
 
 
