@@ -106,6 +106,18 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
 
+def without_models(runs: Sequence[run_folder.Run], question: str) -> page.Page:
+  """Returns the report of a task whose runs have all ended early, some because they diverged."""
+  return page.Page(
+    "report",
+    runs[0].task_title,
+    question,
+    tables.plural(len(runs), "run"),
+    " ".join(["No run has left a model.", *notes({}, runs)]),
+    unfinished(runs),
+  )
+
+
 def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table]:
   """Lists the tried and the chosen values of a task's grid searches, if there were any.
 

@@ -117,14 +117,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
   if not finished and any(run.diverged for run in unfinished):
-    return page.Page(
-      "report",
-      unfinished[0].task_title,
-      _QUESTION,
-      tables.plural(len(unfinished), "run"),
-      " ".join(["No run has left a model.", *provenance.notes({}, unfinished)]),
-      provenance.unfinished(unfinished),
-    )
+    return provenance.without_models(unfinished, _QUESTION)
   if not finished:
     raise ValueError(
       f"A report needs a finished run of the task. Found {len(runs)} unfinished "
@@ -136,11 +129,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   histories = worst_tenth.measure(groups)
   figures, omitted = summary.draw(groups, histories)
   unit, few = units.of(groups), paired.has_few_clients(groups)
-  is_one = tables.has_one_seed(groups)
-  said = dict(unit._asdict(), measure=compared.leading.unit, entries=tables.entries(is_one))
-  said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
-  note, lead = (text.format(**said) for text in (_NOTE_OF_FEW if few else _NOTE, _LEAD))
-  texts: dict[str, Any] = dict(title="Results", note=note, lead=lead, brief=BRIEF)
+  texts: dict[str, Any] = dict(title="Results", brief=BRIEF, **_notes(groups, compared.leading))
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
     title: table(groups, columns, compared=compared)
@@ -177,6 +166,15 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     ],
     tables.to_csv(task, pd.concat(results)),
   )
+
+
+def _notes(groups: run_folder.Groups, leading: units.Leading) -> dict[str, str]:
+  """Returns the note and the lead of the table of results."""
+  is_one = tables.has_one_seed(groups)
+  said = dict(units.of(groups)._asdict(), measure=leading.unit, entries=tables.entries(is_one))
+  said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
+  note = _NOTE_OF_FEW if paired.has_few_clients(groups) else _NOTE
+  return {"note": note.format(**said), "lead": _LEAD.format(**said)}
 
 
 def _of_clients(
