@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 import types
 import uuid
+import venv
 
 import pytest
 
@@ -113,6 +115,40 @@ def test_our_packages_prepare_it_themselves(code):
   assert result.workers == []
 
 
+def _write_copy(folder, name):
+  """Puts the part of the project that prepares imports into a folder, with a version of its own."""
+  for part in ("lazy.py", "stack"):
+    source = _ROOT / "tff_superquantile" / part
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / part)
+  text = (_ROOT / "tff_superquantile/__init__.py").read_text()
+  (folder / "__init__.py").write_text(f"{text}\n__version__ = {name!r}\n")
+
+
+def test_a_checkout_comes_before_an_installed_copy(tmp_path):
+  venv.create(tmp_path / "venv", with_pip=False)
+  (site_packages,) = (tmp_path / "venv/lib").glob("*/site-packages")
+  checkout = tmp_path / "checkout"
+  for folder, name in ((site_packages, "installed"), (checkout, "checkout")):
+    (folder / "tff_superquantile").mkdir(parents=True)
+    _write_copy(folder / "tff_superquantile", name)
+  (site_packages / "tensorflow.py").write_text("")
+  stack.install_at_start(str(site_packages))
+  code = "import tensorflow, sys; print(sys.modules['tff_superquantile'].__version__)"
+  environment = {n: value for n, value in os.environ.items() if not n.startswith("PYTHON")}
+
+  def run():
+    command = [tmp_path / "venv/bin/python", "-c", code]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+  assert run().stdout == "checkout\n"
+  shutil.rmtree(checkout / "tff_superquantile")
+  assert run().stdout == "installed\n"
+  shutil.rmtree(site_packages / "tff_superquantile")
+  code = "import tensorflow"  # As where nothing had ever been installed.
+  result = run()
+  assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_tensorflow_s_log_is_there_for_who_asks_for_it(at_start):
   assert "oneDNN" in _run("import tensorflow", at_start, log_level="0").stderr
 
@@ -142,6 +178,8 @@ def test_rounds_need_nothing_that_is_postponed(at_start):
   """Neither TFF nor TensorFlow Privacy asks these parts for anything, or this list must change."""
   result = _run(_ROUNDS, at_start, cwd=_ROOT)
   assert result.returncode == 0, result.stderr
+  # Nor does TensorFlow say what its compilers think of graphs, or that there is no GPU.
+  assert not any(line[1:5] == "0000" for line in result.stderr.splitlines())
   found = dict(line.split() for line in result.stdout.splitlines())
   assert set(found) == {part.module for part in stack.POSTPONED}
   # Whether the rest has run is a matter of time alone.

@@ -14,8 +14,8 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     Python waits for it for ever: `simulation.worker` starts it instead.
 
 Importing any package of this project calls `install`. Where a script imports TFF first, the
-environment must do it: `python -m tff_superquantile.stack` writes a file that does so whenever
-Python starts. scripts/venv.sh has done that for .venv. So this module imports next to nothing.
+environment must do it: `python -m tff_superquantile.stack` writes a file that has TensorFlow's
+import do so. scripts/venv.sh has done that for .venv. This module imports next to nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,6 @@ _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's w
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_PTH = "tff_superquantile_stack.pth"
 
 
 @contextlib.contextmanager
@@ -167,8 +166,9 @@ class _Finder:
     self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
   ) -> importlib.machinery.ModuleSpec | None:
     if name == "tensorflow":
-      # Information on how TensorFlow was built is nothing that a user can act on.
-      os.environ.setdefault(_LOG_LEVEL, "1")
+      # What it says of how it was built, of GPUs that are not there and of types of graphs is
+      # nothing that a user can act on; its errors are exceptions.
+      os.environ.setdefault(_LOG_LEVEL, "3")
     elif name == "tensorflow_federated":
       _check_keras()
     package = sys.modules.get(name.rpartition(".")[0])
@@ -216,16 +216,41 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
+class _AtStart:
+  """Calls `install` when TensorFlow or TFF is imported.
+
+  Not before: when Python starts, it does not know yet where the user stands, and a checkout there
+  comes before an installed copy.
+  """
+
+  def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    if name not in ("tensorflow", "tensorflow_federated") or self not in sys.meta_path:
+      return None
+    sys.meta_path.remove(self)
+    import importlib.util
+
+    try:
+      importlib.import_module("tff_superquantile.stack")
+    except ModuleNotFoundError:  # It is no longer installed.
+      return None
+    return importlib.util.find_spec(name)
+
+
 def install_at_start(folder: str) -> str:
-  """Has every Python of an environment call `install` when it starts.
+  """Has every Python of an environment call `install` when it imports TensorFlow or TFF.
 
   Args:
     folder: The environment's site-packages.
 
   Returns:
-    The path of the file, which Python reads when it starts.
+    The path of the file that Python reads when it starts.
   """
-  path = os.path.join(folder, _PTH)
-  with open(path, "w", encoding="utf-8") as file:
-    file.write("import tff_superquantile.stack\n")
+  import inspect  # It is slow to import.
+
+  code = f"import sys\n\n\n{inspect.getsource(_AtStart)}\n\nsys.meta_path.insert(0, _AtStart())\n"
+  module = "tff_superquantile_stack"
+  path = os.path.join(folder, f"{module}.pth")
+  for name, text in ((path.replace(".pth", ".py"), code), (path, f"import {module}\n")):
+    with open(name, "w", encoding="utf-8") as file:
+      file.write(text)
   return path
