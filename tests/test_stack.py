@@ -13,7 +13,9 @@ import types
 import uuid
 import venv
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_superquantile import stack
 from tff_superquantile.stack import postponed
@@ -271,6 +273,44 @@ def test_pythons_own_numbers_have_their_types():
   assert str(numbers.type_signature.result) == "<int32,int64,float32,bool>"
   with pytest.raises(ValueError, match="range"):
     tff.federated_computation(lambda: 2**70)
+
+
+def test_keras_models_survive_those_of_graphs():
+  """TFF makes each model in a graph; Keras then gives the classes of all others other bases."""
+  layers = tf.keras.layers
+
+  class Sub(tf.keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = layers.Dense(2)
+
+    def call(self, x):
+      return self.dense(x)
+
+  class Functional(tf.keras.Model):
+    def __init__(self):
+      x = layers.Input([3])
+      super().__init__(inputs=x, outputs=layers.Dense(2)(x))
+
+  def recurrent():
+    inner = [layers.InputLayer([3]), layers.Reshape([3, 1]), layers.LSTM(2), layers.Dropout(0.5)]
+    return tf.keras.Sequential([*inner, layers.BatchNormalization()])
+
+  x = np.arange(6, dtype=np.float32).reshape(2, 3)
+  for make in (Sub, Functional, recurrent):
+    model = make()
+    model.compile("sgd", "mse")
+    expected, values = model(x).numpy(), model.get_weights()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+      in_graph = make()
+      output = in_graph(tf.constant(x))
+      session.run(tf.compat.v1.global_variables_initializer())
+      for variable, value in zip(in_graph.weights, values):
+        variable.load(value, session)
+      np.testing.assert_allclose(session.run(output), expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+    assert model.evaluate(x, expected, verbose=0) == pytest.approx(0.0)
+    assert model.fit(x, expected + 1, verbose=0).history["loss"][0] > 0
 
 
 def test_threads_wait_for_one_another(package):

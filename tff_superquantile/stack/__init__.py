@@ -9,6 +9,8 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     the list because they take a third of the time of an import.
   * TFF knows Keras 2, which is the package tf-keras (`TF_USE_LEGACY_KERAS`).
   * Two libraries of TensorFlow 2.21 write to the terminal before its log level counts (`_LOUD`).
+  * Keras 2 changes the bases of its classes where a model is made in a graph, as TFF makes all of
+    them, and models that were there before are broken. Here a model of a graph has a subclass.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `simulation.worker` starts it instead.
@@ -20,6 +22,7 @@ import do so. scripts/venv.sh has done that for .venv. This module imports next 
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import os
@@ -100,6 +103,7 @@ _INFORMATION = (
 )
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
+_VERSIONS = "tf_keras.src.utils.version_utils"  # Chooses the base of a layer or model.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -157,6 +161,25 @@ class _DtypesLoader(postponed.Wrapper):
       vars(module)["warnings"] = types.SimpleNamespace(catch_warnings=_catch_warnings)
 
 
+@functools.cache
+def _of_graphs(kind: type, base: type) -> type:
+  """Returns a class with the same order of bases as Keras's change of `kind` itself."""
+  return type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+
+
+class _VersionsLoader(postponed.Wrapper):
+  def exec_module(self, module: types.ModuleType) -> None:
+    super().exec_module(module)
+    swap = vars(module)["swap_class"]
+
+    def swap_class(kind: type, eager: type, of_graphs: type, is_eager: bool) -> type:
+      if is_eager or kind is eager or issubclass(kind, of_graphs):
+        return swap(kind, eager, of_graphs, is_eager)
+      return _of_graphs(kind, of_graphs)
+
+    vars(module)["swap_class"] = swap_class
+
+
 class _Finder:
   """Finds what is to be postponed or quiet, and leaves all else to the finders behind it."""
 
@@ -174,7 +197,8 @@ class _Finder:
     package = sys.modules.get(name.rpartition(".")[0])
     if isinstance(package, postponed.Postponed):
       postponed.run(package)  # As ever, a package has run when a module of it is imported.
-    if name not in self.parts and name not in _LOUD and name not in (_WORKER, _DTYPES):
+    others = {_WORKER: _WorkerLoader, _DTYPES: _DtypesLoader, _VERSIONS: _VersionsLoader}
+    if name not in self.parts and name not in _LOUD and name not in others:
       return None
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
@@ -182,10 +206,8 @@ class _Finder:
     loader: Any = spec.loader
     if name in self.parts:
       loader = postponed.Loader(loader, self.parts[name])
-    elif name == _WORKER:
-      loader = _WorkerLoader(loader)
-    elif name == _DTYPES:
-      loader = _DtypesLoader(loader)
+    elif name in others:
+      loader = others[name](loader)
     elif os.environ.get(_LOG_LEVEL) != "0":
       loader = _QuietLoader(loader)
     spec.loader = loader
