@@ -104,6 +104,7 @@ _INFORMATION = (
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
 _VERSIONS = "tf_keras.src.utils.version_utils"  # Chooses the base of a layer or model.
+_OF_GRAPHS = "made_by_tff_superquantile_for_graphs"
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -164,7 +165,7 @@ class _DtypesLoader(postponed.Wrapper):
 @functools.cache
 def _of_graphs(kind: type, base: type) -> type:
   """Returns a class with the same order of bases as Keras's change of `kind` itself."""
-  return type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+  return type(kind.__name__, (kind, base), {"__module__": kind.__module__, _OF_GRAPHS: True})
 
 
 class _VersionsLoader(postponed.Wrapper):
@@ -173,6 +174,8 @@ class _VersionsLoader(postponed.Wrapper):
     swap = vars(module)["swap_class"]
 
     def swap_class(kind: type, eager: type, of_graphs: type, is_eager: bool) -> type:
+      if _OF_GRAPHS in vars(kind) and (is_eager or issubclass(kind, of_graphs)):
+        return kind  # TFF makes metrics of the class of others.
       if is_eager or kind is eager or issubclass(kind, of_graphs):
         return swap(kind, eager, of_graphs, is_eager)
       return _of_graphs(kind, of_graphs)
