@@ -163,7 +163,7 @@ class _DtypesLoader(postponed.Wrapper):
 
 
 @functools.cache
-def _of_graphs(kind: type, base: type) -> type:
+def _of_graphs(kind: Any, base: Any) -> type:
   """Returns a class with the same order of bases as Keras's change of `kind` itself."""
   return type(kind.__name__, (kind, base), {"__module__": kind.__module__, _OF_GRAPHS: True})
 
@@ -173,7 +173,7 @@ class _VersionsLoader(postponed.Wrapper):
     super().exec_module(module)
     swap = vars(module)["swap_class"]
 
-    def swap_class(kind: type, eager: type, of_graphs: type, is_eager: bool) -> type:
+    def swap_class(kind: Any, eager: type, of_graphs: Any, is_eager: bool) -> Any:
       if _OF_GRAPHS in vars(kind) and (is_eager or issubclass(kind, of_graphs)):
         return kind  # TFF makes metrics of the class of others.
       if is_eager or kind is eager or issubclass(kind, of_graphs):

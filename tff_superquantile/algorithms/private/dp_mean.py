@@ -27,7 +27,7 @@ class _DpMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     secure: bool,
     noise_key: noise_source.NoiseKey,
   ):
-    self._of_sum = clip_norm, noise_multiplier
+    self._clip_norm, self._noise_multiplier = clip_norm, noise_multiplier
     self._expected_clients = expected_clients
     self._secure = secure
     self._noise_key = noise_key
@@ -35,16 +35,16 @@ class _DpMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._private_sum(tff.TensorType(np.float32, [1]))
 
   def _private_sum(self, value_type: tff.Type) -> private_sum.PrivateSum:
-    update_sum = None
-    if self._secure and isinstance(self._of_sum[0], numbers_lib.Real):
+    clip_norm, z, update_sum = self._clip_norm, self._noise_multiplier, None
+    if self._secure and isinstance(clip_norm, (int, float)):
       specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
       num_entries = sum(spec.shape.num_elements() for spec in specs)
       most = shares.cohort_limit(sys.maxsize, self._expected_clients)
-      clip_norm, z = map(float, self._of_sum)
       update_sum = sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, most)
     return private_sum.build_private_sum(
       lambda: value_type,
-      *self._of_sum,
+      clip_norm,
+      z,
       self._noise_key,
       update_sum,
       expected_share_sum=self._expected_clients,
@@ -129,4 +129,6 @@ def dp_mean_factory(
       f"Found clip_norm = {clip_norm} with secure sums, whose modulus follows from a fixed norm;"
       " expected a number, or secure=False."
     )
-  return _DpMeanFactory(clip_norm, noise_multiplier, expected_clients, secure, noise_key)
+  if isinstance(clip_norm, numbers_lib.Real):
+    clip_norm = float(clip_norm)
+  return _DpMeanFactory(clip_norm, float(noise_multiplier), expected_clients, secure, noise_key)
