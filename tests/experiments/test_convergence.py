@@ -29,7 +29,7 @@ def _end(losses):
     (0.2 + 0.5 * np.exp(-_T / 60), 400, 700),
     (0.2 + 0.5 * np.exp(-_T / 60) + _NOISE, 400, 700),
     (0.7 - 0.0004 * _T, None, None),  # It falls by less than 1 % in twenty rounds, but goes on.
-    (1 / _T, 100, 400),  # What is left of it is next to nothing.
+    (1 / _T, 100, 500),  # What is left of it is next to nothing.
   ],
 )
 def test_a_run_ends_when_its_loss_has_stopped_falling(losses, least, most):
