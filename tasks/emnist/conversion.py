@@ -166,7 +166,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
     return [_open_file(request, download(request.cache_dir))]
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
-    if name == "all":
+    if not paths[0].endswith(".json"):
       return _open_file(request, *paths)
     iterate = functools.partial(readers.iterate_leaf, paths)
     return _open_or_convert(request, name, paths, iterate)

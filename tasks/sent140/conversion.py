@@ -85,8 +85,8 @@ def open_clients(
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     """Opens the users with enough tweets; a change of a file or a fact makes another cache."""
-    is_csv = name == "all"
-    users = readers.iterate_csv(paths[0], least) if is_csv else readers.iterate_leaf(paths, least)
+    is_leaf = paths[0].endswith(".json")
+    users = readers.iterate_leaf(paths, least) if is_leaf else readers.iterate_csv(paths[0], least)
     facts = [_CACHE_VERSION, least, represent.__name__, features.MAX_WORDS]
     fingerprint = user_files.fingerprint(facts, [*paths, glove_path])
     opened = client_files.open_or_write_client_files(

@@ -38,7 +38,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     """Opens the roles that have a sequence; a change of a source file makes another cache."""
-    is_hdf5, num_dropped = name == "all", 0
+    is_hdf5, num_dropped = not paths[0].endswith(".json"), 0
     paths = readers.hdf5_paths(*paths) if is_hdf5 else paths
 
     def with_sequences() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
