@@ -14,9 +14,11 @@ import re
 import sqlite3
 from typing import Any
 
+from tasks import downloads as downloads_lib
+from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
 
-STANDIN = "To try things out there are generated data: --data=standin"
+_STANDIN = "To try things out there are generated data: --data=standin"
 
 _HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
 _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
@@ -36,9 +38,7 @@ class DataSet:
     is_example: Takes an x and a y of LEAF's; tells whether they are of this data set.
     describe_file: Takes the path of a file that holds all; says what is in it, or raises a
       ValueError.
-    remedy: The steps to get it, a line each.
-    find_downloaded: Takes the folder of converted data; returns the path of what was downloaded, or
-      None.
+    downloads: The public files that hold all of it, the examples first.
   """
 
   name: str
@@ -49,8 +49,29 @@ class DataSet:
   min_examples: int
   is_example: Callable[[Any, Any], bool]
   describe_file: Callable[[str], str]
-  remedy: str
-  find_downloaded: Callable[[str], str | None] = lambda cache_dir: None
+  downloads: Sequence[downloads_lib.Download] = ()
+
+  @property
+  def remedy(self) -> str:
+    """The steps to get it, a line each."""
+    return (
+      f"The first run downloads it, and so does ./run_experiments.sh download {self.name.lower()}\n"
+      f"Or name {', '.join(self.file_names)} or LEAF's directory with --data_dir.\n{_STANDIN}"
+    )
+
+  def complete(self, request: request_lib.Request) -> request_lib.Request:
+    """Returns a request with the paths of the public files, if it names no data.
+
+    Those that are not there are downloaded to its `cache_dir`.
+
+    Raises:
+      ValueError: If one can't be downloaded, or does not fit on the disk.
+    """
+    if request.data_dir:
+      return request
+    missing = [one for one in self.downloads if not getattr(request, one.flag)]
+    paths: dict[str, Any] = {one.flag: one.fetch(request.cache_dir) for one in missing}
+    return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the data where the user said that it is.
@@ -161,7 +182,7 @@ class DataSet:
 
   def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
     """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
-    counts = []
+    counts: list[collections.Counter[str]] = []
     for of_split in paths.values():
       heads = [_Head(path) for path in of_split]
       wrong = [head.path for head in heads if not self.is_example(head.first("x"), head.first("y"))]

@@ -71,15 +71,19 @@ def iterate_leaf(
   Raises:
     ValueError: If a file isn't complete JSON of LEAF's form, or a user is there twice.
   """
-  pairs: dict[str, list[str]] = {}
+  parts: dict[str, list[str]] = {}
   for path in paths:
-    pairs.setdefault(re.sub("train|test", "", os.path.basename(path)), []).append(path)
+    name = re.sub("train|test", "", os.path.basename(path))
+    is_second = name in parts and os.path.dirname(parts[name][0]) != os.path.dirname(path)
+    parts.setdefault(name if is_second or name not in parts else path, []).append(path)
   seen: dict[str, str] = {}
-  for path, *others in pairs.values():
-    second = {user: data for other in others for user, data in _iterate_file(other, leaf, {}, object_hook)}
-    for user, data in _iterate_file(path, leaf, seen, object_hook):
-      yield path, user, _join(data, second.pop(user)) if user in second else data
-    for user, data in second.items():
+  for first, *others in parts.values():
+    rest: dict[str, Mapping[str, Any]] = {}
+    for other in others:
+      rest.update(_iterate_file(other, leaf, {}, object_hook))
+    for user, data in _iterate_file(first, leaf, seen, object_hook):
+      yield first, user, _join(data, rest.pop(user)) if user in rest else data
+    for user, data in rest.items():
       _check_once(others[0], user, seen, leaf)
       yield others[0], user, data
 
@@ -87,11 +91,9 @@ def iterate_leaf(
 def _join(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
   """Puts two parts of a user together: lists, or arrays that an `object_hook` has made of them."""
   x = (first["x"], second["x"])
-  arrays = all(isinstance(part, np.ndarray) and part.ndim == 2 for part in x)
-  return {
-    "x": np.concatenate(x) if arrays and len({part.shape[1] for part in x}) == 1 else [*x[0], *x[1]],
-    "y": first["y"] + second["y"],
-  }
+  arrays = [part for part in x if isinstance(part, np.ndarray)]
+  are_alike = len(arrays) == 2 and len({part.shape[1:] for part in arrays}) == 1
+  return {"x": np.concatenate(x) if are_alike else [*x[0], *x[1]], "y": first["y"] + second["y"]}
 
 
 def _check_once(path: str, user: str, seen: dict[str, str], leaf: data_set.DataSet) -> None:
