@@ -155,8 +155,8 @@ class DataSet:
     if both:
       raise ValueError(
         f"{os.path.dirname(source['test'][0])} has {len(both)} {self.client}s that are in"
-        f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}; expected other"
-        f" {self.client}s, or the same in files of the same names: run LEAF's {self.command} again."
+        f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}; expected others, or in"
+        f" each file those of its counterpart (-t sample): run LEAF's {self.command} again."
       )
     return [train, test]
 
@@ -234,6 +234,6 @@ class _Head:
 
 
 def _is_by_sample(paths: Mapping[str, list[str]]) -> bool:
-  """Tells whether each client of LEAF's first test file is in its first training file, too."""
+  """Tells whether LEAF's first training and test files have the same clients."""
   train, test = (_Head(of_split[0]).users for of_split in paths.values())
-  return bool(train and test and test.keys() <= train.keys())
+  return bool(train and test and train.keys() == test.keys())

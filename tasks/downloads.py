@@ -141,16 +141,21 @@ class Download:
             f"Found that {url} is another file than that with SHA-256 {self.sha256}, or was damaged"
             f" on its way, and dropped it; {by_hand}"
           ) from e
-    response = error.response
-    reason = str(error) if response is None else f"{response.status_code} {response.reason}"
     raise ValueError(
-      f"{self.what} could not be downloaded"
-      f" ({textwrap.shorten(reason, _MOST_CHARACTERS, placeholder=' ...')}); {by_hand}"
+      f"{self.what} could not be downloaded ({_reason(error)}); {by_hand}"
     ) from error
 
 
 def _say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
+
+
+def _reason(error: Any) -> str:
+  """Returns the words for what failed, without the objects that requests names before them."""
+  if error.response is not None:
+    return f"{error.response.status_code} {error.response.reason}"
+  cause = getattr(error.args[0], "reason", error) if error.args else error
+  return textwrap.shorten(str(cause).rpartition("): ")[2], _MOST_CHARACTERS, placeholder=" ...")
 
 
 def _size(path: str) -> int:
@@ -162,6 +167,7 @@ def _append(url: str, part: str) -> None:
   import pooch
   import requests
 
+  failure: requests.RequestException | None = None
   with atomic_files.naming(part), open(part, "ab") as file:
 
     def look(response: requests.Response, *_: Any, **__: Any) -> None:
@@ -177,9 +183,12 @@ def _append(url: str, part: str) -> None:
     )
     try:
       downloader(url, file, None)
-    except requests.HTTPError as error:
-      if error.response is None or error.response.status_code != _NOTHING_LEFT:
-        raise
+    except requests.RequestException as error:  # An OSError, but not of the file's.
+      failure = error
+  if failure and getattr(failure.response, "status_code", None) != _NOTHING_LEFT:
+    if not _size(part):
+      os.remove(part)
+    raise failure
 
 
 def check_room(folder: str, size: int, what: str) -> None:
