@@ -213,7 +213,8 @@ def _all(options: dict[str, Any]) -> Iterator[machine.Finding]:
   if imports[0].status == "ok":
     yield from guarded("round", lambda: check_round(options["ray_address"], cache_dir))
     yield from guarded("data", lambda: check_data(data_dir, cache_dir))
-    yield from guarded("word vectors", lambda: check_word_vectors(options["glove"], data_dir, cache_dir))
+    places = (options["glove"], data_dir, cache_dir)
+    yield from guarded("word vectors", lambda: check_word_vectors(*places))
 
 
 def main() -> None:
