@@ -105,7 +105,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     "sent140_linear",
     _SENT140,
     preset_lib.FEW_ROUNDS,
-    preset_lib.SharedGrid({"client_learning_rate": (0.01, 0.03, 0.1, 0.3)}, preset_lib.TRAIN_LOSS),
+    preset_lib.SharedGrid({"client_learning_rate": (0.03, 0.1, 0.3, 1.0)}, preset_lib.TRAIN_LOSS),
     _L2,
   ),
   "sent140_lstm": _of_the_paper(
