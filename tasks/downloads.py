@@ -134,16 +134,12 @@ class Download:
         before = _size(part)
         try:
           return pooch.retrieve(url, f"sha256:{self.sha256}", self.name, folder, downloader=go_on)
-        except requests.RequestException as e:
+        except (requests.RequestException, ValueError) as e:
           error = e
-        except ValueError as e:
-          raise ValueError(
-            f"Found that {url} is another file than that with SHA-256 {self.sha256}, or was damaged"
-            f" on its way, and dropped it; {by_hand}"
-          ) from e
-    raise ValueError(
-      f"{self.what} could not be downloaded ({_reason(error)}); {by_hand}"
-    ) from error
+    reason = f"{url} is another file than that of SHA-256 {self.sha256}, and is dropped"
+    if isinstance(error, requests.RequestException):
+      reason = _reason(error)
+    raise ValueError(f"{self.what} could not be downloaded ({reason}); {by_hand}") from error
 
 
 def _say(text: str) -> None:

@@ -174,8 +174,10 @@ def test_wrong_bytes_are_not_kept(tmp_path, server):
   server.files["a.bin"] = b"<html>Log in</html>" * 1000
   _assert_fails(download, tmp_path, "another file", download.sha256, "curl -fL")
   assert _left(tmp_path) == []
-  server.files["a.bin"] = _CONTENT
-  download.fetch(str(tmp_path))
+  # A mirror is tried, too.
+  server.files["mirror/a.bin"] = _CONTENT
+  both = dataclasses.replace(download, urls=(server.url("a.bin"), server.url("mirror/a.bin")))
+  assert pathlib.Path(both.fetch(str(tmp_path))).read_bytes() == _CONTENT
 
 
 def test_a_refusal_and_a_mirror(tmp_path, server):
