@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import emnist_fixtures
+import femnist_as_leaf
 import numpy as np
 import pytest
 
@@ -348,3 +349,19 @@ def test_real_handwriting_in_both_formats(kind, shared_dir, tmp_path):
     expected = (255 - images[rows_of[writer]]).astype(np.float32) * np.float32(1 / 255)
     np.testing.assert_array_equal(x, expected)
     np.testing.assert_array_equal(y, labels[rows_of[writer]])
+
+
+def test_real_emnist_of_105_writers(shared_dir, tmp_path):
+  source = np.load(shared_dir / "data" / "femnist_105_writers.npz")
+  femnist_as_leaf.convert(shared_dir / "data" / "femnist_105_writers.npz", tmp_path / "leaf")
+  splits = emnist_fixtures.load(
+    tmp_path / "leaf", tmp_path / "cache", min_examples_per_client=101, folds=5, seed=2
+  )
+  assert [len(splits[name].client_ids) for name in ("train", "test")] == [79, 20]
+  found = by_writer(splits)
+  assert set(found) == set(source["users"][source["n"] > 100])
+  ends = dict(zip(source["users"], np.cumsum(source["n"])))
+  for writer, (x, y) in found.items():
+    rows = slice(ends[writer] - len(y), ends[writer])
+    np.testing.assert_array_equal(y, source["y"][rows])
+    np.testing.assert_array_equal(np.rint(255 * x).reshape(len(y), -1), source["x"][rows])
