@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
+import shlex
 import shutil
 import sys
 import textwrap
@@ -127,7 +128,7 @@ class Download:
       _say(f"Downloading {self.what}{size} from {url} to {os.path.dirname(part)}.")
       by_hand = (
         "the same command goes on where this one stopped; or get the file by hand and repeat the"
-        f" command: curl -fL -C - -o {part} {url}"
+        f" command: curl -fL -C - -o {shlex.quote(part)} {url}"
       )
       before = -1
       while before < _size(part):  # After a cut it goes on, as long as there is more each time.

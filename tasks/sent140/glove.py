@@ -23,8 +23,6 @@ DOWNLOAD = downloads.Download(
   room=172_000_000,
   flag="glove",
 )
-
-
 REMEDY = "./run_experiments.sh download sent140 gets it, and --glove names another"
 
 
