@@ -185,12 +185,12 @@ def test_references_of_training_clients_are_not_shown_beside_private_runs(tmp_pa
 
 
 def _write_mines(path, prefix="f"):
-  """Forty fields with 6 % of mines, of which the columns tell next to nothing."""
+  """Sixty fields with 6 % of mines, of which the columns tell next to nothing."""
   rng = np.random.default_rng(9)
   lines = ["field,mine,v,w"]
-  for i in range(40 * 30):
+  for i in range(60 * 20):
     v, w = rng.normal(size=2)
-    lines.append(f"{prefix}{i % 40},{int(rng.random() < 0.06)},{v:.3f},{w:.3f}")
+    lines.append(f"{prefix}{i % 60},{int(rng.random() < 0.06)},{v:.3f},{w:.3f}")
   path.write_text("\n".join(lines) + "\n")
 
 
@@ -201,7 +201,8 @@ _FLAGS = ("--data_dir=mines.csv", "--client_column=field", "--label_column=mine"
 def mines(lab):
   """An experiment whose models cannot find what they look for."""
   _write_mines(lab.folder / "mines.csv")
-  flags = (*_FLAGS, f"--cache_dir={lab.cache_dir}", "--output_dir=mines", "--num_rounds=20")
+  places = (f"--cache_dir={lab.cache_dir}", "--output_dir=mines")
+  flags = (*_FLAGS, *places, "--num_rounds=20", "--folds=0")
 
   def run():
     return lab.bare("sweep", "--experiment=own", "--thetas=0.5", *flags)

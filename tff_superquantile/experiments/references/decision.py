@@ -24,6 +24,8 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
+_LITTLE = 0.05  # Of the constant answer's mean.
+
 
 class Decision(NamedTuple):
   """What a report says first.
@@ -286,6 +288,9 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   if key not in ("nothing learned", "few clients") and failed:
     who = ", ".join(method.label for method in failed)
     yield f"Not told from the constant answer on average: {who}."
+  best = e.constant.get(e.best)
+  if best is not None and e.best in e.learned and -best.value < _LITTLE * best.before:
+    yield f"The features tell little: the constant answer is hardly worse {_levels(e, best)}."
   if not e.ranked:
     return
   method, baseline, own = e.chosen
