@@ -84,13 +84,12 @@ _FLAT = np.full(90, 0.3)
     ("trade-off", 0.23 + 0.3 * _SPREAD, dict(constant=0.5), (), "and raises the mean error"),
     ("nothing learned", _SPREAD, dict(constant=0.29), (), "The features do not tell"),
     ("nothing learned", _SPREAD, dict(constant=0.301), (), "cannot be told from the constant"),
-    ("take", _SPREAD - 0.05, dict(constant=0.26), (), "hardly worse (mean error of Superquantile"),
     ("own models", _SPREAD - 0.05, dict(pooled=0.3, local=0.1), (), "has a mean error of 10.0 %"),
     ("take", _SPREAD - 0.05, dict(pooled=0.24, local=0.239), (), "Take Superquantile"),
     ("train longer", _SPREAD - 0.05, dict(pooled=0.1, local=0.095), (), "has 10.0 %"),
     ("train longer", _SPREAD - 0.05, {}, _FALLING, "still improved; leave out --num_rounds"),
     ("take", _SPREAD - 0.05, {}, _FLAT, "Take Superquantile"),
-    ("train longer", _SPREAD - 0.05, dict(pooled=0.24), _FALLING, "after 30 rounds Superquantile"),
+    ("train longer", _SPREAD - 0.05, dict(pooled=0.24), _FALLING, "after 30 rounds FedAvg and"),
     ("keep", _SPREAD + _NOISE, dict(pooled=0.29), _FALLING, "Not converged yet: FedAvg after 30"),
     ("far client", _FAR, {}, (), "Look at client client 41 first"),
   ],
@@ -105,6 +104,13 @@ def test_the_first_verdict_that_holds_is_the_decision(
   found = _decide(tmp_path, methods, level, rounds=rounds, task="own")
   assert found.key == key, found.text
   assert part in found.text
+
+
+def test_a_lead_that_is_sure_and_small_is_called_little(tmp_path):
+  methods = {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05}
+  little = "The features tell little: the constant answer is hardly worse (mean error of Superq"
+  assert little in _decide(tmp_path / "little", methods, {kept.CONSTANT: _SPREAD - 0.04}).text
+  assert little not in _decide(tmp_path / "much", methods, {kept.CONSTANT: _SPREAD}).text
 
 
 def test_what_is_not_detected_is_not_called_equal(tmp_path):

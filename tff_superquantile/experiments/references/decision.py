@@ -64,7 +64,8 @@ def _misses_the_rare(e: evidence.Evidence) -> bool:
   answers = e.constant.get(e.best)
   if e.compared.leading.name != "balanced_error" or weights != {"none"} or not ranks or not answers:
     return False
-  is_told = ranks.is_detected and ranks.value < 0
+  # Clients without an example of one of the classes have no ranks.
+  is_told = ranks.num_clients >= evidence.FEWEST and ranks.is_detected and ranks.value < 0
   return is_told and -ranks.value / ranks.before > 2 * max(0.0, -answers.value / answers.before)
 
 
