@@ -93,11 +93,8 @@ class RayContext(cohort_context.CohortContext):
 
   A cohort is cut into `num_blocks` blocks. Any worker gives the same bits for a block, and what
   blocks give is added up in an order that the number of blocks decides. So the results depend on
-  the number of blocks and on the threads of a worker, and not on the number of workers, on which
-  of them computes what, and on which of them die.
-
-  Attributes:
-    num_blocks: The number of blocks of a cohort.
+  the number of blocks and on the threads of a worker, and not on the number of workers, on which of
+  them computes what, and on which of them die.
   """
 
   def __init__(
@@ -140,14 +137,7 @@ class RayContext(cohort_context.CohortContext):
     self.check_files([])
 
   def check_files(self, paths: Sequence[str]) -> None:
-    """Checks that each worker has the versions of this process, and sees the same files.
-
-    Args:
-      paths: The files.
-
-    Raises:
-      ClusterError: If not; it names the host.
-    """
+    """Refuses workers, by their hosts, with other versions or other files than this process."""
     expected = worker.Description("", 0, worker.versions(), {p: worker.digest(p) for p in paths})
     for found in self._workers.all("describe", list(paths)):
       for name, version in expected.versions.items():
