@@ -173,14 +173,7 @@ def _construct(
 
 
 def build_local_model(model_fn: Model) -> LocalModel:
-  """Builds the model's view in the current graph.
-
-  Args:
-    model_fn: As in `algorithms.Options`.
-
-  Returns:
-    A `LocalModel`. One made from a `VariableModel` owns variables of the current graph.
-  """
+  """Builds the model's view in the current graph; a `VariableModel` gets its variables there."""
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
     return _FunctionalLocalModel(model_fn)
   return _VariableLocalModel(_construct(model_fn))
@@ -201,17 +194,7 @@ class ModelDescription(NamedTuple):
 
 
 def describe(model_fn: Model) -> ModelDescription:
-  """Describes a model by constructing it once, which may take long.
-
-  Args:
-    model_fn: As in `algorithms.Options`.
-
-  Returns:
-    The `ModelDescription`.
-
-  Raises:
-    TypeError: If `model_fn` is neither a `FunctionalModel` nor returns a `VariableModel`.
-  """
+  """Describes a model (as in `algorithms.Options`) by constructing it once, which may take long."""
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
     weights_type = build_initial_weights_fn(model_fn).type_signature.result
     return ModelDescription(weights_type, model_fn.input_spec, model_fn.finalize_metrics)

@@ -37,7 +37,7 @@ class Component:
   """A TensorFlow graph with parameters and results."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
-    """Reads a component; not TensorFlow, or data sets beside shared state: `UnsupportedError`."""
+    """Reads a TensorFlow component; data sets beside shared state are an `UnsupportedError`."""
     proto = block.proto
     if proto.WhichOneof("computation") != "tensorflow":
       raise errors.UnsupportedError("a component that is not TensorFlow")
@@ -115,7 +115,7 @@ class Component:
     )
 
   def call(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Copies the graph into the current one: from and to one tensor a leaf."""
+    """Copies the graph into the current one; arguments and results are one tensor a leaf."""
     begun = [
       data_sets.begin(argument) if leaf.is_data_set else argument
       for argument, leaf in zip(arguments, self.parameter_types)

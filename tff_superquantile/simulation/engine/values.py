@@ -109,7 +109,7 @@ def _elements(struct: Any) -> list[tuple[str | None, Any]]:
 
 
 class Origin(NamedTuple):
-  """What clients hold that says from where they read: its root's name; tf.string, or tf.variant."""
+  """What says from where clients read: its root's name; tf.string, or tf.variant for data sets."""
 
   name: str
   dtype: tf.DType

@@ -35,10 +35,10 @@ def argument_specs(function: Any) -> list[tf.TensorSpec]:
 def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
   """Builds what reads all elements of a data set, and what takes one of them.
 
-  A graph from the data set to, tensor by tensor, all elements (padded to the largest) and their
-  shapes, int32 [n, rank]; and one from a position i, int32 [], and these to (i < n, i + 1, the
-  tensors of element i). Dimensions in `specs` may be unknown, and differ between elements; other
-  parts than tensors of known rank are an `UnsupportedError`.
+  They are a graph from the data set to, tensor by tensor, all elements (padded to the largest) and
+  their shapes, int32 [n, rank]; and one from a position i, int32 [], and these to (i < n, i + 1,
+  the tensors of element i). Dimensions in `specs` may be unknown, and differ between elements;
+  parts other than tensors of known rank are an `UnsupportedError`.
   """
   if not specs or any(spec.shape.rank is None or spec.dtype == tf.variant for spec in specs):
     raise errors.UnsupportedError(f"a loop over a data set of elements {specs}")
