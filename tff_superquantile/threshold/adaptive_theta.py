@@ -53,13 +53,9 @@ class AdaptiveTheta:
     object.__setattr__(self, "max_theta", float(self.max_theta))
 
   def at(self, num_clients: float | tf.Tensor) -> tf.Tensor:
-    """Returns the tail fraction for a number of clients.
+    """Returns theta_t, float64, for n_t clients, of any shape; max_theta for no clients.
 
-    Args:
-      num_clients: n_t, of any shape, in clients; an estimate may be fractional, zero or negative.
-
-    Returns:
-      float64, of the same shape, in [min_theta, max_theta]; max_theta for no clients.
+    An estimate of n_t may be fractional, zero or negative.
     """
     # Less than one client counts as one: wanted_updates / n_t is then at least 1, and clipped.
     num_clients = tf.maximum(tf.cast(num_clients, tf.float64), 1.0)
@@ -70,12 +66,7 @@ Theta: TypeAlias = float | AdaptiveTheta
 
 
 def check_theta(theta: Theta) -> Theta:
-  """Returns an `AdaptiveTheta` as it is, and a number as a float.
-
-  Raises:
-    TypeError: If theta is neither an `AdaptiveTheta` nor a number.
-    ValueError: If it is a number outside (0, 1].
-  """
+  """Returns an `AdaptiveTheta` as it is, and a number as a float if it is in (0, 1]."""
   if isinstance(theta, AdaptiveTheta):
     return theta
   checks.of_type("theta", theta, numbers.Real, "a tail fraction in (0, 1] or an AdaptiveTheta")
