@@ -33,12 +33,7 @@ _NUM_SHUFFLES = 200
 
 
 class PartMetrics(NamedTuple):
-  """Holds the losses and errors of the models on one part of every client's examples.
-
-  Attributes:
-    loss: float [models, clients], mean loss.
-    error: float [models, clients], fraction of misclassified examples.
-  """
+  """Mean losses and fractions misclassified on a part of all examples, float [models, clients]."""
 
   loss: np.ndarray
   error: np.ndarray
@@ -68,7 +63,7 @@ class Comparison(NamedTuple):
 
 
 def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
-  """Chooses the best model for every client by a part's results: int64 [clients], its index.
+  """Returns the index of the best model of every client by `metrics`, int64 [clients].
 
   The criterion "error" chooses the smallest error, and among equal errors, which are frequent with
   few examples, the smallest loss; "loss" chooses the smallest loss. Among models that are still

@@ -65,9 +65,9 @@ def build_tree_quantile(
 
   That costs no privacy: theta_t and the quantile at it are post-processing of the histogram, which
   is released with a fixed theta, too, so that the same guarantee holds under the same neighbouring
-  relation. The exact number of reports only decides whether the round is valid. theta_t =
-  wanted_updates / n_t would publish it. Zero-out adjacency allows that, but the accounting of
-  Poisson cohorts does not, as it assumes that their size stays unknown.
+  relation. The exact number of reports only decides whether the round is valid.
+  theta_t = wanted_updates / n_t would publish it. Zero-out adjacency allows that, but the
+  accounting of Poisson cohorts does not, as it assumes that their size stays unknown.
 
   Each client counts once, whatever its weight; a loss that is NaN counts nowhere and is never
   selected. Other losses are clipped to [0, max_loss]: negative losses count as 0; larger and
@@ -88,9 +88,9 @@ def build_tree_quantile(
     A `ThresholdProcess`, whose result is the threshold, float32. Measurements: `threshold`;
     `estimated_cohort_size` and `estimated_tail_size`, the latter at least half of the expected tail
     size, so that it can serve as a divisor (in an aborted round both are the expected sizes);
-    `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is theta *
-    expected_clients, and with an `AdaptiveTheta` clip(wanted_updates, min_theta * expected_clients,
-    max_theta * expected_clients).
+    `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is
+    theta * expected_clients, and with an `AdaptiveTheta` clip(wanted_updates,
+    min_theta * expected_clients, max_theta * expected_clients).
 
   Raises:
     ValueError: If an argument is out of its range.

@@ -18,12 +18,7 @@ from tff_superquantile.simulation.engine import values
 
 
 class Computation:
-  """Reads a computation, and makes functions of a cohort of it.
-
-  Attributes:
-    block: The computation in call-dominant form.
-    parameters: The leaves of its parameter.
-  """
+  """Reads a computation, in call-dominant form `block`, and makes functions of a cohort of it."""
 
   def __init__(
     self,

@@ -20,10 +20,7 @@ from tff_superquantile.simulation.engine.graphs import errors
 class Program(computation.Computation):
   """A computation in this process, for whole cohorts or in stages for their blocks.
 
-  Attributes:
-    block: The computation in call-dominant form.
-    parameters: The leaves of its parameter.
-    whole: Returns the result for a whole cohort at once, one tensor a leaf.
+  `whole` returns the result for a whole cohort at once, one tensor a leaf.
   """
 
   def __init__(

@@ -18,10 +18,8 @@ from tff_superquantile.simulation.engine.graphs import walks
 class Discovery(mapping.Mapper):
   """Finds the values that clients read from files, and computes nothing.
 
-  Attributes:
-    reads: The values that are read, in a fixed order.
-    looks_again: Whether a component may go over a data set several times.
-    makes_data_sets: Whether clients make data sets for other components.
+  It notes in a fixed order what is read, and whether a component may go over a data set several
+  times and whether clients make data sets for other components.
   """
 
   def __init__(self, library: components.Library):

@@ -37,12 +37,10 @@ _NOBODYS = "of no data set"
 
 
 class Source:
-  """A data set, for as long as it lives.
+  """A data set of a type, for as long as it lives.
 
-  Attributes:
-    type: Its type.
-    is_shuffled: Whether every first reading, but not every other, is in the same order; known
-      once `is_fixed` is.
+  `is_shuffled` tells whether every first reading, but not every other, is in the same order; it is
+  known once `is_fixed` is.
   """
 
   def __init__(self, data_set: tf.data.Dataset):

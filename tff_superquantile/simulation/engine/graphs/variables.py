@@ -33,11 +33,7 @@ OPS = frozenset(
 class Scan(NamedTuple):
   """A data set that hands a state on from element to element, and may use variables.
 
-  Attributes:
-    function: From (state, element, captured values) to (state, element), a FunctionDef.
-    source: The data set that it goes over.
-    initial: The initial state.
-    captured: The captured values.
+  `function` is a FunctionDef from (state, element, captured values) to (state, element).
   """
 
   function: Any
