@@ -180,12 +180,9 @@ def build_local_model(model_fn: Model) -> LocalModel:
 
 
 class ModelDescription(NamedTuple):
-  """Describes a model before a client's graph is built.
+  """Describes a model before a client's graph is built: types of its `ModelWeights` and of a batch.
 
-  Attributes:
-    weights_type: The type of its `tff.learning.models.ModelWeights`.
-    input_spec: The structure of `tf.TensorSpec`s of one batch.
-    metric_finalizers: The finalizers, as a TFF metrics aggregator takes them.
+  `metric_finalizers` are as a TFF metrics aggregator takes them.
   """
 
   weights_type: tff.Type

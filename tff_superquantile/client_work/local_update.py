@@ -52,10 +52,9 @@ def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
 def mean_loss(
   model: local_model.LocalModel, weights: local_model.ModelWeights, batch: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Computes F_i(w), the loss of a client's whole local data set of tensors [n, ...].
+  """Computes F_i(w) of a client's whole local data set of tensors [n, ...], NaN without examples.
 
-  It is (mean loss float32 [], NaN without examples; number of examples as the model counts them,
-  int64 []).
+  It is (mean loss float32 [], number of examples as the model counts them, int64 []).
   """
   total = local_model.leading_dimension(batch)
 

@@ -132,10 +132,10 @@ def build_losses_and_errors(
 ) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
   """Builds a TensorFlow function from (weights, x, y) to losses and errors, float64 [n, 2].
 
-  float64 keeps sums over many examples precise. The errors are the `of_examples` of a key of
-  `errors.ERRORS`. The loss of an example is that of a batch of that example alone; with
-  `of_whole_batches`, for batches of one client, it is the batch's mean loss, by one call of the
-  model's loss.
+  float64 keeps sums over many examples precise. `error` is a key of `errors.ERRORS`, whose
+  `of_examples` they are. The loss of an example is that of a batch of it alone; with
+  `of_whole_batches`, for batches of one client, it is the batch's mean, by one call of the model's
+  loss.
   """
   of_output = _build_of_output(model, error, of_whole_batches)
 

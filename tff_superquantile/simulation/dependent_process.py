@@ -60,7 +60,7 @@ class DependentFork:
     """Forks this process, on `cores` (None for all of this process).
 
     The fork exits with what `function` returns, prints to the descriptor `output` and reads
-    nothing. What `function` raises is shown, with code 1.
+    nothing. An exception of `function` is shown, with code 1.
     """
     self.returncode: int | None = None
     parent = os.getpid()

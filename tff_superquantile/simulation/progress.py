@@ -38,8 +38,7 @@ class ProgressBar:
   ):
     """Prepares the bar of a run with `num_rounds` in total, None if not known.
 
-    `position` is the line of the terminal, None for a bar alone; `error` is a key of
-    `evaluation.errors.ERRORS`.
+    `position` is its line of the terminal, None if alone; `error` is a key of `errors.ERRORS`.
     """
     self.error = error
     self._name = name

@@ -77,8 +77,7 @@ def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
 
   It serves reproduction; `decode_least_squares` is more accurate on the same noisy histogram,
-  float64 [..., d]. The result is neither monotone nor non-negative; its total is the sum of the two
-  halves.
+  float64 [..., d]. The result is neither monotone nor non-negative; the halves sum to its total.
   """
   levels = _split_levels(histogram, num_bins)
   below = tf.zeros_like(levels[-1][..., :1])

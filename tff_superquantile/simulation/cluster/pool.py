@@ -24,11 +24,8 @@ _MOST_CHARACTERS = 300  # Of what Ray says, which may be pages.
 class Call:
   """A call of a worker's method, which gives the same result on any worker.
 
-  Attributes:
-    method: The name of the method.
-    args: Its arguments, or references to them.
-    title: What it is, for people.
-    worker: The worker to prefer, by its number; then the one that has computed it.
+  `args` may be references, `title` says to people what it is, and `worker` is the number of the
+  worker to prefer, and then of the one that has computed it.
   """
 
   method: str

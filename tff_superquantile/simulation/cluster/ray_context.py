@@ -106,19 +106,11 @@ class RayContext(cohort_context.CohortContext):
     max_bytes: int = 2**30,
     parallel: int = 2,
   ):
-    """Connects to Ray and starts the workers.
+    """Connects to Ray and starts the workers, as `simulation.context.Cluster` says.
 
-    Args:
-      address: "local" for workers on this machine, "auto" for the cluster that runs here, or
-        "HOST:PORT" of a cluster's head.
-      num_blocks: The number of blocks; None for the number of workers.
-      threads_per_worker: The cores that a worker takes; each machine gets as many workers as fit.
-      timeout: Seconds in which a worker must answer; then another one gets its block.
-      max_bytes: What each worker keeps of the files that it has read.
-      parallel: How many clients compute at once in this process, for what is not distributed.
-
-    Raises:
-      ClusterError: If there is no cluster, or a worker does not start, or has other versions.
+    Each machine gets as many workers as fit. A worker keeps `max_bytes` of the files that it has
+    read; `parallel` clients compute at once in this process, for what is not distributed. If there
+    is no cluster, or a worker does not start, or has other versions, that is a `ClusterError`.
     """
     super().__init__(None, parallel, max_bytes)
     connection.connect(address)

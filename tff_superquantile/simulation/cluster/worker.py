@@ -33,13 +33,9 @@ def versions() -> dict[str, str]:
 
 
 class Description(NamedTuple):
-  """Describes a worker.
+  """Describes a worker: its machine's name, its process, the versions of Python and of packages.
 
-  Attributes:
-    host: The name of its machine.
-    pid: Its process.
-    versions: Those of Python and of packages, by name.
-    digests: The digests of files by their paths; None for those that are not there.
+  `digests` has those of files by their paths; None for those that are not there.
   """
 
   host: str
@@ -91,9 +87,9 @@ class Worker:
   ) -> tuple[list[np.ndarray], Arrays]:
     """Computes stage `index` of a block; an error names the host.
 
-    `arrays` is the block's part of the argument, with None for what is at the server, `received`
-    what the stage reads of the server's values, and `carried` what earlier stages of the block
-    kept. The result is the partial aggregates, and what this stage keeps.
+    `arrays` is the block's part of the argument, None for what is at the server, `received` what
+    the stage reads of the server's values, `carried` what earlier stages of the block kept. The
+    result is the partial aggregates, and what this stage keeps.
     """
     try:
       partials, kept = self._stages(key, serialized)[index](arrays, received, carried)
@@ -111,8 +107,7 @@ class Worker:
   ) -> list[np.ndarray] | None:
     """Merges the partial aggregates of consecutive blocks, which come in the blocks' order.
 
-    It waits up to `timeout` seconds for each. None if one cannot be had, since its machine has
-    gone.
+    It waits `timeout` seconds for each. None if one cannot be had, since its machine has gone.
     """
     found = (ray.get(partial, timeout=timeout) for partial in partials)
     try:

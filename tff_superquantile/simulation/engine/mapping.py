@@ -75,10 +75,7 @@ class Mapper(abc.ABC):
     return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
 
   def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    """Returns the data sets that a component makes at clients, which are made where they are used.
-
-    It refuses those that would be others there, and components with other results.
-    """
+    """Returns clients' data sets, made where they are used; refuses any that would differ there."""
     found = self._library.body(component, leaves)
     if found is None or not all(t.is_data_set for t in component.result_types):
       raise errors.UnsupportedError("data sets that clients make beside other values")

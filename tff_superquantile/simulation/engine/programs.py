@@ -49,8 +49,7 @@ class Program(computation.Computation):
     """Returns an argument as one array a leaf, those at clients with the clients in rows.
 
     It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
-    values of no clients as a result (`ValueError`). Tensors whose shape differs between clients are
-    an `UnsupportedError`.
+    values of no clients as a result (`ValueError`); and shapes that differ between clients.
     """
     arrays = [] if self._converter is None else self._converter.arrays(arg)
     lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}

@@ -226,8 +226,7 @@ class Converter:
   def arrays(self, value: Any) -> list[np.ndarray]:
     """Returns the arrays of a value, stacked if they are at the clients.
 
-    A value of another type is a `TypeError`; tensors whose shape differs between clients are an
-    `UnsupportedError`.
+    Another type is a `TypeError`; shapes that differ between clients are an `UnsupportedError`.
     """
     if isinstance(self._type, tff.SequenceType):
       return [np.array(data_sets.source(value, self._type), np.object_)]
@@ -312,10 +311,7 @@ def _split_clients(type_spec: tff.Type, value: Any) -> Any:
 
 
 def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
-  """Builds a function that takes the leaves of a value from an iterator and returns the value.
-
-  The type may have no values at the clients, except for those that are all equal.
-  """
+  """Builds a function from an iterator of leaves to a value; at clients only all-equal ones."""
   if isinstance(type_spec, tff.FederatedType):
     return _constructor(type_spec.member)
   if not isinstance(type_spec, tff.StructType):

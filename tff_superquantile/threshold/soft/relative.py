@@ -17,7 +17,7 @@ def measure(
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Measures the losses float32 [k], weights alpha_i and shares of the clients that count.
 
-  `loss_mean` and `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2 with
+  They are `loss_mean`, `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2 with
   pi_i = alpha_i * shares_i, the number of clients of equal weight that would average as well. All
   are zero if no client counts.
   """

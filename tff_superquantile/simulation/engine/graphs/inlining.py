@@ -265,8 +265,7 @@ class _Evaluator:
   ) -> tuple[Ref, ...]:
     """Makes a loop of its initial values, and returns the last ones.
 
-    `step` is a function from the loop's variables to whether it goes on, their next values, and
-    effects.
+    `step` takes the loop's variables to whether it goes on, their next values, and effects.
     """
     state, before, since = self._state, self._state.copy(), len(self._pool)
     # The values of the component's own variables are variables of the loop, too.

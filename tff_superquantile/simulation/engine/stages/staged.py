@@ -62,8 +62,7 @@ class Blocks(Protocol):
   def total(self, index: int, received: functions.Named) -> Sequence[tf.Tensor]:
     """Returns the aggregates of all blocks in a stage, merged by `add_up`.
 
-    Stages come in their order, and `received` is what the stage needs of the server's values, no
-    more.
+    Stages come in their order; `received` is what the stage needs of the server's values, no more.
     """
 
 
