@@ -120,14 +120,9 @@ class Choice:
 def evaluate(
   material: finished_models.Material, on_client: Callable[[], None]
 ) -> tuple[dict[str, Sequence], dict[str, Any]]:
-  """Evaluates one run's model on both parts of the test clients' examples.
+  """Evaluates one run's model on both parts of the test clients' examples, all clients at once.
 
-  Args:
-    material: What it is tried with.
-    on_client: Not called, as all clients are evaluated at once.
-
-  Returns:
-    Columns of the clients, and how many were left out.
+  It returns columns of the clients, and how many were left out; it does not call `on_client`.
   """
   from tff_superquantile import evaluation
 
@@ -143,11 +138,7 @@ def evaluate(
 
 
 def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:
-  """Lets the clients of a seed choose.
-
-  Raises:
-    ValueError: If the clients of the models differ.
-  """
+  """Lets the clients of a seed choose; all models must have the same clients."""
   from tff_superquantile.evaluation import model_family
   from tff_superquantile.simulation import seeds
 

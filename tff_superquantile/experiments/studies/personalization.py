@@ -78,17 +78,8 @@ def report(
 ) -> page.Page:
   """Personalizes the models of all finished runs of a task that were not yet, and reports.
 
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-    settings: How to personalize.
-    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If there is no finished run, one has no weights, or the data has changed.
+  It refuses data that have changed. The overrides replace the runs' own values of
+  `train_flags.WHERE_DATA_IS`.
   """
   runs = finished_models.find(output_dir, task)
   files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)

@@ -103,13 +103,7 @@ def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
 
 
 def _curve(setting: Setting, points: pd.DataFrame, lines: Mapping[Any, names.Name]) -> list[Curve]:
-  """Returns the curve, if the setting has two values.
-
-  Args:
-    setting: The setting.
-    points: Its runs, as `_points` returns them.
-    lines: The line of each method.
-  """
+  """Returns the curve of a setting that has two values, with the line of each method."""
   values = sorted(points[setting.flag].unique())
   if len(values) < 2:
     return []
@@ -125,17 +119,10 @@ def _curve(setting: Setting, points: pd.DataFrame, lines: Mapping[Any, names.Nam
 
 
 def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
-  """Finds the curves of a task's finished runs.
+  """Finds a curve for each setting of which the runs have two values; there must be one.
 
-  Args:
-    runs: The runs.
-
-  Returns:
-    A curve for each setting that has two values or more. Those that all methods share have a line
-    for FedAvg, and one for the tail fraction with the most values; theta has a single line.
-
-  Raises:
-    ValueError: If no setting has two values.
+  Settings that all methods share have a line for FedAvg, and one for the tail fraction with the
+  most values; theta has a single line.
   """
   points = _points(runs)
   curves: list[Curve] = []

@@ -66,12 +66,7 @@ class Judged:
 
 
 def judge(rows: pd.DataFrame, epsilon: float) -> Judged:
-  """Tests the rows of one budget, those of each method against FedAvg's.
-
-  Args:
-    rows: As `results.of_runs` returns them, of one budget.
-    epsilon: The budget; NaN for none.
-  """
+  """Tests the `results.of_runs` of one budget (NaN for none), each method's against FedAvg's."""
   rows = rows.copy()
   for column in ("p90", "worst_tenth"):
     ends = [f"{column}_{end}" for end in ("change", "low", "high")]

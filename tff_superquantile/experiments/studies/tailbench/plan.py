@@ -136,15 +136,9 @@ def tune(
 ) -> tuple[list[tuning.Settings], list[str]]:
   """Chooses the parameters of each method on each data set, by p90 over validation clients.
 
-  Half of the training clients of the first seed are held out, as in every other experiment.
-
-  Args:
-    stages: Carries the runs out.
-    planned: The settings of all runs of the bench.
-
-  Returns:
-    The settings with the chosen values, without the methods of which no value gave a finite
-    result, and a sentence about each of these.
+  Half of the training clients of the first seed are held out, as in every other experiment. It
+  returns the settings with the chosen values, and a sentence about each method that is left out, as
+  no value gave a finite result.
   """
   searches = _searches(planned)
   configs = [candidate.config for search in searches.values() for candidate in search.candidates]

@@ -25,16 +25,8 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
   The end of the interval on the side of zero is q s from the difference, with Student's quantile q
   for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
   zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
-  may be the difference itself: then the other end counts.
-
-  Args:
-    change: The difference.
-    low: The lower end of its interval.
-    high: The upper end.
-    num_clients: The number of clients that were resampled.
-
-  Returns:
-    From 0 to 1; NaN without an interval.
+  may be the difference itself: then the other end counts. Without an interval p is NaN. The clients
+  are those that were resampled.
   """
   ends = (high - change, change - low)
   if not all(map(math.isfinite, ends)) or num_clients < 2:
@@ -47,16 +39,10 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Corrects p-values for their number (Holm 1979).
+  """Corrects p-values for their number (Holm 1979), in the same order; NaN for none.
 
-  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it:
-  with those that are then below 0.05, the chance of any false one is at most 0.05.
-
-  Args:
-    p_values: They; NaN for none.
-
-  Returns:
-    The corrected ones in the same order, at most 1; NaN for none.
+  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it,
+  and at most 1: with those that are then below 0.05, the chance of any false one is at most 0.05.
   """
   values = np.asarray(p_values, float)
   order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
@@ -67,14 +53,10 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 
 
 def signed_ranks(changes: Sequence[float]) -> float:
-  """Returns the p-value of Wilcoxon's signed-rank test that changes over data sets are around zero.
+  """Returns Wilcoxon's two-sided p-value that changes over data sets are around zero.
 
-  Args:
-    changes: One a data set, of one unit, such as % of the first method's number; NaN for none.
-
-  Returns:
-    The two-sided p-value of those that are not zero; NaN below six of these, of which the test
-    could tell nothing.
+  The changes have one unit, such as % of the first method's number. Those that are zero or NaN do
+  not count; with fewer than six others the test could tell nothing, and p is NaN.
   """
   known = np.asarray(changes, float)
   known = known[np.isfinite(known) & (known != 0)]
@@ -111,12 +93,9 @@ class Ranks:
 def ranks(results: pd.DataFrame) -> Ranks | None:
   """Ranks methods on each data set, and averages over those that have all methods.
 
-  Args:
-    results: [data sets, methods] numbers, of which less is better; NaN where there is none.
-
-  Returns:
-    The ranks; equal numbers share the mean of theirs. None for fewer than three methods or two
-    data sets, of which nothing can be tested.
+  The results are [data sets, methods], of which less is better; NaN where there is none. Equal
+  numbers share the mean of their ranks. There are no ranks for fewer than three methods or two data
+  sets, of which nothing can be tested.
   """
   whole = results.dropna()
   if whole.shape[1] < 3 or len(whole) < 2:
