@@ -96,12 +96,8 @@ class Preset:
   ) -> list[dict[str, Any]]:
     """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
 
-    Args:
-      thetas: Tail fractions; None for the preset's own.
-      epsilons: Privacy budgets; None for the preset's own.
-
-    Returns:
-      Flags of a run, for each method; a `Grid` for what is to be tuned.
+    None stands for the preset's own tail fractions or budgets. A flag that is to be tuned has a
+    `Grid`.
     """
     thetas = self.thetas if thetas is None else thetas
     listed = [] if self.epsilons and not self.with_public else self._public(thetas)
