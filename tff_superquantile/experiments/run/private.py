@@ -259,7 +259,10 @@ def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
 def build_release(
   config: run_config.ResolvedRun, population: int, num_parameters: int
 ) -> releases.Release:
-  """Returns a round's release for `population` training clients, with the noise that is known."""
+  """Returns a round's release for `population` training clients, with the noise that is known.
+
+  With noise it has the parameters of the sums to which clients add theirs.
+  """
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None
   released: list[parts.Part] = []

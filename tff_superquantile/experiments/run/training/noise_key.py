@@ -89,7 +89,10 @@ def load(
 def of_noise(
   key: bytes, commitments: dict[str, str], config: run_config.ResolvedRun, run: run_folder.Run
 ) -> bytes:
-  """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from."""
+  """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from.
+
+  A run of an earlier version goes on with noise that follows from its key alone.
+  """
   entry = (run.manifest.get(COMMITMENTS) or {}).get(_NOISE) if run.flags else None
   if entry is None and run.flags and accounts.rounds_released(run):
     return key
