@@ -23,11 +23,7 @@ def is_left(config: run_config.RunConfig) -> bool:
 
 
 class Stages:
-  """The steps of an experiment, each a set of runs; later steps follow from earlier ones.
-
-  Attributes:
-    searches: The grid searches so far.
-  """
+  """The steps of an experiment, each a set of runs; later steps follow from earlier ones."""
 
   def __init__(self, num_workers: int | None, print_commands: bool):
     self._num_workers = num_workers

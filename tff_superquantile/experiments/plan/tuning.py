@@ -43,13 +43,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """A grid of runs, of which the one with the smallest criterion is chosen.
+  """A grid of runs of a method, of which the one with the smallest criterion is chosen.
 
-  Attributes:
-    method: The name of the method without the tuned parameters.
-    criterion: A name in `run_folder.Run.numbers`; `preset_lib.VALIDATION_P90` stands for the 90th
-      percentile of the runs' --metric, which may follow from their data.
-    candidates: The runs.
+  The method's name is without the tuned parameters. The criterion is a name in
+  `run_folder.Run.numbers`; `preset_lib.VALIDATION_P90` stands for the 90th percentile of the runs'
+  --metric, which may follow from their data.
   """
 
   method: names.Name

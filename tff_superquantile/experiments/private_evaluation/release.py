@@ -32,18 +32,11 @@ _TAIL = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What to release.
+  """What to release of the clients of a finished run's split: their "error" or their "loss".
 
-  Attributes:
-    folder: The folder of a finished run.
-    epsilon: The budget.
-    delta: The budget's delta; None for the default.
-    split: The clients.
-    metric: "error" or "loss".
-    upper: The upper end of the metric; None for 1 or the run's largest loss.
-    num_bins: The number of bins, a power of two.
-    noise_key_file: The file with the key of the noise; None for fresh noise.
-    where_data_is: Values in place of the run's own, of the flags `train_flags.WHERE_DATA_IS`.
+  None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
+  for fresh noise in place of that of a key file. The number of bins is a power of two. The data may
+  be elsewhere than the run's own flags of `train_flags.WHERE_DATA_IS` say.
   """
 
   folder: pathlib.Path

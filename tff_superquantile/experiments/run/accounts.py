@@ -56,10 +56,9 @@ class Account:
     folder: pathlib.Path,
     starts: Sequence[statements.Start] = (),
   ):
-    """Opens the account of a calibrated run, without the own costs of the runs where it starts.
+    """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
 
-    It refuses a run whose rounds together cost more than --epsilon, and a ledger that it cannot
-    read.
+    A total above --epsilon is refused, and so is a ledger that cannot be read.
     """
     privacy = config.privacy
     assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.

@@ -18,13 +18,10 @@ _IDENTITY = ("client_id", "num_examples", "round")
 
 @dataclasses.dataclass(frozen=True)
 class CrossValidation(run_folder.Run):
-  """The runs of one method whose folds make up one division of the clients.
+  """The finished runs (`folds`) of one method whose folds make up one division of the clients.
 
   Its test clients are those of all runs, each with the result of the model that has not seen it,
   and statistics of them are computed over all. Everything else is a mean over the runs.
-
-  Attributes:
-    folds: The finished runs, by fold.
   """
 
   folds: tuple[run_folder.Run, ...] = ()

@@ -104,11 +104,8 @@ def is_afl(config: run_config.RunConfig) -> bool:
 class Name(str):
   """The name of the folder of a run's method, with its name for people and its place in tables.
 
-  It is a text because tables, CSV files and figures tell methods apart by it.
-
-  Attributes:
-    config: The config of one of the method's runs; None for a folder whose flags cannot be read.
-    label: The method's name for people.
+  It is a text because tables, CSV files and figures tell methods apart by it. The config is that of
+  one of the method's runs; None for a folder whose flags cannot be read.
   """
 
   config: run_config.RunConfig | None

@@ -23,12 +23,9 @@ STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The members of the family, and how clients choose.
+  """The members of the family, and how clients choose on a fraction of their examples, in (0, 1).
 
-  Attributes:
-    held_in_fraction: Fraction of a client's examples to choose on, in (0, 1).
-    methods: Folder names of the family; none for FedAvg and the exact superquantiles without
-      privacy.
+  No `methods`, which are names of folders, are FedAvg and the exact superquantiles without privacy.
   """
 
   held_in_fraction: float = finished_models.HELD_IN_FRACTION
@@ -91,12 +88,9 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """The choices of one seed's clients.
+  """The choices of one seed's clients, with held-out errors [models, clients].
 
-  Attributes:
-    clients: Columns of the clients, of any of the seed's models.
-    errors: Held-out errors [models, clients].
-    comparison: An `evaluation.model_family.Comparison`.
+  The comparison is an `evaluation.model_family.Comparison`.
   """
 
   clients: Mapping[str, np.ndarray]

@@ -35,14 +35,10 @@ for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-  """A run's model with the test clients' examples.
+  """A run's model, its weights, and the test clients' examples.
 
-  Attributes:
-    run: The run.
-    config: Values of the run's flags.
-    model: The task's model, a `tff.learning.models.FunctionalModel`.
-    weights: The run's weights of it, `run_files.Weights`.
-    examples: The clients' examples; in a study in two parts, an `evaluation.SplitExamples`.
+  The model is a `tff.learning.models.FunctionalModel`, the weights are `run_files.Weights`. In a
+  study in two parts, the examples are an `evaluation.SplitExamples`.
   """
 
   run: run_folder.Run
@@ -100,11 +96,9 @@ def check_fraction(held_in_fraction: float) -> None:
 class Results:
   """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
 
-  Attributes:
-    name: NAME.
-    settings: Plain values on which the results depend, besides the run's model; one of them is the
-      "held_in_fraction" of `evaluation.split_examples`.
-    parts: Suffixes of the columns loss_PART and error_PART, whose distributions are described.
+  The settings are plain values on which the results depend, besides the run's model; one of them is
+  the "held_in_fraction" of `evaluation.split_examples`. The parts are suffixes of the columns
+  loss_PART and error_PART, whose distributions are described.
   """
 
   name: str

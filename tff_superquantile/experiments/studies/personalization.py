@@ -56,7 +56,7 @@ class Settings:
   Attributes:
     epochs: Passes over a client's held-in examples, at least 1.
     held_in_fraction: Fraction of a client's examples to fine-tune on, in (0, 1).
-    proximal_strength: Ditto's lambda, at least 0, which is fine-tuning without a proximal term.
+    proximal_strength: Ditto's lambda; 0 for fine-tuning without a proximal term.
   """
 
   epochs: int = 10

@@ -20,10 +20,9 @@ from tff_superquantile import atomic_files
 def write(
   folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> pathlib.Path:
-  """Writes the file of an evaluation, like `atomic_files.write`, and returns its path.
+  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`.
 
-  The results are {split: {column: a value a client}}; equal results make equal files. The first
-  file makes the folder.
+  Equal results make equal files; the first makes the folder.
   """
   import pyarrow as pa  # Commands that touch no such file do not wait for it.
   from pyarrow import parquet

@@ -39,16 +39,12 @@ _MAX_ENTRIES = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """A way to get a private quantile.
+  """A way to get a private quantile, by a `sensitivity` and a `decoder` of private histograms.
 
-  Attributes:
-    title: Its title in a legend.
-    sensitivity: See `tree_mechanism.build_tree_mechanism`.
-    decoder: See `private_histogram.PrivateHistogramFactory`.
-    accounting: "rdp", by the Renyi accountant, or "zcdp", by the paper's conversion.
-    knows_num_clients: Whether the number of values is taken to be public.
-    bound_factor: The factor in `error_bounds`: the theorem prints 4, its proof shows 2. None if it
-      does not speak of the decoder.
+  Its accounting is "rdp", by the Renyi accountant, or "zcdp", by the paper's conversion. The
+  `bound_factor` of `error_bounds` is 4 in the theorem, and 2 in its proof; None where it does not
+  speak of the decoder. A recipe `knows_num_clients` where the number of values is taken to be
+  public.
   """
 
   title: str

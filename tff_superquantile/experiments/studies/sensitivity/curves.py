@@ -18,13 +18,7 @@ METRICS = {"mean": "test.error.mean", "p90": tables.P90}
 
 
 class Setting(NamedTuple):
-  """A setting of runs.
-
-  Attributes:
-    flag: Its flag.
-    title: Its name, to begin a heading.
-    noun: The same in a sentence.
-  """
+  """A setting of runs: its flag, its name to begin a heading, and the same in a sentence."""
 
   flag: str
   title: str
@@ -51,15 +45,11 @@ _MAY_DIFFER = {
 
 
 class Curve(NamedTuple):
-  """Errors against a setting.
+  """Errors against the values of a setting, ascending, with the runs that have them.
 
-  Attributes:
-    setting: The setting.
-    values: Its values, ascending.
-    lines: The method of each line of the figure: FedAvg, then a superquantile; or `OF_THETAS`.
-    results: As `tables.of_values` returns them, with `name(value)` in place of the method and the
-      metrics LINE.mean and LINE.p90.
-    runs: The runs.
+  The lines of the figure are FedAvg, then a superquantile; or `OF_THETAS`. The results are as
+  `tables.of_values` returns them, with `name(value)` in place of the method and the metrics
+  LINE.mean and LINE.p90.
   """
 
   setting: Setting

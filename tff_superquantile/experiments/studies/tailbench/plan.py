@@ -44,16 +44,11 @@ def name(settings: tuning.Settings) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What of the bench is to run.
+  """What of the bench is to run, and the folder where it is written.
 
-  Attributes:
-    folder: Where it is written.
-    algorithms: The values of --algorithm; None for all.
-    seeds: One run of each method a seed; a cross-validation has at least those of its folds.
-    num_rounds: The rounds of each run.
-    is_private: Whether there are the runs with a budget, too.
-    is_tuned: Whether parameters are tuned; else they are the usual ones.
-    flags: Values of further flags of all runs.
+  Without `algorithms` all run; without tuning, parameters are the usual ones. A cross-validation
+  has at least the seeds of its folds. A private bench has runs with a budget, too. The flags are
+  further ones of all runs.
   """
 
   folder: pathlib.Path

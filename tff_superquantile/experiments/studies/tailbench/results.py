@@ -55,13 +55,7 @@ _DECIMALS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A data set with its finished runs.
-
-  Attributes:
-    data_set: The data set.
-    facts: What its table is like.
-    runs: The runs of each method, by its budget (None for none) and its name in the bench.
-  """
+  """A data set with its finished runs, by budget (None for none) and name of the method."""
 
   data_set: sources.DataSet
   facts: sources.Facts

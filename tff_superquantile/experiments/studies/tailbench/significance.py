@@ -75,13 +75,10 @@ def critical_distance(num_methods: int, num_data_sets: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
-  """How methods rank over data sets.
+  """How methods rank over the data sets that have all methods.
 
-  Attributes:
-    means: The mean rank of each method, 1 for the lowest number, the best first.
-    num_data_sets: The number of data sets that have all methods.
-    distance: Nemenyi's critical distance.
-    p_value: That of Friedman's test that all methods are alike.
+  The means begin with the best method's; rank 1 is the lowest number's. The distance is Nemenyi's
+  critical one; the p-value is that of Friedman's test that all methods are alike.
   """
 
   means: pd.Series

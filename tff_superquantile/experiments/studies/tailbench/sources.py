@@ -58,8 +58,7 @@ class DataSet:
     features: The columns to predict it from; none for all others.
     categories: Those of the features whose numbers are names.
     reason: Why it is in the bench, and what was done to it.
-    folds: The folds of a cross-validation over clients, for those that are few; 0 for a fifth of
-      the clients to test on.
+    folds: Of a cross-validation over clients, where they are few; 0 to test on a fifth of them.
     metric: The measure that leads; None for that of `--metric`'s own choice.
     prepare: Changes the source's rows, or reads the file; None to take them as they are.
   """
@@ -86,12 +85,7 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What a table of the bench is like.
-
-  Attributes:
-    num_classes: The number of classes; 0 for labels that are numbers.
-    label_shift: The share of the labels' variance that lies between clients (`label_shift`).
-  """
+  """What a table of the bench is like; it has no classes where the labels are numbers."""
 
   num_clients: int
   num_rows: int
