@@ -71,22 +71,10 @@ class _Private:
 class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
-  <<<<<<< HEAD
   Its evaluators, by split, take the model's weights and return the results of the clients. A
-  private run has none for its training clients, whose losses its accounting does not cover. `best`
-  is None where the last model is kept; `of_rounds` are measures beside loss and error.
-  =======
-  Attributes:
-    rows: Keeps rounds.csv.
-    evaluators: Take the model's weights and return the results of the clients, by split. A private
-      run has none of its training clients, whose losses its accounting does not cover.
-    clients: Keeps the results of all clients.
-    growth: Ends a run that diverges.
-    best: Keeps the best model; None where the last one is kept.
-    ending: Ends the run.
-    account: The costs of a private run.
-    of_rounds: The measures beside loss and error that each evaluation takes.
-  >>>>>>> origin/main
+  private run has none for its training clients, whose losses its accounting does not cover. `growth`
+  ends a run that diverges, `ending` one that has converged; `best` is None where the last model is
+  kept; `of_rounds` are measures beside loss and error.
   """
 
   rows: release_managers.RowReleaseManager
