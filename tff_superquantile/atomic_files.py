@@ -7,7 +7,7 @@ leaves it, for a later one to remove: `remove_temporaries` where a lock keeps ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import fcntl
 import json
@@ -111,6 +111,30 @@ def _locked(folder: str | os.PathLike) -> Iterator[None]:
     yield
   finally:
     os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock(path: str | os.PathLike, on_waiting: Callable[[], None]) -> Iterator[None]:
+  """Holds a lock that one process has at a time, also of several machines that share a disk.
+
+  Where there can be no lock, as on some file systems, it goes on without.
+
+  Args:
+    path: A file for it, which is made and stays; or a folder, which is there, and which only
+      processes of one machine can lock.
+    on_waiting: Is called before waiting for another process.
+  """
+  with contextlib.ExitStack() as stack:
+    with contextlib.suppress(OSError):
+      flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
+      descriptor = os.open(path, flags, 0o666)
+      stack.callback(os.close, descriptor)
+      try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        on_waiting()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

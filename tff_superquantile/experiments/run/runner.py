@@ -53,15 +53,10 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 @dataclasses.dataclass(frozen=True)
 class _Private:
-  """What a private run has besides.
+  """The release, the keys and the account of a private run.
 
-  Attributes:
-    release: What each round releases.
-    key: The secret key of cohorts.
-    noise_key: That of noise.
-    commitments: To the key and the clients, for the manifest.
-    account: What the rounds cost.
-    relative_noise: The length of the noise of a round's mean over that of the longest update.
+  The `key` is that of its cohorts. `relative_noise` is the length of the noise of a round's mean
+  over that of the longest update.
   """
 
   release: releases.Release
@@ -76,16 +71,10 @@ class _Private:
 class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
-  Attributes:
-    rows: Keeps rounds.csv.
-    evaluators: Take the model's weights and return the results of the clients, by split. A private
-      run has none of its training clients, whose losses its accounting does not cover.
-    clients: Keeps the results of all clients.
-    growth: Ends a run that diverges.
-    best: Keeps the best model; None where the last one is kept.
-    ending: Ends the run.
-    account: The costs of a private run.
-    of_rounds: The measures beside loss and error that each evaluation takes.
+  Its evaluators, by split, take the model's weights and return the results of the clients. A
+  private run has none for its training clients, whose losses its accounting does not cover. `growth`
+  ends a run that diverges, `ending` one that has converged; `best` is None where the last model is
+  kept; `of_rounds` are measures beside loss and error.
   """
 
   rows: release_managers.RowReleaseManager
@@ -176,11 +165,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
 
 
 def _continue(run: run_config.ResolvedRun, earlier: run_folder.Run) -> run_config.ResolvedRun:
-  """Returns the config with which a run goes on that may have begun.
-
-  Raises:
-    ValueError: If it began with other flags, is further than it is to go, or has lost its flags.
-  """
+  """Returns the config with which a run goes on; refuses other or lost flags and fewer rounds."""
   if not earlier.flags:
     if accounts.rounds_released(earlier):
       raise ValueError(

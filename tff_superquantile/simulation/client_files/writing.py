@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 import contextlib
+import functools
 import json
 import os
 import zlib
 
+from absl import logging
 import numpy as np
 
 from privacy import checks
@@ -188,7 +190,8 @@ def open_or_write_client_files(
 ) -> files.ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
 
-  A directory of an earlier format is written anew.
+  A directory of an earlier format is written anew. Of several processes one writes, and the others
+  wait for it.
 
   Args:
     directory: The directory to open or make.
@@ -204,6 +207,16 @@ def open_or_write_client_files(
     ValueError: As `open_client_files` and `write_client_files` do.
   """
   directory = os.path.abspath(directory)
-  if os.path.exists(directory) and not reading.is_outdated(directory):
-    return reading.open_client_files(directory)
-  return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)
+
+  def is_there() -> bool:
+    return os.path.exists(directory) and not reading.is_outdated(directory)
+
+  if not is_there():
+    parent = os.path.dirname(directory)
+    waiting = functools.partial(logging.info, "Waiting for a process that writes to %s.", parent)
+    with contextlib.suppress(OSError):  # Writing will say what is wrong.
+      os.makedirs(parent, exist_ok=True)
+    with atomic_files.lock(parent, waiting):
+      if not is_there():
+        return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)
+  return reading.open_client_files(directory)
