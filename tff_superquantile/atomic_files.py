@@ -117,12 +117,9 @@ def _locked(folder: str | os.PathLike) -> Iterator[None]:
 def lock(path: str | os.PathLike, on_waiting: Callable[[], None]) -> Iterator[None]:
   """Holds a lock that one process has at a time, also of several machines that share a disk.
 
-  Where there can be no lock, as on some file systems, it goes on without.
-
-  Args:
-    path: A file for it, which is made and stays; or a folder, which is there, and which only
-      processes of one machine can lock.
-    on_waiting: Is called before waiting for another process.
+  `path` is a file, which is made and stays, or a folder, which only processes of one machine can
+  lock. Where there can be no lock, as on some file systems, it goes on without. `on_waiting` is
+  called before waiting for another process.
   """
   with contextlib.ExitStack() as stack:
     with contextlib.suppress(OSError):

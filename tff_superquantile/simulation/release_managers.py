@@ -50,15 +50,11 @@ class RowReleaseManager(tff.program.ReleaseManager):
   ):
     """Reads the file; nothing is written before the first release.
 
-    Args:
-      path: The file; it need not exist, its folder must.
-      key: The name of the column of the rounds' numbers, the first.
-      final_until: The last round that was released, whose rows, and those before, are final; None
-        if no rows are. Its own row may be missing: its writer may have been killed just before.
-      may_differ: Columns of final rows whose numbers need not be the same again.
-
-    Raises:
-      ValueError: If the file is not of such rows, or one that is final is missing.
+    The file need not exist, its folder must. `key` names the first column, that of the rounds'
+    numbers. The rows of `final_until`, the last round that was released, and of those before are
+    final; None if no rows are. Its own row may be missing: its writer may have been killed just
+    before; another final row that is missing is a `ValueError`. Final rows may have other numbers
+    in the columns `may_differ`.
     """
     self._path = pathlib.Path(path)
     self._key = key
