@@ -28,7 +28,7 @@ class Options:
   """Says which workload to write, and where.
 
   Attributes:
-    directory: Where to; exists and is empty.
+    directory: An empty folder.
     task: A name of the package `tasks`.
     clients_per_round: The size of a cohort.
     num_rounds: Number of rounds.
@@ -133,17 +133,7 @@ def _draw_orders(
 
 
 def make(options: Options) -> workloads.Workload:
-  """Makes and writes a workload.
-
-  Args:
-    options: The workload to write.
-
-  Returns:
-    The workload.
-
-  Raises:
-    ValueError: If the task trains in a way that not every contender can.
-  """
+  """Makes and writes a workload of a task that trains as every contender can."""
   import tasks
 
   task = tasks.get_task(options.task)
