@@ -164,14 +164,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
-
-  Args:
-    argv: Its arguments without its name; None for the process's.
-
-  Returns:
-    The exit code.
-  """
+  """Runs the command with arguments (None for the process's), and returns its exit code."""
   return account.say(functools.partial(_run, argv))
 
 
