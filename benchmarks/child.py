@@ -64,8 +64,7 @@ class Child:
       )
 
   def ask(self, line: str, seconds: float) -> bytes:
-    """Sends a line and waits some seconds for its answer, or raises `NoAnswer`, all without ends.
-    """
+    """Sends a line and returns the line that answers, both without ends, or raises `NoAnswer`."""
     with contextlib.suppress(ConnectionError):  # It has ended; `answer` says why.
       self._socket.sendall(line.encode() + b"\n")
     return self.answer(seconds)

@@ -35,9 +35,8 @@ class DataSet:
     client: The word for a client, such as "writer".
     examples: The word for examples, such as "images".
     min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    is_example: Takes an x and a y of LEAF's; tells whether they are of this data set.
-    describe_file: Takes the path of a file that holds all; says what is in it, or raises a
-      ValueError.
+    is_example: Whether an x and a y of LEAF's are of this data set.
+    describe_file: Says what is in a file that holds all, or raises a `ValueError`.
     downloads: The public files that hold all of it, the examples first.
   """
 

@@ -27,12 +27,11 @@ class Download:
   Attributes:
     what: The word for its content.
     urls: Where it is: the next is tried where one fails.
-    sha256: The SHA-256 of its bytes.
-    size: The number of its bytes; 0 if that is not known.
-    members: The files of this archive that are kept, the one that is used first; empty to keep the
-      file as it is.
+    sha256: Of its bytes.
+    size: In bytes; 0 if that is not known.
+    members: The files of this archive that are kept, the one that is used first; empty to keep it.
     room: The bytes that unpacking and converting it take besides.
-    instead: The name of a file that does as well, where it is.
+    instead: The name of a file that does as well.
     flag: The flag by which users name a file of theirs in its place.
   """
 
