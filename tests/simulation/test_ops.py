@@ -29,8 +29,7 @@ tf.reduce_sum(x, [-1, -2], keepdims=True) | tf.reduce_sum(x, []) | tf.tanh(x) | 
 tf.cast(x, tf.float64) | tf.cast(x > 0, tf.int32) | tf.cast(k, tf.float32) * x
 tf.cast(k, "uint8") | tf.cast(x, "bool") | tf.cast(k, tf.int64) | tf.add(x, s) * n_
 tf.expand_dims(x, -1) | tf.expand_dims(x, 0) | tf.expand_dims(x, -2)
-tf.norm(x, axis=-1) | tf.squeeze(tf.reduce_sum(x, -1, True))
-tf.squeeze(tf.reduce_sum(x, 1, True), [-1])
+tf.norm(x, axis=-1) | tf.squeeze(tf.reduce_sum(x, 1, True), [-1])
 tf.squeeze(tf.reduce_max(x, 0, True), 0) | tf.squeeze(tf.reduce_max(x, [0, 1], True), [0, -1])
 tf.squeeze(tf.reduce_max(x, [0, 1], True), -2) | tf.squeeze(tf.expand_dims(x, 1), -2)
 tf.clip_by_value(x, -1.0, 1.0) | tf.where(tf.math.is_finite(x), x, 0.0)

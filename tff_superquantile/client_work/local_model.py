@@ -154,9 +154,10 @@ class _VariableLocalModel(LocalModel):
     return self._model.report_local_unfinalized_metrics()
 
 
-def _construct(
+def construct(
   model_fn: Callable[[], tff.learning.models.VariableModel],
 ) -> tff.learning.models.VariableModel:
+  """Returns the model that `model_fn` returns; refuses all else by a sentence."""
   if not callable(model_fn):
     raise TypeError(
       f"Found a {type(model_fn).__name__} for model_fn, which is not a callable; expected a"
@@ -183,7 +184,7 @@ def build_local_model(model_fn: Model) -> LocalModel:
   """
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
     return _FunctionalLocalModel(model_fn)
-  return _VariableLocalModel(_construct(model_fn))
+  return _VariableLocalModel(construct(model_fn))
 
 
 class ModelDescription(NamedTuple):
@@ -216,7 +217,7 @@ def describe(model_fn: Model) -> ModelDescription:
     weights_type = build_initial_weights_fn(model_fn).type_signature.result
     return ModelDescription(weights_type, model_fn.input_spec, model_fn.finalize_metrics)
   with tf.Graph().as_default():
-    model = _construct(model_fn)
+    model = construct(model_fn)
     weights_type = tff.learning.models.weights_type_from_model(model)
     return ModelDescription(weights_type, model.input_spec, model.metric_finalizers())
 
@@ -237,6 +238,6 @@ def build_initial_weights_fn(model_fn: Model) -> tff.Computation:
 
     @tff.tensorflow.computation
     def initial_weights():
-      return ModelWeights.from_model(_construct(model_fn))
+      return ModelWeights.from_model(construct(model_fn))
 
   return initial_weights

@@ -20,6 +20,7 @@ from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 from tff_superquantile.evaluation import client_split
 from tff_superquantile.evaluation import clients
+from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.simulation import seeds
 
 # Held-out examples in one forward pass, to bound the memory of a client with very many.
@@ -78,7 +79,7 @@ def batch_plan(
 
 def _build_fine_tune(
   model: tff.learning.models.FunctionalModel,
-  held_in: clients.ClientExamples,
+  held_in: examples_lib.ClientExamples,
   optimizer: tff.learning.optimizers.Optimizer,
   l2: float,
   proximal_strength: float,

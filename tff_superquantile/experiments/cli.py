@@ -119,14 +119,12 @@ def run_parsed(main: Callable[[], None]) -> int:
 
 
 def run(main: Callable[[], None]) -> None:
-  """Runs a command: parses its flags, quietens TensorFlow and turns signals into orderly ends.
+  """Runs a command: parses its flags and turns signals into orderly ends.
 
   A `ValueError` that this project raises is the user's mistake: its message is shown, not a
   traceback. `failures` describes other errors.
   """
   _replace_closed_streams()
-  # This comes before anything imports TensorFlow, here or in a child process.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
   def guarded(argv: Sequence[str]) -> None:
     if len(argv) > 1:
@@ -160,7 +158,6 @@ def run_parser(
   `run`. Arguments of None are the process's.
   """
   _replace_closed_streams()
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     args = parser.parse_args(argv)
   except ValueError as error:

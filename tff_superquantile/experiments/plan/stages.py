@@ -15,10 +15,10 @@ from tff_superquantile.experiments.run import run_folder
 
 def is_left(config: run_config.RunConfig) -> bool:
   """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
-  run, wanted = run_folder.of_config(config), config.num_rounds
+  run = run_folder.of_config(config)
   if run.flags:  # What is None here, the task has decided there.
     run_config.check_same(run.path, run.flags, config, run_config.flags())
-  is_shorter = wanted is not None and run.flags.get("num_rounds") != str(wanted)
+  is_shorter = config.num_rounds is not None and not run_config.ends_as(run.flags, config)
   return not run.diverged and (not run.finished or is_shorter)
 
 

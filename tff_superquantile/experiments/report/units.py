@@ -151,8 +151,9 @@ def leading_by_round(groups: run_folder.Groups) -> Leading:
 
 def of_measure(name: str, units: Units) -> Unit:
   """Returns the unit of a measure of a task with these units."""
-  if name == "mae":
-    return units.error._replace(quantity="Mean absolute error")
+  if name == "mae":  # Of numbers alone.
+    error = _UNITS["rmse"].error if units.error == PERCENT else units.error
+    return error._replace(quantity="Mean absolute error")
   return _OF_MEASURES.get(name) or {"error": units.error, "loss": units.loss}[name]
 
 

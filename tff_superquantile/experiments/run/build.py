@@ -63,7 +63,8 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   metric = config.metric or task.metric
   measures.check(metric or "error", task.error, config.task.name)
   chosen = {"sampling": config.cohort.sampling, "metric": metric, "best_by": kept.best_by(metric)}
-  run = run_config.resolved(config, {**chosen, **task.defaults, **of_private})
+  chosen.update(_rounds(config, task))
+  run = run_config.resolved(config, {**task.defaults, **chosen, **of_private})
   if run.is_private:
     run = private.resolve(run)
   places = {name: _absolute(run.values()[name]) for name in ("data_dir", "glove")}
@@ -90,6 +91,24 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   elif isinstance(run.method, methods.Superquantile):
     _check_threshold(run, run.method)
   return run
+
+
+def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, Any]:
+  """Returns when a run ends, and after how many rounds at the latest, where it is not given.
+
+  Raises:
+    ValueError: If it is to end by what its accounting or its learning rates cannot foresee.
+  """
+  is_planned = config.is_private or config.local.schedule.needs_num_rounds
+  if config.stop == "converged" and is_planned:
+    raise ValueError(
+      "Found --stop=converged in a run whose noise or learning rates are for a number of rounds"
+      " that is fixed beforehand; leave it out."
+    )
+  is_free = task.most_rounds and config.num_rounds is None and not is_planned
+  stop = config.stop or ("converged" if is_free else "never")
+  rounds = {"num_rounds": task.most_rounds} if stop == "converged" and task.most_rounds else {}
+  return {"stop": stop, **rounds}
 
 
 def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, ...]:

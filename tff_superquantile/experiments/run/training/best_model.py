@@ -117,3 +117,10 @@ class BestModel:
     if self._patience is None or self.round_num is None:
       return False
     return (round_num - self.round_num) // self._rounds_per_evaluation >= self._patience
+
+
+def of_run(config: run_config.ResolvedRun, folder: pathlib.Path) -> BestModel | None:
+  """Returns what keeps the best model of a run in a folder; None where the last one is kept."""
+  if not isinstance(config.keep, kept.Best):
+    return None
+  return BestModel(config.keep, config.rounds_per_evaluation, folder)

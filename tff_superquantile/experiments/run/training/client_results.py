@@ -23,10 +23,13 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
   """
 
   def __init__(self, folder: pathlib.Path, time: float | None = None):
-    """Initializes the manager of a folder, which is made with its first file.
+    """Initializes the manager.
 
-    All files have the modification time `time`, in seconds since 1970; None for the time of
-    writing. A private run has one, as times of writing would tell how long its rounds took.
+    Args:
+      folder: The folder of the files; made with the first of them.
+      time: The time of modification of all files, in seconds since 1970. The times of the files of
+        a private run would tell how long its rounds took. None for the time at which they are
+        written, in a run that is not private.
     """
     self._folder = folder
     self._time = time
@@ -34,7 +37,11 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
     self._results: Mapping[str, evaluation.ClientMetrics] = {}
 
   def hold(self, results: Mapping[str, evaluation.ClientMetrics]) -> None:
-    """Takes the results of all clients, by split, for the round that is released next."""
+    """Takes the results of the round that is released next.
+
+    Args:
+      results: The results of all clients, by the names of splits.
+    """
     self._results = results
 
   async def release(self, value: Any, key: int) -> None:

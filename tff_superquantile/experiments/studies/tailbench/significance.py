@@ -1,4 +1,4 @@
-"""What differences over many data sets say: a correction for their number, ranks, their distances.
+"""What differences over many data sets say: ranks, and their distances.
 
 The tests over data sets are those of Demsar (2006), "Statistical Comparisons of Classifiers over
 Multiple Data Sets". No TensorFlow.
@@ -14,42 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tff_superquantile.experiments.report.clients import bootstrap
-
 LEVEL = 0.05
-
-
-def p_value(change: float, low: float, high: float, num_clients: int) -> float:
-  """Returns the two-sided p-value of a difference of which the 95 % interval is known.
-
-  The end of the interval on the side of zero is q s from the difference, with Student's quantile q
-  for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
-  zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
-  may be the difference itself: then the other end counts. Without an interval p is NaN. The clients
-  are those that were resampled.
-  """
-  ends = (high - change, change - low)
-  if not all(map(math.isfinite, ends)) or num_clients < 2:
-    return math.nan
-  half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
-  if half == 0.0:
-    return 1.0 if change == 0 else 0.0
-  quantile = stats.t.ppf((1 + bootstrap.LEVEL) / 2, num_clients - 1)
-  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Corrects p-values for their number (Holm 1979), in the same order; NaN for none.
-
-  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it,
-  and at most 1: with those that are then below 0.05, the chance of any false one is at most 0.05.
-  """
-  values = np.asarray(p_values, float)
-  order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
-  factors = len(order) - np.arange(len(order))
-  corrected = np.full(len(values), np.nan)
-  corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
-  return corrected
 
 
 def signed_ranks(changes: Sequence[float]) -> float:
