@@ -45,7 +45,12 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
     self._results = results
 
   async def release(self, value: Any, key: int) -> None:
-    """Writes the file of round `key`, from 0, if it was evaluated; `value` has its own file."""
+    """Writes the file of a round that was evaluated.
+
+    Args:
+      value: The values of the round, which have a file of their own.
+      key: The round's number, from 0.
+    """
     if self._removes_later:
       for path in evaluation_files.find(self._folder):
         if evaluation_files.round_of(path) >= key:
