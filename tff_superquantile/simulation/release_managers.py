@@ -54,12 +54,10 @@ class RowReleaseManager(tff.program.ReleaseManager):
       path: The file; it need not exist, its folder must.
       key: The name of the column of the rounds' numbers, the first.
       final_until: The last round that was released, whose rows, and those before, are final; None
-        if no rows are. The row of that round may be missing, as its writer may have been killed
-        just before it was written.
+        if no rows are. Its own row may be missing: its writer may have been killed just before.
       may_differ: Columns of final rows whose numbers need not be the same again.
 
     Raises:
-      OSError: If the file cannot be read.
       ValueError: If the file is not of such rows, or one that is final is missing.
     """
     self._path = pathlib.Path(path)
@@ -116,14 +114,9 @@ class RowReleaseManager(tff.program.ReleaseManager):
     self._is_torn = False
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Writes the row of a round, the last one from now on.
+    """Writes the row of a round (from 0), the last one from now on: plain numbers by column.
 
-    Args:
-      value: Plain numbers by column.
-      key: The round's number, from 0.
-
-    Raises:
-      ValueError: If the row is final, and has other numbers.
+    Other numbers than a final row has are a `ValueError`.
     """
     row = {self._key: key, **{name: value[name] for name in sorted(value)}}
     if self._final_until is not None and key <= self._final_until:
@@ -192,12 +185,7 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
       self._writer.flush()
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Writes the scalars of a round.
-
-    Args:
-      value: Plain numbers by name.
-      key: The round's number.
-    """
+    """Writes the scalars of a round, plain numbers by name."""
     summary = summary_pb2.Summary()
     for name in sorted(value):
       summary.MergeFrom(scalar_summary.scalar_pb(name, value[name]))

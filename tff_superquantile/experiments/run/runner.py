@@ -72,8 +72,9 @@ class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
   Its evaluators, by split, take the model's weights and return the results of the clients. A
-  private run has none for its training clients, whose losses its accounting does not cover. `best`
-  is None where the last model is kept; `of_rounds` are measures beside loss and error.
+  private run has none for its training clients, whose losses its accounting does not cover.
+  `growth` ends a run that diverges, `ending` one that has converged; `best` is None where the last
+  model is kept; `of_rounds` are measures beside loss and error.
   """
 
   rows: release_managers.RowReleaseManager
