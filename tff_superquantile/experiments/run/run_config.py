@@ -250,14 +250,11 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Reads a run's config from the texts of its flags, as its `flags.txt` holds them.
+  """Returns a run's config from the texts of its flags, as its `flags.txt` holds them.
 
   Args:
-    found: Texts by name. Other names than those of the fields are passed over; fields that are
-      not there have their defaults, but for `client_split_of`.
-
-  Returns:
-    The config.
+    found: Texts by name. Other names than those of the fields are passed over; fields that are not
+      there have their defaults, but for `client_split_of`.
 
   Raises:
     ValueError: If a text is no value of its field.
@@ -273,15 +270,12 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Lists the flags that keep a run from being continued under another config.
+  """Returns a phrase for each flag that keeps a run from being continued under another config.
 
   Args:
     found: The texts of the run's flags.
-    config: The other config.
+    config: The other config; a flag that is incidental may differ.
     followed: Names of values that `config` does not have yet where it is None.
-
-  Returns:
-    A phrase for each flag that is not the same and is not incidental.
   """
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}

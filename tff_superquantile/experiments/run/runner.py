@@ -120,16 +120,13 @@ class _Measures:
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
-  """Carries out a run, or the rest of it.
+  """Carries out a run, or the rest of it, and returns the finished run.
 
       run = train(RunConfig(method=Superquantile(theta=0.25), num_rounds=100))
       run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
     config: The config that was asked for.
-
-  Returns:
-    The finished run.
 
   Raises:
     ValueError: If the run cannot be carried out; nothing has been computed then.
