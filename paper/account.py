@@ -94,7 +94,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       clients_per_round=args.clients_per_round,
       num_rounds=num_rounds,
       rho_ratio=args.rho_ratio,
-      num_bins=asked.optional_whole("num_bins", args.num_bins),
+      num_bins=asked.optional_whole(args, "num_bins"),
     )
   given = (
     parts.Histogram(noise_multiplier=args.threshold_noise_multiplier),

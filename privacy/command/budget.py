@@ -32,7 +32,7 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     raise ValueError(f"Found no {', '.join(missing)}; expected it (--help lists them).")
   num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
-  release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
+  release = asked.calibrated(args, delta) if args.command == "calibrate" else asked.noisy(args)
   values = _values(args, release, num_rounds, delta)
   if values.get("plot"):
     _plot(args.plot, release, num_rounds, delta)
@@ -120,7 +120,7 @@ def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
-  participations = asked.optional_whole("participations", args.participations)
+  participations = asked.optional_whole(args, "participations")
   one = min(1, num_rounds)
   spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
   server = server_lib.server_epsilon(release, num_rounds, delta, participations)

@@ -56,7 +56,7 @@ def compose(
     own = parse(shlex.split(text))
     times = asked.whole("times", own.times)
     delta = asked.delta_of(own)
-    run = together.Run(asked.given(own, delta), asked.rounds(own.num_rounds), own.accounting)
+    run = together.Run(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
     runs += [run] * checks.whole("--times", times, 1)
     labels += [text] * times
     deltas.append(delta)
