@@ -16,6 +16,7 @@ from privacy import checks
 from privacy import ledger as ledger_lib
 from privacy import together
 from privacy.audit import experiment
+from privacy.audit import results
 from privacy.command import answers
 from privacy.command import asked
 
@@ -48,7 +49,7 @@ def compose(
   deltas: list[float] = []
   for path in map(pathlib.Path, args.ledgers):
     folder, name = (path, ledger_lib.FILE_NAME) if path.is_dir() else (path.parent, path.name)
-    entry = ledger_lib.Ledger.from_json(audit.read_text(folder, name))
+    entry = results.read_ledger(folder, name)
     runs.append(together.Run(entry.release, entry.rounds_done, entry.accounting))
     labels.append(f"{entry.rounds_done} rounds of {os.fspath(path)}")
     deltas.append(entry.claim["delta"])
