@@ -124,8 +124,8 @@ def _release(
   cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
   return releases.Release(
     cohort=cohort,
-    coefficients=_coefficients(args, cohort),
     parts=(*_threshold(args, threshold), *_updates(args, updates), *numbers),
+    coefficients=_coefficients(args, cohort),  # It takes long, and the flags are checked by now.
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,
   )
