@@ -80,15 +80,7 @@ class Results:
 
 
 def read(folder: pathlib.Path, has_begun: bool) -> Results:
-  """Reads the files of a run.
-
-  Args:
-    folder: Its folder.
-    has_begun: Whether a round was entered into its ledger, so that there must be a rounds.csv.
-
-  Raises:
-    ValueError: If a file is missing without which there is nothing to audit, or cannot be read.
-  """
+  """Reads the files of a run; if it `has_begun` by its ledger, there must be a rounds.csv."""
   rounds = Rounds()
   if has_begun or (folder / "rounds.csv").exists():
     rounds = read_rounds(read_text(folder, "rounds.csv"))
@@ -126,17 +118,7 @@ def read_ledger(folder: pathlib.Path, name: str = ledger_lib.FILE_NAME) -> ledge
 
 
 def read_rounds(text: str) -> Rounds:
-  """Reads `rounds.csv`.
-
-  Args:
-    text: Its content. A last line without an end is one that its writer has not finished.
-
-  Returns:
-    The content.
-
-  Raises:
-    ValueError: If its first column isn't `round`, or a round has no number.
-  """
+  """Reads `rounds.csv`; a last line without an end is one that its writer has not finished."""
   lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
   header, *rows = [row for row in lines if row] or [[""]]
   if header[0] != "round":

@@ -108,11 +108,7 @@ def _release(
 ) -> releases.Release:
   """Returns the release that the flags ask for.
 
-  Args:
-    args: The parsed flags.
-    threshold: Fields of the threshold that are no flags; None for no threshold.
-    updates: The same of the sum of updates.
-    numbers: The parts beside these.
+  `threshold` and `updates` are the fields of these parts that are no flags; None for no such part.
   """
   if 0.0 < args.clients_per_round < 1.0:
     q, n = args.clients_per_round, args.population

@@ -38,12 +38,7 @@ _METHODS = {
 def compose(
   args: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> answers.Answer:
-  """Returns the answer of `compose`, or raises a `ValueError` if a release cannot be read.
-
-  Args:
-    args: The parsed flags.
-    parse: Parses the flags of `spend`, and --times.
-  """
+  """Returns the answer of `compose`; `parse` parses the flags of `spend`, and --times."""
   runs: list[together.Run] = []
   labels: list[str] = []
   deltas: list[float] = []
