@@ -93,11 +93,18 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   alphas = np.array(orders, dtype=float)
   q = release.cohort.probability
   is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
-  curve: np.ndarray = np.zeros_like(alphas)
+  is_theirs = np.isin(alphas, _FIXED_SIZE_ORDERS) if fixed else ~is_ours
+  curve: np.ndarray = np.full_like(alphas, np.inf)
   if is_ours.any():
     curve[is_ours] = renyi.poisson_sampled(q, release.effective_noise_multiplier, alphas[is_ours])
-  theirs = rdp.RdpAccountant(alphas[~is_ours], relation).compose(round_event(release))
-  curve[~is_ours] = theirs.rdp
+  theirs = rdp.RdpAccountant(alphas[is_theirs], relation).compose(round_event(release))
+  curve[is_theirs] = theirs.rdp
+  if fixed:
+    # With the cohort given, a client in it is a Gaussian's, and one outside is nothing to tell.
+    pair = release.gaussian(1.0)
+    distance = pair.replaced if pair.replace_one else pair.removed
+    gaussian = 0.5 * alphas * distance**2
+    curve = np.minimum(curve, _mixture_curve(alphas, np.zeros_like(alphas), q, gaussian))
   curve = np.maximum(curve, 0.0)
   return curve + _ROUNDING * (curve + 1.0 / (alphas - 1.0))
 
@@ -107,7 +114,8 @@ def _mixture_curve(
 ) -> np.ndarray:
   """Mixes divergences: a round is the other mechanism with probability `weight`, publicly."""
   exponents = np.stack([(orders - 1.0) * curve, (orders - 1.0) * other])
-  log_weights = np.log([[1.0 - weight], [weight]])
+  with np.errstate(divide="ignore"):  # A weight of 1.
+    log_weights = np.log([[1.0 - weight], [weight]])
   mixed: np.ndarray = np.logaddexp(*(exponents + log_weights)) / (orders - 1.0)
   return mixed
 
@@ -117,7 +125,8 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
   """Returns orders and Renyi divergences of one round, but for the slack of discrete noise.
 
   Sampling without replacement and zero-out is accounted for as replacing a client, which includes
-  it.
+  it, but at no more than the cost to an adversary that knows the cohort: exp((alpha - 1) D_alpha)
+  is jointly convex, so that it is at most the mean over cohorts.
 
   Args:
     release: The releases of a round.
@@ -131,9 +140,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
   overflow = release.overflow_probability
   release = release.without_mechanisms()
   if not overflow:
-    fixed = isinstance(release.cohort, cohorts.FixedSize)
-    orders = _FIXED_SIZE_ORDERS if fixed else _ORDERS
-    return np.array(orders), _event_curve(release, orders)
+    return np.array(_ORDERS), _event_curve(release, _ORDERS)
   orders = _FIXED_SIZE_ORDERS
   # If the others fill the cohort, the client takes another's place: not worse than replacing it
   # in a sample of the same probability without replacement. The event knows whole numbers only.
@@ -142,6 +149,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
     release,
     cohort=cohorts.FixedSize(release.cohort.population, size),
     noise=cohorts.Complement(),
+    relation=releases.REPLACE_ONE,
   )
   curves = [_event_curve(found, orders) for found in (release, full)]
   return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])

@@ -113,6 +113,8 @@ class Task:
       so an error of one is that of predicting their mean.
     metric: The measure that reports lead with, and by which runs choose, unless the user names one:
       one of `tff_superquantile.measures.NAMES`; None for the error.
+    most_rounds: The most rounds of runs that end by convergence, as those without --num_rounds do;
+      0 where all runs have the number among the defaults.
     adapt: Takes a request, returns the task for the clients that it asks for, where model and
       defaults follow from the user's files; None where they do not.
     description: What was found in the user's files, for people; "" where there is nothing to say.
@@ -139,6 +141,7 @@ class Task:
   label_scale: tuple[float, float] | None = None
   error: str = "misclassification"
   metric: str | None = None
+  most_rounds: int = 0
   adapt: Callable[[Request], "Task"] | None = None
   description: str = ""
   remarks: Sequence[str] = ()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import threading
 import time
 import types
 import uuid
+import venv
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_superquantile import stack
 from tff_superquantile.stack import postponed
@@ -113,6 +117,40 @@ def test_our_packages_prepare_it_themselves(code):
   assert result.workers == []
 
 
+def _write_copy(folder, name):
+  """Puts the part of the project that prepares imports into a folder, with a version of its own."""
+  for part in ("lazy.py", "stack"):
+    source = _ROOT / "tff_superquantile" / part
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / part)
+  text = (_ROOT / "tff_superquantile/__init__.py").read_text()
+  (folder / "__init__.py").write_text(f"{text}\n__version__ = {name!r}\n")
+
+
+def test_a_checkout_comes_before_an_installed_copy(tmp_path):
+  venv.create(tmp_path / "venv", with_pip=False)
+  (site_packages,) = (tmp_path / "venv/lib").glob("*/site-packages")
+  checkout = tmp_path / "checkout"
+  for folder, name in ((site_packages, "installed"), (checkout, "checkout")):
+    (folder / "tff_superquantile").mkdir(parents=True)
+    _write_copy(folder / "tff_superquantile", name)
+  (site_packages / "tensorflow.py").write_text("")
+  stack.install_at_start(str(site_packages))
+  code = "import tensorflow, sys; print(sys.modules['tff_superquantile'].__version__)"
+  environment = {n: value for n, value in os.environ.items() if not n.startswith("PYTHON")}
+
+  def run():
+    command = [tmp_path / "venv/bin/python", "-c", code]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+  assert run().stdout == "checkout\n"
+  shutil.rmtree(checkout / "tff_superquantile")
+  assert run().stdout == "installed\n"
+  shutil.rmtree(site_packages / "tff_superquantile")
+  code = "import tensorflow"  # As where nothing had ever been installed.
+  result = run()
+  assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_tensorflow_s_log_is_there_for_who_asks_for_it(at_start):
   assert "oneDNN" in _run("import tensorflow", at_start, log_level="0").stderr
 
@@ -142,6 +180,8 @@ def test_rounds_need_nothing_that_is_postponed(at_start):
   """Neither TFF nor TensorFlow Privacy asks these parts for anything, or this list must change."""
   result = _run(_ROUNDS, at_start, cwd=_ROOT)
   assert result.returncode == 0, result.stderr
+  # Nor does TensorFlow say what its compilers think of graphs, or that there is no GPU.
+  assert not any(line[1:5] == "0000" for line in result.stderr.splitlines())
   found = dict(line.split() for line in result.stdout.splitlines())
   assert set(found) == {part.module for part in stack.POSTPONED}
   # Whether the rest has run is a matter of time alone.
@@ -233,6 +273,49 @@ def test_pythons_own_numbers_have_their_types():
   assert str(numbers.type_signature.result) == "<int32,int64,float32,bool>"
   with pytest.raises(ValueError, match="range"):
     tff.federated_computation(lambda: 2**70)
+
+
+def test_keras_models_survive_those_of_graphs():
+  """TFF makes each model in a graph; Keras then gives the classes of all others other bases."""
+  layers = tf.keras.layers
+
+  class Sub(tf.keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = layers.Dense(2)
+
+    def call(self, x):
+      return self.dense(x)
+
+  class Functional(tf.keras.Model):
+    def __init__(self):
+      x = layers.Input([3])
+      super().__init__(inputs=x, outputs=layers.Dense(2)(x))
+
+  def recurrent():
+    inner = [layers.InputLayer([3]), layers.Reshape([3, 1]), layers.LSTM(2), layers.Dropout(0.5)]
+    return tf.keras.Sequential([*inner, layers.BatchNormalization()])
+
+  x = np.arange(6, dtype=np.float32).reshape(2, 3)
+  for make in (Sub, Functional, recurrent):
+    model = make()
+    model.compile("sgd", "mse")
+    expected, values = model(x).numpy(), model.get_weights()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+      metric = tf.keras.metrics.MeanSquaredError()
+      metric = type(metric).from_config(metric.get_config())  # As TFF's finalizers do.
+      in_graph = make()
+      output = in_graph(tf.constant(x))
+      session.run(tf.compat.v1.global_variables_initializer())
+      for variable, value in zip(in_graph.weights, values):
+        variable.load(value, session)
+      np.testing.assert_allclose(session.run(output), expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+    assert model.evaluate(x, expected, verbose=0) == pytest.approx(0.0)
+    metric = type(metric).from_config(metric.get_config())
+    metric.update_state([1.0], [3.0])
+    assert metric.result().numpy() == 4.0
+    assert model.fit(x, expected + 1, verbose=0).history["loss"][0] > 0
 
 
 def test_threads_wait_for_one_another(package):

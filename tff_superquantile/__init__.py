@@ -44,6 +44,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_superquantile_family",
       "build_superquantile_fed_avg",
       "build_tilted_erm",
+      "dp_mean_factory",
     ),
     "analytics": ("private_distribution",),
     "evaluation": ("build_evaluator", "build_personalizer", "describe"),

@@ -20,6 +20,9 @@ What is omega?
 - m of n without replacement: a round in which i does not count has another client j in its place.
   Couple the cohorts S + i and S + j, uniform over S and j. So omega = nu_y for some y. x and y are
   as far apart as two clients' data can be (`replaced`), x and 0 as one client's can (`removed`).
+  For zero-out, i itself still counted, the cohort has the same law in both worlds, also if it is
+  known, so that H_a'(P || Q) <= q G_removed(a') by joint convexity alone. The smaller bound counts;
+  so this costs at most what no sampling costs.
 - Poisson sampling down to K: if the others alone fill the cohort, i takes another client's place
   with probability at most q, as without replacement. How many the others are has the same law in
   both worlds, and H_a is jointly convex: a mixture of the two cases above with constant weights. It
@@ -114,7 +117,7 @@ def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray,
     return found, found
   forward = q * ((1.0 - share) * apart + share * removed)
   if pair.is_replaced:
-    return forward, q * removed
+    return np.minimum(forward, q * _gaussian(epsilon, pair.removed)), q * removed
   return forward, _poisson_add(epsilon, q, pair.removed)
 
 
@@ -170,13 +173,16 @@ def largest_loss(mixture: Mixture, beyond: float) -> float:
 
 
 def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
-  mu = pair.replaced if pair.is_replaced or pair.replace_one else pair.removed
-  # The loss of the Gaussian, where the client's data count, is normal with mean mu^2 / 2.
   share = min(beyond / pair.probability, 0.1)
-  largest = mu * mu / 2.0 - float(special.ndtri(share)) * mu
-  if largest > 600.0:
-    return largest
-  return math.log1p(pair.probability * math.expm1(largest))
+
+  def of_gaussian(mu: float) -> float:
+    # Where the client's data count, the loss is normal with mean mu^2 / 2.
+    return mu * mu / 2.0 - float(special.ndtri(share)) * mu
+
+  largest = of_gaussian(pair.replaced if pair.is_replaced or pair.replace_one else pair.removed)
+  if largest <= 600.0:
+    largest = math.log1p(pair.probability * math.expm1(largest))
+  return min(largest, of_gaussian(pair.replaced if pair.replace_one else pair.removed))
 
 
 def losses_of_round(

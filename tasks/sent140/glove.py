@@ -8,30 +8,47 @@ import os
 from absl import logging
 import numpy as np
 
+from tasks import downloads
+
 FILE_NAME = "glove.6B.50d.txt"
-SOURCE = "https://nlp.stanford.edu/data/glove.6B.zip"
+DOWNLOAD = downloads.Download(
+  what="GloVe's word vectors",
+  urls=(
+    "https://nlp.stanford.edu/data/glove.6B.zip",
+    "https://huggingface.co/stanfordnlp/glove/resolve/main/glove.6B.zip",
+  ),
+  sha256="617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
+  size=862_182_613,
+  members=(FILE_NAME,),
+  room=172_000_000,
+  flag="glove",
+)
+REMEDY = "./run_experiments.sh download sent140 gets it, and --glove names another"
 
 
-def find_file(path: str, data_path: str) -> str:
-  """Returns the file of word vectors that the user named, or the paper's beside the data.
+def find_file(path: str, data_path: str, cache_dir: str) -> str:
+  """Returns the file of word vectors that the user named, or the paper's.
 
   Args:
     path: The file that the user named; "" to look for `FILE_NAME`.
-    data_path: The directory or file of the data, with which it may lie.
+    data_path: The directory or file of the data, with which it may lie; "" for none.
+    cache_dir: The folder that it may have been downloaded to.
 
   Raises:
-    ValueError: If it isn't there; says where to get it.
+    ValueError: If it isn't there; says how to get it.
   """
-  remedy = f"get {FILE_NAME} from {SOURCE} and name it with --glove"
   if path:
     if not os.path.isfile(path):
-      raise ValueError(f"There is no file {path} of word vectors; {remedy}.")
+      raise ValueError(f"There is no file {path} of word vectors; {REMEDY}.")
     return path
   directory = data_path if os.path.isdir(data_path) else os.path.dirname(data_path)
-  path = os.path.join(directory, FILE_NAME)
-  if not os.path.isfile(path):
-    raise ValueError(f"There is no {FILE_NAME} in {directory or '.'}; {remedy}.")
-  return path
+  beside = os.path.join(directory, FILE_NAME)
+  if data_path and os.path.isfile(beside):
+    return beside
+  downloaded = DOWNLOAD.find(cache_dir)
+  if downloaded is None:
+    raise ValueError(f"There is no {FILE_NAME} beside {data_path} or in {cache_dir}; {REMEDY}.")
+  return downloaded
 
 
 def peek_dimension(path: str) -> int:
@@ -148,6 +165,6 @@ def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, 
   if vectors is None or not known.any():
     raise ValueError(
       f"{path} has none of the {len(vocabulary)} words of the data; expected a text file of GloVe's"
-      f" in the data's language, such as {FILE_NAME} from {SOURCE}."
+      f" in the data's language, such as {FILE_NAME} of {DOWNLOAD.urls[0]}."
     )
   return vectors, known

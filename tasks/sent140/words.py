@@ -29,7 +29,8 @@ def build_preprocessing(
   """Builds the way from words to vectors, with the table of all words of the run's file.
 
   Args:
-    request: Its `glove` or `data_dir` says where the word vectors are. Tweets are not read.
+    request: Its `glove`, `data_dir` or `cache_dir` says where the word vectors are. Tweets are not
+      read.
     represent: One of `features.represent_mean` and `features.represent_sequence`.
 
   Returns:
@@ -43,7 +44,7 @@ def build_preprocessing(
   if request.standin:
     spec = tf.TensorSpec([None, *steps, features.DIMENSION], tf.float32, "vectors")
     return preprocessing.Preprocessing(spec, _VECTORS, tf.identity, spec)
-  path = glove.find_file(request.glove, request.data_dir)
+  path = glove.find_file(request.glove, request.data_dir, request.cache_dir)
   vocabulary = glove.read_words(path)
   vectors, _ = glove.read_vectors(path, vocabulary)
   dimension = vectors.shape[1]

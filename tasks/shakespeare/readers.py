@@ -16,12 +16,20 @@ import h5py
 import numpy as np
 
 from tasks import data_set
+from tasks import downloads
 from tasks import user_files
 from tasks.shakespeare import characters
 
 TRAIN_NAME = "shakespeare_train.h5"
 TEST_NAME = "shakespeare_test.h5"
 SOURCE = "https://storage.googleapis.com/tff-datasets-public/shakespeare.tar.bz2"
+DOWNLOAD = downloads.Download(
+  what="Shakespeare",
+  urls=(SOURCE,),
+  sha256="0285be9906cb5f268092eee4edeeacfc2af4574f2941f7cc2f08a321d7f5c707",
+  members=(TRAIN_NAME, TEST_NAME),
+  room=10_000_000,
+)
 _COMMAND = "preprocess.sh -s niid --sf 0.1 -k 20 -t user --tf 0.5"  # LEAF's.
 _MIN_EXAMPLES = 20
 _GROUP, _TEXTS = "examples", "snippets"
@@ -60,8 +68,7 @@ DATA_SET = data_set.DataSet(
   min_examples=_MIN_EXAMPLES,
   is_example=_is_sequence,
   describe_file=_describe_file,
-  remedy=f"Unpack {SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with --data_dir."
-  f"\n{data_set.STANDIN}",
+  downloads=(DOWNLOAD,),
 )
 
 

@@ -125,9 +125,9 @@ def linear_model_fn():
   )
 
 
-def keras_model_fn():
+def keras_model():
   """A Keras model with non-trainable weights (batch normalisation)."""
-  keras_model = tf.keras.Sequential(
+  return tf.keras.Sequential(
     [
       tf.keras.layers.InputLayer(NUM_FEATURES),
       tf.keras.layers.Dense(4, "relu", kernel_initializer=tf.keras.initializers.GlorotUniform(1)),
@@ -135,8 +135,11 @@ def keras_model_fn():
       tf.keras.layers.Dense(NUM_CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)),
     ]
   )
+
+
+def keras_model_fn():
   return tff.learning.models.from_keras_model(
-    keras_model,
+    keras_model(),
     tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     input_spec=_SPEC,
     metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import problems
 import pytest
+import tensorflow_federated as tff
 
 from tff_superquantile.experiments.run.training import evaluation_files
 
@@ -91,11 +92,39 @@ def test_results_of_clients_example(tmp_path, monkeypatch, capsys):
 
 def test_family_example(simulation_context, capsys):
   clients = problems.datasets(problems.client_arrays())
-  names = dict(model_fn=problems.linear_model(), cohorts=[clients[:4], clients], clients=clients)
-  exec(_block("docs/reference/algorithms.md", 3), names)
+  names = dict(model_fn=problems.keras_model_fn, cohorts=[clients[:4], clients], clients=clients)
+  exec(_block("docs/reference/algorithms.md", 4), names)
   tails = eval(capsys.readouterr().out)
   assert tails[0] == 6 and tails[0] > tails[1] >= tails[2] > 0
   assert names["choice"].shape == (6,) and set(names["choice"]) <= {0, 1, 2}
+
+
+def test_private_mean_example(simulation_context):
+  names = dict(model_fn=problems.linear_model_fn)
+  weights = problems.linear_model().initial_weights[0]
+  names["num_parameters"] = sum(w.size for w in weights)
+  names["weights_type"] = tff.types.to_type(tuple((w.dtype.type, w.shape) for w in weights))
+  exec(_block("docs/reference/algorithms.md", 1), names)
+  assert 1 < names["release"].effective_noise_multiplier < 3
+  (made,) = names["release"].parts
+  assert made.mechanism.num_shares == 140  # Those of 100 expected clients, as the factory takes.
+  state = names["process"].initialize()
+  names["process"].next(state, problems.datasets(problems.client_arrays()))
+
+
+def test_comparison_example(tmp_path, monkeypatch, simulation_context, capsys):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("MPLBACKEND", "agg")
+  clients = problems.datasets(problems.client_arrays(), 8)
+  names = dict(model_fn=problems.linear_model_fn, train=clients, test=clients)
+  names["ids"] = [f"client {i}" for i in range(len(clients))]
+  exec(_block("docs/how_to/compare_in_python.md"), names)
+  table = names["table"]
+  assert set(table.index) == set(names["ids"]) and table["FedAvg"].is_monotonic_increasing
+  assert (table["FedAvg"] != table["theta 0.5"]).any()
+  assert capsys.readouterr().out.count("client ") >= len(clients)
+  assert (tmp_path / "clients.png").stat().st_size > 1000
+  assert len(_block("docs/how_to/compare_in_python.md").splitlines()) <= 30
 
 
 def test_secure_example():

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import algorithms
 from tff_superquantile import evaluation
 
 
@@ -88,10 +89,85 @@ def test_keras_model():
   assert evaluation.num_classes(model) == problems.NUM_CLASSES
 
 
-def test_a_variable_model_is_refused():
+@pytest.mark.parametrize("sizes", [(3, 1, 7), (600, 1, 1500, 30, 2113)])
+def test_the_model_fn_of_a_learning_process(sizes):
+  # Clients without examples, too, and clients that are cut apart by batches of the evaluation.
+  datasets = problems.datasets(problems.client_arrays(sizes), 8)
+  datasets.insert(1, datasets[0].take(0))
+  examples = evaluation.examples_of_datasets(
+    datasets, [f"client {i}" for i in range(len(datasets))]
+  )
+  weights = _weights(problems.linear_model())
+  found, expected = (
+    evaluation.build_evaluator(model, examples)(weights)
+    for model in (problems.linear_model_fn, problems.linear_model())
+  )
+  table = found.to_frame()
+  assert list(table.index) == examples.client_ids and table["loss"].isna().sum() == 1
+  for name in ("num_examples", "loss", "error"):
+    np.testing.assert_allclose(table[name], getattr(expected, name), rtol=1e-5)
+
+
+def test_a_keras_model_fn_is_evaluated_as_by_keras():
   examples = evaluation.examples_of_datasets(problems.datasets(problems.client_arrays()))
-  with pytest.raises(TypeError, match="Found a .* to evaluate.*functional_model_from_keras"):
-    evaluation.build_evaluator(problems.keras_model_fn(), examples)
+  process = algorithms.build_fed_avg(
+    problems.keras_model_fn, client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)
+  )
+  weights = process.get_model_weights(process.initialize())
+  evaluate = evaluation.build_evaluator(problems.keras_model_fn, examples)
+  rng = np.random.default_rng(0)
+  for scale in (0.5, 2.0):  # The weights are those that are given, each time.
+    weights = tff.learning.models.ModelWeights(
+      [scale * np.abs(rng.normal(size=np.shape(w))).astype(np.float32) for w in weights.trainable],
+      [np.asarray(w) for w in weights.non_trainable],
+    )
+    keras_model = problems.keras_model()
+    weights.assign_weights_to(keras_model)
+    loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = evaluate(weights)
+    for i in range(len(examples.client_ids)):
+      x, y = examples.of_client(i)
+      output = keras_model(x, training=False).numpy()
+      assert found.loss[i] == pytest.approx(loss_fn(y, output).numpy(), rel=1e-5)
+      assert found.error[i] == pytest.approx(np.mean(output.argmax(axis=1) != y))
+
+
+def _data_set(*parts, **names):
+  return tf.data.Dataset.from_tensor_slices(names or parts)
+
+
+_X, _Y = np.zeros([6, 2], np.float32), np.zeros(6, np.int32)
+
+
+@pytest.mark.parametrize(
+  "datasets,ids,message",
+  [
+    ([], None, "Found 0 data sets and 0 ids"),
+    ([_data_set(_X, _Y).batch(2)], ["a", "b"], "Found 1 data sets and 2 ids"),
+    ([(_X, _Y)], ["a"], "Found a tuple for client a"),
+    ([_data_set(_X, _Y)], None, "Found single examples for client 0; .*batch it"),
+    ([_data_set(features=_X, label=_Y).batch(2)], None, "Found the names features, label"),
+    ([_data_set(_X, _Y, _Y).batch(2)], None, "Found elements .* of client 0"),
+    ([_data_set(_X).batch(2)], None, "Found elements .* of client 0"),
+    ([_data_set((_X, _X), _Y).batch(2)], None, "expected one tensor each"),
+    ([_data_set(_X, _Y).batch(2).repeat()], None, "without end"),
+    (
+      [_data_set(_X, _Y).batch(2), _data_set(_X[:, :1], _Y).batch(2)],
+      None,
+      "Found rows .* for client 1",
+    ),
+  ],
+)
+def test_other_data_sets_are_refused_by_a_sentence(datasets, ids, message):
+  with pytest.raises((TypeError, ValueError), match=message):
+    evaluation.examples_of_datasets(datasets, ids)
+
+
+@pytest.mark.parametrize("model", [None, lambda: None])
+def test_what_is_no_model_is_refused(model):
+  examples = evaluation.examples_of_datasets(problems.datasets(problems.client_arrays()))
+  with pytest.raises(TypeError, match="expected a tff.learning.models"):
+    evaluation.build_evaluator(model, examples)
 
 
 def test_decode_and_a_client_without_examples():
@@ -111,8 +187,6 @@ def test_decode_and_a_client_without_examples():
 
 
 def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
-  from tff_superquantile import algorithms
-
   arrays = problems.client_arrays()
   model = problems.linear_model()
   process = algorithms.build_superquantile_fed_avg(

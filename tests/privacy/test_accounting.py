@@ -188,6 +188,26 @@ def test_removing_a_client_from_fixed_cohorts_costs_less_than_replacing_it():
   assert by_rdp[0] == by_rdp[1] > costs[1]
 
 
+@pytest.mark.parametrize("relation", releases.RELATIONS)
+@pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
+@pytest.mark.parametrize(
+  "population,size,z,rounds", [(10, 9, 1, 1), (10, 9, 1, 100), (2, 1, 1, 1), (100, 99, 5, 30)]
+)
+def test_fixed_cohorts_cost_at_most_what_no_sampling_costs(
+  population, size, z, rounds, accountant, relation
+):
+  fixed, none = (
+    accounting.epsilon(
+      flat.release(population, size, 2 * z, z, sampling, relation=relation),
+      rounds,
+      1e-5,
+      accountant,
+    ).epsilon
+    for sampling in ("fixed_size", "none")
+  )
+  assert 0.5 * none < fixed <= none * (1 + 1e-6)
+
+
 def test_noise_for_poisson_cohorts_is_too_little_for_fixed_ones():
   release = _release(None, 1.731)
   assert accounting.epsilon(release, _ROUNDS, _DELTA, "rdp").epsilon == pytest.approx(3, rel=0.01)

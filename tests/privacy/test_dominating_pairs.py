@@ -17,6 +17,7 @@ from scipy import special
 from scipy import stats
 
 from privacy import accounting
+from privacy import events
 from privacy import releases
 from privacy.noise import dominating_pairs
 from privacy.noise import sum_mechanism
@@ -84,6 +85,16 @@ def _edges(largest, stddev, count=1500):
 
 def _hockey_sticks(first, second, epsilons=_EPSILONS):
   return np.array([np.maximum(first - math.exp(e) * second, 0).sum() for e in epsilons])
+
+
+def _check_renyi(release, first, second):
+  """Checks that no divergence of two laws of `_cells`, either way, is above the release's bound."""
+  orders, bounds = events.round_curve(release)
+  few, bounds = orders[orders < 30.0, np.newaxis], bounds[orders < 30.0]
+  first, second = (np.log(np.maximum(law, 1e-300)) for law in (first, second))
+  for p, q in ((first, second), (second, first)):
+    found = special.logsumexp(few * p + (1.0 - few) * q, axis=1) / (few[:, 0] - 1.0)
+    assert (found <= bounds * (1 + 1e-9) + 1e-9).all()
 
 
 def _data_sets(rng, size):
@@ -162,13 +173,15 @@ def test_the_losses_of_a_small_sample_are_kept():
   )
 
 
-@pytest.mark.parametrize("population,size", [(4, 2), (5, 3), (6, 3)])
+@pytest.mark.parametrize("population,size", [(4, 2), (5, 3), (6, 3), (6, 5)])
 @pytest.mark.parametrize("z", [0.5, 1.1])
 @pytest.mark.parametrize("replace_one", [False, True])
 def test_fixed_cohorts_against_all_of_them(population, size, z, replace_one):
   rng = np.random.default_rng(population + size)
   pair = _Pair(size / population, 1 / z, 2 / z, is_replaced=True, replace_one=replace_one)
   bounds = np.stack(dominating_pairs.divergences(pair, _EPSILONS))
+  relation = "replace_one" if replace_one else "zero_out"
+  release = flat.release(population, size, None, z, "fixed_size", relation=relation)
   edges = _edges(size, z)
   closest = np.zeros(2)
   for others in _data_sets(rng, population - 1):
@@ -179,6 +192,7 @@ def test_fixed_cohorts_against_all_of_them(population, size, z, replace_one):
       )
       found = np.stack([_hockey_sticks(first, second), _hockey_sticks(second, first)])
       assert (found <= bounds + 1e-12).all()
+      _check_renyi(release, first, second)
       closest = np.maximum(
         closest, (found[:, bounds[0] > 1e-6] / bounds[:, bounds[0] > 1e-6]).max(1)
       )
@@ -242,11 +256,12 @@ def test_histograms_of_fixed_cohorts_in_two_dimensions(z, q, replace_one):
     (5, 1.5, 2, None),
     (6, 3, 4, None),
     (4, 2, 4, None),
+    (4, 3, 3, None),
     (4, 1, 2, 2),
     (5, 1, 3, 2.5),
   ],
 )
-@pytest.mark.parametrize("z", [0.8])
+@pytest.mark.parametrize("z", [0.8, 3.0])
 def test_cut_poisson_cohorts_against_all_of_them(population, expected, limit, contacted, z):
   rng = np.random.default_rng(limit)
   arguments = dict(
@@ -277,6 +292,8 @@ def test_cut_poisson_cohorts_against_all_of_them(population, expected, limit, co
     ):
       found = np.stack([_hockey_sticks(first, second), _hockey_sticks(second, first)])
       assert (found <= bounds[relation] + 1e-12).all()
+      if relation == "zero_out":  # By RDP the other one has no bound.
+        _check_renyi(by_relation[relation], first, second)
       closest[relation] = max(closest[relation], (found[0] / bounds[relation][0])[:5].max())
   # By how much a client is less likely to be in a cohort that is cut is given away.
   assert min(closest.values()) > (0.55 if limit < population else 0.98)
@@ -481,7 +498,7 @@ def test_next_to_no_noise_is_not_too_much_for_numbers(noise, is_replaced, replac
   with np.errstate(all="raise", under="ignore"):
     losses = _losses_of_round(((1.0, pair),), 0.1)
   epsilon = losses.get_epsilon_for_delta(1e-5)
-  distance = (2 if is_replaced else 1) / noise
+  distance = (2 if replace_one else 1) / noise
   # What is left of sampling is the logarithm of its probability and next to nothing of delta.
   expected = optimize.brentq(
     lambda e: stats.norm.sf(e / distance - distance / 2) - 1e-4, 0, 2 * distance**2

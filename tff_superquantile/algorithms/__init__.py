@@ -7,6 +7,7 @@ from tff_superquantile.algorithms.fed_prox import build_fed_prox
 from tff_superquantile.algorithms.gifair import build_gifair
 from tff_superquantile.algorithms.learning_process import Options
 from tff_superquantile.algorithms.learning_process import build_averaged
+from tff_superquantile.algorithms.private.dp_mean import dp_mean_factory
 from tff_superquantile.algorithms.private.private_fed_avg import build_private_fed_avg
 from tff_superquantile.algorithms.private.private_superquantile_fed_avg import (
   build_private_superquantile_fed_avg,
@@ -42,4 +43,5 @@ __all__ = (
   "build_superquantile_family",
   "build_superquantile_fed_avg",
   "build_tilted_erm",
+  "dp_mean_factory",
 )

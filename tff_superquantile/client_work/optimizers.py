@@ -2,11 +2,12 @@
 
 TFF 0.87 builds its processes from pure `tff.learning.optimizers.Optimizer`s; a Keras optimizer
 keeps variables, which a functional model cannot hold. Optimizers with a TFF counterpart are
-converted from their configuration and take the same steps; others are refused with the reason.
+converted from their options and take the same steps; all others are refused with the reason.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+import inspect
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,26 +17,45 @@ OptimizerOrKerasFn: TypeAlias = (
   tff.learning.optimizers.Optimizer | Callable[[], tf.keras.optimizers.Optimizer]
 )
 
-# An optimizer with one of these options takes other steps than its TFF counterpart.
-_NOT_CONVERTED = (
-  "nesterov",
-  "amsgrad",
-  "centered",
-  "clipnorm",
-  "clipvalue",
-  "global_clipnorm",
-  "use_ema",
-  "weight_decay",
-)
-_BUILDERS: dict[str, Callable[[float, dict[str, Any]], tff.learning.optimizers.Optimizer]] = {
-  "SGD": lambda rate, config: tff.learning.optimizers.build_sgdm(rate, config["momentum"] or None),
-  "Adam": lambda rate, config: tff.learning.optimizers.build_adam(
-    rate, config["beta_1"], config["beta_2"], config["epsilon"]
+# What an option may be without an effect on the steps of these optimizers.
+_WITHOUT_EFFECT = ("name", "jit_compile", "ema_momentum", "ema_overwrite_frequency")
+# Options of Keras 2's older optimizers that their configuration leaves out.
+_UNSAID = ("gradient_aggregator", "gradient_transformers")
+# By the class itself, as a subclass may take other steps: the options of the TFF optimizer, in its
+# order, and what builds it. Keras's older Adagrad adds epsilon to the root, the others under it.
+_BUILDERS: dict[type, tuple[tuple[str, ...], Callable[..., tff.learning.optimizers.Optimizer]]] = {
+  **dict.fromkeys(
+    (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD),
+    (("learning_rate", "momentum"), tff.learning.optimizers.build_sgdm),
   ),
-  "Adagrad": lambda rate, config: tff.learning.optimizers.build_adagrad(
-    rate, config["initial_accumulator_value"], config["epsilon"]
+  **dict.fromkeys(
+    (tf.keras.optimizers.Adam, tf.keras.optimizers.legacy.Adam),
+    (("learning_rate", "beta_1", "beta_2", "epsilon"), tff.learning.optimizers.build_adam),
+  ),
+  tf.keras.optimizers.Adagrad: (
+    ("learning_rate", "initial_accumulator_value", "epsilon"),
+    tff.learning.optimizers.build_adagrad,
   ),
 }
+
+
+def _others(optimizer: tf.keras.optimizers.Optimizer, converted: tuple[str, ...]) -> list[str]:
+  """Returns the options of an optimizer, as text, that its TFF counterpart does not have."""
+  numbers = (int, float, np.number)
+  plain = type(optimizer)()
+  config, defaults = optimizer.get_config(), plain.get_config()
+  found = []
+  for name in {**inspect.signature(type(optimizer)).parameters, **config, **dict.fromkeys(_UNSAID)}:
+    value = config.get(name, getattr(optimizer, name, None))
+    if name in converted:
+      # A schedule is a dictionary in the configuration; a function is asked, and is no variable.
+      is_constant = isinstance(getattr(optimizer, name), (*numbers, tf.Variable))
+      is_other = not (isinstance(value, numbers) and is_constant)
+    else:
+      is_other = value != defaults.get(name, getattr(plain, name, None))
+    if is_other and name not in _WITHOUT_EFFECT:
+      found.append(f"{name}={value}")
+  return found
 
 
 def as_tff_optimizer(
@@ -45,11 +65,13 @@ def as_tff_optimizer(
 
   Args:
     optimizer: A `tff.learning.optimizers.Optimizer`, or a no-argument function that returns a
-      `tf.keras.optimizers` SGD (with or without momentum), Adam or Adagrad.
+      `tf.keras.optimizers` SGD (with or without momentum), Adam or Adagrad, or `legacy` SGD or
+      Adam, but no subclass of these. The gradients of embeddings are dense, as in TFF, while
+      legacy SGD with momentum leaves rows alone that a batch does not have.
     name: The name of the argument in errors.
 
   Returns:
-    A `tff.learning.optimizers.Optimizer`.
+    The TFF optimizer.
 
   Raises:
     TypeError: If `optimizer` is neither.
@@ -64,15 +86,14 @@ def as_tff_optimizer(
       f"Found {name} = {optimizer!r}; expected a tff.learning.optimizers.Optimizer or a no-argument"
       " function that returns a Keras optimizer."
     )
-  config = keras_optimizer.get_config()
-  keras_name = type(keras_optimizer).__name__
-  unsupported = [f"{option}={config[option]}" for option in _NOT_CONVERTED if config.get(option)]
-  learning_rate = config["learning_rate"]
-  is_constant = isinstance(learning_rate, (int, float, np.floating))  # A schedule is a dict.
-  if keras_name not in _BUILDERS or not is_constant or unsupported:
+  kind = type(keras_optimizer)
+  options, build = _BUILDERS.get(kind, ((), None))
+  others = _others(keras_optimizer, options) if build else []
+  if build is None or others:
     raise ValueError(
-      f"Found the Keras optimizer {keras_name}({', '.join(unsupported) or learning_rate}), which"
-      f" has no TFF counterpart; use plain {', '.join(_BUILDERS)} with a constant learning rate, or"
-      " one of tff.learning.optimizers."
+      f"Found the Keras optimizer {kind.__module__}.{kind.__name__}({', '.join(others)}), which"
+      " has no TFF counterpart that takes the same steps; use tf.keras.optimizers.SGD, Adam or"
+      " Adagrad with constant numbers, or one of tff.learning.optimizers."
     )
-  return _BUILDERS[keras_name](float(learning_rate), config)
+  config = keras_optimizer.get_config()
+  return build(*(float(config[option]) for option in options))

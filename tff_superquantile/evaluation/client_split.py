@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy import checks
-from tff_superquantile.evaluation import clients
+from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.simulation import seeds
 
 
@@ -18,13 +18,13 @@ class SplitExamples(NamedTuple):
     num_left_out: The number of clients with fewer than two examples, which are in neither part.
   """
 
-  held_in: clients.ClientExamples
-  held_out: clients.ClientExamples
+  held_in: examples_lib.ClientExamples
+  held_out: examples_lib.ClientExamples
   num_left_out: int
 
 
 def split_examples(
-  examples: clients.ClientExamples, held_in_fraction: float, seed: int
+  examples: examples_lib.ClientExamples, held_in_fraction: float, seed: int
 ) -> SplitExamples:
   """Splits every client's examples at random.
 
@@ -60,9 +60,11 @@ def split_examples(
       " with an example to hold in and one to hold out: use a task whose test clients have more."
     )
 
-  def take(rows_of_clients: list[np.ndarray]) -> clients.ClientExamples:
+  def take(rows_of_clients: list[np.ndarray]) -> examples_lib.ClientExamples:
     offsets = np.cumsum([0, *map(len, rows_of_clients)])
     rows = np.concatenate(rows_of_clients)
-    return clients.ClientExamples(ids, examples.x[rows], examples.y[rows], offsets, examples.decode)
+    return examples_lib.ClientExamples(
+      ids, examples.x[rows], examples.y[rows], offsets, examples.decode
+    )
 
   return SplitExamples(take(rows_in), take(rows_out), len(examples.client_ids) - len(ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
 import types
 from typing import Any, NamedTuple
 
@@ -13,42 +14,11 @@ import tensorflow_federated as tff
 from tff_superquantile import measures as measures_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import errors
+from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.measures import measure as measure_lib
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
 BATCH_SIZE = 2048
-
-
-class ClientExamples(NamedTuple):
-  """Holds the examples of many clients, one client after the other.
-
-  Attributes:
-    client_ids: The ids of the k clients.
-    x: Inputs [n, ...], as the model takes them or as `decode` does.
-    y: Labels [n, ...].
-    offsets: int64 [k + 1]; client i owns rows offsets[i]:offsets[i + 1].
-    decode: A TensorFlow function from rows of x to the model's inputs; None for the identity.
-  """
-
-  client_ids: Sequence[str]
-  x: np.ndarray
-  y: np.ndarray
-  offsets: np.ndarray
-  decode: Callable[[tf.Tensor], tf.Tensor] | None = None
-
-  def of_client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows (x, y) of client i."""
-    rows = slice(self.offsets[i], self.offsets[i + 1])
-    return self.x[rows], self.y[rows]
-
-  def decoded(self, x: tf.Tensor) -> tf.Tensor:
-    """Returns rows of x as the model takes them."""
-    return x if self.decode is None else self.decode(x)
-
-  def specs(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-    """Returns the specifications of any number of rows of x and y."""
-    x, y = (tf.TensorSpec([None, *rows.shape[1:]], rows.dtype) for rows in (self.x, self.y))
-    return x, y
 
 
 class ClientMetrics(NamedTuple):
@@ -76,20 +46,11 @@ class ClientMetrics(NamedTuple):
     of_measures = columns.pop("measures")
     return {"client_id": columns.pop("client_ids"), **columns, **of_measures}
 
+  def to_frame(self) -> Any:
+    """Returns a `pandas.DataFrame` with a row for each client: `columns`, by the clients' ids."""
+    import pandas as pd
 
-def examples_of_datasets(datasets: Sequence[tf.data.Dataset]) -> ClientExamples:
-  """Stacks the clients' data sets of batches (x, y), as TFF's tutorials make them."""
-  xs, ys, sizes = [], [], []
-  for dataset in datasets:
-    size = 0
-    for batch in dataset.as_numpy_iterator():
-      x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
-      xs.append(x)
-      ys.append(y)
-      size += len(y)
-    sizes.append(size)
-  client_ids = [str(i) for i in range(len(sizes))]
-  return ClientExamples(client_ids, np.concatenate(xs), np.concatenate(ys), np.cumsum([0, *sizes]))
+    return pd.DataFrame(self.columns()).set_index("client_id")
 
 
 def weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
@@ -130,17 +91,12 @@ def build_losses_and_errors(
   *,
   of_whole_batches: bool = False,
 ) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Builds a TensorFlow function from (weights, x, y) to the losses and errors of the examples.
+  """Builds a TensorFlow function from (weights, x, y) to losses and errors, float64 [n, 2].
 
-  Args:
-    model: The model.
-    error: A key of `errors.ERRORS`; the errors are its `of_examples`.
-    of_whole_batches: Whether all examples of a batch get its mean loss, by one call of the model's
-      loss, for batches of one client. Otherwise the loss of an example is that of a batch of that
-      example alone.
-
-  Returns:
-    A function that returns float64 [n, 2], so that sums over many examples stay precise.
+  float64 keeps sums over many examples precise. `error` is a key of `errors.ERRORS`, whose
+  `of_examples` they are. The loss of an example is that of a batch of it alone; with
+  `of_whole_batches`, for batches of one client, it is the batch's mean, by one call of the model's
+  loss.
   """
   of_output = _build_of_output(model, error, of_whole_batches)
 
@@ -192,7 +148,7 @@ def measured(
   error: str,
   names: Collection[str] | None = None,
 ) -> Measured:
-  """Computes measures of clients.
+  """Computes measures of clients, and of their examples together.
 
   Args:
     of_clients: Their losses and errors.
@@ -201,7 +157,7 @@ def measured(
     names: Which measures beside loss and error; None for all that the error has.
 
   Returns:
-    The measures of the clients, and of their examples together.
+    The measures.
   """
   offsets = np.cumsum([0, *of_clients.num_examples])
   own = [
@@ -259,17 +215,14 @@ class Evaluator:
 
   def __init__(
     self,
-    examples: ClientExamples,
+    examples: examples_lib.ClientExamples,
     of_batch: Callable[..., tuple[tf.Tensor, tf.Tensor]],
     error: str,
   ):
-    """Initializes an evaluator.
+    """Initializes an evaluator, whose error is a key of `errors.ERRORS`.
 
-    Args:
-      examples: The examples of all clients.
-      of_batch: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
-        clients) to sums of losses and errors, float64 [clients, 2], and the model's outputs.
-      error: A key of `errors.ERRORS`.
+    `of_batch` is a TensorFlow function from (weights, x, y, the clients of the rows, the number of
+    clients) to sums of losses and errors, float64 [clients, 2], and the model's outputs.
     """
     self._examples = examples
     self.of_batch = of_batch
@@ -316,19 +269,60 @@ class Evaluator:
     return ClientMetrics(self._examples.client_ids, self._num_examples, means[:, 0], error)
 
 
+def _build_of_variables(
+  model_fn: Callable[[], tff.learning.models.VariableModel], error: str
+) -> tuple[Any, Callable[..., tuple[tf.Tensor, tf.Tensor]]]:
+  """Builds for a `VariableModel` the specification of its weights, and `of_rows` of an evaluator.
+
+  Such a model tells the loss of a batch alone, so that the rows of a client are a batch.
+  """
+  model = local_model.construct(model_fn)
+  forward_pass = local_model.with_autograph(model.forward_pass)
+  of_model = tff.learning.models.ModelWeights.from_model(model)
+  variables = tuple(of_model.trainable), tuple(of_model.non_trainable)
+
+  def evaluate(x: tf.Tensor, y: tf.Tensor) -> tff.learning.models.BatchOutput:
+    spec, parts = model.input_spec, {"x": x, "y": y}
+    is_named = isinstance(spec, Mapping)
+    batch = type(spec)((name, parts[name]) for name in spec) if is_named else (x, y)
+    return forward_pass(batch, training=False)
+
+  def of_rows(
+    weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    tf.nest.map_structure(lambda variable, value: variable.assign(value), variables, weights)
+    _, _, counts = tf.unique_with_counts(owner)
+    ends = tf.cumsum(counts)
+
+    def loss(bounds: tf.Tensor) -> tf.Tensor:
+      rows = slice(bounds[0], bounds[1])
+      return tf.cast(evaluate(x[rows], y[rows]).loss, tf.float32)
+
+    bounds = tf.stack([ends - counts, ends], axis=1)
+    losses = tf.map_fn(loss, bounds, fn_output_signature=tf.float32)
+    output = evaluate(x, y).predictions
+    found = tf.stack([tf.repeat(losses, counts), errors.ERRORS[error].of_examples(output, y)], 1)
+    return tf.cast(found, tf.float64), output
+
+  return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), variables), of_rows
+
+
 def build_evaluator(
-  model: tff.learning.models.FunctionalModel,
-  examples: ClientExamples,
+  model: local_model.Model,
+  examples: examples_lib.ClientExamples,
   like: Evaluator | None = None,
   error: str = "misclassification",
 ) -> Evaluator:
   """Builds a function from model weights to the loss and error of every client.
 
   It is exact: nothing is sampled, and segment sums take apart a batch that holds parts of several
-  clients. The loss of an example is the model's loss of a batch of that example alone.
+  clients. The loss of an example is the model's loss of a batch of that example alone; of a
+  `model_fn`, whose models tell the loss of batches, that of a batch of the client's examples.
 
   Args:
-    model: The model; of a Keras model, `tff.learning.models.functional_model_from_keras`.
+    model: What a learning process takes for `model_fn`: a `tff.learning.models.FunctionalModel`, or
+      a no-argument function that returns a `tff.learning.models.VariableModel`, such as a Keras
+      model's. It is called once.
     examples: The examples of all clients.
     like: An evaluator of the same model on other clients, whose examples have the same types and
       are decoded alike: its trace and its error are used again. None to trace.
@@ -338,25 +332,33 @@ def build_evaluator(
     A function of `tff.learning.models.ModelWeights`.
 
   Raises:
-    TypeError: If the model is not a `FunctionalModel`.
+    TypeError: If the model is neither.
   """
-  if not isinstance(model, tff.learning.models.FunctionalModel):
-    raise TypeError(
-      f"Found a {type(model).__name__} to evaluate; expected a tff.learning.models.FunctionalModel,"
-      " which functional_model_from_keras makes of a Keras model."
-    )
   if like is not None:
     return Evaluator(examples, like.of_batch, like.error)
-  of_output = _build_of_output(model, error, of_whole_batches=False)
+  if isinstance(model, tff.learning.models.FunctionalModel):
+    of_output = _build_of_output(model, error, of_whole_batches=False)
+    spec, graph = weights_spec(model), tf.Graph().as_default()  # As in `build_predict`.
+
+    def of_rows(
+      weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+      del owner
+      output = model.predict_on_batch(weights, x, training=False)
+      return of_output(output, y), output
+
+  else:
+    spec, of_rows = _build_of_variables(model, error)
+    graph = contextlib.nullcontext()
   owner_spec, number_spec = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
-  signature = [weights_spec(model), *examples.specs(), owner_spec, number_spec]
+  signature = [spec, *examples.specs(), owner_spec, number_spec]
 
   @tf.function(input_signature=signature, autograph=False)
   def of_batch(
     weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor, num_clients: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    output = model.predict_on_batch(weights, examples.decoded(x), training=False)
-    return tf.math.unsorted_segment_sum(of_output(output, y), owner, num_clients), output
+    found, output = of_rows(weights, examples.decoded(x), y, owner)
+    return tf.math.unsorted_segment_sum(found, owner, num_clients), output
 
-  with tf.Graph().as_default():  # As in `build_predict`.
+  with graph:
     return Evaluator(examples, of_batch.get_concrete_function(), error)

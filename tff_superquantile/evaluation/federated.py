@@ -11,6 +11,7 @@ from tff_superquantile import rows
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import clients
 from tff_superquantile.evaluation import errors
+from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.simulation import client_files
 
 
@@ -100,7 +101,7 @@ def build_evaluators(
   by_kind: dict[tuple, Any] = {}
   for split, files in splits.items():
     x, y, offsets = files.load()
-    examples = clients.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+    examples = examples_lib.ClientExamples(files.client_ids, x, y, offsets, files.decode)
     kind = (files.x_shape, files.x_dtype, files.x_scale)
     evaluators[split] = clients.build_evaluator(model, examples, by_kind.get(kind), error)
     by_kind.setdefault(kind, evaluators[split])

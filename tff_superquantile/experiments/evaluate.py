@@ -172,16 +172,10 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
 def left_out(
   folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
 ) -> str:
-  """Says how many clients of the data were not evaluated, and why; "" if all were.
+  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all.
 
   Of a private run it says the numbers of clients in its splits alone, as how many examples its
   training clients have is theirs to know.
-
-  Args:
-    folder: As in `evaluate`.
-    split: As in `evaluate`.
-    overrides: As in `evaluate`.
-    ids: The clients that it has evaluated.
   """
   run = finished.find(folder)
   config = _config(run, split, overrides)

@@ -9,17 +9,20 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     the list because they take a third of the time of an import.
   * TFF knows Keras 2, which is the package tf-keras (`TF_USE_LEGACY_KERAS`).
   * Two libraries of TensorFlow 2.21 write to the terminal before its log level counts (`_LOUD`).
+  * Keras 2 changes the bases of its classes where a model is made in a graph, as TFF makes all of
+    them, and models that were there before are broken. Here a model of a graph has a subclass.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `simulation.worker` starts it instead.
 
 Importing any package of this project calls `install`. Where a script imports TFF first, the
-environment must do it: `python -m tff_superquantile.stack` writes a file that does so whenever
-Python starts. scripts/venv.sh has done that for .venv. So this module imports next to nothing.
+environment must do it: `python -m tff_superquantile.stack` writes a file that has TensorFlow's
+import do so. scripts/venv.sh has done that for .venv. This module imports next to nothing.
 """
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import os
@@ -100,9 +103,10 @@ _INFORMATION = (
 )
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
+_VERSIONS = "tf_keras.src.utils.version_utils"  # Chooses the base of a layer or model.
+_OF_GRAPHS = "made_by_tff_superquantile_for_graphs"
 _KERAS = "TF_USE_LEGACY_KERAS"
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_PTH = "tff_superquantile_stack.pth"
 
 
 @contextlib.contextmanager
@@ -158,6 +162,27 @@ class _DtypesLoader(postponed.Wrapper):
       vars(module)["warnings"] = types.SimpleNamespace(catch_warnings=_catch_warnings)
 
 
+@functools.cache
+def _of_graphs(kind: Any, base: Any) -> type:
+  """Returns a class with the same order of bases as Keras's change of `kind` itself."""
+  return type(kind.__name__, (kind, base), {"__module__": kind.__module__, _OF_GRAPHS: True})
+
+
+class _VersionsLoader(postponed.Wrapper):
+  def exec_module(self, module: types.ModuleType) -> None:
+    super().exec_module(module)
+    swap = vars(module)["swap_class"]
+
+    def swap_class(kind: Any, eager: type, of_graphs: Any, is_eager: bool) -> Any:
+      if _OF_GRAPHS in vars(kind) and (is_eager or issubclass(kind, of_graphs)):
+        return kind  # TFF makes metrics of the class of others.
+      if is_eager or kind is eager or issubclass(kind, of_graphs):
+        return swap(kind, eager, of_graphs, is_eager)
+      return _of_graphs(kind, of_graphs)
+
+    vars(module)["swap_class"] = swap_class
+
+
 class _Finder:
   """Finds what is to be postponed or quiet, and leaves all else to the finders behind it."""
 
@@ -167,14 +192,16 @@ class _Finder:
     self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
   ) -> importlib.machinery.ModuleSpec | None:
     if name == "tensorflow":
-      # Information on how TensorFlow was built is nothing that a user can act on.
-      os.environ.setdefault(_LOG_LEVEL, "1")
+      # What it says of how it was built, of GPUs that are not there and of types of graphs is
+      # nothing that a user can act on; its errors are exceptions.
+      os.environ.setdefault(_LOG_LEVEL, "3")
     elif name == "tensorflow_federated":
       _check_keras()
     package = sys.modules.get(name.rpartition(".")[0])
     if isinstance(package, postponed.Postponed):
       postponed.run(package)  # As ever, a package has run when a module of it is imported.
-    if name not in self.parts and name not in _LOUD and name not in (_WORKER, _DTYPES):
+    others = {_WORKER: _WorkerLoader, _DTYPES: _DtypesLoader, _VERSIONS: _VersionsLoader}
+    if name not in self.parts and name not in _LOUD and name not in others:
       return None
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
@@ -182,10 +209,8 @@ class _Finder:
     loader: Any = spec.loader
     if name in self.parts:
       loader = postponed.Loader(loader, self.parts[name])
-    elif name == _WORKER:
-      loader = _WorkerLoader(loader)
-    elif name == _DTYPES:
-      loader = _DtypesLoader(loader)
+    elif name in others:
+      loader = others[name](loader)
     elif os.environ.get(_LOG_LEVEL) != "0":
       loader = _QuietLoader(loader)
     spec.loader = loader
@@ -216,16 +241,41 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
+class _AtStart:
+  """Calls `install` when TensorFlow or TFF is imported.
+
+  Not before: when Python starts, it does not know yet where the user stands, and a checkout there
+  comes before an installed copy.
+  """
+
+  def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    if name not in ("tensorflow", "tensorflow_federated") or self not in sys.meta_path:
+      return None
+    sys.meta_path.remove(self)
+    import importlib.util
+
+    try:
+      importlib.import_module("tff_superquantile.stack")
+    except ModuleNotFoundError:  # It is no longer installed.
+      return None
+    return importlib.util.find_spec(name)
+
+
 def install_at_start(folder: str) -> str:
-  """Has every Python of an environment call `install` when it starts.
+  """Has every Python of an environment call `install` when it imports TensorFlow or TFF.
 
   Args:
     folder: The environment's site-packages.
 
   Returns:
-    The path of the file, which Python reads when it starts.
+    The path of the file that Python reads when it starts.
   """
-  path = os.path.join(folder, _PTH)
-  with open(path, "w", encoding="utf-8") as file:
-    file.write("import tff_superquantile.stack\n")
+  import inspect  # It is slow to import.
+
+  code = f"import sys\n\n\n{inspect.getsource(_AtStart)}\n\nsys.meta_path.insert(0, _AtStart())\n"
+  module = "tff_superquantile_stack"
+  path = os.path.join(folder, f"{module}.pth")
+  for name, text in ((path.replace(".pth", ".py"), code), (path, f"import {module}\n")):
+    with open(name, "w", encoding="utf-8") as file:
+      file.write(text)
   return path

@@ -111,15 +111,10 @@ class ExportedModel:
     return model
 
   def _outputs_of(self, scores: Any, raw_dtype: tf.DType) -> dict[str, Any]:
-    """Returns what an exported model says of a batch.
+    """Returns what an exported model says of a batch, from scores [n, classes], [n] or [n, 1].
 
-    Args:
-      scores: What the network says: [n, classes], or [n] or [n, 1] for two classes or numbers.
-      raw_dtype: The type of raw numbers, which labels that are numbers have, too.
-
-    Returns:
-      "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one;
-      for numbers "prediction", [n], in the unit of the labels.
+    These are "logits", the scores, and "probabilities", float32 [n, classes] with rows that sum to
+    one; for numbers "prediction", [n], in the unit of the labels and the type of raw numbers.
     """
     if self.label_scale is not None:
       mean, std = self.label_scale

@@ -32,13 +32,7 @@ _ROW = "  {:<14}{:>10}{:>18}"
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-  """The last of a run's evaluations.
-
-  Attributes:
-    folder: The run's folder.
-    evaluations: All evaluations of the run.
-    ledger: The ledger of a private run; None of any other.
-  """
+  """The last of a run's evaluations, with all of them; the ledger is None of a public run."""
 
   folder: str
   evaluations: Sequence[entries.Evaluation]
@@ -132,14 +126,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
-
-  Args:
-    argv: Its arguments without its name; None for the process's.
-
-  Returns:
-    The exit code.
-  """
+  """Runs the command with arguments (None for the process's), and returns its exit code."""
   return cli.run_parser(make_parser(), _evaluate, argv)
 
 

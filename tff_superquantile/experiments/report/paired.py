@@ -19,6 +19,8 @@ from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
+# The square of the quantiles of level 97.5 % and power 80 % over that of the level alone.
+_FOR_POWER = ((1.960 + 0.842) / 1.960) ** 2
 # Below this number of test clients, a percentile of clients is one client or two.
 FEW_CLIENTS = 20
 
@@ -68,7 +70,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Says how much data would make the half of the interval as narrow as the change.
+    """Says how much data would show the change, if it is real, in four cases of five.
 
     The width goes with one over the square root of the number of seeds, or for one seed of clients.
 
@@ -79,7 +81,7 @@ class Change:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)
     count, noun = (self.num_clients, "client") if self.num_seeds == 1 else (self.num_seeds, "seed")
-    wanted = math.ceil(count * ratio**2)
+    wanted = math.ceil(count * ratio**2 * _FOR_POWER)
     return (wanted, noun) if wanted > count else None
 
 

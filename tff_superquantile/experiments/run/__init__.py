@@ -10,7 +10,6 @@ A config is composed of parts (`parts/`), which are public names here, too. `MET
 each algorithm. `find_runs` reads the runs of an output directory.
 """
 
-import os
 import typing
 
 from tff_superquantile import lazy
@@ -69,9 +68,6 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.run_folder import find_runs as find_runs
   from tff_superquantile.experiments.run.run_folder import group_by_method as group_by_method
   from tff_superquantile.experiments.run.runner import train as train
-
-# A run shows its progress; TensorFlow's own log stays silent unless a user asks for it.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,

@@ -54,10 +54,19 @@ class RunConfig(part.Part):
   )
   num_rounds: int | None = flag.field(
     None,
-    f"Number of rounds; {_TASK_DEFAULT}.",
+    f"Number of rounds, with --stop=converged the most; {_TASK_DEFAULT}.",
     least=1,
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
+  )
+  stop: str | None = flag.field(
+    None,
+    "When the run ends: after --num_rounds (never before), or at the first evaluation at which its"
+    " training loss has stopped falling (converged; not in private runs, whose rounds are fixed"
+    " beforehand). None for converged with a table of one's own without --num_rounds, else never.",
+    choices=("never", "converged"),
+    is_incidental=True,
+    before="never",
   )
   start: kept.Start | None = kept.start()
   local: local_training.LocalTraining = local_training.LocalTraining()
@@ -171,6 +180,7 @@ class ResolvedRun(RunConfig):
 
   max_loss: float
   num_rounds: int
+  stop: str
   local: local_training.Resolved
   rounds_per_evaluation: int
 
@@ -293,6 +303,12 @@ def differences(
     for name in sorted((set(found) | set(wanted)) - idle)
     if found.get(name) != wanted.get(name) and name not in incidental
   ]
+
+
+def ends_as(found: Mapping[str, str], config: RunConfig) -> bool:
+  """Returns whether a finished run with these texts of its flags has all rounds of a config."""
+  is_whole = found.get("stop") != "converged" or config.stop == "converged"
+  return found.get("num_rounds") == str(config.num_rounds) and is_whole
 
 
 def check_same(

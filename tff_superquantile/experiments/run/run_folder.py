@@ -54,10 +54,7 @@ RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
 @contextlib.contextmanager
 def lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of a run's folder.
-
-  Args:
-    folder: The folder, which exists.
+  """Keeps a second process out of a run's folder, which exists.
 
   Raises:
     ValueError: If another process is at work in it, or its file for that is none.
@@ -246,10 +243,7 @@ class Run:
     return run_files.read_weights(self.path / "weights.npz")
 
   def read_columns(self, name: str) -> dict[str, np.ndarray]:
-    """Reads a CSV file of the folder, without the rows that are not complete.
-
-    Args:
-      name: Its name.
+    """Reads a CSV file of the folder by its name, without the rows that are not complete.
 
     Returns:
       Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.

@@ -99,14 +99,7 @@ def _make_folder() -> str:
 
 
 def connect(address: str) -> None:
-  """Connects to Ray, unless this process is connected.
-
-  Args:
-    address: As for `ray_context.RayContext`.
-
-  Raises:
-    ClusterError: If there is no such cluster, or none can be started.
-  """
+  """Connects to Ray at an address, as of `RayContext`, unless this process is connected."""
   if ray.is_initialized():
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # No usage report is sent.

@@ -132,6 +132,53 @@ def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, floa
   return levels.mean(axis=0), float(low), float(high)
 
 
+def p_value(change: float, low: float, high: float, num_clients: int) -> float:
+  """Returns the two-sided p-value of a difference of which the 95 % interval is known.
+
+  The end of the interval on the side of zero is q s from the difference, with Student's quantile q
+  for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
+  zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
+  may be the difference itself: then the other end counts.
+
+  Args:
+    change: The difference.
+    low: The lower end of its interval.
+    high: The upper end.
+    num_clients: The number of clients that were resampled.
+
+  Returns:
+    From 0 to 1; NaN without an interval.
+  """
+  ends = (high - change, change - low)
+  if not all(map(math.isfinite, ends)) or num_clients < 2:
+    return math.nan
+  half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
+  if half == 0.0:
+    return 1.0 if change == 0 else 0.0
+  quantile = stats.t.ppf((1 + LEVEL) / 2, num_clients - 1)
+  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+  """Corrects p-values for their number (Holm 1979).
+
+  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it:
+  with those that are then below 0.05, the chance of any false one is at most 0.05.
+
+  Args:
+    p_values: They; NaN for none.
+
+  Returns:
+    The corrected ones in the same order, at most 1; NaN for none.
+  """
+  values = np.asarray(p_values, float)
+  order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
+  factors = len(order) - np.arange(len(order))
+  corrected = np.full(len(values), np.nan)
+  corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
+  return corrected
+
+
 def _resampled(generator: np.random.Generator, number: int, num_draws: int) -> np.ndarray:
   """Returns int64 [num_draws, number]: how often each is among number - 1 draws, at least one."""
   return generator.multinomial(max(1, number - 1), np.full(number, 1 / number), num_draws)

@@ -23,13 +23,10 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
   """
 
   def __init__(self, folder: pathlib.Path, time: float | None = None):
-    """Initializes the manager.
+    """Initializes the manager of a folder, which is made with its first file.
 
-    Args:
-      folder: The folder of the files; made with the first of them.
-      time: The time of modification of all files, in seconds since 1970. The times of the files of
-        a private run would tell how long its rounds took. None for the time at which they are
-        written, in a run that is not private.
+    All files have the modification time `time`, in seconds since 1970; None for the time of
+    writing. A private run has one, as times of writing would tell how long its rounds took.
     """
     self._folder = folder
     self._time = time
@@ -37,20 +34,11 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
     self._results: Mapping[str, evaluation.ClientMetrics] = {}
 
   def hold(self, results: Mapping[str, evaluation.ClientMetrics]) -> None:
-    """Takes the results of the round that is released next.
-
-    Args:
-      results: The results of all clients, by the names of splits.
-    """
+    """Takes the results of all clients, by split, for the round that is released next."""
     self._results = results
 
   async def release(self, value: Any, key: int) -> None:
-    """Writes the file of a round that was evaluated.
-
-    Args:
-      value: The values of the round, which have a file of their own.
-      key: The round's number, from 0.
-    """
+    """Writes the file of round `key`, from 0, if it was evaluated; `value` has its own file."""
     if self._removes_later:
       for path in evaluation_files.find(self._folder):
         if evaluation_files.round_of(path) >= key:

@@ -82,11 +82,8 @@ def describe(metrics: evaluation.ClientMetrics, weighted: bool = False) -> dict[
   """Returns {"loss" | "error" | measure: {statistic: number}} of clients.
 
   A client may have no value of a measure, as it may have no example, or a single class. It is left
-  out, so that a measure has one number more: `num_clients`, how many have one.
-
-  Args:
-    metrics: Of every client.
-    weighted: Whether clients count by their examples.
+  out, so that a measure has one number more: `num_clients`, how many have one. Where they are
+  `weighted`, clients count by their examples.
   """
   weights = metrics.num_examples if weighted else None
   return {

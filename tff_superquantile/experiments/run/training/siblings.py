@@ -5,7 +5,8 @@ refused before it begins if it would protect a client of whom the experiment has
 will have; or measure exactly a client whom another run protects.
 
 An experiment is OUTPUT_DIR with the runs of its tuning. Runs have the same clients if these have
-the same names, in tasks of one family (emnist_linear and emnist_convnet) and one table.
+the same names, in tasks of one family (emnist_linear and emnist_convnet) and one table. Clients of
+generated data are nobody, whom anything may measure.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def folders(run: pathlib.Path) -> Iterator[pathlib.Path]:
   output_dir = run.parents[2]
   output_dir = output_dir.parent if output_dir.name == names.TUNING else output_dir
   for pattern in ("*/*/seed_*", f"{names.TUNING}/*/*/seed_*"):
-    yield from (path for path in sorted(output_dir.glob(pattern)) if path != run)
+    yield from (p for p in sorted(output_dir.glob(pattern)) if p.is_dir() and p != run)
 
 
 def find(path: pathlib.Path, config: run_config.RunConfig) -> list[run_folder.Run]:
@@ -66,6 +67,11 @@ def _population(flags: Mapping[str, str]) -> tuple[str, ...]:
   return (task.partition("_")[0], flags.get("data", "files"), table, seed)
 
 
+def is_generated(flags: Mapping[str, str]) -> bool:
+  """Returns whether a run's clients are nobody, as its data are generated."""
+  return flags.get("task", "synthetic") == "synthetic" or flags.get("data") == "standin"
+
+
 def check(
   path: pathlib.Path,
   config: run_config.RunConfig,
@@ -76,18 +82,11 @@ def check(
 ) -> None:
   """Refuses to protect a client whom another run measures exactly, and the other way round.
 
-  Args:
-    path: The folder of the run.
-    config: The run's.
-    open_task: Returns its task, or that of other data.
-    own: Its clients, or those whom it is to measure.
-    data: The config of other data; None for the run's own.
-    start: A private run, of any experiment, from whose model it starts.
-
-  Raises:
-    ValueError: If there is such a client.
+  The clients `own` are the run's, or those whom it is to measure: then `data` is the config of
+  other data, None for the run's own, and `open_task` returns the task of these. A run may have its
+  `start` in a private one, of any experiment.
   """
-  if config.exact_siblings == run_config.ALLOWED:
+  if config.exact_siblings == run_config.ALLOWED or is_generated(config.to_flags()):
     return
   others = find(path, config)
   if not own.protected:

@@ -1,0 +1,134 @@
+"""Builds the private mean of DP-FedAvg as an aggregation factory, for any learning process."""
+
+import numbers as numbers_lib
+import sys
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from privacy import checks
+from privacy.noise import shares
+from privacy.noise import sum_mechanism
+from tff_superquantile import noise_source
+from tff_superquantile.algorithms.private import private_sum
+from tff_superquantile.client_work import local_update
+from tff_superquantile.threshold import Client
+
+
+class _DpMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+  """See `dp_mean_factory`."""
+
+  def __init__(
+    self,
+    clip_norm: private_sum.ClipNorm,
+    noise_multiplier: float,
+    expected_clients: float,
+    secure: bool,
+    noise_key: noise_source.NoiseKey,
+  ):
+    self._clip_norm, self._noise_multiplier = clip_norm, noise_multiplier
+    self._expected_clients = expected_clients
+    self._secure = secure
+    self._noise_key = noise_key
+    # Whatever is wrong is told before a model is built.
+    self._private_sum(tff.TensorType(np.float32, [1]))
+
+  def _private_sum(self, value_type: tff.Type) -> private_sum.PrivateSum:
+    clip_norm, z, update_sum = self._clip_norm, self._noise_multiplier, None
+    if self._secure and isinstance(clip_norm, (int, float)):
+      specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
+      num_entries = sum(spec.shape.num_elements() for spec in specs)
+      most = shares.cohort_limit(sys.maxsize, self._expected_clients)
+      update_sum = sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, most)
+    return private_sum.build_private_sum(
+      lambda: value_type,
+      clip_norm,
+      z,
+      self._noise_key,
+      update_sum,
+      expected_share_sum=self._expected_clients,
+    )
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    summed, divisor = self._private_sum(value_type), self._expected_clients
+
+    @tff.tensorflow.computation(value_type)
+    def report(value):
+      finite, _ = local_update.zero_unless_finite(value)
+      return summed.report_fn(finite, tf.constant(1.0), Client())
+
+    process = summed.factory.create(report.type_signature.result)
+
+    @tff.tensorflow.computation(process.next.type_signature.result.result.member)
+    def mean(total):
+      return tf.nest.map_structure(lambda t: t / tf.cast(divisor, t.dtype), total)
+
+    @tff.federated_computation(
+      process.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, values):
+      output = process.next(state, tff.federated_map(report, values))
+      return tff.templates.MeasuredProcessOutput(
+        output.state, tff.federated_map(mean, output.result), output.measurements
+      )
+
+    return tff.templates.AggregationProcess(process.initialize, next_fn)
+
+
+def dp_mean_factory(
+  clip_norm: private_sum.ClipNorm,
+  noise_multiplier: float,
+  expected_clients: float,
+  *,
+  secure: bool = False,
+  noise_key: noise_source.NoiseKey = None,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Builds the differentially private mean of the clients' updates (DP-FedAvg).
+
+  With u_i the update of client i, C the clip norm and m the expected clients, a round gives
+
+      (sum_i clip(u_i, C) + N(0, (z C)^2 I)) / m.
+
+  It is a `model_aggregator` for `tff.learning.algorithms.build_unweighted_fed_avg` and for the
+  processes of this project, and stands where `tff.aggregators.DifferentiallyPrivateFactory` does.
+
+  Guarantee: the mean is the Gaussian mechanism of noise multiplier z, whatever the updates are, if
+  one client's data are set to nothing (zero-out), or a client comes or goes; z / 2 if a client's
+  data are replaced. m is a constant, so that the size of a cohort is not told. The sums are exact:
+  of integers on a grid (`secure_sums.gaussian_sum`), so that no rounding tells of a client. An
+  update that is not finite counts as zero. With an adaptive norm, a noisy count is released
+  besides, whose z_b is `count_noise_multiplier`, and z is (z^-2 + z_b^-2)^(-1/2) in all. Accounting
+  of many rounds is `privacy.accounting`'s; the rounds' cohorts must be sampled as it says there. A
+  process's own metrics are not covered: release none, or sum them privately.
+
+  Args:
+    clip_norm: C, the largest l2 norm of an update, or an `AdaptiveClipNorm`.
+    noise_multiplier: z, standard deviation of the noise on the sum over C.
+    expected_clients: m, the (expected) number of clients in a round.
+    secure: Whether the clients make the noise and one secure sum modulo an integer is all that the
+      server gets (`secure_sums.DistributedGaussianSumFactory`); it completes the noise where
+      fewer than m + 4 sqrt(m) clients report, and gives zeros where more do. Not with an adaptive
+      norm. Otherwise the server adds the noise to the exact sum, and is trusted with that.
+    noise_key: Key of the server's noise, 16 bytes, to be kept secret and used for one run only, or
+      a `BandedKey`; None for fresh entropy.
+
+  Returns:
+    A `tff.aggregators.UnweightedAggregationFactory` of structures of float tensors. Measurements
+    are `clip_norm` if it adapts, and else empty.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range, or the clip norm adapts in secure sums.
+  """
+  checks.of_type("noise_multiplier", noise_multiplier, numbers_lib.Real, "a positive number")
+  checks.of_type("expected_clients", expected_clients, numbers_lib.Real, "a positive number")
+  expected_clients = checks.positive("expected_clients", expected_clients)
+  if secure and not isinstance(clip_norm, numbers_lib.Real):
+    raise ValueError(
+      f"Found clip_norm = {clip_norm} with secure sums, whose modulus follows from a fixed norm;"
+      " expected a number, or secure=False."
+    )
+  if isinstance(clip_norm, numbers_lib.Real):
+    clip_norm = float(clip_norm)
+  return _DpMeanFactory(clip_norm, float(noise_multiplier), expected_clients, secure, noise_key)
