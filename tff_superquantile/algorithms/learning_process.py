@@ -269,7 +269,7 @@ def _build_accessors(
   work: process.AnyClientWork,
   finalizer: tff.learning.templates.FinalizerProcess,
 ) -> dict[str, tff.Computation]:
-  """Builds what gets and sets a state's weights and hyperparameters, for `LearningProcess`."""
+  """Builds what gets and sets weights and hyperparameters of a state, by TFF's names."""
   state_class = tff.learning.templates.LearningAlgorithmState
 
   @tff.tensorflow.computation(state_type)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import math
 import os
 import pathlib
 
 from privacy import ledger
+from privacy import statements
 from privacy.audit import experiment
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
@@ -40,8 +42,19 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
 
 
 def of_private_runs(groups: run_folder.Groups, output_dir: str | os.PathLike, task: str) -> str:
-  """Says what readers of private runs must know: their noise, and what all of them cost."""
-  return _loud_noise(groups) + _cost_of_all_runs(output_dir, task)
+  """Says what readers of private runs must know: their sums, their noise, and what all cost."""
+  return _secure_sums(groups) + _loud_noise(groups) + _cost_of_all_runs(output_dir, task)
+
+
+def _secure_sums(groups: run_folder.Groups) -> str:
+  """Says which private runs have which secure sums, by their ledgers; "" if there are none."""
+  found: dict[str, list[str]] = {}
+  for method, runs in groups.items():
+    path = runs[0].path / ledger.FILE_NAME
+    with contextlib.suppress(OSError, ValueError):  # The cost says what is wrong with a ledger.
+      release = ledger.Ledger.from_json(path.read_text(encoding="utf-8")).release
+      found.setdefault(statements.secure_sums(release), []).append(method.label)
+  return "".join(f" {'; '.join(labels)}: {said}" for said, labels in found.items())
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
