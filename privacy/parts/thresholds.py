@@ -65,6 +65,7 @@ class Histogram(part.ByClients, Threshold):
   """
 
   kind: ClassVar[str] = "tree"
+  summed: ClassVar[str] = "histograms"
   made_by: ClassVar[str] = "tree"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
   bins: int | None = None
