@@ -59,11 +59,10 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     sensitivity = checks.scale("--sensitivity", args.sensitivity)
     noise = _noise(args, sensitivity, delta)
     epsilon, rho, z = banded.epsilon(noise, delta), 0.5 / noise**2, noise * sensitivity
-    words, details = f"z = {z:.5g}, ", {"noise_multiplier": z, "stddev": noise}
+    words, guarantee = f"z = {z:.5g}, ", _GAUSSIAN
+    details = {"sensitivity": sensitivity, "noise_multiplier": z, "stddev": noise}
     lines = [answers.row("sensitivity of all rounds", answers.as_text(sensitivity), "Delta")]
-    lines += answers.rows(details, *details)
-    details = {"sensitivity": sensitivity, **details}
-    guarantee = _GAUSSIAN
+    lines += answers.rows(details, "noise_multiplier", "stddev")
   values = dict(command=args.command, epsilon=epsilon, delta=delta, rho=rho, **details)
   first = f"epsilon = {epsilon:.5g} at delta = {delta:.4g} ({words}rho = {rho:.5g} of zCDP)."
   lines = [first, *lines, *answers.paragraphs("What epsilon is about:", guarantee)]
