@@ -19,7 +19,7 @@ from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
-_WRITERS = {"EMNIST linear": "writers_linear", "EMNIST ConvNet": "writers_convnet"}
+_WRITERS = {"EMNIST linear": "writers_linear"}
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
 _NUM_SEEDS = 5
 # Within this the same number was rounded twice.

@@ -99,7 +99,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
-    clients.add_argument(f"--{name}", type=flags.number, metavar="N", help="as for train")
+    flags.number_flag(clients, name, "as for train", "N")
   return parser
 
 
@@ -150,16 +150,13 @@ def evaluate(
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
-  """Returns the split of a run in which each client was, by its id, "" if in none.
+  """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
 
   A private run has kept no list of its training clients, and the data are assumed to have none.
 
   Args:
     run: A finished run.
     ids: The ids of clients.
-
-  Returns:
-    An array of "train", "validation", "test" and "", of shape [clients].
   """
   found = {
     client_id: split

@@ -140,16 +140,13 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Loads the model of a finished run; no client's data are read.
+  """Returns the model of a finished run; no client's data are read.
 
   A run on a table that an earlier version left without its columns needs the table.
 
   Args:
     run: The run.
     config: Its config, with the word vectors where they are now.
-
-  Returns:
-    The model.
 
   Raises:
     ValueError: If the task is not there, or the weights are damaged or not those of its model.

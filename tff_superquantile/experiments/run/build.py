@@ -96,8 +96,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
 def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, Any]:
   """Returns when a run ends, and after how many rounds at the latest, where it is not given.
 
-  Raises:
-    ValueError: If it is to end by what its accounting or its learning rates cannot foresee.
+  It refuses an end that a run's accounting or its learning rates cannot foresee.
   """
   is_planned = config.is_private or config.local.schedule.needs_num_rounds
   if config.stop == "converged" and is_planned:

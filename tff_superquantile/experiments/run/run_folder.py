@@ -261,13 +261,12 @@ def of_config(config: run_config.RunConfig) -> Run:
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Finds the runs of all tasks below a directory, finished or not.
+  """Returns the runs of all tasks below a directory, finished or not.
+
+  They are sorted by task, method (as `names.Name.order` has them) and seed.
 
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders; it need not exist.
-
-  Returns:
-    The runs, sorted by task, method (as `names.Name.order` has them) and seed.
   """
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):

@@ -27,7 +27,6 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
-from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import convergence
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
@@ -79,7 +78,7 @@ class _Measures:
 
   rows: release_managers.RowReleaseManager
   evaluators: Mapping[str, Callable[[Any], evaluation.ClientMetrics]]
-  clients: client_results.ClientsReleaseManager
+  clients: measurements.ClientsReleaseManager
   growth: measurements.Growth
   best: best_model.BestModel | None
   ending: convergence.Ending
@@ -121,16 +120,13 @@ class _Measures:
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
-  """Carries out a run, or the rest of it.
+  """Carries out a run, or the rest of it, and returns the finished run.
 
       run = train(RunConfig(method=Superquantile(theta=0.25), num_rounds=100))
       run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
     config: The config that was asked for.
-
-  Returns:
-    The finished run.
 
   Raises:
     ValueError: If the run cannot be carried out; nothing has been computed then.
@@ -227,7 +223,7 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   # Nothing above has failed, so from here on the folder is this run's.
   described = _begin(run, task, splits, earlier, starts, secret)
   # Times of files would tell the sizes of cohorts, as would those of events.
-  clients = client_results.ClientsReleaseManager(
+  clients = measurements.ClientsReleaseManager(
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
   growth = measurements.Growth(next(iter(earlier.rounds.get("test_loss_mean", ())), None))
