@@ -30,7 +30,7 @@ def _seconds(task: tasks.task.Task, num_rounds: int, warm_up: int) -> dict[str, 
   """Returns the CPU seconds of the contenders' rounds."""
   processes, handles = {}, []
   for name, values in _CONTENDERS.items():
-    data = {} if task.name == "synthetic" else {"data": "standin"}
+    data: dict[str, Any] = {} if task.name == "synthetic" else {"data": "standin"}
     asked = run_config.of(
       task=task.name, epsilon=5.0, clip_norm=0.1, clients_per_round=100, **data, **values
     )
