@@ -13,6 +13,7 @@ SYNOPSIS
     run_experiments.sh own --data_dir=PATH --client_column=NAME
         --label_column=NAME [FLAG ...]
     run_experiments.sh doctor [--data_dir=PATH] [--glove=FILE] [FLAG ...]
+    run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
     run_experiments.sh --help
 
 DESCRIPTION
@@ -104,6 +105,9 @@ COMMANDS
                     the options --output_dir, --data_dir and --glove; its own
                     flags, such as --json:
                     .venv/bin/python -m tff_superquantile.doctor --help
+    download        Downloads a data set now, checks it and keeps it in the
+                    cache, such as for machines that have no network. An
+                    experiment does the same before its first run.
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed, to
@@ -111,13 +115,14 @@ OPTIONS
     --output_dir=DIR   The directory of results, seen from the current one.
                        Default: results
     --data_dir=PATH    EMNIST: LEAF's directory with train/ and test/, or TFF's
-                       emnist_all.sqlite or emnist_all.sqlite.lzma, Hugging
-                       Face's flwrlabs/femnist (.parquet), or NIST's
-                       emnist-byclass.mat. Without it TFF downloads the data.
-                       Sent140: LEAF's directory, or
-                       Stanford's training.1600000.processed.noemoticon.csv.
+                       emnist_all.sqlite or emnist_all.sqlite.lzma, or Hugging
+                       Face's flwrlabs/femnist (.parquet).
+                       Sent140: LEAF's directory, Stanford's
+                       training.1600000.processed.noemoticon.csv, or Hugging
+                       Face's stanfordnlp/sentiment140 (.parquet).
                        Shakespeare: LEAF's directory, or TFF's
                        shakespeare_train.h5.
+                       Without it public files are downloaded, once.
                        Own: a .csv, .csv.gz or .parquet file, or a folder of
                        such files, one a client.
     --client_column=NAME, --label_column=NAME, --features=A,B
@@ -133,7 +138,8 @@ OPTIONS
                        Own: trains on all clients and tests on a fraction F of
                        each one's rows.
     --model=MODEL      Own: linear, or mlp for a hidden layer. Default: linear
-    --glove=FILE       Sent140: GloVe's word vectors, glove.6B.50d.txt.
+    --glove=FILE       Sent140: GloVe's word vectors, glove.6B.50d.txt. Without
+                       it those beside the data, or downloaded.
     --data=standin     Generates data of the same shape instead, to try EMNIST,
                        Sent140 and Shakespeare without any download. Its
                        results are apart and say so.
@@ -233,6 +239,9 @@ export PYTHONSAFEPATH=1
 case "$experiment" in
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
+    ;;
+  download)
+    exec "$VENV/bin/python" -m tff_superquantile.experiments.download "$@"
     ;;
   private_quantile | tailbench)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"

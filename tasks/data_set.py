@@ -1,5 +1,6 @@
 """Finds the data sets of users, and describes them without reading all."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import csv
@@ -13,9 +14,11 @@ import re
 import sqlite3
 from typing import Any
 
+from tasks import downloads as downloads_lib
+from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
 
-STANDIN = "To try things out there are generated data: --data=standin"
+_STANDIN = "To try things out there are generated data: --data=standin"
 
 _HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
 _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
@@ -35,9 +38,7 @@ class DataSet:
     is_example: Takes an x and a y of LEAF's; tells whether they are of this data set.
     describe_file: Takes the path of a file that holds all; says what is in it, or raises a
       ValueError.
-    remedy: The steps to get it, a line each.
-    find_downloaded: Takes the folder of converted data; returns the path of what was downloaded, or
-      None.
+    downloads: The public files that hold all of it, the examples first.
   """
 
   name: str
@@ -48,20 +49,28 @@ class DataSet:
   min_examples: int
   is_example: Callable[[Any, Any], bool]
   describe_file: Callable[[str], str]
-  remedy: str
-  find_downloaded: Callable[[str], str | None] = lambda cache_dir: None
+  downloads: Sequence[downloads_lib.Download] = ()
+
+  @property
+  def remedy(self) -> str:
+    """The steps to get it, a line each."""
+    return (
+      f"The first run downloads it, and so does ./run_experiments.sh download {self.name.lower()}\n"
+      f"Or name {', '.join(self.file_names)} or LEAF's directory with --data_dir.\n{_STANDIN}"
+    )
+
+  def complete(self, request: request_lib.Request) -> request_lib.Request:
+    """Returns a request with the paths of the public files, downloaded, if it names no data."""
+    if request.data_dir:
+      return request
+    missing = [one for one in self.downloads if not getattr(request, one.flag)]
+    paths: dict[str, Any] = {one.flag: one.fetch(request.cache_dir) for one in missing}
+    return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
-    """Finds the data where the user said that it is.
+    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both.
 
-    Args:
-      data_dir: A directory that holds LEAF's files or one of `file_names`, or such a file itself.
-
-    Returns:
-      The path of the file that holds all, or LEAF's {"train": paths, "test": paths}.
-
-    Raises:
-      ValueError: If neither or both are there.
+    `data_dir` is a directory that holds LEAF's files or one of `file_names`, or such a file itself.
     """
     wanted = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
@@ -109,44 +118,29 @@ class DataSet:
   def open(
     self, data_dir: str, open_files: Callable[[str, list[str]], client_files.ClientFiles]
   ) -> list[client_files.ClientFiles]:
-    """Opens the clients where the user said that they are.
+    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user.
 
-    Args:
-      data_dir: As in `find`.
-      open_files: Takes a name, "all", "train" or "test", and the paths of source files; returns the
-        clients that are in these.
-
-    Returns:
-      [all] of a file that holds all, or LEAF's [train, test].
-
-    Raises:
-      ValueError: As `find`, or if a client of LEAF's test split is one of its training split, too.
+    `open_files` takes a name, "all", "train" or "test", and the paths of source files, and returns
+    the clients that are in these. LEAF's split by sample is [all]; where only some clients are in
+    both of its parts, that is refused.
     """
     source = self.find(data_dir)
     if isinstance(source, str):
       return [open_files("all", [source])]
+    if _is_by_sample(source):
+      return [open_files("all", [*source["train"], *source["test"]])]
     train, test = (open_files(split, paths) for split, paths in source.items())
     both = set(train.client_ids) & set(test.client_ids)
     if both:
       raise ValueError(
         f"{os.path.dirname(source['test'][0])} has {len(both)} {self.client}s that are in"
-        f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}, as LEAF's split by"
-        f" sample (-t sample) leaves them; split by user: run LEAF's {self.command} again."
+        f" {os.path.dirname(source['train'][0])} too, first {min(both)!r}; expected others, or in"
+        f" each file those of its counterpart (-t sample): run LEAF's {self.command} again."
       )
     return [train, test]
 
   def describe(self, data_dir: str) -> str:
-    """Says what of the data set is where the user said, and where that is.
-
-    Args:
-      data_dir: As in `find`.
-
-    Returns:
-      A few words.
-
-    Raises:
-      ValueError: If it is not there, or is another data set.
-    """
+    """Says in a few words what of the data set is in `data_dir`, as in `find`, and where."""
     source = self.find(data_dir)
     try:
       if isinstance(source, str):
@@ -157,41 +151,58 @@ class DataSet:
 
   def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
     """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
-    counts, enough = [], []
-    for split in ("train", "test"):
-      peeks = [_peek(path) for path in paths[split]]
-      wrong = [path for path, (_, x, y) in zip(paths[split], peeks) if not self.is_example(x, y)]
+    counts: list[collections.Counter[str]] = []
+    for of_split in paths.values():
+      heads = [_Head(path) for path in of_split]
+      wrong = [head.path for head in heads if not self.is_example(head.first("x"), head.first("y"))]
       if wrong:
         raise ValueError(f"{wrong[0]} has no examples that are {self.examples}")
-      known = [num_samples for num_samples, *_ in peeks if num_samples is not None]
-      if len(known) < len(peeks):
+      known = [head.users for head in heads]
+      if None in known:
         return f"{self.client}s to train and to test on"
-      counts.append(sum(map(len, known)))
-      enough.append(sum(n >= self.min_examples for num_samples in known for n in num_samples))
+      counts.append(collections.Counter())
+      for users in filter(None, known):
+        counts[-1].update(users)
+    if _is_by_sample(paths):
+      counts = [counts[0] + counts[1]]
+    kinds = (" training", " test") if len(counts) > 1 else ("",)
+    enough = [sum(n >= self.min_examples for n in one.values()) for one in counts]
     return (
-      f"{counts[0]} training and {counts[1]} test {self.client}s, of whom {enough[0]} and"
-      f" {enough[1]} have {self.min_examples} {self.examples} or more (--min_examples_per_client)"
+      f"{' and '.join(f'{len(one)}{kind}' for one, kind in zip(counts, kinds))} {self.client}s, of"
+      f" whom {' and '.join(map(str, enough))} have {self.min_examples} {self.examples} or more"
+      " (--min_examples_per_client)"
     )
 
 
-def _peek(path: str) -> tuple[list[int] | None, Any, Any]:
-  """Reads the head of one of LEAF's files: (examples of each user, the first x, the first y).
+class _Head:
+  """The head of one of LEAF's files; None stands for what it does not tell."""
 
-  None stands for what cannot be told.
-  """
-  with open(path, encoding="utf-8", errors="replace") as file:
-    head = file.read(_HEAD_BYTES)
+  def __init__(self, path: str):
+    self.path = path
+    with open(path, encoding="utf-8", errors="replace") as file:
+      self._text = file.read(_HEAD_BYTES)
 
-  def value_after(pattern: str) -> Any:
-    found = re.search(pattern, head)
+  def _value_after(self, pattern: str) -> Any:
+    found = re.search(pattern, self._text)
     if found:
       with contextlib.suppress(ValueError):  # Longer than the head.
-        return json.JSONDecoder().raw_decode(head, found.end())[0]
+        return json.JSONDecoder().raw_decode(self._text, found.end())[0]
     return None
 
-  first = r'"{}"\s*:\s*\[\s*'.format
-  return (
-    value_after(r'"num_samples"\s*:\s*(?=\[)'),
-    value_after(first("x")),
-    value_after(first("y")),
-  )
+  def first(self, name: str) -> Any:
+    """Returns the first x or y of the first user."""
+    return self._value_after(rf'"{name}"\s*:\s*\[\s*')
+
+  @property
+  def users(self) -> dict[str, int] | None:
+    """The number of examples of each user."""
+    users, counts = (
+      self._value_after(rf'"{name}"\s*:\s*(?=\[)') for name in ("users", "num_samples")
+    )
+    return None if users is None or counts is None else dict(zip(map(str, users), counts))
+
+
+def _is_by_sample(paths: Mapping[str, list[str]]) -> bool:
+  """Tells whether LEAF's first training and test files have the same clients."""
+  train, test = (_Head(of_split[0]).users for of_split in paths.values())
+  return bool(train and test and train.keys() == test.keys())

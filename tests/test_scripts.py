@@ -250,6 +250,7 @@ def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed
     ("nonconvex", "paper.nonconvex"),
     ("paper", "paper.statements"),
     ("doctor", "tff_superquantile.doctor"),
+    ("download", "tff_superquantile.experiments.download"),
   ],
 )
 def test_what_is_no_sweep_is_a_module_of_its_own(machine, name, module):

@@ -153,8 +153,10 @@ def _afl_is_worst(evidence: measurements.Evidence, source: str) -> _Answer:
   unconverged = _unconverged(evidence, source)
   if unconverged:
     return "; ".join(found), rows.Verdict.UNCHECKED, unconverged.strip()
-  return "; ".join(found), rows.judge(holds, _DIFFERS, _ELSEWHERE), (
-    "Its tail is among the low ones there." * (not holds)
+  return (
+    "; ".join(found),
+    rows.judge(holds, _DIFFERS, _ELSEWHERE),
+    ("Its tail is among the low ones there." * (not holds)),
   )
 
 

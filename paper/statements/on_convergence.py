@@ -263,7 +263,6 @@ def of_gradients() -> Iterator[rows.Row]:
     by_reading=True,
   )
 
-
   yield rows.Row(
     "no_square",
     "The line above has L² / 2 times the drift, which makes it 4 μ τ³ γ³ L² G² (1 − 1/τ) / (μ − L),"

@@ -271,7 +271,8 @@ def spread_rows() -> Iterator[rows.Row]:
       + (f", {'; '.join(ruled_out)}." if ruled_out else "."),
       rows.Verdict.FALSE if ruled_out else verdict,
       "Likely the column is the mean of the best tenth of the clients, which the appendix says was"
-      " recorded; that is a guess." * follows
+      " recorded; that is a guess."
+      * follows
       + " The upper bounds are those of one run: that seeds are averaged is set aside."
       * bool(too_large),
       rule=f"suspect from a correlation of {_FOLLOWS} on",

@@ -66,9 +66,7 @@ def of_quantiles(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "With 10 bits the error is "
       + ", ".join(f"{ratio:.1f}" for ratio in ratios)
       + " times that with 16 at ε = 2, 5 and 10.",
-      rows.judge(
-        ratios[0] < 1.1 and ratios[1] > 1.5 and ratios[2] > 1.5, rows.Verdict.DIFFERS
-      ),
+      rows.judge(ratios[0] < 1.1 and ratios[1] > 1.5 and ratios[2] > 1.5, rows.Verdict.DIFFERS),
       rule="below 1.1 times at ε = 2, above 1.5 times from 5 on; the paper does not give its c",
       source=_SOURCE,
     )

@@ -112,8 +112,9 @@ def _of_thresholds(draws: list[tuple[np.ndarray, float]]) -> Iterator[rows.Row]:
     "quantile",
     f"With i* = ⌈θ n⌉, as printed, true for {as_printed} of {len(draws)} random sets of losses in"
     f" rising order. i* = ⌈(1 − θ) n⌉ is true for {right}, and the proof’s sum needs it.",
-    rows.judge(as_printed == len(draws), rows.Verdict.MISPRINT if right == len(draws)
-               else rows.Verdict.FALSE),
+    rows.judge(
+      as_printed == len(draws), rows.Verdict.MISPRINT if right == len(draws) else rows.Verdict.FALSE
+    ),
   )
   whole = [
     (losses, theta) for losses, theta in draws if _is_whole(theta * len(losses)) and theta < 1

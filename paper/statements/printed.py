@@ -6,7 +6,7 @@ bold" with its sd, or empty).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import functools
 import pathlib
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ from paper.statements import rows
 from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
-_MEASURED_TASKS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
+_DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
+_WRITERS = {"EMNIST linear": "writers_linear"}
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
 _NUM_SEEDS = 5
 # Within this the same number was rounded twice.
@@ -96,23 +97,30 @@ def _measured_method(evidence: measurements.Evidence, source: str, method: str) 
 
 
 def measured(
-  evidence: measurements.Evidence, table: str, method: str, column: str
+  evidence: measurements.Evidence,
+  table: str,
+  method: str,
+  column: str,
+  of_task: Mapping[str, str] = _DIGITS,
 ) -> measurements.Value | None:
-  """Returns our measurement for a printed cell; None without one."""
+  """Returns our measurement for a printed cell, of these sources by task; None without one."""
   place = TABLES[table]
   if table == "pers":
     metric, when = column.split(", ")
-    return evidence.get("personalization", method, f"{when}.error.{metric}")
-  source = _MEASURED_TASKS.get(place.task or column, "")
+    source = "personalization" if of_task is _DIGITS else ""
+    return evidence.get(source, method, f"{when}.error.{metric}")
+  source = of_task.get(place.task or column, "")
   ours = _measured_method(evidence, source, method)
   metric = place.metric or _METRICS.get(column, column)
   return evidence.get(source, ours, f"test.error.{metric}") if ours else None
 
 
-def _of_other_parameter(evidence: measurements.Evidence, table: str, cell: Any) -> str:
+def _of_other_parameter(
+  evidence: measurements.Evidence, table: str, cell: Any, of_task: Mapping[str, str] = _DIGITS
+) -> str:
   """Returns " (q = 1)" where a printed cell's measurement is of that value of its parameter."""
   place = TABLES[table]
-  source = _MEASURED_TASKS.get(place.task or cell.column, "")
+  source = of_task.get(place.task or cell.column, "")
   ours = None if table == "pers" else _measured_method(evidence, source, cell.method)
   if ours is None or ours == cell.method:
     return ""
@@ -149,11 +157,13 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
     for method, of_method in of_table.groupby("method", sort=False):
       entries = []
       for cell in of_method.itertuples():
-        ours = measured(evidence, name, method, cell.column)
+        found = []
+        for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)):
+          ours = measured(evidence, name, method, cell.column, of_task)
+          other = _of_other_parameter(evidence, name, cell, of_task)
+          found += [f"{arrow} {ours.in_percent()}{other}"] if ours else []
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
-        other = _of_other_parameter(evidence, name, cell)
-        found = f"→ {ours.in_percent()}{other}" if ours else ""
-        entries.append(tables.Cell(text, found, bool(cell.mark)))
+        entries.append(tables.Cell(text, " ".join(found), bool(cell.mark)))
       laid_out.append(tables.Row(method, entries))
     yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
 

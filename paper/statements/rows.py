@@ -37,7 +37,11 @@ class Verdict(enum.Enum):
 # The parts of the page in the order of reading: title, badge, and what the verdict means.
 PARTS: Mapping[Verdict, tuple[str, str, str]] = {
   Verdict.FALSE: ("False", "🟥", "A counterexample or the paper’s own numbers rule it out."),
-  Verdict.INCONSISTENT: ("Inconsistent", "🟧", "Two places of the paper say different things."),
+  Verdict.INCONSISTENT: (
+    "Inconsistent",
+    "🟧",
+    "Two places of the paper, or the paper and its authors’ scripts, say different things.",
+  ),
   Verdict.DIFFERS: (
     "Differs",
     "🟦",
@@ -287,7 +291,5 @@ def summary(rows: Iterable[Row]) -> list[str]:
     more = f"; and {further} more" if further > 0 else ""
     named = f"{'; '.join(first)}{more}".removesuffix("?")
     end = "?" if part.verdict is Verdict.OURS else "."
-    lines.append(
-      f"{part.title}, {tables.plural(len(part.rows), 'row')}: {named}{end}"
-    )
+    lines.append(f"{part.title}, {tables.plural(len(part.rows), 'row')}: {named}{end}")
   return lines

@@ -14,9 +14,11 @@ import pandas as pd
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 
 DIGITS = "digits by writer"
+WRITERS = "99 writers of EMNIST"
 MEASURED = pathlib.Path(__file__).parent / "measured"
 # The columns of measured/made.csv: which version kept the measurements of a source, when, and how
 # many of their digits are known.
@@ -25,6 +27,7 @@ MADE = ("source", "version", "date", "digits")
 COLUMNS = ("method", "metric", "mean", "sd", "num_seeds")
 # The metrics that the paper prints, and those of its figures.
 _PREFIXES = ("test.error.", "train.loss.", "rounds")
+_FOLDS = "_folds_5"  # Of a task in a cross-validation.
 
 Reader = Callable[[pathlib.Path], pd.DataFrame]
 
@@ -72,7 +75,8 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for run in found
       if run.task == task and run.finished and run.config and not run.config.run_name
     ]
-    groups = run_folder.group_by_method(runs)
+    whole = [run for run in cross_validation.pool(runs) if not cross_validation.gaps([run])]
+    groups = run_folder.group_by_method(whole)
     chosen = {
       method: of for method, of in groups.items() if (method.epsilon is not None) == is_private
     }
@@ -81,7 +85,7 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for method, of in chosen.items()
       for run in of
     )
-    if chosen:
+    if chosen and _FOLDS not in task:
       with contextlib.suppress(style.NothingToDraw):  # Where all clients have as many examples.
         by_size = sizes.error_by_size(chosen).results
         labels = {method: method.label for method in chosen}
@@ -140,8 +144,10 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
   return read
 
 
-# The clients are dealt as in versions up to 0.2, which measured first.
-_HANDWRITING = "--data_dir=emnist_all.sqlite --client_split=shuffled"
+# The clients are dealt as in versions up to 0.2, which measured first, and have 100 images or more.
+_HANDWRITING = "--data_dir=emnist_all.sqlite --client_split=shuffled --min_examples_per_client=100"
+# Each writer is a test writer once.
+_WRITERS = "--data_dir=FEMNIST --folds=5 --thetas=0.8,0.5,0.25 --clients_per_round=20"
 # A CPU computes such rounds of the ConvNet in a second or two.
 _SHORT = "--num_rounds=100 --clients_per_round=50 --tune=none"
 SOURCES: Mapping[str, Source] = {
@@ -158,6 +164,11 @@ SOURCES: Mapping[str, Source] = {
     f"./run_experiments.sh emnist_convnet {_HANDWRITING} {_SHORT}",
     _of_runs("emnist_convnet"),
     DIGITS,
+  ),
+  "writers_linear": Source(
+    f"./run_experiments.sh emnist_linear {_WRITERS} --num_rounds=600",
+    _of_runs(f"emnist_linear{_FOLDS}"),
+    WRITERS,
   ),
   "personalization": Source(
     f"./run_experiments.sh personalization {_HANDWRITING} {_SHORT}",

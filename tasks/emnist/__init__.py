@@ -1,9 +1,10 @@
 """The paper's EMNIST tasks: 62 classes of handwriting, a client is a writer.
 
 Section "Datasets and Tasks" of the paper's appendix: writers with fewer than 100 images are
-dropped, and each seed takes 865 writers to train on and 865 others to test on. Images keep the
-convention of both LEAF and TensorFlow Federated: paper is 1.0, ink is 0.0, nothing is normalised
-(the authors' code takes (x - mean) / mean of each pixel instead).
+dropped (its experiments: with 100, too), and each seed takes 865 writers to train on and 865 others
+to test on. Images keep the convention of both LEAF and TensorFlow Federated: paper is 1.0, ink is
+0.0, nothing is normalised (the authors' code takes (x - mean) / mean of each pixel instead). The
+ConvNet begins with Glorot's weights (theirs with PyTorch's, uniform).
 """
 
 import functools

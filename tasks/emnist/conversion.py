@@ -6,12 +6,11 @@ import functools
 import lzma
 import os
 import shutil
-import socket
 
 from absl import logging
 import numpy as np
-import tensorflow_federated as tff
 
+from tasks import downloads
 from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
@@ -24,7 +23,6 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
 _CHUNK_BYTES = 1 << 20
-_DOWNLOAD_TIMEOUT_SECONDS = 60.0  # Without data; a firewall that drops packets would hang for long.
 
 
 class _NotEightBitError(Exception):
@@ -43,19 +41,11 @@ def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.nda
 def _open_or_convert(
   request: task.Request, name: str, paths: list[str], iterate: Callable[[], Iterable]
 ) -> client_files.ClientFiles:
-  """Opens the client files of some source files, after converting them on first use.
+  """Opens the client files of all writers of some source files, after converting them on first use.
 
   In private runs pixels are rounded where they are not multiples of 1 / 255: kept as they are, they
-  would change the type of all writers' pixels, and their last bits.
-
-  Args:
-    request: Its `cache_dir` is where the client files are kept.
-    name: Tells caches of one source apart.
-    paths: The source files; a change of any of them makes another cache.
-    iterate: Returns the writers of these files.
-
-  Returns:
-    The files of all writers.
+  would change the type of all writers' pixels, and their last bits. `name` tells caches of one
+  source apart; a change of any file makes another cache. `iterate` returns the files' writers.
   """
   fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
   directory = os.path.join(request.cache_dir, f"emnist_{name}_{fingerprint}")
@@ -78,11 +68,7 @@ def _open_or_convert(
 
 
 def decompress(path: str, target: str) -> None:
-  """Writes the decompressed contents of an lzma file to `target`, all or nothing.
-
-  Raises:
-    ValueError: If the file is cut short or isn't lzma.
-  """
+  """Writes the decompressed contents of an lzma file to `target`, all or nothing."""
   logging.info("Decompressing %s to %s, once.", path, target)
   with atomic_files.temporary_folder(target) as temporary:
     made = os.path.join(temporary, readers.DATABASE_NAME)
@@ -94,42 +80,13 @@ def decompress(path: str, target: str) -> None:
     os.replace(made, target)
 
 
-def download(cache_dir: str) -> str:
-  """Returns the path of TFF's EMNIST database, downloaded to `cache_dir` if it isn't there yet.
-
-  A copy that TensorFlow Federated itself has downloaded (~/.tff) is used.
-
-  Raises:
-    ValueError: If it can't be downloaded; names both ways to get the data.
-  """
-  downloaded = readers.find_downloaded(cache_dir)
-  if downloaded is not None:
-    return downloaded
-  target = os.path.join(cache_dir, readers.DATABASE_NAME)
-  timeout = socket.getdefaulttimeout()
-  socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT_SECONDS)
-  try:
-    # Not straight into place: TFF would take what an interrupted download leaves for the whole.
-    with atomic_files.temporary_folder(target) as temporary:
-      tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=temporary)
-      os.replace(os.path.join(temporary, readers.DATABASE_NAME), target)
-  except Exception as e:  # Whatever goes wrong, the user needs the data.
-    reason = " ".join(str(e).split()) or type(e).__name__
-    raise ValueError(
-      f"EMNIST could not be downloaded ({reason}); get TensorFlow Federated's"
-      f" {readers.COMPRESSED_NAME} (tff.simulation.datasets.emnist.load_data fetches it) or make"
-      f" LEAF's FEMNIST with {readers.DATA_SET.command}, and name its directory with --data_dir"
-      " (generated data to try things out: --data=standin)."
-    ) from e
-  finally:
-    socket.setdefaulttimeout(timeout)
-  return target
-
-
 def _iterate_compressed(path: str, decompressed: str) -> Iterator:
   """Yields the writers of a compressed database, by way of a file that is removed at the end."""
   # There already if an earlier conversion was killed.
   if not os.path.exists(decompressed):
+    if os.path.getsize(path) == readers.DOWNLOAD.size:
+      folder = os.path.dirname(decompressed)
+      downloads.check_room(folder, readers.DOWNLOAD.room, readers.DATA_SET.name)
     decompress(path, decompressed)
   try:
     yield from readers.iterate_sqlite(decompressed)
@@ -150,37 +107,26 @@ def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens the writers of EMNIST, after converting the user's files on first use.
 
-  Args:
-    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-      emnist_all.sqlite or emnist_all.sqlite.lzma, Hugging Face's train-00000-of-00001.parquet or
-      NIST's emnist-byclass.mat, or one of these files; "" to download TFF's.
-      The converted files take 0.6 GB of its `cache_dir` for all of EMNIST.
-
-  Returns:
-    The [train, test] writers of LEAF, or [all] of a file that holds all.
-
-  Raises:
-    ValueError: If the data is missing or not what it should be.
+  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
+  emnist_all.sqlite or emnist_all.sqlite.lzma or Hugging Face's train-00000-of-00001.parquet, or one
+  of these files; "" to download TFF's. The converted files take 0.6 GB of its `cache_dir` for all
+  of EMNIST, and the decompressed database 4.7 GB more until they are written. The result is the
+  [train, test] writers of LEAF's split by user, or [all].
   """
-  if not request.data_dir:
-    return [_open_file(request, download(request.cache_dir))]
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
-    if name == "all":
+    if not paths[0].endswith(".json"):
       return _open_file(request, *paths)
     iterate = functools.partial(readers.iterate_leaf, paths)
     return _open_or_convert(request, name, paths, iterate)
 
-  return readers.DATA_SET.open(request.data_dir, open_files)
+  return readers.DATA_SET.open(readers.DATA_SET.complete(request).data_dir, open_files)
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`.
 
   It is not EMNIST, and no figure measured on it is one of EMNIST.
-
-  Raises:
-    ValueError: If the cache is damaged.
   """
   return [
     client_files.open_or_write_client_files(

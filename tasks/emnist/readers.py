@@ -1,8 +1,8 @@
 """Reads handwriting by writer from the files that EMNIST users have, and names their faults.
 
-Four formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`), the SQLite database that
-TensorFlow Federated downloads (`iterate_sqlite`), the Parquet file of Hugging Face (`parquet`) and
-NIST's own MATLAB file (`matlab`). The readers yield one writer at a time, see `writers`.
+Three formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`), the SQLite database that
+TensorFlow Federated downloads (`iterate_sqlite`), and the Parquet file of Hugging Face (`parquet`).
+The readers yield one writer at a time, see `writers`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import data_set
+from tasks import downloads
 from tasks import user_files
-from tasks.emnist import matlab
 from tasks.emnist import parquet
 from tasks.emnist import writers
 
@@ -29,7 +29,7 @@ COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
 _COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
 _MIN_EXAMPLES = 100
-_PARQUET, _MATLAB = ".parquet", ".mat"
+_PARQUET = ".parquet"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _SECONDS_TO_COUNT = 2.0
 _NUM_PIXELS = writers.SIDE**2
@@ -69,18 +69,18 @@ def _describe_database(path: str) -> str:
 
 def _describe_file(path: str) -> str:
   """Says what is in a file that holds all writers, by what its name ends with."""
-  if path.endswith(_PARQUET):
-    return parquet.describe(path)
-  return matlab.describe(path) if path.endswith(_MATLAB) else _describe_database(path)
+  return parquet.describe(path) if path.endswith(_PARQUET) else _describe_database(path)
 
 
-def find_downloaded(cache_dir: str) -> str | None:
-  """Returns the path of a database that was downloaded before, here or by TFF itself, or None."""
-  for folder in (os.path.join(os.path.expanduser("~"), ".tff"), cache_dir):
-    path = os.path.join(folder, DATABASE_NAME)
-    if os.path.isfile(path):
-      return path
-  return None
+# The space of the database while it is converted, and of the converted files.
+DOWNLOAD = downloads.Download(
+  what="EMNIST",
+  urls=(f"https://storage.googleapis.com/tff-datasets-public/{COMPRESSED_NAME}",),
+  sha256="c3aaf91b4cf4e69d53d81627ad119eccdc878ff906f68e66063ff10f67faad48",
+  size=170_507_172,
+  room=4_708_990_976 + 600_000_000,
+  instead=DATABASE_NAME,
+)
 
 
 def _is_image(x: Any, y: Any) -> bool:
@@ -89,18 +89,14 @@ def _is_image(x: Any, y: Any) -> bool:
 
 DATA_SET = data_set.DataSet(
   name="EMNIST",
-  file_names=(DATABASE_NAME, COMPRESSED_NAME, parquet.FILE_NAME, matlab.FILE_NAME),
+  file_names=(DATABASE_NAME, COMPRESSED_NAME, parquet.FILE_NAME),
   command=_COMMAND,
   client="writer",
   examples="images",
   min_examples=_MIN_EXAMPLES,
   is_example=_is_image,
   describe_file=_describe_file,
-  remedy="The first run of a task on it downloads it. A copy can be named with --data_dir:\n"
-  f"{COMPRESSED_NAME}, {matlab.FILE_NAME} of {matlab.SOURCE},\n"
-  f"{parquet.FILE_NAME} of https://huggingface.co/datasets/flwrlabs/femnist,\n"
-  f"or what LEAF's {_COMMAND} leaves.\n{data_set.STANDIN}",
-  find_downloaded=find_downloaded,
+  downloads=(DOWNLOAD,),
 )
 
 
@@ -130,13 +126,10 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Wri
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[writers.Writer]:
-  """Yields the writers of a split's LEAF JSON files.
+  """Yields the writers of a split's LEAF JSON files, each in one file.
 
   A user's x is a list of images of 784 numbers, and y a list of integers, as LEAF's preprocess.sh
   leaves them for FEMNIST.
-
-  Raises:
-    ValueError: If a file isn't complete JSON of this form, or a writer is in two files.
   """
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
     yield _leaf_writer(path, writer, data)
@@ -189,12 +182,6 @@ def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
 
   TFF divides every writer's examples in "all_train" and "all_test"; here a client is a writer, so
   the two are put together, train first. The "digits_only" splits repeat some of them: not read.
-
-  Args:
-    path: The SQLite database.
-
-  Raises:
-    ValueError: If the file isn't such a database.
   """
   logging.info("Reading %s.", path)
   try:
@@ -212,6 +199,4 @@ def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
 
 def iterate_file(path: str) -> Iterator[writers.Writer]:
   """Yields the writers of a file that holds all, by what its name ends with; TFF's otherwise."""
-  if path.endswith(_PARQUET):
-    return parquet.iterate(path)
-  return matlab.iterate(path) if path.endswith(_MATLAB) else iterate_sqlite(path)
+  return parquet.iterate(path) if path.endswith(_PARQUET) else iterate_sqlite(path)

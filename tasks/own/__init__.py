@@ -112,6 +112,7 @@ _OWN = task.Task(
   adapt=_adapt,
   reads=("data_dir", *request_lib.TABLE_FIELDS),
   min_examples=1,
+  most_rounds=2000,
   defaults=dict(
     num_rounds=200,
     clients_per_round=_COHORT,

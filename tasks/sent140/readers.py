@@ -1,10 +1,11 @@
 """Reads tweets by user from the files that Sent140's users have, and names their faults.
 
-Two formats hold the same tweets: LEAF's Sent140 JSON (`iterate_leaf`) and the CSV of Stanford's
-Sentiment140 (`iterate_csv`), from which LEAF makes its own. Both give `Users`, which yield (user,
-texts, y int32 [n], 1 for positive), one user at a time, without users that have too few tweets.
-Stanford's file has some tweets twice, once with either label: of a user's tweets with the same id,
-the first one counts.
+Three formats hold the same tweets: LEAF's Sent140 JSON (`iterate_leaf`), the CSV of Stanford's
+Sentiment140, from which LEAF makes its own, and Hugging Face's Parquet of that (`iterate_table`).
+All give `Users`, which yield (user, texts, y int32 [n], 1 for positive), one user at a time,
+without users that have too few tweets. Stanford's file has some tweets twice, once with either
+label: of a user's tweets with the same id, the first one counts. Parquet has no ids: there it is
+the same text at the same time.
 """
 
 import collections
@@ -17,30 +18,47 @@ from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
+from pyarrow import parquet
 
 from tasks import data_set
+from tasks import downloads
 from tasks import user_files
+from tasks.sent140 import glove
 
 CSV_NAME = "training.1600000.processed.noemoticon.csv"
-CSV_SOURCE = "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip"
+PARQUET_NAME = "0000.parquet"
 _COMMAND = "preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5"  # LEAF's.
 
 # LEAF writes 1 and Stanford 4 for positive; 2 is Stanford's neutral, which its test file has.
 _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
 _LABELS_WANTED = "0 for negative and 1 or 4 for positive"
 _COLUMNS = ("label", "id", "date", "query", "user", "text")
+_PARQUET, _PARQUET_COLUMNS = ".parquet", ("sentiment", "date", "user", "text")
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
 _User = tuple[str, list[str], np.ndarray]
 
 
-def _describe_csv(path: str) -> str:
+def _describe_table(path: str) -> str:
+  if path.endswith(_PARQUET):
+    with _open_parquet(path) as file:
+      return f"{file.metadata.num_rows} tweets"
   with open(path, encoding="latin-1", newline="") as file:
     columns = len(next(csv.reader(file), []))
   if columns != len(_COLUMNS):
     raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
   return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
+
+
+DOWNLOAD = downloads.Download(
+  what="Sent140",
+  urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
+  sha256="004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
+  size=81_363_704,
+  members=(CSV_NAME,),
+  room=240_000_000,
+)
 
 
 def _is_tweet(x: Any, y: Any) -> bool:
@@ -51,15 +69,14 @@ def _is_tweet(x: Any, y: Any) -> bool:
 
 DATA_SET = data_set.DataSet(
   name="Sent140",
-  file_names=(CSV_NAME,),
+  file_names=(CSV_NAME, PARQUET_NAME),
   command=_COMMAND,
   client="user",
   examples="tweets",
   min_examples=50,
   is_example=_is_tweet,
-  describe_file=_describe_csv,
-  remedy=f"Unpack {CSV_SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with"
-  f" --data_dir.\n{data_set.STANDIN}",
+  describe_file=_describe_table,
+  downloads=(DOWNLOAD, glove.DOWNLOAD),
 )
 
 
@@ -84,13 +101,10 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
 
 @dataclasses.dataclass
 class Users:
-  """The users with enough tweets, read while they are iterated over.
+  """The users with enough tweets, of all that `read` returns, read while they are iterated over.
 
-  Attributes:
-    read: Returns all users with their tweets.
-    min_examples: Users with fewer different tweets are dropped.
-    source: The place that they come from, for the error.
-    num_dropped: Number of users with too few tweets; None until all have been read.
+  Those with fewer different tweets than `min_examples` are dropped; `num_dropped`, their number, is
+  None until all have been read. `source` is the place that they come from, for the error.
   """
 
   read: Callable[[], _Tweeters]
@@ -145,18 +159,11 @@ def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
 
 
 def iterate_leaf(paths: list[str], min_examples: int) -> Users:
-  """Reads the users of a split's LEAF JSON files.
+  """Reads the users of a split's LEAF JSON files with enough tweets.
 
   A user's x is a list of [id, date, query, user, text, "training"], or of the texts alone, and y a
-  list of integers 0 and 1, or of the strings "0" and "4", as other tools write them.
-
-  Args:
-    paths: The files.
-    min_examples: Users with fewer tweets are dropped.
-
-  Returns:
-    The users. Iterating over them raises a `ValueError` if a file isn't complete JSON of this form,
-    a user is in two files, or nobody has enough tweets.
+  list of integers 0 and 1, or of the strings "0" and "4", as other tools write them. Iterating
+  raises a `ValueError` if a file is damaged, a user is in two files, or nobody has enough tweets.
   """
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
@@ -201,27 +208,53 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
       ) from e
 
 
-def iterate_csv(path: str, min_examples: int) -> Users:
-  """Reads the users of Stanford's CSV, sorted.
+def _open_parquet(path: str) -> parquet.ParquetFile:
+  """Opens Hugging Face's file; raises a `ValueError` if it is another."""
+  remedy = "expected Hugging Face's stanfordnlp/sentiment140: download it again, or name another"
+  try:
+    file = parquet.ParquetFile(path)
+  except (OSError, ValueError) as e:
+    raise ValueError(f"{path} is not readable as Parquet ({e}); {remedy}.") from e
+  missing = set(_PARQUET_COLUMNS) - set(file.schema_arrow.names)
+  if missing:
+    file.close()
+    raise ValueError(f"{path} has no columns {sorted(missing)}; {remedy}.")
+  return file
 
-  The file is read twice, so that the texts of those who tweet little, who are most users, are never
-  held in memory.
 
-  Args:
-    path: The file: latin-1, rows of label (0 or 4), id, date, query, user, text.
-    min_examples: Users with fewer tweets are dropped.
+def _iterate_parquet(path: str) -> Iterator[tuple[str, _Tweet]]:
+  """Yields (user, tweet) of each row of Hugging Face's Parquet file."""
+  row = 0
+  with _open_parquet(path) as file:
+    for batch in file.iter_batches(columns=list(_PARQUET_COLUMNS)):
+      columns = (batch.column(name).to_pylist() for name in _PARQUET_COLUMNS)
+      for value, date, user, text in zip(*columns):
+        row += 1
+        label = _label(value)
+        if label is None or not user or not isinstance(text, str):
+          raise ValueError(
+            f"{path}: row {row} has the label {value!r}, the user {user!r} and the text {text!r};"
+            f" expected {_LABELS_WANTED}, and two texts."
+          )
+        yield user, _Tweet((date, text), text, label)
 
-  Returns:
-    The users. Iterating over them raises a `ValueError` if the file isn't CSV of this form, or
-    nobody has enough tweets.
+
+def iterate_table(path: str, min_examples: int) -> Users:
+  """Reads the users of a file with a row a tweet, sorted, with enough tweets.
+
+  The file is Stanford's CSV: latin-1, rows of label (0 or 4), id, date, query, user, text. Or
+  Hugging Face's Parquet with the columns sentiment, date, user and text. It is read twice, so that
+  the texts of those who tweet little, who are most users, are never held in memory. Iterating
+  raises a `ValueError` if the file isn't of this form, or nobody has enough tweets.
   """
+  iterate = _iterate_parquet if path.endswith(_PARQUET) else _iterate_rows
 
   def read() -> _Tweeters:
     logging.info("Reading %s.", path)
-    counts = collections.Counter(user for user, _ in _iterate_rows(path))
+    counts = collections.Counter(user for user, _ in iterate(path))
     # Users with too few tweets come along without their texts, to be counted.
     tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}
-    for user, tweet in _iterate_rows(path):
+    for user, tweet in iterate(path):
       if counts[user] >= min_examples:
         tweets[user].append(tweet)
     return tweets.items()

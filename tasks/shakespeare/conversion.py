@@ -18,27 +18,15 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens the speaking roles of Shakespeare, after converting the user's files on first use.
 
-  Args:
-    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-      shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. The
-      converted files take 20 MB of its `cache_dir` for TFF's.
-
-  Returns:
-    The [train, test] roles of LEAF, or [all] of TFF's files.
-
-  Raises:
-    ValueError: If the data is missing or not what it should be.
+  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
+  shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. "" to
+  download TFF's. The converted files take 20 MB of its `cache_dir` for TFF's. The result is the
+  [train, test] roles of LEAF's split by user, or [all].
   """
-  if not request.data_dir:
-    raise ValueError(
-      f"Shakespeare has to be named with --data_dir; unpack {readers.TRAIN_NAME} of"
-      f" {readers.SOURCE} or make LEAF's with its data/shakespeare {readers.DATA_SET.command}"
-      " (generated data to try things out: --data=standin)."
-    )
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     """Opens the roles that have a sequence; a change of a source file makes another cache."""
-    is_hdf5, num_dropped = name == "all", 0
+    is_hdf5, num_dropped = not paths[0].endswith(".json"), 0
     paths = readers.hdf5_paths(*paths) if is_hdf5 else paths
 
     def with_sequences() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -57,16 +45,13 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
       count_dropped=lambda: num_dropped,
     )
 
-  return readers.DATA_SET.open(request.data_dir, open_files)
+  return readers.DATA_SET.open(readers.DATA_SET.complete(request).data_dir, open_files)
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`.
 
   They are not Shakespeare's, and no figure measured on them is one of Shakespeare.
-
-  Raises:
-    ValueError: If the cache is damaged.
   """
   directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
   return [client_files.open_or_write_client_files(directory, standin.make_roles)]

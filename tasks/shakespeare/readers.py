@@ -16,12 +16,20 @@ import h5py
 import numpy as np
 
 from tasks import data_set
+from tasks import downloads
 from tasks import user_files
 from tasks.shakespeare import characters
 
 TRAIN_NAME = "shakespeare_train.h5"
 TEST_NAME = "shakespeare_test.h5"
 SOURCE = "https://storage.googleapis.com/tff-datasets-public/shakespeare.tar.bz2"
+DOWNLOAD = downloads.Download(
+  what="Shakespeare",
+  urls=(SOURCE,),
+  sha256="0285be9906cb5f268092eee4edeeacfc2af4574f2941f7cc2f08a321d7f5c707",
+  members=(TRAIN_NAME, TEST_NAME),
+  room=10_000_000,
+)
 _COMMAND = "preprocess.sh -s niid --sf 0.1 -k 20 -t user --tf 0.5"  # LEAF's.
 _MIN_EXAMPLES = 20
 _GROUP, _TEXTS = "examples", "snippets"
@@ -60,8 +68,7 @@ DATA_SET = data_set.DataSet(
   min_examples=_MIN_EXAMPLES,
   is_example=_is_sequence,
   describe_file=_describe_file,
-  remedy=f"Unpack {SOURCE}\nor run LEAF's {_COMMAND}, and name its directory with --data_dir."
-  f"\n{data_set.STANDIN}",
+  downloads=(DOWNLOAD,),
 )
 
 
@@ -91,12 +98,6 @@ def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
 
   TFF divides each role's texts in a training and a test file; here a client is a role, so the two
   are put together, in the order of `paths`, with a space between texts.
-
-  Args:
-    paths: The files.
-
-  Raises:
-    ValueError: If a file isn't such a file.
   """
   with contextlib.ExitStack() as stack:
     opened = {path: stack.enter_context(_open(path)) for path in paths}
@@ -131,12 +132,9 @@ def _leaf_role(path: str, role: str, data: Mapping[str, Any]) -> _Role:
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[_Role]:
-  """Yields the roles of a split's LEAF JSON files.
+  """Yields the roles of a split's LEAF JSON files, each in one file.
 
   A user's x is a list of texts of 80 characters, and y one of single characters.
-
-  Raises:
-    ValueError: If a file isn't complete JSON of this form, or a role is in two files.
   """
   for path, role, data in user_files.iterate_leaf(paths, DATA_SET):
     yield _leaf_role(path, role, data)

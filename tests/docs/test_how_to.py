@@ -33,6 +33,7 @@ _COMMAND_OF = {
   "nonconvex": ("paper.nonconvex",),
   "paper": ("paper.statements",),
   "doctor": ("tff_superquantile.doctor",),
+  "download": ("tff_superquantile.experiments.download",),
 }
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
@@ -149,6 +150,8 @@ def _check_experiment(arguments):
   experiment = "default"
   if arguments and not arguments[0].startswith("-"):
     experiment, *arguments = arguments
+  if experiment == "download":
+    assert arguments.pop(0) in ("emnist", "sent140", "shakespeare", "all")
   if experiment in _COMMAND_OF:
     _check_flags(arguments, *_COMMAND_OF[experiment])
   else:

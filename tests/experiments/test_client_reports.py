@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import run_files
@@ -280,4 +280,4 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
   # Errors are not multiplied by a hundred.
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
   mean = groups["fed_avg"][0].metrics["test"]["error"]["mean"]
-  assert f"{mean:.3f}" in markdown and summary.summarize(groups).count("label") == 0
+  assert f"{mean:.3f}" in markdown and decision.decide(groups).text.count("label") == 0

@@ -292,10 +292,11 @@ def test_wrong_sums_are_found(monkeypatch):
 def _write_leaf(folder, x, users=("a", "b")):
   for split in ("train", "test"):
     (folder / split).mkdir(parents=True)
+    names = [f"{split}_{user}" for user in users]
     content = {
-      "users": list(users),
-      "num_samples": [1] + [100] * (len(users) - 1),
-      "user_data": {user: {"x": x, "y": [1]} for user in users},
+      "users": names,
+      "num_samples": [1] + [100] * (len(names) - 1),
+      "user_data": {name: {"x": x, "y": [1]} for name in names},
     }
     (folder / split / "all.json").write_text(json.dumps(content))
   return str(folder)
@@ -351,7 +352,7 @@ def test_what_was_downloaded(tmp_path, monkeypatch):
   cache = tmp_path / "cache"
   findings = _check("", cache)
   _assert_finding(findings["EMNIST"], "note", "not here", "downloads it", "--data=standin")
-  _assert_finding(findings["Sent140"], "note", "cs.stanford")
+  _assert_finding(findings["Sent140"], "note", "download sent140")
   cache.mkdir()
   _write_database(cache / "emnist_all.sqlite")
   _assert_finding(_check("", cache)["EMNIST"], "ok", "2 writers", str(cache))
@@ -364,14 +365,16 @@ def test_word_vectors(tmp_path):
   def check(*arguments):
     return _try(trials.check_word_vectors, *arguments)
 
-  _assert_finding(check("", ""), "note", "not here", "--glove")
-  _assert_finding(check("", str(tmp_path)), "note", "not here", "--glove")
+  cache = str(tmp_path / "cache")
+  _assert_finding(check("", "", cache), "note", "not here", "--glove")
+  _assert_finding(check("", str(tmp_path), cache), "note", "not here", "--glove")
   path = tmp_path / "glove.6B.50d.txt"
-  _assert_finding(check(str(path), ""), "FAIL", f"in {path};", "https://nlp.stanford")
+  _assert_finding(check(str(path), "", cache), "FAIL", f"in {path};", "download sent140")
   path.write_text("the 0.1 -2 3e-3\n")
-  _assert_finding(check("", str(tmp_path)), "ok", "3 numbers a word")
+  _assert_finding(check("", str(tmp_path), cache), "ok", "3 numbers a word")
+  _assert_finding(check("", "", str(tmp_path)), "ok", "3 numbers a word")
   path.write_text("<html>\n")
-  _assert_finding(check(str(path), ""), "FAIL", "no word vectors")
+  _assert_finding(check(str(path), "", cache), "FAIL", "no word vectors")
 
 
 # The command.

@@ -112,9 +112,10 @@ def test_a_change_says_whether_and_how_it_would_be_detected():
   assert not _change(-0.1, 0.02, -0.04).is_detected
   assert _change(-0.1, -0.02, -0.06).is_detected and _change(0.01, 0.2, 0.1).is_detected
   assert not _change(np.nan, np.nan, 0.1).is_detected
-  # Half of the interval is 0.06: three halves of the change, so 2.25 times the data.
-  assert _change(-0.1, 0.02, -0.04).enough() == (225, "client")
-  assert _change(-0.1, 0.02, -0.04, num_seeds=4).enough() == (9, "seed")
+  # Half of the interval is 0.06: three halves of the change, so 2.25 times the data, and for a
+  # power of 80 % 2.04 times that.
+  assert _change(-0.1, 0.02, -0.04).enough() == (460, "client")
+  assert _change(-0.1, 0.02, -0.04, num_seeds=4).enough() == (19, "seed")
   assert _change(-0.1, -0.02, -0.06).enough() is None
   assert _change(-0.1, 0.02, 0.0).enough() is None
   assert _change(-0.1, 0.024, -0.04).interval(units.PERCENT) == "−10.0 to +2.4"

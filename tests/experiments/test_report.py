@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
@@ -223,7 +224,9 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   for seed in range(2):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
-  assert expected in summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert (
+    expected in decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+  )
 
 
 def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_different_seeds(tmp_path):
@@ -232,16 +235,18 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
   groups = run_folder.group_by_method(runs)
-  text = summary.summarize(groups)
-  assert text.startswith("No detectable difference: against FedAvg, Superquantile θ = 0.5 changes")
-  assert re.search(r"If the change of .* is real, .* seeds would make its interval", text)
+  text = decision.decide(groups).text
+  assert text.startswith("Keep FedAvg: no detectable difference for the worst-off clients")
+  assert re.search(
+    r"if the change seen is real, .* seeds would show it in four cases of five", text
+  )
   table = paired.table(groups, paired.compare(groups))
   assert not any(cell.best for row in table.rows for cell in row.cells)
   assert "**" not in page.markdown_table(comparison.table(groups))
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
-  assert "share no seed" in summary.summarize(run_folder.group_by_method(apart))
+  assert "share no seed" in decision.decide(run_folder.group_by_method(apart)).text
   alone = [run for run in runs if run.method == "fed_avg"]
-  assert "no result of another" in summary.summarize(run_folder.group_by_method(alone))
+  assert "no result of another" in decision.decide(run_folder.group_by_method(alone)).text
 
 
 @pytest.fixture(scope="module")
@@ -261,9 +266,8 @@ def test_a_method_is_compared_with_fed_avg_of_the_same_optimizer(optimizers):
   report = comparison.report(root, "synthetic")
   gain = 100 * (p90["fed_avg_adam"] - p90[_BY_ADAM])
   assert (
-    "Of 2 methods compared with FedAvg with the same options, Superquantile θ = 0.5, server Adam"
-    " does best by the worst-off clients: it lowers the 90th percentile of the test clients’ error"
-    f" by {gain.mean():.1f} points (95 % interval −"
+    "Against FedAvg with the same options, Superquantile θ = 0.5, server Adam lowers the 90th"
+    f" percentile of the test clients’ error by {gain.mean():.1f} points (95 % interval −"
   ) in report.summary
 
 
@@ -272,7 +276,7 @@ def test_a_comparison_by_adam_alone_has_its_baseline(optimizers, tmp_path):
   for method in ("fed_avg_adam", _BY_ADAM):
     shutil.copytree(root / "synthetic" / method, tmp_path / "synthetic" / method)
   summary = comparison.report(tmp_path, "synthetic").summary
-  assert summary.startswith("Against FedAvg with the same options, Superquantile θ = 0.5, server")
+  assert "Take Superquantile θ = 0.5, server Adam: against FedAvg with the same options" in summary
   assert (
     f"; {100 * p90['fed_avg_adam'].mean():.1f} % → {100 * p90[_BY_ADAM].mean():.1f} %)" in summary
   )
@@ -294,7 +298,7 @@ def test_page_is_self_contained(sweep):
   _, _, paths = sweep
   page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
-  assert tags.count("figure") == tags.count("img") == tags.count("source") == 8
+  assert tags.count("figure") == tags.count("img") == tags.count("source") == 9
   assert tags.count("script") == 1 and ("script", {}) in page.elements  # Of its own, inline.
   assert not {"link", "iframe"} & set(tags)
   assert "url(" not in paths["html"].read_text(encoding="utf-8")
@@ -356,8 +360,8 @@ def test_the_best_is_not_that_of_one_easy_seed(tmp_path):
     _fabricate(tmp_path, "fed_avg", seed, num_rounds=None)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=0.05, num_rounds=None)
   _fabricate(tmp_path, "superquantile_theta_0.2", 1, shift=0.1, num_rounds=None)
-  text = summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
-  assert text.startswith("Against FedAvg, Superquantile θ = 0.5 lowers")
+  text = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+  assert text.startswith("Take Superquantile θ = 0.5: against FedAvg it lowers")
   assert "shared with FedAvg by Superquantile θ = 0.2, which this leaves out" in text
 
 
@@ -437,8 +441,8 @@ def test_measures_of_the_tail_that_disagree_are_both_told(tmp_path):
       errors = np.where(np.arange(300) >= 288, 1.0, errors - 0.1)
     rows = [f"client_{index},100,1.0,{error}\n" for index, error in enumerate(errors)]
     path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
-  text = summary.summarize(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
-  assert text.startswith("The measures of the tail disagree: against FedAvg")
+  text = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+  assert text.startswith("Choose what counts: against FedAvg, Superquantile θ = 0.5 lowers")
   assert "lowers the 90th percentile" in text and "raises the mean error of the worst tenth" in text
 
 
@@ -735,15 +739,15 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = summary.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
-  assert "no result of FedAvg" not in summary.summarize(groups)
+  assert "no result of FedAvg" not in decision.decide(groups).text
   # Where there is something to compare at a budget, the budget it is.
   _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = summary.at_one_epsilon(groups)
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
-  both = summary.summarize(groups)
-  assert both.startswith("At ε = 5: No detectable difference: against FedAvg,")
-  assert " Without privacy: No detectable difference: against FedAvg," in both
+  both = decision.decide(groups).text
+  assert both.startswith("At ε = 5: Keep FedAvg: no detectable difference")
+  assert " Without privacy: Keep FedAvg: no detectable difference" in both
   # And alone it is better than nothing.
   alone = {method: runs for method, runs in groups.items() if method == private}
   assert summary.at_one_epsilon(alone)[1] == 5.0

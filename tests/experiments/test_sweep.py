@@ -120,6 +120,21 @@ def test_command_line_has_the_last_word(lab):
     assert config["task"] == "emnist_linear" and config["rounds_per_evaluation"] == 20
 
 
+@pytest.mark.parametrize(
+  "experiment, least",
+  [
+    *(("emnist_linear", 101), ("emnist_convnet", 101), ("personalization", 101)),
+    *(("model_family", 101), ("sent140_linear", 51), ("sent140_lstm", 51)),
+    *(("shakespeare", 0), ("private_fairness_emnist", 0)),
+  ],
+)
+def test_the_papers_clients_have_more_than_100_images_or_50_tweets(lab, experiment, least):
+  plan = _plan(lab, f"--experiment={experiment}", "--quick")
+  assert {config["min_examples_per_client"] for *_, config in plan} == {least}
+  plan = _plan(lab, f"--experiment={experiment}", "--quick", "--min_examples_per_client=7")
+  assert {config["min_examples_per_client"] for *_, config in plan} == {7}
+
+
 def test_private_preset_has_all_methods_at_every_budget(lab):
   whole = _plan(lab, "--experiment=private_synthetic")
   assert len(whole) == 5 * 5 * 5

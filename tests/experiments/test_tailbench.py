@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.studies.tailbench import data_sets
 from tff_superquantile.experiments.studies.tailbench import pages
 from tff_superquantile.experiments.studies.tailbench import plan
@@ -43,12 +44,12 @@ def _closed_testing(p_values):
 @pytest.mark.parametrize("seed", range(5))
 def test_holm_is_the_closure_of_bonferroni(seed):
   p_values = np.random.default_rng(seed).uniform(size=7) ** 3
-  np.testing.assert_allclose(significance.holm(p_values), _closed_testing(p_values))
+  np.testing.assert_allclose(bootstrap.holm(p_values), _closed_testing(p_values))
 
 
 def test_holm_as_statsmodels_has_it():
   # statsmodels.stats.multitest.multipletests([...], method="holm").
-  found = significance.holm([0.01, 0.04, math.nan, 0.03, 0.005])
+  found = bootstrap.holm([0.01, 0.04, math.nan, 0.03, 0.005])
   np.testing.assert_allclose(found, [0.03, 0.06, math.nan, 0.06, 0.02])
 
 
@@ -78,13 +79,13 @@ def test_p_value_is_that_of_the_t_test_whose_interval_it_is_given(seed):
   sample = np.random.default_rng(seed).normal(-0.2, 1.0, size=30)
   test = stats.ttest_1samp(sample, 0.0)
   interval = test.confidence_interval(0.95)
-  found = significance.p_value(sample.mean(), interval.low, interval.high, 30)
+  found = bootstrap.p_value(sample.mean(), interval.low, interval.high, 30)
   assert found == pytest.approx(test.pvalue)
 
 
 @pytest.mark.parametrize("low, high", [(-3.0, 0.01), (-9.0, -0.01), (-1.1, 0.0), (-1.0, 5.0)])
 def test_p_value_is_below_the_level_where_zero_is_outside_of_the_interval(low, high):
-  p = significance.p_value(-1.0, low, high, 40)
+  p = bootstrap.p_value(-1.0, low, high, 40)
   assert (p < 0.05) == (high < 0)
   if high == 0.0:
     assert p == pytest.approx(0.05)
@@ -105,13 +106,13 @@ def test_signed_ranks_of_five_data_sets_tell_nothing():
 
 
 def test_an_interval_that_begins_at_the_difference_makes_nothing_certain():
-  both = [significance.p_value(0.1, low, 0.3, 40) for low in (0.1, -0.1)]
+  both = [bootstrap.p_value(0.1, low, 0.3, 40) for low in (0.1, -0.1)]
   assert both[0] == pytest.approx(both[1])
-  assert significance.p_value(0.0, 0.0, 0.2, 40) == 1.0
+  assert bootstrap.p_value(0.0, 0.0, 0.2, 40) == 1.0
 
 
 def test_there_is_no_p_value_without_an_interval():
-  assert math.isnan(significance.p_value(-1.0, math.nan, math.nan, 40))
+  assert math.isnan(bootstrap.p_value(-1.0, math.nan, math.nan, 40))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])

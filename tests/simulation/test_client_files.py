@@ -3,8 +3,10 @@
 import collections
 import fcntl
 import json
+import multiprocessing
 import os
 import pathlib
+import time
 
 from hypothesis import given
 from hypothesis import settings
@@ -317,6 +319,25 @@ def test_open_or_write_converts_once(tmp_path):
     files = client_files.open_or_write_client_files(tmp_path / "c", make, x_scale=0.25)
     assert files.x_scale == 0.25
   assert len(calls) == 1
+
+
+def test_of_several_processes_one_converts(tmp_path):
+  def make():
+    with open(tmp_path / "made", "a", encoding="utf-8") as file:
+      file.write("once ")
+    time.sleep(0.5)
+    return iter(make_clients())
+
+  def convert():
+    assert len(client_files.open_or_write_client_files(tmp_path / "cache/c", make).client_ids) == 3
+
+  processes = [multiprocessing.get_context("fork").Process(target=convert) for _ in range(3)]
+  for process in processes:
+    process.start()
+  for process in processes:
+    process.join()
+  assert [process.exitcode for process in processes] == [0, 0, 0]
+  assert (tmp_path / "made").read_text() == "once "
 
 
 def test_a_directory_of_an_earlier_format_is_written_anew(tmp_path):

@@ -1,15 +1,13 @@
-"""Small files in EMNIST's four formats, and what its tests assert of errors."""
+"""Small files in EMNIST's three formats, and what its tests assert of errors."""
 
 import contextlib
 import io
 import json
 import re
 import sqlite3
-import string
 
 import numpy as np
 from PIL import Image
-from scipy import io as scipy_io
 import tensorflow as tf
 
 import tasks
@@ -111,23 +109,6 @@ def write_parquet(path, writers, ink=255):
     for name, x, y in zip(names, levels, labels)
   ]
   parquet.write_table(pa.Table.from_pylist(rows), path)
-  return path
-
-
-def write_matlab(path, writers, classes=None):
-  """NIST's file, of writers whose names are numbers: three quarters are its train part."""
-  names, levels, labels = _as_rows(writers)
-  columns_first = (255 - levels).reshape(-1, 28, 28).transpose(0, 2, 1).reshape(-1, 784)
-  cut = 3 * len(names) // 4
-  part = lambda rows: dict(  # noqa: E731
-    images=columns_first[rows],
-    labels=labels[rows, np.newaxis].astype(np.uint8),
-    writers=names[rows, np.newaxis].astype(np.uint16),
-  )
-  classes = classes or string.digits + string.ascii_uppercase + string.ascii_lowercase
-  mapping = np.array([[i, ord(c)] for i, c in enumerate(classes)], np.uint8)
-  dataset = dict(train=part(slice(cut)), test=part(slice(cut, None)), mapping=mapping)
-  scipy_io.savemat(path, dict(dataset=dataset), do_compression=True)
   return path
 
 

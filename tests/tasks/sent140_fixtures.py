@@ -1,4 +1,4 @@
-"""Invented tweets in Sent140's two formats, with the oddities of the real files, and vectors."""
+"""Invented tweets in Sent140's three formats, with the oddities of the real files, and vectors."""
 
 import csv
 import json
@@ -70,6 +70,21 @@ def write_csv(path, users, header=None, positive="4"):
     writer = csv.writer(f, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerows([header] if header else [])
     writer.writerows(sorted(rows, key=lambda row: row[0]))
+  return path
+
+
+def write_parquet(path, users):
+  """Hugging Face's file, without ids; each tweet has a time of its own."""
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  rows = [
+    dict(text=text, date=f"Apr {i}", user=user, sentiment=4 * label, query="NO_QUERY")
+    for user, tweets in users.items()
+    for i, text, label in tweets
+  ]
+  rows.sort(key=lambda row: row["sentiment"])
+  parquet.write_table(pa.Table.from_pylist(rows), path)
   return path
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import emnist_fixtures
+import femnist_as_leaf
 import numpy as np
 import pytest
 
@@ -251,13 +252,34 @@ def test_both_formats_in_one_directory(leaf_dir, sqlite_dir, tmp_path):
   emnist_fixtures.assert_one_sentence(error, "holds both emnist_all.sqlite and LEAF's JSON")
 
 
-def test_a_split_by_sample_is_refused(writers, tmp_path):
+def test_a_split_by_sample_is_put_together(writers, tmp_path):
+  more = emnist_fixtures.make_writers([120, 2], seed=1, prefix="g")
+  everybody = {**writers, **more}
+  for split, rows in (("train", slice(0, None, 2)), ("test", slice(1, None, 2))):
+    (tmp_path / split).mkdir()
+    for name, part in (("a", writers), ("b", more)):
+      half = {writer: (levels[rows], y[rows]) for writer, (levels, y) in part.items()}
+      if split == "test":  # The order of the writers is no matter.
+        half = dict(reversed(half.items()))
+      data = json.dumps(emnist_fixtures.leaf_data(half))
+      (tmp_path / split / f"{name}_{split}_9.json").write_text(data)
+  found = by_writer(emnist_fixtures.load(tmp_path, tmp_path / "cache", min_examples_per_client=1))
+  assert set(found) == set(everybody)
+  for writer, (levels, labels) in everybody.items():
+    x, y = found[writer]
+    np.testing.assert_array_equal(y, np.concatenate([labels[::2], labels[1::2]]))
+    expected = np.concatenate([levels[::2], levels[1::2]]).reshape(-1, 28, 28)
+    np.testing.assert_array_equal(np.rint(255 * x), expected)
+  assert readers.DATA_SET.describe(str(tmp_path)).startswith("9 writers, of whom 7 have 100 images")
+
+
+def test_clients_of_both_splits_are_refused(writers, tmp_path):
   emnist_fixtures.write_leaf(
     tmp_path, {"a": writers["f0000"], "b": writers["f0001"]}, {"b": writers["f0002"]}
   )
   with pytest.raises(ValueError) as error:
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, "1 writers", "'b'", "-t sample", "-t user")
+  emnist_fixtures.assert_one_sentence(error, "1 writers", "'b'", "-t user")
 
 
 def test_too_few_writers(tmp_path):
@@ -327,3 +349,19 @@ def test_real_handwriting_in_both_formats(kind, shared_dir, tmp_path):
     expected = (255 - images[rows_of[writer]]).astype(np.float32) * np.float32(1 / 255)
     np.testing.assert_array_equal(x, expected)
     np.testing.assert_array_equal(y, labels[rows_of[writer]])
+
+
+def test_real_emnist_of_105_writers(shared_dir, tmp_path):
+  source = np.load(shared_dir / "data" / "femnist_105_writers.npz")
+  femnist_as_leaf.convert(shared_dir / "data" / "femnist_105_writers.npz", tmp_path / "leaf")
+  splits = emnist_fixtures.load(
+    tmp_path / "leaf", tmp_path / "cache", min_examples_per_client=101, folds=5, seed=2
+  )
+  assert [len(splits[name].client_ids) for name in ("train", "test")] == [79, 20]
+  found = by_writer(splits)
+  assert set(found) == set(source["users"][source["n"] > 100])
+  ends = dict(zip(source["users"], np.cumsum(source["n"])))
+  for writer, (x, y) in found.items():
+    rows = slice(ends[writer] - len(y), ends[writer])
+    np.testing.assert_array_equal(y, source["y"][rows])
+    np.testing.assert_array_equal(np.rint(255 * x).reshape(len(y), -1), source["x"][rows])

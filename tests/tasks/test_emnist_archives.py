@@ -1,10 +1,9 @@
-"""EMNIST of Hugging Face (Parquet) and NIST (MATLAB): the clients are those of LEAF and TFF."""
+"""EMNIST of Hugging Face (Parquet): the clients are those of LEAF and TFF."""
 
 import emnist_fixtures
 import numpy as np
 import pytest
 
-from tasks.emnist import matlab
 from tasks.emnist import parquet
 from tasks.emnist import readers
 from tff_superquantile.doctor import trials
@@ -39,7 +38,6 @@ def _write_all(folder, writers):
     "sqlite": emnist_fixtures.write_sqlite(folder / "a.sqlite", writers),
     "black": emnist_fixtures.write_parquet(folder / "black.parquet", writers),
     "white": emnist_fixtures.write_parquet(folder / "white.parquet", writers, ink=0),
-    "matlab": emnist_fixtures.write_matlab(folder / "a.mat", writers),
   }
 
 
@@ -70,8 +68,7 @@ def test_all_formats_hold_the_same_clients(tmp_path):
       assert other[split].client_ids == first.client_ids and other[split].x_dtype == "uint8"
       for array, expected in zip(other[split].load(), first.load()):
         np.testing.assert_array_equal(array, expected)
-  for name in ("black", "matlab"):
-    assert next(trials.check_data(str(paths[name]), "")).state.startswith("EMNIST: ")
+  assert next(trials.check_data(str(paths["black"]), "")).state.startswith("EMNIST: ")
 
 
 def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
@@ -133,18 +130,3 @@ def test_broken_parquet_files(tmp_path):
     with pytest.raises(ValueError, match=message.replace("[", "\\[")) as error:
       list(readers.iterate_file(str(path)))
     emnist_fixtures.assert_one_sentence(error, str(path))
-
-
-def test_broken_matlab_files(tmp_path):
-  path = tmp_path / matlab.FILE_NAME
-  path.write_bytes(b"no MATLAB")
-  _assert_wrong(path, "no file of MATLAB 5", matlab.SOURCE)
-  assert next(trials.check_data(str(tmp_path), "")).status == "FAIL"
-  writers = _synthetic()
-  whole = emnist_fixtures.write_matlab(path, writers).read_bytes()
-  path.write_bytes(whole[: len(whole) // 2])
-  _assert_wrong(path, "is not readable")
-  emnist_fixtures.write_matlab(path, writers, classes="0123456789")
-  _assert_wrong(path, "10 classes")
-  emnist_fixtures.scipy_io.savemat(path, dict(dataset=dict(train=3)))
-  _assert_wrong(path, "no dataset of that form")

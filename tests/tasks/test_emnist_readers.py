@@ -4,14 +4,12 @@ import contextlib
 import json
 import lzma
 import os
-import pathlib
 import sqlite3
 
 import emnist_fixtures
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks.emnist import conversion
 from tasks.emnist import readers
@@ -268,52 +266,3 @@ def test_a_compressed_file_that_is_damaged(tmp_path, damage):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
   emnist_fixtures.assert_one_sentence(error, str(path), "truncated or not an lzma file")
   assert not os.listdir(tmp_path / "cache")
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-  """A home directory in which TFF has downloaded nothing."""
-  (tmp_path / "home").mkdir()
-  monkeypatch.setenv("HOME", str(tmp_path / "home"))
-  return tmp_path / "home"
-
-
-def test_download_that_fails_names_both_ways(tmp_path, home, monkeypatch):
-  def fail(only_digits, cache_dir):
-    assert not only_digits
-    (pathlib.Path(cache_dir) / "emnist_all.sqlite").write_text("half of it")
-    raise OSError("Name or service\nnot known")
-
-  monkeypatch.setattr(tff.simulation.datasets.emnist, "load_data", fail)
-  with pytest.raises(ValueError) as error:
-    emnist_fixtures.load("", tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(
-    error,
-    "Name or service not known",
-    "emnist_all.sqlite.lzma",
-    "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5",
-    "--data_dir",
-  )
-  assert not os.listdir(tmp_path / "cache")
-
-
-def test_download_is_kept(tmp_path, home, monkeypatch):
-  calls = []
-
-  def succeed(only_digits, cache_dir):
-    calls.append(only_digits)
-    emnist_fixtures.write_sqlite(
-      pathlib.Path(cache_dir) / "emnist_all.sqlite", emnist_fixtures.make_writers([100, 100])
-    )
-
-  monkeypatch.setattr(tff.simulation.datasets.emnist, "load_data", succeed)
-  for _ in range(2):
-    assert len(emnist_fixtures.load("", tmp_path / "cache")["train"].client_ids) == 1
-  assert calls == [False]
-
-
-def test_what_tff_has_downloaded_is_used(tmp_path, home):
-  path = emnist_fixtures.write_sqlite(
-    home / ".tff" / "emnist_all.sqlite", emnist_fixtures.make_writers([100, 100])
-  )
-  assert conversion.download(str(tmp_path / "cache")) == str(path)

@@ -60,20 +60,21 @@ def test_broken_files(tmp_path, text, message):
 def test_the_file_beside_the_data_or_the_one_named(tmp_path):
   beside = tmp_path / glove.FILE_NAME
   with pytest.raises(ValueError) as error:
-    glove.find_file("", str(tmp_path))
+    glove.find_file("", str(tmp_path), "")
   emnist_fixtures.assert_one_sentence(
-    error, glove.FILE_NAME, str(tmp_path), glove.SOURCE, "--glove"
+    error, glove.FILE_NAME, str(tmp_path), "download sent140", "--glove"
   )
   beside.write_text("good 1 2\n")
   (tmp_path / "tweets.csv").write_text("")
-  assert glove.find_file("", str(tmp_path)) == str(beside)
-  assert glove.find_file("", str(tmp_path / "tweets.csv")) == str(beside)
+  assert glove.find_file("", str(tmp_path), "") == str(beside)
+  assert glove.find_file("", str(tmp_path / "tweets.csv"), "") == str(beside)
+  assert glove.find_file("", "", str(tmp_path)) == str(beside)  # Where it is downloaded to.
   other = tmp_path / "other.txt"
   with pytest.raises(ValueError) as error:
-    glove.find_file(str(other), str(tmp_path))
+    glove.find_file(str(other), str(tmp_path), "")
   emnist_fixtures.assert_one_sentence(error, str(other), "--glove")
   other.write_text("good 1 2\n")
-  assert glove.find_file(str(other), str(tmp_path)) == str(other)
+  assert glove.find_file(str(other), str(tmp_path), "") == str(other)
 
 
 def test_all_words_of_a_file(tmp_path):

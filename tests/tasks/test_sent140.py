@@ -265,20 +265,6 @@ def test_files_are_converted_again_when_what_they_follow_from_changes(
   assert len(read) == (changed != "nothing")
 
 
-def test_without_a_directory_the_error_names_both_ways_to_get_the_data(tmp_path):
-  with pytest.raises(ValueError) as error:
-    sent140_fixtures.load("sent140_linear", "", tmp_path)
-  emnist_fixtures.assert_one_sentence(
-    error,
-    "--data_dir",
-    "preprocess.sh -s niid --sf 1.0 -k 50 -t user --tf 0.5",
-    "training.1600000.processed.noemoticon.csv",
-    "http://cs.stanford.edu",
-    "glove.6B.50d.txt",
-    "https://nlp.stanford.edu",
-  )
-
-
 def test_an_empty_directory_says_what_was_looked_for(tmp_path):
   with pytest.raises(ValueError) as error:
     sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache")
@@ -296,12 +282,21 @@ def test_missing_vectors(users, tmp_path):
   assert sent140_fixtures.load("sent140_linear", path, tmp_path / "cache")
 
 
-def test_a_split_by_sample_is_refused(users, tmp_path):
-  sent140_fixtures.with_glove(tmp_path)
-  sent140_fixtures.write_leaf(tmp_path, {"a": users["user00"]}, {"a": users["user01"]})
-  with pytest.raises(ValueError) as error:
-    sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, "1 users", "'a'", "-t sample", "-t user")
+def test_a_split_by_sample_is_put_together(users, tmp_path):
+  whole = sent140_fixtures.with_glove(tmp_path / "whole")
+  sent140_fixtures.write_csv(whole / readers.CSV_NAME, users)
+  halves = sent140_fixtures.with_glove(tmp_path / "halves")
+  parts = [
+    {user: tweets[rows] for user, tweets in users.items()} for rows in (slice(20), slice(20, None))
+  ]
+  sent140_fixtures.write_leaf(halves, *parts)
+  first, second = (
+    sent140_fixtures.load("sent140_linear", folder, tmp_path / "cache")
+    for folder in (whole, halves)
+  )
+  for split, files in first.items():
+    assert sorted(files.client_ids) == sorted(second[split].client_ids)
+    assert sorted(files.num_examples) == sorted(second[split].num_examples)
 
 
 def test_a_single_user_cannot_be_cut_in_half(users, tmp_path):

@@ -1,4 +1,4 @@
-"""Sent140's files: the same tweets from both formats; what is wrong is said in one sentence."""
+"""Sent140's files: the same tweets from all formats; what is wrong is said in one sentence."""
 
 import json
 import logging
@@ -34,19 +34,22 @@ def write_one_user(path, x, y):
   return str(path)
 
 
-def test_both_formats_hold_the_same_tweets(tmp_path):
+def test_all_formats_hold_the_same_tweets(tmp_path):
   users = sent140_fixtures.make_users([30, 4, 9])
   sent140_fixtures.write_leaf(tmp_path, users, {})
   leaf = read_all(
     readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")], min_examples=1)
   )
   path = sent140_fixtures.write_csv(tmp_path / "tweets.csv", users)
-  stanford = read_all(readers.iterate_csv(str(path), min_examples=1))
+  stanford = read_all(readers.iterate_table(str(path), min_examples=1))
+  path = sent140_fixtures.write_parquet(tmp_path / readers.PARQUET_NAME, users)
+  parquet = read_all(readers.iterate_table(str(path), min_examples=1))
   expected = {
     user: sorted((text, label) for _, text, label in tweets) for user, tweets in users.items()
   }
-  assert leaf == expected and stanford == expected
-  assert list(stanford) == sorted(users)
+  assert leaf == expected and stanford == expected and parquet == expected
+  assert list(stanford) == list(parquet) == sorted(users)
+  assert readers.DATA_SET.describe(str(path)).startswith("43 tweets")
 
 
 @pytest.mark.parametrize("header", [None, ["target", "ids", "date", "flag", "user", "text"]])
@@ -54,7 +57,7 @@ def test_both_formats_hold_the_same_tweets(tmp_path):
 def test_csv_with_names_of_columns_and_either_label(tmp_path, header, positive):
   users = sent140_fixtures.make_users([20])
   path = sent140_fixtures.write_csv(tmp_path / "a.csv", users, header=header, positive=positive)
-  [(user, texts, labels)] = readers.iterate_csv(str(path), min_examples=1)
+  [(user, texts, labels)] = readers.iterate_table(str(path), min_examples=1)
   assert user == "user00" and len(texts) == 20
   assert labels.sum() == sum(label for *_, label in users["user00"])
   assert 0 < labels.sum() < 20
@@ -85,7 +88,7 @@ def test_the_first_of_a_users_tweets_of_one_id_counts(tmp_path, caplog):
   ]
   path = write_rows(tmp_path / "a.csv", rows)
   with caplog.at_level(logging.INFO, logger="absl"):
-    found = read_all(readers.iterate_csv(path, min_examples=2))
+    found = read_all(readers.iterate_table(path, min_examples=2))
   # Eve has two rows but a single tweet.
   assert found == {
     "ann": [("first", 0), ("other", 0)],
@@ -106,11 +109,11 @@ def test_texts_without_ids_are_never_the_same_tweet(tmp_path):
 def test_users_with_too_few_tweets_are_dropped(tmp_path):
   users = sent140_fixtures.make_users([3, 5, 4])
   path = str(sent140_fixtures.write_csv(tmp_path / "a.csv", users))
-  kept = readers.iterate_csv(path, 4)
+  kept = readers.iterate_table(path, 4)
   assert kept.num_dropped is None
   assert list(read_all(kept)) == ["user01", "user02"] and kept.num_dropped == 1
   with pytest.raises(ValueError) as error:
-    list(readers.iterate_csv(path, 6))
+    list(readers.iterate_table(path, 6))
   emnist_fixtures.assert_one_sentence(
     error, "no user with 6 tweets among 3", "--min_examples_per_client"
   )
@@ -177,7 +180,7 @@ def test_json_cut_short(tmp_path):
 def test_broken_rows(tmp_path, row, message):
   path = write_rows(tmp_path / "a.csv", [_ROW, row])
   with pytest.raises(ValueError) as error:
-    list(readers.iterate_csv(path, 1))
+    list(readers.iterate_table(path, 1))
   emnist_fixtures.assert_one_sentence(error, path, "line 2", message)
 
 
@@ -186,7 +189,7 @@ def test_a_quotation_mark_that_is_never_closed(tmp_path, rest):
   path = tmp_path / "a.csv"
   path.write_text('"4","1","d","q","ann","hello' + rest)
   with pytest.raises(ValueError) as error:
-    list(readers.iterate_csv(str(path), 1))
+    list(readers.iterate_table(str(path), 1))
   emnist_fixtures.assert_one_sentence(error, str(path), "is not CSV", readers.CSV_NAME)
 
 
@@ -195,5 +198,25 @@ def test_files_that_are_not_stanfords(tmp_path, contents):
   path = tmp_path / "a.csv"
   path.write_bytes(contents)
   with pytest.raises(ValueError) as error:
-    list(readers.iterate_csv(str(path), 1))
+    list(readers.iterate_table(str(path), 1))
   emnist_fixtures.assert_one_sentence(error, str(path))
+
+
+def test_parquet_that_is_another_or_has_a_tweet_twice(tmp_path):
+  users = {"ann": [("1", "hello", 1), ("2", "hello", 0), ("1", "hello", 0)]}
+  path = sent140_fixtures.write_parquet(tmp_path / "a.parquet", users)
+  [(_, texts, labels)] = readers.iterate_table(str(path), 1)
+  assert texts == ["hello", "hello"] and len(labels) == 2
+  for change, message in (
+    ({"ann": [("1", "hello", 0.5)]}, "label 2.0"),
+    ({"": [("1", "hello", 0)]}, "the user ''"),
+    ({"ann": [("1", None, 0)]}, "the text None"),
+  ):
+    sent140_fixtures.write_parquet(path, change)
+    with pytest.raises(ValueError) as error:
+      list(readers.iterate_table(str(path), 1))
+    emnist_fixtures.assert_one_sentence(error, str(path), "row 1", message)
+  path.write_bytes(b"PAR1")
+  with pytest.raises(ValueError) as error:
+    readers.DATA_SET.describe(str(path))
+  emnist_fixtures.assert_one_sentence(error, str(path), "not readable as Parquet")

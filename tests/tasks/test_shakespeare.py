@@ -154,12 +154,6 @@ def test_broken_hdf5_files(tmp_path):
     assert_wrong("role 'A'")
 
 
-def test_missing_data_are_named(tmp_path):
-  with pytest.raises(ValueError) as error:
-    load("", tmp_path)
-  emnist_fixtures.assert_one_sentence(error, readers.TRAIN_NAME, "--data=standin")
-
-
 def test_the_real_plays(shared_dir, tmp_path):
   path = shared_dir / "data" / readers.TRAIN_NAME
   splits = load(path, tmp_path)

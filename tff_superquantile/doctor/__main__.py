@@ -47,7 +47,8 @@ def _check_machine(options: argparse.Namespace) -> Iterator[machine.Finding]:
   yield machine.check_cores()
   yield machine.check_memory()
   yield machine.check_folder("results", options.output_dir, "--output_dir=DIR")
-  yield machine.check_folder("cache", options.cache_dir, "--cache_dir=DIR")
+  cache = (options.cache_dir, "--cache_dir=DIR", machine.AMPLE_CACHE_BYTES)
+  yield machine.check_folder("cache", *cache)
   yield machine.check_folder("temporary", tempfile.gettempdir(), "TMPDIR=DIR in the environment")
   yield machine.check_packages()
 

@@ -139,7 +139,7 @@ def check_data(data_dir: str, cache_dir: str) -> Iterator[machine.Finding]:
   known = {data_set.name: data_set for data_set in data_sets if data_set is not None}
   contents, reasons = [], []
   for name, data_set in known.items():
-    place = data_dir or data_set.find_downloaded(cache_dir)
+    place = data_dir or data_set.downloads[0].find(cache_dir)
     try:
       state = data_set.describe(place) if place else ""
     except ValueError as error:
@@ -168,13 +168,13 @@ def check_data(data_dir: str, cache_dir: str) -> Iterator[machine.Finding]:
     )
 
 
-def check_word_vectors(glove: str, data_dir: str) -> Iterator[machine.Finding]:
-  """Yields whether GloVe's word vectors are where the user says, or beside the data."""
+def check_word_vectors(glove: str, data_dir: str, cache_dir: str) -> Iterator[machine.Finding]:
+  """Yields whether GloVe's word vectors are where the user says, beside the data or downloaded."""
   from tasks.sent140 import glove as glove_lib
 
-  remedy = f"Get {glove_lib.FILE_NAME} from {glove_lib.SOURCE} and name it with --glove."
+  remedy = f"{glove_lib.REMEDY}."
   try:
-    path = glove_lib.find_file(glove, data_dir) if glove or data_dir else ""
+    path = glove_lib.find_file(glove, data_dir, cache_dir)
   except ValueError:
     path = ""
   dimension = glove_lib.peek_dimension(path) if path else 0
@@ -213,7 +213,8 @@ def _all(options: dict[str, Any]) -> Iterator[machine.Finding]:
   if imports[0].status == "ok":
     yield from guarded("round", lambda: check_round(options["ray_address"], cache_dir))
     yield from guarded("data", lambda: check_data(data_dir, cache_dir))
-    yield from guarded("word vectors", lambda: check_word_vectors(options["glove"], data_dir))
+    places = (options["glove"], data_dir, cache_dir)
+    yield from guarded("word vectors", lambda: check_word_vectors(*places))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OUR_PACKAGES = ("tff_superquantile", "privacy", "paper", "benchmarks")
 # Files and folders of `tasks` that are the project's; the others there are users'.
 _OUR_TASKS = (
-  *("__init__", "data_set", "emnist", "models", "own", "places", "preprocessing"),
+  *("__init__", "data_set", "downloads", "emnist", "models", "own", "places", "preprocessing"),
   *("request", "sent140", "shakespeare", "splits", "synthetic", "task", "user_files"),
 )
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -47,13 +47,7 @@ _TENSORFLOWS_WORDS = re.compile(
 
 
 class Failure(NamedTuple):
-  """How a command fails.
-
-  Attributes:
-    sentence: The message.
-    code: The exit code.
-    has_traceback: Whether the traceback belongs above it.
-  """
+  """The message and the exit code of a command, and whether a traceback belongs above them."""
 
   sentence: str
   code: int

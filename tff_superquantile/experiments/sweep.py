@@ -23,6 +23,7 @@ from privacy.settings import part
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
+from tff_superquantile.experiments import download
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.plan import preset as preset_lib
@@ -212,6 +213,7 @@ def main() -> None:
     describe.print_description(first)
   if not _PRINT_COMMANDS.value:
     print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
+    download.for_run(first)
   stages = stages_lib.Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
   tune = _TUNE.value or ("none" if _QUICK.value else "methods")
   try:

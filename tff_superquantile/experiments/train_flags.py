@@ -44,8 +44,8 @@ _define()
 _SECURE = flags.DEFINE_bool(
   "secure",
   False,
-  "Clients make all noise of a private run, and secure sums show no integer without it, as in the"
-  " paper: --threshold=tree where there is a threshold, and --update_sum=distributed.",
+  "Clients make the noise of a private run in secure sums of integers, as in the paper:"
+  " --threshold=tree where there is a threshold, and --update_sum=distributed.",
 )
 
 
@@ -56,11 +56,7 @@ def given() -> dict[str, Any]:
 
 
 def config() -> run_config.RunConfig:
-  """Returns the config that the command line asks for.
-
-  Raises:
-    ValueError: If a value is out of its range, or values contradict each other.
-  """
+  """Returns the config that the command line asks for, checked."""
   asked = given()
   # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
   if "theta" in asked and asked.get("wanted_updates") and not flags.FLAGS["flagfile"].present:
@@ -72,13 +68,9 @@ def config() -> run_config.RunConfig:
 
 
 def finished_task() -> tuple[str, str, dict[str, str]]:
-  """Reads --output_dir, --task (the only one with finished runs by default) and data's place.
+  """Returns --output_dir, --task and what to override of `WHERE_DATA_IS`; refuses other flags.
 
-  Returns:
-    (output directory, task, what to override of `WHERE_DATA_IS`).
-
-  Raises:
-    ValueError: If another flag of a training run is given, or the task is not clear.
+  Without --task it is the only one with finished runs.
   """
   # With NumPy, which the --help of a run spares.
   from tff_superquantile.experiments.run import run_folder
@@ -104,14 +96,7 @@ def finished_task() -> tuple[str, str, dict[str, str]]:
 
 
 def task_without_data() -> tuple[str, str]:
-  """Reads --output_dir and --task for a command that reads finished runs alone.
-
-  Returns:
-    (output directory, task).
-
-  Raises:
-    ValueError: If any other flag of a training run is given, or the task is not clear.
-  """
+  """Returns --output_dir and --task for a command without data; refuses other flags of a run."""
   output_dir, task, overrides = finished_task()
   if overrides:
     raise ValueError(

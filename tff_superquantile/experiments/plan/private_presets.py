@@ -56,11 +56,8 @@ def _private_fairness(
 ) -> preset_lib.Preset:
   """Returns the comparison of every method that can be private, with and without budgets.
 
-  Args:
-    utility_bounds: Values of PropFair's M, which are above B.
-    threshold_step: The step of the primal-dual threshold, in units of the loss, or its values.
-    private_flags: Those of `Preset`; the geometric threshold's are the primal-dual's, too.
-    **fields: The task's own fields of the preset.
+  PropFair's M has values above B. The step of the primal-dual threshold is in units of the loss.
+  The private flags are those of `Preset`; the geometric threshold's are the primal-dual's, too.
   """
   step = dict(threshold_step=threshold_step)
   return preset_lib.Preset(

@@ -68,12 +68,15 @@ class References:
     found: The models by their keys in `LABELS`.
     left_out: A sentence for each that there is none of, by its key.
     is_private: Whether nothing of them follows from training clients.
+    profiles: Entries of the profiles of the constant answer's test clients, arrays of shape
+      [clients] by name; empty where there are none.
   """
 
   fingerprint: str
   found: Mapping[str, Reference]
   left_out: Mapping[str, str]
   is_private: bool = False
+  profiles: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def joined(parts: Sequence[References]) -> References:
@@ -98,7 +101,12 @@ def joined(parts: Sequence[References]) -> References:
       found[name] = Reference(f"{ones[0].said}, in each fold anew", clients, pooled)
   left_out = {name: why for part in parts for name, why in part.left_out.items()}
   is_private = all(part.is_private for part in parts)
-  return References(first.fingerprint, found, left_out, is_private)
+  profiles = {
+    name: np.concatenate([part.profiles[name] for part in parts])
+    for name in first.profiles
+    if all(name in part.profiles for part in parts)
+  }
+  return References(first.fingerprint, found, left_out, is_private, profiles)
 
 
 def _path(task_folder: pathlib.Path, seed: int) -> pathlib.Path:
@@ -122,6 +130,7 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
     "found": found,
     "left_out": dict(references.left_out),
     "is_private": references.is_private,
+    "profiles": {name: np.asarray(one).tolist() for name, one in references.profiles.items()},
   }
   atomic_files.write_json(path, content)
   return path
@@ -132,8 +141,9 @@ def read(task_folder: pathlib.Path, seed: int) -> References | None:
   content = run_files.read_json(_path(task_folder, seed))
   try:
     found = {name: _read_one(one) for name, one in content["found"].items() if name in LABELS}
-    rest = (content[name] for name in ("left_out", "is_private"))
-    return References(content["fingerprint"], found, *rest)
+    left_out, is_private = (content[name] for name in ("left_out", "is_private"))
+    profiles = {name: np.array(one) for name, one in content.get("profiles", {}).items()}
+    return References(content["fingerprint"], found, left_out, is_private, profiles)
   except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
     return None
 

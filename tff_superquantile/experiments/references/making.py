@@ -18,10 +18,11 @@ from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_VERSION = 3  # Of what is computed; another number makes all files anew.
+_VERSION = 4  # Of what is computed; another number makes all files anew.
 _LEAST_OF_A_CLIENT = 20  # Half of them fit its own model.
 _MOST_CLIENTS = 100  # That get a model of their own.
 _MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
+_MOST_ENTRIES = 200  # Of a client's profile.
 _OF_CLIENTS = ("validation_fraction", "min_examples_per_client")  # Flags that choose them.
 _PRIVATE = (
   "it would say of the training clients of private runs what no budget covers; a folder without"
@@ -157,7 +158,30 @@ def _compute(
       f" {len(its)} of {len(test.client_ids)} test clients{weighted}"
     )
     found[kept.LOCAL] = _reference(said, results)
-  return kept.References(fingerprint, found, left_out, is_private)
+  profiles = {} if is_private else _profiles(task, test)
+  return kept.References(fingerprint, found, left_out, is_private, profiles)
+
+
+def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
+  """Returns what the rows of each test client of a table are like, by the names of entries."""
+  if not task.columns:
+    return {}
+  inputs: list[str] = []
+  for one in json.loads(task.columns)["features"]:
+    inputs += [f"{one['name']} {category}" for category in one["categories"]] or [one["name"]]
+    inputs += [f"{one['name']} missing"] * one["has_missing"]
+  labels = np.reshape(test.y, [-1, 1]).astype(np.float64)
+  of_label = ["label"]
+  if task.error != "rmse":
+    named = list(enumerate(task.labels))[len(task.labels) == 2 :]  # Of two, one tells all.
+    labels, of_label = labels == [i for i, _ in named], [f"class {c}" for _, c in named]
+  values = np.column_stack([test.x, labels])
+  if not 0 < values.shape[1] == len(inputs) + len(of_label) <= _MOST_ENTRIES:
+    return {}
+  starts, sizes = test.offsets[:-1], np.diff(test.offsets)
+  sums = np.add.reduceat(np.vstack([values, np.zeros(values.shape[1])]), starts, axis=0)
+  means = np.where(sizes[:, None] > 0, sums / np.maximum(1, sizes)[:, None], np.nan)
+  return {**dict(zip([*inputs, *of_label], means.T)), "number of rows": sizes}
 
 
 def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:

@@ -132,12 +132,7 @@ def without_models(runs: Sequence[run_folder.Run], question: str) -> page.Page:
 
 
 def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table]:
-  """Lists the tried and the chosen values of a task's grid searches, if there were any.
-
-  Args:
-    folder: The task's folder.
-    task_units: The units of its errors and losses.
-  """
+  """Lists the tried and the chosen values of a task folder's grid searches, if there were any."""
   rows = []
   for search in run_files.read_json_list(folder / tuning.FILE_NAME):
     quantity = search["criterion"].split(".")[1]
@@ -181,14 +176,7 @@ def _title(algorithm: str) -> str:
 
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
-  """Lists the flags and versions that the runs share, and those in which they differ.
-
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    Seeds, manifests, flags that differ between methods and flags that all runs share.
-  """
+  """Lists seeds, manifests, and the flags in which runs of methods differ and that all share."""
   names = {method: method.label for method in groups}
   about = {
     f"seeds of {names[method]}": _ranges(run.seed for run in runs)

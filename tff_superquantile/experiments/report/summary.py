@@ -1,8 +1,8 @@
-"""The summary of a comparison and its figures: which there are, and for which methods."""
+"""The figures of a comparison: which there are, and for which methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 
@@ -48,12 +48,9 @@ _ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or
 def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float | None]:
   """Chooses private methods of one budget, so that they can be compared with each other.
 
-  Args:
-    groups: Runs by method.
-
-  Returns:
-    The methods of the middle budget, by their names without it, and that budget. Where there is
-    nothing to compare at it but there is without privacy, the methods without privacy and None.
+  They are the methods of the middle budget, by their names without it, with that budget. Where
+  there is nothing to compare at it but there is without privacy, they are the methods without
+  privacy, with None.
   """
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   if not epsilons:
@@ -71,12 +68,8 @@ def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float 
 def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """Chooses FedAvg and the methods of the lowest tails, where there are too many to tell apart.
 
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    All of up to six methods. Of more, FedAvg, the two other baselines with the lowest 90th
-    percentiles of the test error, and the superquantile methods with the lowest.
+  All of up to six methods are left. Of more, it is FedAvg, the two other baselines with the lowest
+  90th percentiles of the test error, and the superquantile methods with the lowest.
   """
   if len(groups) <= _MAX_CURVES:
     return groups
@@ -93,16 +86,13 @@ def contenders(groups: run_folder.Groups) -> run_folder.Groups:
 
 
 def draw(
-  groups: run_folder.Groups, histories: worst_tenth.Histories | None = None
+  groups: run_folder.Groups,
+  histories: worst_tenth.Histories | None = None,
+  further: Sequence[Callable[[], style.Figure]] = (),
 ) -> tuple[list[style.Figure], list[str]]:
-  """Draws every figure that the runs have the data for.
+  """Draws all figures that runs have the data for, and says in a sentence why one is left out.
 
-  Args:
-    groups: Finished runs by method.
-    histories: Those of the worst-off tenth; None to measure them.
-
-  Returns:
-    The figures, and for each that is left out a sentence that says why.
+  `histories` are of the worst-off tenth; None to measure them. `further` draw further figures.
   """
   figures, omitted = [], []
   at_one_budget, epsilon = at_one_epsilon(groups)
@@ -117,14 +107,22 @@ def draw(
   of_methods: tuple[Callable[..., style.Figure], ...] = (*_FIGURES, *of_rounds)
   drawn: list[tuple[Callable[..., style.Figure], run_folder.Groups, str]]
   drawn = [(error_by_method, at_one_budget, ""), *((one, shown, note) for one in of_methods)]
-  for draw_one, methods, remark in drawn:
+  parts: list[Callable[[], style.Figure]] = [
+    functools.partial(_drawn, *one, of_seeds) for one in drawn
+  ]
+  for part in (*parts, *further):
     try:
-      figure = draw_one(methods)
-      figure = dataclasses.replace(figure, caption=figure.caption + remark + of_seeds)
-      figures.append(style.at_epsilon(figure, epsilon))
+      figures.append(style.at_epsilon(part(), epsilon))
     except style.NothingToDraw as reason:
       omitted.append(str(reason))
   return figures, omitted
+
+
+def _drawn(
+  draw_one: Callable[..., style.Figure], methods: run_folder.Groups, *remarks: str
+) -> style.Figure:
+  figure = draw_one(methods)
+  return dataclasses.replace(figure, caption="".join([figure.caption, *remarks]))
 
 
 def error_by_method(groups: run_folder.Groups) -> style.Figure:
@@ -178,185 +176,6 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def summarize(groups: run_folder.Groups, compared: paired.Comparison | None = None) -> str:
-  """Summarizes the runs in a few sentences: of one budget, and also without privacy.
-
-  Of the methods whose baseline is there, FedAvg with the same options, the one whose leading metric
-  is lowest against it is compared with it, over the seeds and test clients that both have. That is
-  the tail of the runs' --metric.
-
-  Args:
-    groups: Finished runs by method.
-    compared: Their changes; None to measure them.
-
-  Returns:
-    Plain text, errors and their differences in the unit of the task.
-  """
-  compared = compared or paired.compare(groups)
-  chosen, epsilon = at_one_epsilon(groups)
-  text = _of_one_budget(chosen, compared.among(chosen))
-  if epsilon is None:
-    return text
-  public = without_privacy(groups)
-  if len(public) > 1:
-    text += f" Without privacy: {_of_one_budget(public, compared.among(public))}"
-  return f"At ε = {epsilon:g}: {text}"
-
-
 def without_privacy(groups: run_folder.Groups) -> run_folder.Groups:
   """Returns the methods without a privacy budget."""
   return {method: runs for method, runs in groups.items() if method.epsilon is None}
-
-
-def rank(groups: run_folder.Groups, compared: paired.Comparison) -> list[names.Name]:
-  """Orders methods by what they change against their baselines.
-
-  Args:
-    groups: Finished runs by method, of one budget.
-    compared: Their changes, from `paired.Comparison.among`.
-
-  Returns:
-    The methods that share most seeds with their baselines, the lowest change first.
-  """
-  first, found = compared.first, _of_finite(groups, compared)
-  most = max((own[first].num_seeds for _, own in found.values()), default=0)
-  rivals = [method for method, (_, own) in found.items() if own[first].num_seeds == most]
-  return sorted(rivals, key=lambda method: found[method][1][first].value)
-
-
-def _of_finite(groups: run_folder.Groups, compared: paired.Comparison) -> paired.ByMethod:
-  """Leaves out the changes from and to runs that diverged, which have no finite numbers."""
-  finite = tables.lowest_means(tables.of_groups(groups), compared.leading.p90, groups)
-  return {
-    method: (baseline, own)
-    for method, (baseline, own) in compared.changes.items()
-    if method in finite and baseline in finite and compared.first in own
-  }
-
-
-def _of_one_budget(groups: run_folder.Groups, compared: paired.Comparison) -> str:
-  """Summarizes runs that can be compared with each other."""
-  unit, lead, first = compared.leading.unit, compared.leading.p90, compared.first
-  # Of few clients the runs have no number of their worst.
-  tails = tables.lowest_means(tables.of_groups(groups), lead, groups)
-  if not tails:
-    return f"No method reports {_said(lead)}."
-  found, rivals = _of_finite(groups, compared), rank(groups, compared)
-  if not rivals:
-    return _without_comparison(tails, compared.leading)
-  best = rivals[0]
-  baseline, own = found[best]
-  text = f"{_headline(best, baseline, own, len(rivals))}{_effects(own, unit)}"
-  text += f", {_extent(own[first], groups)}."
-  if len(rivals) < len(found):
-    left_out = ", ".join(method.label for method in found if method not in rivals)
-    text += f" Fewer seeds are shared with FedAvg by {left_out}, which this leaves out."
-  elif len(rivals) > 1 and any(one.is_detected for one in own.values()):
-    text += f" The intervals do not count that the best of {len(rivals)} was chosen."
-  return f"{text}{_caution(own[first], _said(first))}"
-
-
-def _without_comparison(tails: Mapping[names.Name, float], leading: units.Leading) -> str:
-  """Says the tail of the best method, and what is missing for a comparison."""
-  unit, lead = leading.unit, leading.p90
-  baselines = names.baselines(tails)
-  rivals = [method for method in tails if method in baselines]
-  others = (method for method in tails if not method.is_fed_avg)
-  best = rivals[0] if rivals else next(others, next(iter(tails)))
-  level = f"With {best.label}, {_said(lead)} is {unit.text(tails[best])}"
-  if rivals:
-    fed_avg = names.said_of(baselines[best])
-    before = unit.text(tails[baselines[best]])
-    return (
-      f"{level}, and with {fed_avg} {before}; the two share no seed, so there is no comparison that"
-      " the seeds do not spoil."
-    )
-  missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
-  return f"{level}; there is no result of {missing} to compare with."
-
-
-def _said(metric: str) -> str:
-  """Returns how sentences name a metric of the test clients."""
-  _, column, statistic = metric.split(".")
-  quantity = units.words(column)
-  kinds = {
-    "p90": f"the 90th percentile of the test clients’ {quantity}",
-    "superquantile_90": f"the mean {quantity} of the worst tenth",
-    "max": f"the {quantity} of the worst test client",
-    "mean": f"the mean {quantity}",
-  }
-  return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
-
-
-def _headline(best: names.Name, baseline: names.Name, own: paired.Changes, num_rivals: int) -> str:
-  """Begins the summary: what the intervals say of the best method, up to the verb."""
-  fed_avg = names.said_of(baseline)
-  *tail, mean = own.values()
-  detected = {one.value > 0 for one in tail if one.is_detected}
-  against = f"against {fed_avg}, {best.label}"
-  if num_rivals > 1:
-    place = "comes closest" if tail[0].value > 0 else "comes first"
-    against = f"of {num_rivals} methods compared with {fed_avg}, {best.label} {place}: it"
-  if not any(one.has_interval for one in own.values()):
-    return f"{against[:1].upper()}{against[1:]} "
-  if not any(one.is_detected for one in own.values()):
-    return f"No detectable difference: {against} "
-  if not any(one.has_interval for one in tail):
-    return f"{against[:1].upper()}{against[1:]} "
-  if not detected:
-    return f"No detectable difference for the worst-off clients: {against} "
-  if len(detected) == 2:
-    return f"The measures of the tail disagree: {against} "
-  if detected == {True}:
-    return f"No method serves the worst-off clients better than {fed_avg}: {best.label} "
-  if num_rivals > 1:
-    return (
-      f"Of {num_rivals} methods compared with {fed_avg}, {best.label} does best by the worst-off"
-      " clients: it "
-    )
-  return f"{against[:1].upper()}{against[1:]} "
-
-
-def _effects(own: paired.Changes, unit: units.Unit) -> str:
-  """Says what happens to each metric, with intervals and, of the leading one, both levels."""
-  clauses: list[str] = []
-  for metric, one in own.items():
-    notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
-    if not clauses:
-      before, after = unit.text(one.before), unit.text(one.after)
-      # Levels that read the same would belie the change.
-      notes += [f"{before} → {after}"] if before != after else [f"from {before}"]
-    effect = unit.effect(pd.Series([one.value]), _said(metric))
-    if one.has_interval and not one.is_detected and not effect.startswith("leaves"):
-      effect = f"changes {_said(metric)} by {unit.number(one.value, sign=True)}{unit.change}"
-    clauses.append(effect + (f" ({'; '.join(notes)})" if notes else ""))
-  return " and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
-
-
-def _extent(one: paired.Change, groups: run_folder.Groups) -> str:
-  """Says of how many clients and seeds a change is."""
-  seeds = tables.plural(one.num_seeds, "seed")
-  if not one.num_clients:
-    return f"over {seeds}, whose runs have no results of each client and so no interval"
-  few = ", too few for percentiles" if paired.has_few_clients(groups) else ""
-  return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"
-
-
-def _caution(one: paired.Change, said: str) -> str:
-  """Says what one seed cannot tell, and what more data would."""
-  text = ""
-  if one.num_seeds == 1:
-    text = f" {tables.ONE_SEED}"
-    if one.num_clients > 1:
-      text = (
-        " This is one seed: intervals hold for these trained models only, and other seeds may turn"
-        " the result."
-      )
-  if enough := one.enough():
-    number, noun = enough
-    count = "more than a thousand" if number > 1000 else f"about {number}"
-    text += (
-      f" If the change of {said} is real, {count} {noun}s would make its interval (half of it) as"
-      " narrow as the change."
-    )
-  return text

@@ -88,13 +88,10 @@ class Column(NamedTuple):
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
-  """Collects results.
+  """Collects results as rows with the columns "method", "seed", "metric" and "value".
 
   Args:
     rows: (method, seed, {metric: value}) of each run, in the order of the tables.
-
-  Returns:
-    A row for each value, with the columns "method", "seed", "metric" and "value".
   """
   values = [
     (method, seed, metric, float(value))
@@ -142,12 +139,17 @@ def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
   )
 
 
-def to_csv(task: str, results: pd.DataFrame, name: str = "method") -> str:
-  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed."""
+def to_csv(task: str, results: pd.DataFrame, name: str = "method", decision: str = "") -> str:
+  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed.
+
+  A decision is the first entry of one more column.
+  """
   rows = over_seeds(results).reset_index().rename(columns={"method": name})
   rows.insert(0, "task", task)
   rows["mean"] = rows["mean"].map(repr)
   rows["sd"] = rows["sd"].map(repr).where(rows["num_seeds"] > 1, "")
+  if decision:
+    rows["decision"] = [decision, *[""] * (len(rows) - 1)]
   return rows.to_csv(index=False, lineterminator="\n")
 
 

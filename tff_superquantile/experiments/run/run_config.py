@@ -55,10 +55,19 @@ class RunConfig(part.Part):
   )
   num_rounds: int | None = flag.field(
     None,
-    f"Number of rounds; {_TASK_DEFAULT}.",
+    f"Number of rounds, with --stop=converged the most; {_TASK_DEFAULT}.",
     least=1,
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
+  )
+  stop: str | None = flag.field(
+    None,
+    "When the run ends: after --num_rounds (never before), or at the first evaluation at which its"
+    " training loss has stopped falling (converged; not in private runs, whose rounds are fixed"
+    " beforehand). None for converged with a table of one's own without --num_rounds, else never.",
+    choices=("never", "converged"),
+    is_incidental=True,
+    before="never",
   )
   start: kept.Start | None = kept.start()
   local: local_training.LocalTraining = local_training.LocalTraining()
@@ -172,6 +181,7 @@ class ResolvedRun(RunConfig):
 
   max_loss: float
   num_rounds: int
+  stop: str
   local: local_training.Resolved
   rounds_per_evaluation: int
 
@@ -208,8 +218,8 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
   """Returns the config with values of flags, by their names.
 
   Args:
-    secure: Whether clients make all noise, and secure sums show no integer without it:
-      --threshold=tree and --update_sum=distributed where there is no value of these.
+    secure: Whether clients make the noise in secure sums of integers: --threshold=tree where
+      there is a threshold, and --update_sum=distributed.
     **values: The values.
 
   Raises:
@@ -222,7 +232,7 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
 
 
 def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the flags by which clients make all noise; a `ValueError` where they cannot."""
+  """Returns the flags by which clients make the noise; a `ValueError` where they cannot."""
   if config.privacy is None:
     raise ValueError("Found --secure in a run that is not private; give --epsilon, too.")
   threshold = config.method.threshold
@@ -269,14 +279,11 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Reads a run's config from the texts of its flags, as its `flags.txt` holds them.
+  """Returns a run's config from the texts of its flags, as its `flags.txt` holds them.
 
   Args:
-    found: Texts by name. Other names than those of the fields are passed over; fields that are
-      not there have their defaults, but for `client_split_of`.
-
-  Returns:
-    The config.
+    found: Texts by name. Other names than those of the fields are passed over; fields that are not
+      there have their defaults, but for `client_split_of`.
 
   Raises:
     ValueError: If a text is no value of its field.
@@ -292,15 +299,12 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Lists the flags that keep a run from being continued under another config.
+  """Returns a phrase for each flag that keeps a run from being continued under another config.
 
   Args:
     found: The texts of the run's flags.
-    config: The other config.
+    config: The other config; a flag that is incidental may differ.
     followed: Names of values that `config` does not have yet where it is None.
-
-  Returns:
-    A phrase for each flag that is not the same and is not incidental.
   """
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
@@ -322,6 +326,12 @@ def differences(
     for name in sorted((set(found) | set(wanted)) - idle)
     if found.get(name) != wanted.get(name) and name not in incidental
   ]
+
+
+def ends_as(found: Mapping[str, str], config: RunConfig) -> bool:
+  """Returns whether a finished run with these texts of its flags has all rounds of a config."""
+  is_whole = found.get("stop") != "converged" or config.stop == "converged"
+  return found.get("num_rounds") == str(config.num_rounds) and is_whole
 
 
 def check_same(

@@ -23,12 +23,11 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
-from tff_superquantile.experiments.run.training import client_results
+from tff_superquantile.experiments.run.training import convergence
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import noise_key
@@ -53,15 +52,10 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 @dataclasses.dataclass(frozen=True)
 class _Private:
-  """What a private run has besides.
+  """The release, the keys and the account of a private run.
 
-  Attributes:
-    release: What each round releases.
-    key: The secret key of cohorts.
-    noise_key: That of noise.
-    commitments: To the key and the clients, for the manifest.
-    account: What the rounds cost.
-    relative_noise: The length of the noise of a round's mean over that of the longest update.
+  The `key` is that of its cohorts. `relative_noise` is the length of the noise of a round's mean
+  over that of the longest update.
   """
 
   release: releases.Release
@@ -76,22 +70,18 @@ class _Private:
 class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
-  Attributes:
-    rows: Keeps rounds.csv.
-    evaluators: Take the model's weights and return the results of the clients, by split. A private
-      run has none of its training clients, whose losses its accounting does not cover.
-    clients: Keeps the results of all clients.
-    growth: Ends a run that diverges.
-    best: Keeps the best model; None where the last one is kept.
-    account: The costs of a private run.
-    of_rounds: The measures beside loss and error that each evaluation takes.
+  Its evaluators, by split, take the model's weights and return the results of the clients. A
+  private run has none for its training clients, whose losses its accounting does not cover.
+  `growth` ends a run that diverges, `ending` one that has converged; `best` is None where the last
+  model is kept; `of_rounds` are measures beside loss and error.
   """
 
   rows: release_managers.RowReleaseManager
   evaluators: Mapping[str, Callable[[Any], evaluation.ClientMetrics]]
-  clients: client_results.ClientsReleaseManager
+  clients: measurements.ClientsReleaseManager
   growth: measurements.Growth
   best: best_model.BestModel | None
+  ending: convergence.Ending
   account: accounts.Account | None
   of_rounds: Collection[str]
 
@@ -125,20 +115,18 @@ class _Measures:
     values = measurements.of_round(metrics)
     if self.account is not None:
       values["epsilon"] = self.account.epsilon(round_num)
+    self.ending.add(values, round_num)
     return values
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
-  """Carries out a run, or the rest of it.
+  """Carries out a run, or the rest of it, and returns the finished run.
 
       run = train(RunConfig(method=Superquantile(theta=0.25), num_rounds=100))
       run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
     config: The config that was asked for.
-
-  Returns:
-    The finished run.
 
   Raises:
     ValueError: If the run cannot be carried out; nothing has been computed then.
@@ -153,7 +141,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, run.seed)
     run = _continue(run, earlier)
-    if earlier.finished and earlier.flags and int(earlier.flags["num_rounds"]) == run.num_rounds:
+    if earlier.finished and earlier.flags and run_config.ends_as(earlier.flags, run):
       print(f"Finished before: {folder}")
       tracking.Tracking(run, folder).finish()
       return earlier
@@ -173,11 +161,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
 
 
 def _continue(run: run_config.ResolvedRun, earlier: run_folder.Run) -> run_config.ResolvedRun:
-  """Returns the config with which a run goes on that may have begun.
-
-  Raises:
-    ValueError: If it began with other flags, is further than it is to go, or has lost its flags.
-  """
+  """Returns the config with which a run goes on; refuses other or lost flags and fewer rounds."""
   if not earlier.flags:
     if accounts.rounds_released(earlier):
       raise ValueError(
@@ -235,13 +219,11 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   rows = release_managers.RowReleaseManager(
     folder / "rounds.csv", final_until=released, may_differ=("epsilon",)
   )
-  best = None
-  if isinstance(run.keep, kept.Best):
-    best = best_model.BestModel(run.keep, run.rounds_per_evaluation, folder)
+  best = best_model.of_run(run, folder)
   # Nothing above has failed, so from here on the folder is this run's.
   described = _begin(run, task, splits, earlier, starts, secret)
   # Times of files would tell the sizes of cohorts, as would those of events.
-  clients = client_results.ClientsReleaseManager(
+  clients = measurements.ClientsReleaseManager(
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
   growth = measurements.Growth(next(iter(earlier.rounds.get("test_loss_mean", ())), None))
@@ -250,7 +232,8 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   bar = progress.ProgressBar(name, run.num_rounds, error=task.error)
   chosen_by = [run.metric, *([] if best is None else [best.quantity])]
   of_rounds = [name for name in measures_lib.MEASURES if name in chosen_by]
-  measures = _Measures(rows, evaluators, clients, growth, best, account, of_rounds)
+  ending = convergence.Ending(run, earlier, best)
+  measures = _Measures(rows, evaluators, clients, growth, best, ending, account, of_rounds)
   state = _carry_out(run, process, select_clients, weights, measures, folder, tracked, bar)
   _finish(process.get_model_weights(state), measures, folder, described)
   tracked.finish()
@@ -357,7 +340,7 @@ def _carry_out(
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
     seconds_per_checkpoint=run.seconds_per_checkpoint,
     initial_weights=weights,
-    keeper=measures.best,
+    keeper=measures.ending,
   )
   try:
     return training_loop.run(loop)

@@ -13,6 +13,7 @@ reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task wit
                        runs' metrics.json, and `seconds_per_round`
         mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
         num_seeds      the number n of runs that have the metric
+        decision       the page's summary, in the first row
 
 Unfinished runs are listed and otherwise left out; where all diverged, the page says so alone.
 `--figures_dir=DIR` writes the figures as files, too. The command needs no TensorFlow.
@@ -21,6 +22,7 @@ Unfinished runs are listed and otherwise left out; where all diverged, the page 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import os
 import pathlib
 from typing import Any
@@ -30,7 +32,10 @@ import pandas as pd
 
 from tff_superquantile import atomic_files
 from tff_superquantile import measures
+from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
@@ -101,14 +106,11 @@ _ALL_STATISTICS = {
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Compares the finished runs of a task.
+  """Returns a page that compares the finished runs of a task.
 
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
-
-  Returns:
-    The page.
 
   Raises:
     ValueError: If the task has no run that finished or diverged.
@@ -127,7 +129,6 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   groups = run_folder.group_by_method(pooled)
   compared = paired.compare(groups)
   histories = worst_tenth.measure(groups)
-  figures, omitted = summary.draw(groups, histories)
   unit, few = units.of(groups), paired.has_few_clients(groups)
   texts: dict[str, Any] = dict(title="Results", brief=BRIEF, **_notes(groups, compared.leading))
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
@@ -138,21 +139,24 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   }
   of_clients, numbers = _of_clients(groups, compared, histories)
   references = in_reports.find(groups)
+  decided = decision.decide(groups, compared, references)
+  figures, omitted = summary.draw(
+    groups, histories, [functools.partial(who_loses.figure, decided.evidence)]
+  )
   results = [tables.of_groups(groups), references.results(), *numbers]
   return page.Page(
     "report",
     finished[0].task_title,
     _QUESTION,
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    in_reports.verdict(groups, references)
-    + summary.summarize(groups, compared)
-    + provenance.of_private_runs(groups, output_dir, task),
+    decided.text + provenance.of_private_runs(groups, output_dir, task),
     [
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, compared=compared, **texts),
-      *_changes_against_fed_avg(groups, compared),
+      *_changes_against_fed_avg(groups, compared, decided.evidence),
       *_pooled(groups, compared, references),
       *map(page.Text, references.notes()),
+      *filter(None, [who_loses.table(decided.evidence)]),
       *_changes(groups, compared),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
@@ -164,7 +168,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       provenance.how_it_was_run(groups),
       *provenance.unfinished(unfinished),
     ],
-    tables.to_csv(task, pd.concat(results)),
+    tables.to_csv(task, pd.concat(results), decision=decided.text),
   )
 
 
@@ -222,23 +226,17 @@ def _of_clients(
 
 
 def _changes_against_fed_avg(
-  groups: run_folder.Groups, compared: paired.Comparison
+  groups: run_folder.Groups, compared: paired.Comparison, decided: evidence.Evidence
 ) -> list[page.Block]:
   """Returns the changes of each method against its baseline, if there are any."""
   table_of_changes = paired.table(groups, compared)
   if not table_of_changes.rows:
     return []
   blocks: list[page.Block] = [table_of_changes]
-  for chosen in (summary.at_one_epsilon(groups)[0], summary.without_privacy(groups)):
-    its = compared.among(chosen)
-    ranked = summary.rank(chosen, its)
-    if ranked:
-      break
-  else:
+  if not decided.ranked:
     return blocks
-  method = ranked[0]
-  baseline, _ = its.changes[method]
-  ends, everybody = changes.named(chosen, method, baseline, compared.leading)
+  method, baseline, _ = decided.chosen
+  ends, everybody = changes.named(decided.groups, method, baseline, compared.leading)
   if ends is not None:
     blocks.append(ends)
   if everybody is not None:
@@ -329,7 +327,7 @@ def table(
   compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
-  """Lays out a row for each method.
+  """Returns a table with a row for each method.
 
   Args:
     groups: Finished runs by method.
@@ -340,9 +338,6 @@ def table(
     focus: The metric of the column that matters most; "" for the leading one.
     compared: Their changes against FedAvg, which say what is marked; None to measure them.
     **texts: As in `tables.of_seeds`.
-
-  Returns:
-    The table.
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))

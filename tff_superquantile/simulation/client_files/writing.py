@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 import contextlib
+import functools
 import json
 import os
 import zlib
 
+from absl import logging
 import numpy as np
 
 from privacy import checks
@@ -162,16 +164,15 @@ def write_client_files(
   Args:
     directory: The directory to make.
     clients: (client id, x [n, ...] uint8 or float32, y [n] int32 or float32) of each client, with
-      the same types and trailing shape for all; taken one at a time, so that a generator needs no
-      memory.
+      the same types and trailing shape for all; taken one at a time: a generator needs no memory.
     x_scale: Factor from a stored x to the model's input.
 
   Returns:
     The opened files.
 
   Raises:
-    ValueError: If the directory exists already, there are no clients, or a client has no examples,
-      an id that was there before, an x unlike the others', or values that are not finite.
+    ValueError: If the directory exists, there are no clients, or a client has no examples, an id
+      that was there before, an x unlike the others', or values that are not finite.
   """
   directory = os.path.abspath(directory)
   if os.path.exists(directory):
@@ -189,14 +190,14 @@ def open_or_write_client_files(
 ) -> files.ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
 
-  A directory of an earlier format is written anew.
+  A directory of an earlier format is written anew. Of several processes one writes, and the others
+  wait for it.
 
   Args:
     directory: The directory to open or make.
-    make_clients: No arguments; returns what `write_client_files` takes as `clients`.
+    make_clients: Returns what `write_client_files` takes as `clients`.
     x_scale: As in `write_client_files`; a directory that is there keeps its own.
-    count_dropped: Returns `num_dropped`, which is kept with the files; called when all clients are
-      written.
+    count_dropped: Returns `num_dropped` of the files; called when all clients are written.
     may_lack_examples: Whether a client may have no examples; otherwise that is an error.
 
   Returns:
@@ -206,6 +207,16 @@ def open_or_write_client_files(
     ValueError: As `open_client_files` and `write_client_files` do.
   """
   directory = os.path.abspath(directory)
-  if os.path.exists(directory) and not reading.is_outdated(directory):
-    return reading.open_client_files(directory)
-  return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)
+
+  def is_there() -> bool:
+    return os.path.exists(directory) and not reading.is_outdated(directory)
+
+  if not is_there():
+    parent = os.path.dirname(directory)
+    waiting = functools.partial(logging.info, "Waiting for a process that writes to %s.", parent)
+    with contextlib.suppress(OSError):  # Writing will say what is wrong.
+      os.makedirs(parent, exist_ok=True)
+    with atomic_files.lock(parent, waiting):
+      if not is_there():
+        return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)
+  return reading.open_client_files(directory)

@@ -128,11 +128,11 @@ class OfFiles(Task):
 
   data_dir: str = flag.field(
     "",
-    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma,"
-    " Hugging Face's flwrlabs/femnist (.parquet) or NIST's emnist-byclass.mat; empty to let TFF"
-    " download it. Sent140: LEAF's directory, or Stanford's CSV. Shakespeare: LEAF's directory, or"
-    " TFF's shakespeare_train.h5. Own: a .csv, .csv.gz or .parquet file, or a folder of"
-    " such files.",
+    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma, or"
+    " Hugging Face's flwrlabs/femnist (.parquet). Sent140: LEAF's directory, Stanford's CSV, or"
+    " Hugging Face's stanfordnlp/sentiment140 (.parquet). Shakespeare: LEAF's directory, or TFF's"
+    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .csv.gz or"
+    " .parquet file, or a folder of such files.",
   )
 
 
@@ -157,7 +157,8 @@ class Sent140(OfFiles):
   name: str = _name("sent140_linear", "sent140_lstm")
   glove: str = flag.field(
     "",
-    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt in --data_dir.",
+    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt, beside the data or"
+    " downloaded.",
   )
 
 

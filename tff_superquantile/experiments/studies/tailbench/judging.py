@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.studies.tailbench import plan
 from tff_superquantile.experiments.studies.tailbench import results as results_lib
 from tff_superquantile.experiments.studies.tailbench import significance
@@ -16,14 +17,10 @@ from tff_superquantile.experiments.studies.tailbench import significance
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-  """The rows of one budget, with what they say.
+  """The rows of one budget (NaN for none), and ranks of methods; None where there are too few.
 
-  Attributes:
-    epsilon: The budget; NaN for none.
-    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
-      "p90_alone" and, corrected by Holm for the rows of the method, "p90_holm", and for all rows,
-      "p90_all".
-    ranks: Ranks of methods over data sets; None where there are too few.
+  Rows have the p-values of the changes of p90 and of the worst tenth: "p90_alone" and, corrected by
+  Holm for the rows of the method, "p90_holm", and for all rows, "p90_all".
   """
 
   epsilon: float
@@ -59,29 +56,22 @@ class Judged:
     found = {}
     for column in results_lib.COMPARED:
       changes = [self.relative(f"{column}_change", method) for method in self.rivals]
-      p_values = significance.holm([significance.signed_ranks(one) for one in changes])
+      p_values = bootstrap.holm([significance.signed_ranks(one) for one in changes])
       signs = [np.sign(one[one != 0].median()) for one in changes]
       found[column] = np.where(p_values < significance.LEVEL, signs, 0)
     return pd.DataFrame(found, index=self.rivals)
 
 
 def judge(rows: pd.DataFrame, epsilon: float) -> Judged:
-  """Tests the rows of one budget, those of each method against FedAvg's.
-
-  Args:
-    rows: As `results.of_runs` returns them, of one budget.
-    epsilon: The budget; NaN for none.
-  """
+  """Tests the `results.of_runs` of one budget (NaN for none), each method's against FedAvg's."""
   rows = rows.copy()
   for column in ("p90", "worst_tenth"):
     ends = [f"{column}_{end}" for end in ("change", "low", "high")]
     known = rows[[*ends, "num_test_clients"]].to_numpy()
-    rows[f"{column}_alone"] = [
-      significance.p_value(c, low, high, int(n)) for c, low, high, n in known
-    ]
+    rows[f"{column}_alone"] = [bootstrap.p_value(c, low, high, int(n)) for c, low, high, n in known]
     alone = rows[f"{column}_alone"]
-    rows[f"{column}_holm"] = alone.groupby(rows["method"]).transform(significance.holm)
-    rows[f"{column}_all"] = significance.holm(alone)
+    rows[f"{column}_holm"] = alone.groupby(rows["method"]).transform(bootstrap.holm)
+    rows[f"{column}_all"] = bootstrap.holm(alone)
   return Judged(
     epsilon, rows, significance.ranks(rows.pivot(index="data_set", columns="method", values="p90"))
   )

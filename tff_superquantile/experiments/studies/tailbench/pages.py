@@ -13,6 +13,7 @@ from scipy import stats
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.studies.tailbench import data_sets
 from tff_superquantile.experiments.studies.tailbench import figures
 from tff_superquantile.experiments.studies.tailbench import judging
@@ -200,7 +201,7 @@ def _predict(changes: pd.DataFrame) -> tuple[dict[str, float], str]:
   for predictor in figures.PREDICTORS:
     both = changes[["change", predictor]].dropna()
     tests[predictor] = stats.spearmanr(both["change"], both[predictor])
-  corrected = significance.holm([test.pvalue for test in tests.values()])
+  corrected = bootstrap.holm([test.pvalue for test in tests.values()])
   correlations = {name: float(test.statistic) for name, test in tests.items()}
   listed = ", ".join(
     f"{name.replace('_', ' ')} {tables.number(value, 2, sign=True)} (p = {p:.2g})"
@@ -313,17 +314,7 @@ def _renamed(block: page.Block, judged: judging.Judged) -> page.Block:
 
 
 def make(results: pd.DataFrame) -> page.Page:
-  """Makes the page of the bench.
-
-  Args:
-    results: Rows as `results.of_runs` returns them.
-
-  Returns:
-    The page, with the rows as its CSV.
-
-  Raises:
-    ValueError: If there is no row without a budget.
-  """
+  """Makes the page of the bench of rows of `results.of_runs`, some of them without a budget."""
   budgets = sorted(results["epsilon"].dropna().unique())
   public = results[results["epsilon"].isna()]
   if public.empty:

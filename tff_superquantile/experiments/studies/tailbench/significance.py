@@ -1,4 +1,4 @@
-"""What differences over many data sets say: a correction for their number, ranks, their distances.
+"""What differences over many data sets say: ranks, and their distances.
 
 The tests over data sets are those of Demsar (2006), "Statistical Comparisons of Classifiers over
 Multiple Data Sets". No TensorFlow.
@@ -14,67 +14,14 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tff_superquantile.experiments.report.clients import bootstrap
-
 LEVEL = 0.05
 
 
-def p_value(change: float, low: float, high: float, num_clients: int) -> float:
-  """Returns the two-sided p-value of a difference of which the 95 % interval is known.
-
-  The end of the interval on the side of zero is q s from the difference, with Student's quantile q
-  for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
-  zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
-  may be the difference itself: then the other end counts.
-
-  Args:
-    change: The difference.
-    low: The lower end of its interval.
-    high: The upper end.
-    num_clients: The number of clients that were resampled.
-
-  Returns:
-    From 0 to 1; NaN without an interval.
-  """
-  ends = (high - change, change - low)
-  if not all(map(math.isfinite, ends)) or num_clients < 2:
-    return math.nan
-  half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
-  if half == 0.0:
-    return 1.0 if change == 0 else 0.0
-  quantile = stats.t.ppf((1 + bootstrap.LEVEL) / 2, num_clients - 1)
-  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Corrects p-values for their number (Holm 1979).
-
-  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it:
-  with those that are then below 0.05, the chance of any false one is at most 0.05.
-
-  Args:
-    p_values: They; NaN for none.
-
-  Returns:
-    The corrected ones in the same order, at most 1; NaN for none.
-  """
-  values = np.asarray(p_values, float)
-  order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
-  factors = len(order) - np.arange(len(order))
-  corrected = np.full(len(values), np.nan)
-  corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
-  return corrected
-
-
 def signed_ranks(changes: Sequence[float]) -> float:
-  """Returns the p-value of Wilcoxon's signed-rank test that changes over data sets are around zero.
+  """Returns Wilcoxon's two-sided p-value that changes over data sets are around zero.
 
-  Args:
-    changes: One a data set, of one unit, such as % of the first method's number; NaN for none.
-
-  Returns:
-    The two-sided p-value of those that are not zero; NaN below six of these, of which the test
-    could tell nothing.
+  The changes have one unit, such as % of the first method's number. Those that are zero or NaN do
+  not count; with fewer than six others the test could tell nothing, and p is NaN.
   """
   known = np.asarray(changes, float)
   known = known[np.isfinite(known) & (known != 0)]
@@ -93,13 +40,10 @@ def critical_distance(num_methods: int, num_data_sets: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
-  """How methods rank over data sets.
+  """How methods rank over the data sets that have all methods.
 
-  Attributes:
-    means: The mean rank of each method, 1 for the lowest number, the best first.
-    num_data_sets: The number of data sets that have all methods.
-    distance: Nemenyi's critical distance.
-    p_value: That of Friedman's test that all methods are alike.
+  The means begin with the best method's; rank 1 is the lowest number's. The distance is Nemenyi's
+  critical one; the p-value is that of Friedman's test that all methods are alike.
   """
 
   means: pd.Series
@@ -111,12 +55,9 @@ class Ranks:
 def ranks(results: pd.DataFrame) -> Ranks | None:
   """Ranks methods on each data set, and averages over those that have all methods.
 
-  Args:
-    results: [data sets, methods] numbers, of which less is better; NaN where there is none.
-
-  Returns:
-    The ranks; equal numbers share the mean of theirs. None for fewer than three methods or two
-    data sets, of which nothing can be tested.
+  The results are [data sets, methods], of which less is better; NaN where there is none. Equal
+  numbers share the mean of their ranks. There are no ranks for fewer than three methods or two data
+  sets, of which nothing can be tested.
   """
   whole = results.dropna()
   if whole.shape[1] < 3 or len(whole) < 2:

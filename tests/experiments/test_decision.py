@@ -1,0 +1,228 @@
+"""What a report decides: of fabricated runs, and of tables whose truth is known."""
+
+import dataclasses
+
+import finished_runs
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow_federated as tff
+import true_tables
+
+from tff_superquantile import atomic_files
+from tff_superquantile import distribution
+from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import making
+from tff_superquantile.experiments.references import who_loses
+from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.studies import comparison
+
+_THETA = "superquantile_theta_0.5"
+_SPREAD = np.linspace(0.2, 0.4, 41)
+
+
+def _columns(errors, further):
+  """Columns of clients, whose losses are their errors."""
+  ids = [f"client {i}" for i in range(len(errors))]
+  sizes = np.full(len(ids), 9)
+  more = {name: errors + shift for name, shift in further.items()}
+  return {"client_id": ids, "num_examples": sizes, "loss": errors, "error": errors, **more}
+
+
+def _fabricate(folder, methods, references=None, *, seed=0, further=None, rounds=(), **flags):
+  """Writes runs with these errors of clients by method, and reference models; returns the runs.
+
+  Args:
+    folder: The folder of all results.
+    methods: The clients' errors by method.
+    references: The same by the key of a reference model.
+    seed: That of the runs.
+    further: How much further measures are above the error, by name.
+    rounds: The training losses of all runs.
+    **flags: Of all runs.
+  """
+  further = further or {}
+  for method, errors in methods.items():
+    path = folder / "own" / method / f"seed_{seed}"
+    finished_runs.write_folder(path, {**finished_runs.flags_of(method), "seed": seed, **flags}, ())
+    own = _columns(np.asarray(errors), further)
+    run_files.write_clients(path / "test_clients.csv", own)
+    measures = ("loss", "error", *further)
+    described = {name: distribution.describe(own[name]) for name in measures}
+    atomic_files.write_json(path / "metrics.json", {"test": described})
+    lines = ["round,train_loss", *(f"{1 + i},{loss}" for i, loss in enumerate(rounds))]
+    (path / "rounds.csv").write_text("\n".join(lines) + "\n")
+  found = {
+    key: kept.Reference("a model", _columns(np.asarray(errors), further), {})
+    for key, errors in (references or {}).items()
+  }
+  kept.write(folder / "own", seed, kept.References("print", found, {}))
+  return run_folder.group_by_method(run_folder.find_runs(folder))
+
+
+def _decide(folder, methods, references=None, **kwargs):
+  return decision.decide(_fabricate(folder, methods, references, **kwargs))
+
+
+_NOISE = 0.01 * np.random.default_rng(0).normal(size=41)
+_FAR = np.append(_SPREAD, 30.0)
+_FALLING = 1 / np.arange(1, 31)
+_FLAT = np.full(90, 0.3)
+
+
+@pytest.mark.parametrize(
+  "key, theta, references, rounds, part",
+  [
+    ("keep", _SPREAD + _NOISE, dict(constant=0.5), (), "Keep FedAvg: no detectable difference"),
+    ("take", _SPREAD - 0.05, dict(constant=0.5), (), "it lowers the 90th percentile"),
+    ("keep", _SPREAD + 0.05, dict(constant=0.5), (), "and raises the 90th percentile"),
+    ("trade-off", 0.23 + 0.3 * _SPREAD, dict(constant=0.5), (), "and raises the mean error"),
+    ("nothing learned", _SPREAD, dict(constant=0.29), (), "The features do not tell"),
+    ("nothing learned", _SPREAD, dict(constant=0.301), (), "cannot be told from the constant"),
+    ("own models", _SPREAD - 0.05, dict(pooled=0.3, local=0.1), (), "has a mean error of 10.0 %"),
+    ("take", _SPREAD - 0.05, dict(pooled=0.24, local=0.239), (), "Take Superquantile"),
+    ("train longer", _SPREAD - 0.05, dict(pooled=0.1, local=0.095), (), "has 10.0 %"),
+    ("train longer", _SPREAD - 0.05, {}, _FALLING, "still improved; leave out --num_rounds"),
+    ("take", _SPREAD - 0.05, {}, _FLAT, "Take Superquantile"),
+    ("take", _SPREAD - 0.05, dict(pooled=0.24), _FALLING, "Not converged yet: FedAvg after 30"),
+    ("far client", _FAR, {}, (), "Look at client client 41 first"),
+  ],
+)
+def test_the_first_verdict_that_holds_is_the_decision(
+  tmp_path, key, theta, references, rounds, part
+):
+  fed_avg = _FAR if theta is _FAR else _SPREAD
+  level = {name: mean + 0.1 * (fed_avg - fed_avg.mean()) for name, mean in references.items()}
+  level.setdefault(kept.CONSTANT, np.full(len(fed_avg), 0.5))
+  methods = {"fed_avg": fed_avg, _THETA: theta}
+  found = _decide(tmp_path, methods, level, rounds=rounds, task="own")
+  assert found.key == key, found.text
+  assert part in found.text
+
+
+def test_what_is_not_detected_is_not_called_equal(tmp_path):
+  """House prices: half of the constant answer's error, of three test clients."""
+  found = _decide(tmp_path, {"fed_avg": [0.3, 0.6, 0.876]}, {kept.CONSTANT: [0.9, 1.2, 1.554]})
+  assert found.key == "few clients"
+  assert found.text.startswith("Test on more clients: 3 test clients cannot tell")
+  assert "mean error of FedAvg 59.2 % against 121.8 %" in found.text
+  assert "no better" not in found.text
+
+
+@pytest.mark.parametrize("number, key", [(5, "few clients"), (6, "take")])
+def test_five_clients_tell_nothing_even_if_they_agree(tmp_path, number, key):
+  errors = 0.3 + 0.001 * np.arange(number)
+  methods = {"fed_avg": errors, _THETA: errors - 0.1 - 0.001 * np.arange(number)}
+  assert _decide(tmp_path, methods, {kept.CONSTANT: errors + 0.2}).key == key
+
+
+def test_a_lead_that_one_method_of_many_has_by_chance_is_none(tmp_path):
+  pattern = np.linspace(-1, 1, 12)
+  pattern /= pattern.std(ddof=1) / np.sqrt(12)  # Its mean has a standard error of one.
+  methods = {"fed_avg": np.full(12, 0.5), _THETA: 0.5 + 0.01 * (pattern - 2.6)}
+  assert _decide(tmp_path / "one", methods).key == "take"
+  methods |= {f"superquantile_theta_0.{i}": 0.5 + 0.01 * pattern for i in (1, 2, 3, 4)}
+  found = _decide(tmp_path / "many", methods)
+  assert found.key == "keep" and found.evidence.chosen[0] == _THETA
+
+
+def test_seeds_of_other_clients_count_together(tmp_path):
+  _fabricate(tmp_path, {"fed_avg": _SPREAD - 0.1}, {kept.CONSTANT: _SPREAD})
+  found = _decide(tmp_path, {"fed_avg": _SPREAD - 0.3}, {kept.CONSTANT: _SPREAD}, seed=1)
+  (change,) = found.evidence.constant.values()
+  assert change.value == pytest.approx(-0.2) and found.evidence.learned
+
+
+def test_a_rare_class_that_ranks_tell_takes_class_weights(tmp_path):
+  further = {"balanced_error": 0.0, "ranking_error": -0.15}
+  methods, flags = {"fed_avg": _SPREAD}, dict(metric="balanced_error")
+  constant = {kept.CONSTANT: _SPREAD + 0.01}
+  _fabricate(tmp_path, methods, constant, further=further, **flags)
+  references = kept.read(tmp_path / "own", 0)
+  references.found[kept.CONSTANT].clients["ranking_error"][:] = 0.5
+  kept.write(tmp_path / "own", 0, references)
+  found = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  assert found.key == "rare class"
+  assert "ranking error is 15.0 % and chance has 50.0 %" in found.text
+
+
+def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_path):
+  methods = {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05}
+  found = _decide(tmp_path, methods, {kept.CONSTANT: _SPREAD + 0.3})
+  content = comparison.report(tmp_path, "own")
+  assert (
+    content.summary.startswith("Take Superquantile θ = 0.5: ") and found.text == content.summary
+  )
+  paths = page.write(content, tmp_path / "own")
+  assert f": {found.text}\n" in page.terminal_text(content, [])
+  first = found.text.partition(". ")[0]
+  assert first in paths["html"].read_text().replace("\N{NO-BREAK SPACE}", " ")
+  assert first in paths["md"].read_text()
+  rows = np.genfromtxt(paths["csv"], delimiter=",", dtype=str, names=True, usecols=(0, 2))
+  assert "decision" not in rows.dtype.names and f',"{found.text}"\n' in paths["csv"].read_text()
+
+
+@pytest.fixture
+def restored_context():
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
+
+
+def _decide_table(name, seed, folder, cache_dir):
+  """Trains on a table, and decides."""
+  folder.mkdir()
+  wanted, flags = true_tables.write(name, seed, folder / "table.csv")
+  places = dict(output_dir=str(folder / "results"), cache_dir=str(cache_dir))
+  table = dict(data_dir=str(folder / "table.csv"), client_column="client", label_column="y")
+  for method in (dict(algorithm="fed_avg"), dict(algorithm="superquantile", theta=0.5)):
+    runner.train(run_config.of(task="own", seed=seed, **table, **places, **flags, **method))
+  making.make(run_folder.find_runs(folder / "results"))
+  runs = run_folder.find_runs(folder / "results")
+  return wanted, decision.decide(run_folder.group_by_method(runs))
+
+
+@pytest.mark.parametrize("name", true_tables.TABLES)
+@pytest.mark.parametrize(
+  "seeds, most_wrong", [(range(2), 0), pytest.param(range(20), 1, marks=pytest.mark.slow)]
+)
+def test_decisions_are_true(tmp_path, lab, restored_context, name, seeds, most_wrong):
+  wrong = {}
+  for seed in seeds:
+    wanted, found = _decide_table(name, seed, tmp_path / str(seed), lab.cache_dir)
+    if found.key != wanted:
+      wrong[seed] = found
+  assert len(wrong) <= most_wrong, wrong
+
+
+def test_what_the_worst_off_share_is_named(tmp_path):
+  rng = np.random.default_rng(1)
+  errors = rng.uniform(0.1, 0.5, 41)
+  methods = {"fed_avg": errors, _THETA: np.sort(errors)}
+  _fabricate(tmp_path, methods, {kept.CONSTANT: errors + 0.3})
+  without = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  assert who_loses.table(without) is None
+  entries = {"age": 3 * errors + 0.1 * rng.normal(size=41), "dose": rng.normal(size=41)}
+  profiles = {**entries, "same": np.ones(41)}
+  references = dataclasses.replace(kept.read(tmp_path / "own", 0), profiles=profiles)
+  kept.write(tmp_path / "own", 0, references)
+  e = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  table = who_loses.table(e)
+  worst = np.argsort(-errors)[:5]
+  assert [row.name for row in table.rows] == [f"client {i}" for i in worst]
+  correlation = stats.spearmanr(entries["age"], errors).statistic
+  assert f"larger errors go with larger age (rank correlation +{correlation:.2f})." in table.note
+  age = (entries["age"] - entries["age"].mean()) / entries["age"].std(ddof=1)
+  assert f"age +{age[worst[0]]:.1f}" in table.rows[0].cells[1].text
+  shuffled = dataclasses.replace(references, profiles={"dose": profiles["dose"]})
+  kept.write(tmp_path / "own", 0, shuffled)
+  e = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  assert "none of the 1 entries goes with larger errors" in who_loses.table(e).note
+  drawn = who_loses.figure(e)
+  assert "1 clients between the two ends are left out" in drawn.caption
+  assert "95 % intervals over the client’s own examples" in drawn.caption

@@ -1,0 +1,57 @@
+"""Downloads public data sets to the cache, once: for the runs here, or for another machine.
+
+    python -m tff_superquantile.experiments.download all [--cache_dir=DIR]
+
+Each file is checked, and one that is there stays. Exit status: 0 all are there, 2 one can't be had,
+130 interrupted: the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from privacy.command import flags
+from tff_superquantile import user_cache
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments.run import run_config
+
+_ALL = "all"
+
+
+def for_run(config: run_config.RunConfig) -> None:
+  """Downloads the files of a run that names none, if they are public and not there yet."""
+  with cli.starting_tensorflow():
+    import tasks
+
+  request = tasks.task.Request.of_run(config)
+  data_set = tasks.get_task(config.task.name).data_set
+  if data_set is not None and not request.standin:
+    data_set.complete(request)
+
+
+def _make_parser() -> flags.Parser:
+  parser = flags.Parser(
+    prog="./run_experiments.sh download",
+    description="Downloads a data set to the cache, such as for a machine that has no network.",
+    allow_abbrev=False,
+  )
+  choices = ("emnist", "sent140", "shakespeare", _ALL)
+  parser.add_argument("data_set", metavar="DATA_SET", choices=choices, help=", ".join(choices))
+  parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where to")
+  return parser
+
+
+def _main(args: argparse.Namespace) -> None:
+  with cli.starting_tensorflow():
+    import tasks
+
+  known = [tasks.get_task(name).data_set for name in tasks.task_names()]
+  for data_set in dict.fromkeys(filter(None, known)):
+    if args.data_set in (data_set.name.lower(), _ALL):
+      paths = [one.fetch(args.cache_dir) for one in data_set.downloads]
+      print(f"{data_set.name}: {', '.join(paths)}", flush=True)
+
+
+if __name__ == "__main__":
+  sys.exit(cli.run_parser(_make_parser(), _main))

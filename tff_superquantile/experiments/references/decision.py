@@ -1,0 +1,344 @@
+"""The decision of a comparison: what to do, then the numbers behind it, then what they leave open.
+
+`VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
+They are asked in the order in which one makes the next meaningless: a client that outweighs all
+others, clients that need models of their own, models that are not trained, too few clients to tell,
+labels that nothing tells; only then do differences between methods count. `evidence` says when a
+difference is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pandas as pd
+
+from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import summary
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+
+class Decision(NamedTuple):
+  """What a report says first.
+
+  Attributes:
+    key: That of its verdict in `VERDICTS`; of several budgets that of the first.
+    text: Sentences: the decision, the numbers, the caveats.
+    evidence: That of the first budget at which a method is compared; of the first if none is.
+  """
+
+  key: str
+  text: str
+  evidence: evidence.Evidence
+
+
+def _needs_own_models(e: evidence.Evidence) -> bool:
+  shared = [e.own, e.own_to_pooled]
+  return e.own is not None and all(evidence.is_far_ahead(one) for one in shared if one is not None)
+
+
+def _is_too_short(e: evidence.Evidence) -> bool:
+  if e.pooled is None or e.pooled.num_clients < evidence.FEWEST:
+    return bool(e.unfinished)
+  return evidence.is_far_ahead(e.pooled)
+
+
+def _misses_the_rare(e: evidence.Evidence) -> bool:
+  """Returns whether ranks tell the rare class by twice as much as answers do."""
+  weights = {run.flags.get("class_weights", "none") for run in e.runs}
+  ranks = e.change(kept.CONSTANT, e.best, "ranking_error")
+  answers = e.constant.get(e.best)
+  if e.compared.leading.name != "balanced_error" or weights != {"none"} or not ranks or not answers:
+    return False
+  is_told = ranks.is_detected and ranks.value < 0
+  return is_told and -ranks.value / ranks.before > 2 * max(0.0, -answers.value / answers.before)
+
+
+def _far(e: evidence.Evidence) -> str:
+  assert e.far is not None
+  client, share, number = e.far
+  return (
+    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
+    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
+    " for. Mend its rows or leave it out, and compare again."
+  )
+
+
+def _own_models(e: evidence.Evidence) -> str:
+  assert e.own is not None
+  measure, pooled = e.measure_of_rows, e.own_to_pooled
+  unit, words = units.of_measure(measure, units.of(e.groups)), units.words(measure)
+  also = "" if pooled is None else f", all examples in one place {unit.text(pooled.after)}"
+  return (
+    "Personalise, or do not federate: a model of a client’s own, fitted to half of its examples,"
+    f" has a mean {words} of {unit.text(e.own.before)} on the other half, the best shared one"
+    f" ({e.best.label}) {unit.text(e.own.after)}{also}. One rule does not fit these clients."
+  )
+
+
+def _train(e: evidence.Evidence) -> str:
+  config = next((run.config for run in e.runs if run.config is not None), None)
+  rounds = max((run.last_round or 0 for run in evidence.single(e.runs)), default=0)
+  is_own = config is not None and config.task.name == "own" and config.stop != "converged"
+  flag = f"pass --num_rounds={4 * rounds}, say"
+  if is_own:
+    flag = "leave out --num_rounds and --quick, and runs go on until they have converged"
+  elif e.pooled is not None and not e.unfinished:
+    flag = "its training loss has settled, so try another --client_learning_rate"
+  if not evidence.is_far_ahead(e.pooled):
+    who = " and ".join(method.label for method in list(e.unfinished)[:3])
+    return f"Train longer before you compare: after {rounds} rounds {who} still improved; {flag}."
+  assert e.pooled is not None
+  return (
+    f"Train longer before you compare: after {rounds} rounds the mean {e.compared.leading.words} of"
+    f" {e.best.label} is {e.unit.text(e.pooled.after)}, where a fit of all examples in one place"
+    f" has {e.unit.text(e.pooled.before)}; {flag}."
+  )
+
+
+def _more_clients(e: evidence.Evidence) -> str:
+  config = next((run.config for run in e.runs if run.config is not None), None)
+  flag = "more --seeds draw others"
+  if config is not None and config.task.name == "own" and not e.is_private:
+    flag = "--folds=5 tests on every client once"
+  told, constant = "", e.constant.get(e.best)
+  if constant is not None:
+    told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
+  return (
+    f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
+    f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
+  )
+
+
+def _rare(e: evidence.Evidence) -> str:
+  ranks, answers = e.change(kept.CONSTANT, e.best, "ranking_error"), e.constant[e.best]
+  assert ranks is not None
+  return (
+    "Train with --class_weights=balanced: the features tell the rare class, as the ranking error is"
+    f" {units.PERCENT.text(ranks.after)} and chance has {units.PERCENT.text(ranks.before)}, but"
+    f" {e.best.label} hardly answers it: its balanced error is {units.PERCENT.text(answers.after)},"
+    f" and {units.PERCENT.text(answers.before)} with the constant answer."
+  )
+
+
+def _nothing(e: evidence.Evidence) -> str:
+  constant = e.constant[e.best]
+  said = next(iter(e.references.of_seed.values())).found[kept.CONSTANT].said
+  answer = f"the constant answer, {said} {_levels(e, constant)}."
+  if constant.value < 0:
+    what = "anything is learned at this budget" if e.is_private else "the features tell the label"
+    of_whom = f"with {tables.plural(e.num_clients, 'test client')}, {e.best.label}"
+    return f"It is not shown that {what}: {of_whom} cannot be told from {answer}"
+  start = "The features do not tell the label"
+  if e.is_private:
+    start = "Nothing is learned at this budget"
+  return f"{start}: no method is better than {answer}"
+
+
+def _take(e: evidence.Evidence) -> str:
+  method, baseline, own = e.chosen
+  metric = e.effects[True][0]
+  return (
+    f"Take {method.label}: against {names.said_of(baseline)} it {_effect(e, own[metric])}, beyond"
+    " chance, and no measure is worse."
+  )
+
+
+def _trade(e: evidence.Evidence) -> str:
+  method, baseline, own = e.chosen
+  lower, higher = (" and ".join(_said(metric) for metric in e.effects[k]) for k in (True, False))
+  return (
+    f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
+    f" raises {higher}, beyond chance."
+  )
+
+
+def _keep(e: evidence.Evidence) -> str:
+  method, baseline, own = e.chosen
+  text = f"Keep {names.said_of(baseline)}"
+  if e.effects[False]:
+    higher = " and ".join(map(_said, e.effects[False]))
+    return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
+  text += ": no detectable difference for the worst-off clients"
+  tested = next((one for one in own.values() if one.has_interval), None)
+  if tested is None:
+    return f"{text}, as a single worst client has no interval."
+  more = tested.enough() if tested.value < 0 else None
+  if more is None:
+    width = e.unit.number((tested.high - tested.low) / 2)
+    return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
+  number, noun = more
+  count = "more than a thousand" if number > 1000 else f"about {number}"
+  return f"{text}; if the change seen is real, {count} {noun}s would show it in four cases of five."
+
+
+def _without_comparison(e: evidence.Evidence) -> str:
+  """Says the tail of the best method, and what is missing for a comparison."""
+  leading = e.compared.leading
+  unit, lead = leading.unit, leading.p90
+  tails = tables.lowest_means(tables.of_groups(e.groups), lead, e.groups)
+  if not tails:
+    return f"No method reports {_said(lead)}."
+  baselines = names.baselines(tails)
+  rivals = [method for method in tails if method in baselines]
+  others = (method for method in tails if not method.is_fed_avg)
+  best = rivals[0] if rivals else next(others, next(iter(tails)))
+  level = f"With {best.label}, {_said(lead)} is {unit.text(tails[best])}"
+  if rivals:
+    fed_avg = names.said_of(baselines[best])
+    before = unit.text(tails[baselines[best]])
+    return (
+      f"{level}, and with {fed_avg} {before}; the two share no seed, so there is no comparison that"
+      " the seeds do not spoil."
+    )
+  missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
+  return f"{level}; there is no result of {missing} to compare with."
+
+
+class Verdict(NamedTuple):
+  """A decision: when it holds, and its sentence. Each takes an `Evidence` that has a mean."""
+
+  holds: Callable[[evidence.Evidence], bool]
+  say: Callable[[evidence.Evidence], str]
+
+
+VERDICTS = {
+  "far client": Verdict(lambda e: e.far is not None, _far),
+  "own models": Verdict(_needs_own_models, _own_models),
+  "train longer": Verdict(_is_too_short, _train),
+  "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
+  "rare class": Verdict(_misses_the_rare, _rare),
+  "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
+  "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
+  "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), _trade),
+  "take": Verdict(lambda e: bool(e.effects[True]), _take),
+  "keep": Verdict(lambda e: True, _keep),
+}
+
+
+def decide(
+  groups: run_folder.Groups,
+  compared: paired.Comparison | None = None,
+  references: in_reports.References | None = None,
+) -> Decision:
+  """Decides what the runs of a task say: of one budget, and also without privacy.
+
+  Args:
+    groups: Finished runs by method.
+    compared: Their changes; None to measure them.
+    references: The models that are not federated; None to find them.
+
+  Returns:
+    The decision, plain text; errors and their differences are in the unit of the task.
+  """
+  compared = compared or paired.compare(groups)
+  references = references or in_reports.find(groups)
+  chosen, epsilon = summary.at_one_epsilon(groups)
+  public = summary.without_privacy(groups)
+  several = [chosen, *([public] if epsilon is not None and len(public) > 1 else [])]
+  decisions = [
+    _of_one_budget(evidence.Evidence(its, compared.among(its), references)) for its in several
+  ]
+  first, compared_at = decisions[0], [one.evidence for one in decisions if one.evidence.ranked]
+  starts = ("" if epsilon is None else f"At ε = {epsilon:g}: ", "Without privacy: ")
+  text = " ".join(f"{start}{one.text}" for start, one in zip(starts, decisions))
+  return Decision(first.key, text, next(iter(compared_at), first.evidence))
+
+
+def _of_one_budget(e: evidence.Evidence) -> Decision:
+  """Decides what runs that can be compared with each other say."""
+  if not e.levels:
+    return Decision("no comparison", _without_comparison(e), e)
+  key, verdict = next((key, one) for key, one in VERDICTS.items() if one.holds(e))
+  return Decision(key, " ".join([verdict.say(e), *_numbers(e), *_caveats(e, key)]), e)
+
+
+def _numbers(e: evidence.Evidence) -> Iterator[str]:
+  """Yields what changes from the baseline to the chosen method, with intervals."""
+  if e.ranked:
+    method, baseline, own = e.chosen
+    effects = ", ".join(_effect(e, one, with_interval=True) for one in own.values())
+    first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
+    yield (
+      f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
+      f" {_extent(own[e.compared.first], e.groups)}."
+    )
+
+
+def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
+  """Yields what the numbers leave open."""
+  if key != "train longer" and e.unfinished:
+    who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
+    yield f"Not converged yet: {who} (--num_rounds)."
+  failed = [m for m, one in e.constant.items() if m not in e.learned and one.has_interval]
+  if key not in ("nothing learned", "few clients") and failed:
+    who = ", ".join(method.label for method in failed)
+    yield f"Not told from the constant answer on average: {who}."
+  if not e.ranked:
+    return
+  method, baseline, own = e.chosen
+  left_out = [other.label for other in e.finite if other not in e.ranked]
+  if left_out:
+    fed_avg = names.said_of(baseline)
+    yield f"Fewer seeds are shared with {fed_avg} by {', '.join(left_out)}, which this leaves out."
+  if len(e.ranked) > 1:
+    yield f"It is the best of {len(e.ranked)} methods; “beyond chance” counts them all (Holm)."
+  first = own[e.compared.first]
+  if first.num_seeds == 1:
+    is_open = first.num_clients > 1
+    yield (
+      "This is one seed: intervals hold for these trained models only, and other seeds may turn the"
+      " result."
+      if is_open
+      else tables.ONE_SEED
+    )
+
+
+def _levels(e: evidence.Evidence, change: paired.Change) -> str:
+  levels = f"{e.unit.text(change.after)} against {e.unit.text(change.before)}"
+  return f"(mean {e.compared.leading.words} of {e.best.label} {levels})"
+
+
+def _said(metric: str) -> str:
+  """Returns how sentences name a metric of the test clients."""
+  _, column, statistic = metric.split(".")
+  quantity = units.words(column)
+  kinds = {
+    "p90": f"the 90th percentile of the test clients’ {quantity}",
+    "superquantile_90": f"the mean {quantity} of the worst tenth",
+    "max": f"the {quantity} of the worst test client",
+    "mean": f"the mean {quantity}",
+  }
+  return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
+
+
+def _effect(e: evidence.Evidence, one: paired.Change, with_interval: bool = False) -> str:
+  """Says what happens to a metric, with the interval and the levels."""
+  unit, subject = e.unit, _said(one.metric)
+  effect = unit.effect(pd.Series([one.value]), subject)
+  if one.has_interval and not one.is_detected and not effect.startswith("leaves"):
+    effect = f"changes {subject} by {unit.number(one.value, sign=True)}{unit.change}"
+  if not with_interval:
+    return effect
+  notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
+  if one.metric == e.compared.first:
+    before, after = unit.text(one.before), unit.text(one.after)
+    # Levels that read the same would belie the change.
+    notes.append(f"{before} → {after}" if before != after else f"from {before}")
+  return effect + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _extent(one: paired.Change, groups: run_folder.Groups) -> str:
+  """Says of how many clients and seeds a change is."""
+  seeds = tables.plural(one.num_seeds, "seed")
+  if not one.num_clients:
+    return f"over {seeds}, whose runs have no results of each client and so no interval"
+  few = ", too few for percentiles" if paired.has_few_clients(groups) else ""
+  return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"

@@ -1,0 +1,281 @@
+"""What decides between methods: their changes, the models that are not federated, their curves.
+
+A method and a reference are compared by the means of the leading measure over test clients, paired
+by client, of each client's mean over the seeds. One is *ahead* where zero is outside of the 95 %
+interval, and *far* ahead where it is so by a tenth of the other's level, too. Of methods against
+their baseline, and of methods against the constant answer, p-values are corrected by Holm. With
+fewer than six test clients nothing is tested: if all of five change alike, that is chance once in
+sixteen times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import convergence
+
+FEWEST = 6  # Test clients of which a difference may be told from chance.
+_FAR = 0.1  # Of a level; a smaller lead is nothing to act on.
+_FALL = 0.02  # Of the test measure, from one third of the evaluations to the next.
+_HALF = 0.5  # Of all losses.
+_MEANS_OVER_ROWS = ("error", "loss", "mae")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What decides between methods of one budget, each part computed once.
+
+  Attributes:
+    groups: Finished runs by method.
+    compared: Their changes against their baselines.
+    references: The models that are not federated.
+  """
+
+  groups: run_folder.Groups
+  compared: paired.Comparison
+  references: in_reports.References
+
+  @property
+  def unit(self) -> units.Unit:
+    return self.compared.leading.unit
+
+  @functools.cached_property
+  def runs(self) -> list[run_folder.Run]:
+    return [run for runs in self.groups.values() for run in runs]
+
+  @functools.cached_property
+  def is_private(self) -> bool:
+    return any(run.config is None or run.config.is_private for run in self.runs)
+
+  @functools.cached_property
+  def num_clients(self) -> int:
+    """The number of different test clients; 0 where runs have no results of each client."""
+    ids = [run.clients("test").get("client_id", ()) for run in self.runs]
+    return len({one for of_run in ids for one in of_run})
+
+  @functools.cached_property
+  def levels(self) -> dict[names.Name, float]:
+    """The means of the leading measure, where they are finite, the lowest first."""
+    metric = self.compared.leading.metric("mean")
+    return tables.lowest_means(tables.of_groups(self.groups), metric, self.groups)
+
+  @property
+  def best(self) -> names.Name:
+    """The method with the lowest mean."""
+    return next(iter(self.levels))
+
+  def change(self, before: str, after: str, measure: str = "") -> paired.Change | None:
+    """Measures the change of the mean of a measure, "" for the leading one.
+
+    Args:
+      before: A key of `kept.LABELS`, or a method.
+      after: Another one.
+      measure: A column of the clients' results.
+
+    Returns:
+      The change over the clients that both have, of their means over seeds: of two or three seeds
+      the chance is that of clients, for the models that were trained. None without such clients.
+    """
+    measure = measure or self.compared.leading.name
+    first, second = (self._of_clients(what, measure) for what in (before, after))
+    pairs = [
+      pd.concat({"before": one, "after": second[seed]}, axis=1, join="inner")
+      for seed, one in first.items()
+      if seed in second
+    ]
+    pairs = [pair[np.isfinite(pair).all(axis=1)] for pair in pairs]
+    together = pd.concat(pairs).groupby(level=0).mean() if pairs else pd.DataFrame()
+    return paired.of_pairs({0: together}, f"test.{measure}.mean") if len(together) else None
+
+  def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
+    """Returns a column of a method's test clients, "" for the leading measure, means over seeds."""
+    of_seeds = self._of_clients(method, column or self.compared.leading.name)
+    together = pd.concat([pd.Series(dtype=float), *of_seeds.values()])
+    return together[np.isfinite(together)].groupby(level=0).mean()
+
+  def _of_clients(self, what: str, measure: str) -> dict[int, pd.Series]:
+    """Returns the measure of test clients by their ids, by seed."""
+    columns: Iterable[tuple[int, Mapping[str, np.ndarray]]]
+    if isinstance(what, names.Name):
+      columns = ((run.seed, run.clients("test")) for run in self.groups[what])
+    else:
+      models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
+      columns = ((seed, model.clients) for seed, model in models if model is not None)
+    return {
+      seed: pd.Series(its[measure], its["client_id"]) for seed, its in columns if measure in its
+    }
+
+  @functools.cached_property
+  def constant(self) -> dict[names.Name, paired.Change]:
+    """From the constant answer to each method."""
+    found = {method: self.change(kept.CONSTANT, method) for method in self.levels}
+    return {method: one for method, one in found.items() if one is not None}
+
+  @functools.cached_property
+  def pooled(self) -> paired.Change | None:
+    """From the pooled fit to the best method."""
+    return self.change(kept.POOLED, self.best)
+
+  @property
+  def measure_of_rows(self) -> str:
+    """The leading measure, or the error where that is no mean over rows.
+
+    Own models are tested on half of the rows, which may lack a class that the other half has.
+    """
+    lead = self.compared.leading.name
+    return lead if lead in _MEANS_OVER_ROWS else "error"
+
+  @functools.cached_property
+  def own(self) -> paired.Change | None:
+    """From the own models of clients to the best method."""
+    return self.change(kept.LOCAL, self.best, self.measure_of_rows)
+
+  @functools.cached_property
+  def own_to_pooled(self) -> paired.Change | None:
+    """From the own models of clients to the pooled fit."""
+    return self.change(kept.LOCAL, kept.POOLED, self.measure_of_rows)
+
+  @functools.cached_property
+  def learned(self) -> set[names.Name]:
+    """The methods whose mean is below that of the constant answer, beyond chance."""
+    return {m for m, p in _corrected(self.constant).items() if p and self.constant[m].value < 0}
+
+  @functools.cached_property
+  def lower(self) -> set[tuple[names.Name, str]]:
+    """Methods and metrics that are below the baseline's, beyond chance.
+
+    Metrics of the tail count, or where clients are too few to have one, the mean.
+    """
+    changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
+    *tail, mean = self.compared.headings
+    is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
+    tested = {at: one for at, one in changes.items() if at[1] in (tail if is_known else [mean])}
+    return {at for at, is_sure in _corrected(tested).items() if is_sure and tested[at].value < 0}
+
+  @functools.cached_property
+  def finite(self) -> dict[names.Name, paired.Changes]:
+    """The changes from and to runs that did not diverge."""
+    first = self.compared.first
+    lead = self.compared.leading.p90  # Of few clients the runs have no number of their worst.
+    finite = tables.lowest_means(tables.of_groups(self.groups), lead, self.groups)
+    return {
+      method: own
+      for method, (baseline, own) in self.compared.changes.items()
+      if method in finite and baseline in finite and first in own
+    }
+
+  @functools.cached_property
+  def ranked(self) -> list[names.Name]:
+    """The methods that share most seeds with their baselines, those that are lower first.
+
+    Of these, and of the rest, those that raise nothing come first, and then the lowest change of
+    the leading metric.
+    """
+    first, found = self.compared.first, self.finite
+    most = max((own[first].num_seeds for own in found.values()), default=0)
+    rivals = [method for method, own in found.items() if own[first].num_seeds == most]
+    helped = {method for method, _ in self.lower}
+
+    def place(method: names.Name) -> tuple[bool, bool, float]:
+      is_worse = any(one.is_detected and one.value > 0 for one in found[method].values())
+      return method not in helped, is_worse, found[method][first].value
+
+    return sorted(rivals, key=place)
+
+  @property
+  def chosen(self) -> tuple[names.Name, names.Name, paired.Changes]:
+    """The method that is compared, its baseline and its changes."""
+    return self.ranked[0], *self.compared.changes[self.ranked[0]]
+
+  @property
+  def effects(self) -> dict[bool, list[str]]:
+    """The metrics of `chosen` that are lower (True), corrected, and higher, beyond chance."""
+    method, _, own = self.chosen
+    lower = [metric for metric in own if (method, metric) in self.lower]
+    higher = [metric for metric, one in own.items() if one.is_detected and one.value > 0]
+    return {True: lower, False: higher}
+
+  @functools.cached_property
+  def unfinished(self) -> dict[names.Name, int]:
+    """The rounds of methods that ended before they had converged.
+
+    Private runs are not asked: their rounds are fixed beforehand.
+    """
+    found = {}
+    for method, runs in () if self.is_private else self.groups.items():
+      rounds = [one.last_round or 0 for one in single(runs) if _is_falling(one, self.compared)]
+      found.update({method: max(rounds)} if rounds else {})
+    return found
+
+  @functools.cached_property
+  def far(self) -> tuple[str, float, int] | None:
+    """The client with more than half of all clients' losses, its share, and the number of clients.
+
+    Its error is above that which most clients have with the constant answer. In private runs these
+    are test clients.
+    """
+    splits = ("test",) if self.is_private else ("train", "test")
+    runs = next((runs for method, runs in self.groups.items() if method.is_fed_avg), self.runs)
+    parts = [run.clients(split) for run in runs for split in splits]
+    frames = [pd.DataFrame(part)[["client_id", "loss", "error"]] for part in parts if part]
+    if not frames:
+      return None
+    clients = pd.concat(frames).groupby("client_id").mean()
+    clients = clients[np.isfinite(clients).all(axis=1)]
+    usual = pd.concat([pd.Series(), *self._of_clients(kept.CONSTANT, "error").values()]).median()
+    total = clients["loss"].sum()
+    if len(clients) < FEWEST or not total:
+      return None
+    client = clients["loss"].idxmax()
+    share, is_bad = clients["loss"][client] / total, not clients["error"][client] <= usual
+    return (str(client), float(share), len(clients)) if share > _HALF and is_bad else None
+
+
+def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:
+  """Returns by the changes' keys whether they differ from zero, beyond chance by Holm."""
+  known = {at: one for at, one in changes.items() if one.has_interval}
+  corrected = bootstrap.holm(
+    [bootstrap.p_value(c.value, c.low, c.high, c.num_clients) for c in known.values()]
+  )
+  return {
+    at: one.is_detected and one.num_clients >= FEWEST and p < 1 - bootstrap.LEVEL
+    for (at, one), p in zip(known.items(), corrected)
+  }
+
+
+def single(runs: Iterable[run_folder.Run]) -> Iterator[run_folder.Run]:
+  """Yields runs, and in the place of a cross-validation its own."""
+  for run in runs:
+    yield from run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
+
+
+def _is_falling(run: run_folder.Run, compared: paired.Comparison) -> bool:
+  """Returns whether a run has not converged, and its test measure falls, too, if it is known."""
+  curve = run.rounds.get(f"test_{compared.leading.name}_mean", np.array([]))
+  curve = curve[np.isfinite(curve)]
+  third = max(1, len(curve) // 3)
+  before, last = curve[-2 * third : -third], curve[-third:]
+  is_flat = len(before) and last.mean() > (1 - _FALL) * before.mean()
+  return convergence.of_run(run) is False and not is_flat
+
+
+def is_far_ahead(change: paired.Change | None) -> bool:
+  """Returns whether the first of two is far ahead."""
+  if change is None or not change.has_interval or change.num_clients < FEWEST:
+    return False
+  return change.low > 0 and change.value >= _FAR * change.after

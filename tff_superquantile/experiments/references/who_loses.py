@@ -1,0 +1,145 @@
+"""Who loses: what the rows of the worst-off tenth of the test clients share, and clients' changes.
+
+A client's profile is the mean of each input of the model over its rows, the share of each class or
+the mean label, and the number of rows. Clients are few and profiles are many, so that no model of
+who is worst off is fitted: each entry's rank correlation with clients' errors is tested by itself
+(Spearman), corrected for the number of entries (Holm).
+"""
+
+from __future__ import annotations
+
+from matplotlib import figure as mpl_figure
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.report.clients import changes
+from tff_superquantile.experiments.report.clients import worst_tenth
+from tff_superquantile.experiments.run import names
+
+_STANDING_OUT = 3  # Entries of a client that are named.
+_MOST_NAMED = 20  # Clients of the table, and of each end of the figure.
+_NOTE = (
+  "The entries of a client’s profile that are farthest from those of the other test clients, in"
+  " standard deviations over these: means of the model’s inputs and of labels, or shares of"
+  " categories and classes. With many entries some stand out by chance. "
+)
+
+
+def table(e: evidence.Evidence) -> tables.Table | None:
+  """Lays out what stands out in the rows of the worst-off tenth with FedAvg, or the best method.
+
+  Args:
+    e: What is known; without profiles, as beside private runs, there is no table.
+
+  Returns:
+    A row a client, the worst first, and a note on what goes with larger errors over all clients.
+  """
+  profiles = e.references.profiles
+  method = next((method for method in e.levels if method.is_fed_avg), None) or e.best
+  errors = e.of_clients(method)
+  profiles = profiles[profiles.index.isin(errors.index)]
+  profiles = profiles.loc[:, profiles.std() > 0]
+  if profiles.empty or len(profiles) < paired.FEW_CLIENTS:
+    return None
+  errors = errors[profiles.index]
+  is_worst = worst_tenth.worst(errors.to_numpy()[None], errors.to_numpy()[None])[0]
+  scores = (profiles - profiles.mean()) / profiles.std()
+  rows = []
+  for client in errors[is_worst].sort_values(ascending=False).index[:_MOST_NAMED]:
+    its = scores.loc[client]
+    most = its[its.abs().sort_values(ascending=False).index[:_STANDING_OUT]]
+    said = ", ".join(f"{name} {tables.number(score, sign=True)}" for name, score in most.items())
+    error = tables.Cell(e.unit.number(errors[client]))
+    rows.append(tables.Row(names.printable(str(client)), [error, tables.Cell(said)]))
+  headings = ["client", f"{e.compared.leading.words}, {e.unit.symbol}", "stands out, sd"]
+  title = f"What the worst-off tenth with {method.label} share"
+  return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors))
+
+
+def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
+  """Says which entries go with larger errors, beyond chance."""
+  tests = [stats.spearmanr(profiles[name], errors) for name in profiles]
+  corrected = bootstrap.holm([test.pvalue for test in tests])
+  found = [
+    f"{'larger' if test.statistic > 0 else 'smaller'} {name} (rank correlation"
+    f" {tables.number(test.statistic, 2, sign=True)})"
+    for name, test, p in sorted(
+      zip(profiles, tests, corrected), key=lambda one: -abs(one[1].statistic)
+    )
+    if p < 1 - bootstrap.LEVEL
+  ]
+  if not found:
+    return (
+      f"Over all {len(errors)} test clients, none of the {len(tests)} entries goes with larger"
+      " errors beyond chance (Spearman, Holm)."
+    )
+  return (
+    f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(tests)} entries)"
+    f" larger errors go with {', '.join(found[:5])}."
+  )
+
+
+def figure(e: evidence.Evidence) -> style.Figure:
+  """Draws what each test client gains or loses by the chosen method, with intervals.
+
+  The share of n examples that are missed changes from a to b with a variance of at most
+  (min(a + b, 2 - a - b) - (b - a)^2) / n: the interval is too wide rather than too narrow. To the
+  number of examples that change, two are added, as of none there would be no interval.
+
+  Raises:
+    style.NothingToDraw: If no method is compared client by client.
+  """
+  if not e.ranked:
+    raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")
+  method, baseline, _ = e.chosen
+  leading, unit = e.compared.leading, e.unit
+  clients = changes.by_client(e.groups[baseline], e.groups[method], leading.name)
+  if clients.empty:
+    raise style.NothingToDraw("No figure of clients' changes: runs have no results of each client.")
+  shown = clients
+  if len(clients) > 2 * _MOST_NAMED:
+    shown = pd.concat([clients.head(_MOST_NAMED), clients.tail(_MOST_NAMED)])
+  is_share = leading.name == "error" and unit.change != ""
+  with style.theme():
+    drawn = mpl_figure.Figure((style.WIDTH, 1.0 + 0.2 * len(shown)))
+    axes = drawn.add_subplot()
+    spread = None
+    if is_share:
+      sizes = e.of_clients(baseline, "num_examples")[shown.index]
+      both = shown["before"] + shown["after"]
+      variance = (np.minimum(both, 2 - both) - shown["change"] ** 2 + 2 / sizes) / sizes
+      spread = unit.factor * stats.norm.ppf((1 + bootstrap.LEVEL) / 2) * np.sqrt(variance)
+    look = style.palette([baseline, method])[method]
+    axes.errorbar(
+      unit.factor * shown["change"],
+      np.arange(len(shown)),
+      xerr=spread,
+      fmt="o",
+      markersize=4,
+      color=look.color,
+      elinewidth=1.0,
+    )
+    axes.axvline(0.0, color=style.INK, linestyle=(0, (1, 2)), linewidth=1)
+    axes.set_xlabel(f"Change of {leading.words} ({unit.change.strip() or unit.symbol})")
+    style.name_rows(axes, [style.label(str(client), 24) for client in shown.index])
+    svg = style.to_svg(drawn)
+  left_out = len(clients) - len(shown)
+  return style.Figure(
+    "clients-changes",
+    f"What clients gain and lose: {method.label} against {names.said_of(baseline)}",
+    f"Change of each test client’s {leading.words}, the largest gain first; left is better."
+    + (f" {left_out} clients between the two ends are left out." if left_out else "")
+    + (
+      " Bars are 95 % intervals over the client’s own examples, as wide as its errors allow: few"
+      " examples tell little, and of many clients some are far out by chance."
+      if is_share
+      else " There are no intervals, as runs keep one number a client."
+    ),
+    svg,
+  )
