@@ -8,6 +8,7 @@ All take turns in one process, on the same clients. Handwriting is generated, of
 import argparse
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.simulation import context
 
-_CONTENDERS = {
+_CONTENDERS: dict[str, dict[str, Any]] = {
   "geometric, central": {},
   "tree, central": dict(threshold="tree"),
   "--secure": dict(secure=True),
@@ -29,10 +30,11 @@ def _seconds(task: tasks.task.Task, num_rounds: int, warm_up: int) -> dict[str, 
   """Returns the CPU seconds of the contenders' rounds."""
   processes, handles = {}, []
   for name, values in _CONTENDERS.items():
-    asked = dict(task=task.name, epsilon=5.0, clip_norm=0.1, clients_per_round=100, **values)
-    if task.name != "synthetic":
-      asked["data"] = "standin"
-    config = build.resolve(run_config.of(**asked), task)
+    data: dict[str, Any] = {} if task.name == "synthetic" else {"data": "standin"}
+    asked = run_config.of(
+      task=task.name, epsilon=5.0, clip_norm=0.1, clients_per_round=100, **data, **values
+    )
+    config = build.resolve(asked, task)
     model, splits = build.load_task(task, config)
     files = splits["train"]
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])

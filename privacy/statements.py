@@ -188,7 +188,7 @@ def noise_shares(release: releases.Release) -> str | None:
 
 def secure_sums(release: releases.Release) -> str:
   """States which sums are secure, of integers with the clients' noise, and which are not."""
-  summed = {part.summed: part.noise_by_server for part in release.ranked if part.summed}
+  summed = {part.summed: part.noise_by_server for part in release.parts if part.summed}
   secure, others = (
     " and ".join(word for word, by_server in summed.items() if by_server == is_other)
     for is_other in (False, True)

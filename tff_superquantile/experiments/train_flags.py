@@ -44,8 +44,8 @@ _define()
 _SECURE = flags.DEFINE_bool(
   "secure",
   False,
-  "Clients make all noise of a private run, and secure sums show no integer without it, as in the"
-  " paper: --threshold=tree where there is a threshold, and --update_sum=distributed.",
+  "Clients make the noise of a private run in secure sums of integers, as in the paper:"
+  " --threshold=tree where there is a threshold, and --update_sum=distributed.",
 )
 
 

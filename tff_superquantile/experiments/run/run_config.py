@@ -218,8 +218,8 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
   """Returns the config with values of flags, by their names.
 
   Args:
-    secure: Whether clients make all noise, and secure sums show no integer without it:
-      --threshold=tree and --update_sum=distributed where there is no value of these.
+    secure: Whether clients make the noise in secure sums of integers: --threshold=tree where
+      there is a threshold, and --update_sum=distributed.
     **values: The values.
 
   Raises:
@@ -232,7 +232,7 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
 
 
 def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the flags by which clients make all noise; a `ValueError` where they cannot."""
+  """Returns the flags by which clients make the noise; a `ValueError` where they cannot."""
   if config.privacy is None:
     raise ValueError("Found --secure in a run that is not private; give --epsilon, too.")
   threshold = config.method.threshold
