@@ -421,7 +421,7 @@ def test_noise_of_other_coefficients_does_not_go_on(run_here):
     (dict(sampling="cyclic", accounting="pld"), "whose rounds are one Gaussian mechanism"),
     (dict(sampling="cyclic", threshold="tree"), "--threshold=tree with --sampling=cyclic"),
     (dict(sampling="cyclic", update_sum="distributed"), "--update_sum=distributed with"),
-    (dict(sampling="spaced"), "--sampling=spaced without --separation; give one"),
+    (dict(sampling="spaced"), "--sampling=spaced without --separation; expected a value"),
     (dict(separation=3), "--separation"),
     (dict(sampling="spaced", separation=4), "expected 1 to 3"),
   ],
@@ -544,7 +544,7 @@ _BAD_FLAGS = (
   ),
   (
     dict(**_BUDGET, **_TREE, noise_shares="private_coin"),
-    "private_coin without --contacted_clients; give the number",
+    "private_coin without --contacted_clients; expected a value",
   ),
   (dict(**_BUDGET, noise_shares="helpers"), "helpers in a run whose noise the server makes"),
   (
