@@ -190,7 +190,7 @@ def _of_clients(
   if paired.has_few_clients(groups):
     named = next(run.flags for runs in groups.values() for run in runs)
     remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
-    number = tables.plural(paired.num_test_clients(groups), "test client")
+    number = tables.plural(paired.num_test_clients(groups) or 0, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, remedy)
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
