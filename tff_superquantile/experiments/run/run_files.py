@@ -155,7 +155,7 @@ def read_text(path: pathlib.Path) -> str:
     check_file(path)
     with open(path, encoding="utf-8", errors="replace", newline="") as stream:
       return stream.read()
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return ""
 
 
