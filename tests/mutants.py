@@ -119,6 +119,7 @@ def _try(mutant: Mutant, folder: pathlib.Path) -> str:
 
 def _try_all(mutants: Sequence[Mutant], folder: pathlib.Path) -> list[str]:
   """Returns what happened to each, tried one after the other in a copy of the project."""
+  sys.path.insert(0, str(folder))  # TensorFlow's import is followed by that of our stack.
   _import_what_is_not_ours()
   found = []
   for mutant in mutants:
@@ -142,7 +143,7 @@ def main() -> int:
     for i in range(min(args.workers, len(mutants))):
       folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
       _copy(folder)
-      # Python's start imports our stack already: each copy has a process that started with it.
+      # Commands that tests start are the copy's, and each copy has a process of its own.
       os.environ["PYTHONPATH"] = str(folder)
       pool = futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
       stack.enter_context(pool)

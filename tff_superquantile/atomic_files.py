@@ -42,13 +42,8 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 def write(path: str | os.PathLike, content: str | bytes, mode: int | None = None) -> None:
   """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
 
-  Args:
-    path: The file to write, replaced if it exists. Its folder must exist.
-    content: The content; text is written as UTF-8 with line ends as they are.
-    mode: Its permissions, from its creation on; None for what the user's umask leaves.
-
-  Raises:
-    OSError: If the folder does not exist or cannot be written. No temporary file is left.
+  Text is written as UTF-8 with line ends as they are. `mode` is the file's permissions from its
+  creation on; None for what the user's umask leaves. An error leaves no temporary file.
   """
   if isinstance(content, str):
     content = content.encode("utf-8", errors="replace")
@@ -69,12 +64,9 @@ def write(path: str | os.PathLike, content: str | bytes, mode: int | None = None
 
 
 def remove_temporaries(folder: str | os.PathLike) -> None:
-  """Removes what calls of `write` that were killed have left in a folder.
+  """Removes what calls of `write` that were killed have left in a folder, if there is one.
 
   Only where a lock keeps others from writing: a file in the making would be removed, too.
-
-  Args:
-    folder: The folder; it need not exist.
   """
   for path in pathlib.Path(folder).glob(".*.tmp"):
     if _TEMPORARY_FILE.fullmatch(path.name):
@@ -85,17 +77,8 @@ def remove_temporaries(folder: str | os.PathLike) -> None:
 def temporary_folder(target: str | os.PathLike) -> Iterator[str]:
   """Makes a folder beside a file or folder that is to appear at once, by a rename out of it.
 
-  It is locked until it is removed, at the end. Those beside it that nobody has locked were left by
-  programs that were killed, and are removed first.
-
-  Args:
-    target: What is to appear.
-
-  Yields:
-    The path of the folder, which may be renamed to `target` itself.
-
-  Raises:
-    OSError: If the folder cannot be made.
+  The folder may be renamed to `target` itself. It is locked until it is removed, at the end. Those
+  beside it that nobody has locked were left by programs that were killed, and are removed first.
   """
   target = pathlib.Path(target)
   target.parent.mkdir(parents=True, exist_ok=True)
@@ -134,12 +117,9 @@ def _locked(folder: str | os.PathLike) -> Iterator[None]:
 def lock(path: str | os.PathLike, on_waiting: Callable[[], None]) -> Iterator[None]:
   """Holds a lock that one process has at a time, also of several machines that share a disk.
 
-  Where there can be no lock, as on some file systems, it goes on without.
-
-  Args:
-    path: A file for it, which is made and stays; or a folder, which is there, and which only
-      processes of one machine can lock.
-    on_waiting: Is called before waiting for another process.
+  `path` is a file, which is made and stays, or a folder, which only processes of one machine can
+  lock. Where there can be no lock, as on some file systems, it goes on without. `on_waiting` is
+  called before waiting for another process.
   """
   with contextlib.ExitStack() as stack:
     with contextlib.suppress(OSError):
@@ -155,16 +135,7 @@ def lock(path: str | os.PathLike, on_waiting: Callable[[], None]) -> Iterator[No
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-  """Writes a value as indented JSON, like `write`.
-
-  Args:
-    path: The file to write.
-    value: Dicts, lists, strings and numbers; NumPy scalars and arrays are converted.
-
-  Raises:
-    OSError: As `write`.
-    TypeError: If a value is none of the above.
-  """
+  """Writes a value as indented JSON, like `write`; NumPy scalars and arrays are converted."""
   write(path, json.dumps(value, indent=2, default=_to_builtin) + "\n")
 
 
@@ -175,15 +146,7 @@ def _to_builtin(value: Any) -> Any:
 
 
 def make_folder(flag: str, path: pathlib.Path) -> None:
-  """Makes a folder, if it is not there yet, and sees whether files can be written to it.
-
-  Args:
-    flag: The name of the flag that says where.
-    path: The folder.
-
-  Raises:
-    ValueError: If not.
-  """
+  """Makes the folder of a flag, and refuses one that files cannot be written to."""
   try:
     path.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path).close()

@@ -17,18 +17,13 @@ _NOT_INSTALLED = (
 def attach(
   package: str, modules: Sequence[str], names: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[str, ...], Callable[[str], Any], Callable[[], list[str]]]:
-  """Makes what a package's `__init__` needs to load its public names on first use (PEP 562).
+  """Makes `__all__`, `__getattr__` and `__dir__` of a package that loads names late (PEP 562).
 
       __all__, __getattr__, __dir__ = lazy.attach(__name__, ("algorithms",), {...})
 
-  Args:
-    package: The name of the package.
-    modules: Modules of the package that are public as they are.
-    names: For each module of the package (of another one, with a slash before its whole name),
-      functions and classes of it that are public names of the package, too.
-
-  Returns:
-    All public names, sorted, and the package's `__getattr__` and `__dir__`.
+  `modules` are public as they are. `names` has, for each module of the package (of another one,
+  with a slash before its whole name), functions and classes that are public names of the package,
+  too.
   """
   homes = {name: module for module, found in names.items() for name in found}
   public = tuple(sorted([*modules, *homes]))

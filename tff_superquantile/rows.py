@@ -8,16 +8,7 @@ import tensorflow_federated as tff
 
 
 def collect(rows: tff.Value, num_columns: int, dtype: Any = np.float32) -> tff.Value:
-  """Collects {dtype[c]}@CLIENTS as dtype[n, c]@SERVER; the order of the rows does not matter.
-
-  Args:
-    rows: A row of each client.
-    num_columns: c.
-    dtype: The type of the numbers.
-
-  Returns:
-    All rows.
-  """
+  """Collects {dtype[c]}@CLIENTS as dtype[n, c]@SERVER; the order of the rows does not matter."""
   row_type = tff.TensorType(dtype, [num_columns])
   rows_type = tff.TensorType(dtype, [None, num_columns])
 

@@ -27,18 +27,16 @@ MADE = ("source", "version", "date", "digits")
 COLUMNS = ("method", "metric", "mean", "sd", "num_seeds")
 # The metrics that the paper prints, and those of its figures.
 _PREFIXES = ("test.error.", "train.loss.", "rounds")
+_FOLDS = "_folds_5"  # Of a task in a cross-validation.
 
 Reader = Callable[[pathlib.Path], pd.DataFrame]
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Where measurements come from.
+  """The command that makes measurements, and their reader, empty for results that have none.
 
-  Attributes:
-    command: The command that makes them.
-    read: From a directory of results to the measurements, empty if it has none.
-    data: The data, where they are not the paper's; empty otherwise.
+  `data` are the data, where they are not the paper's; empty otherwise.
   """
 
   command: str
@@ -74,7 +72,8 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for run in found
       if run.task == task and run.finished and run.config and not run.config.run_name
     ]
-    groups = run_folder.group_by_method(cross_validation.pool(runs))
+    whole = [run for run in cross_validation.pool(runs) if not cross_validation.gaps([run])]
+    groups = run_folder.group_by_method(whole)
     chosen = {
       method: of for method, of in groups.items() if (method.epsilon is not None) == is_private
     }
@@ -113,12 +112,9 @@ def _of_report(path: str, key: str = "method") -> Reader:
 
 
 def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> Reader:
-  """Returns the reader of a study's points, named by some of its columns.
+  """Returns the reader of a study's CSV of points, named by the columns `method`.
 
-  Args:
-    path: The CSV file.
-    method: The columns that name a point.
-    values: The columns with numbers, and their names here.
+  `values` are the columns with numbers, and their names here.
   """
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:
@@ -144,7 +140,6 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
 
 # The clients are dealt as in versions up to 0.2, which measured first, and have 100 images or more.
 _HANDWRITING = "--data_dir=emnist_all.sqlite --client_split=shuffled --min_examples_per_client=100"
-_FOLDS = "_folds_5"
 # Each writer is a test writer once.
 _WRITERS = "--data_dir=FEMNIST --folds=5 --thetas=0.8,0.5,0.25 --clients_per_round=20"
 # A CPU computes such rounds of the ConvNet in a second or two.
@@ -167,11 +162,6 @@ SOURCES: Mapping[str, Source] = {
   "writers_linear": Source(
     f"./run_experiments.sh emnist_linear {_WRITERS} --num_rounds=600",
     _of_runs(f"emnist_linear{_FOLDS}"),
-    WRITERS,
-  ),
-  "writers_convnet": Source(
-    f"./run_experiments.sh emnist_convnet {_WRITERS} --num_rounds=100 --tune=none",
-    _of_runs(f"emnist_convnet{_FOLDS}"),
     WRITERS,
   ),
   "personalization": Source(

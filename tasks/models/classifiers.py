@@ -89,19 +89,11 @@ def build_model(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
 ) -> Classifier:
-  """Builds a model without non-trainable weights.
+  """Builds a model without non-trainable weights, with mean loss and number of examples as metrics.
 
-  Its metrics are the mean loss and the number of examples.
-
-  Args:
-    initial_weights: The trainable weights, numpy arrays.
-    output_fn: Takes (weights, x), returns the model's output, [n] or [n, ...].
-    loss_fn: Takes (output, label) and perhaps `sample_weight` [n]; returns the batch's mean loss.
-    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y.
-    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
-
-  Returns:
-    The model.
+  `output_fn` takes (weights, x) and returns the model's output, [n] or [n, ...]. `loss_fn` takes
+  (output, label) and perhaps `sample_weight` [n], and returns the batch's mean loss. `input_spec`
+  is of x (or a structure of them) and of y, `keras_layers` as in `Classifier`.
   """
 
   @tf.function(autograph=False)
@@ -131,8 +123,8 @@ def build_classifier(
   Its metrics are the mean loss and the number of examples.
 
   Args:
-    initial_weights: The trainable weights, numpy arrays; there are no others.
-    logits_fn: Takes (weights, x), returns logits [n, classes]; a pure function of TensorFlow.
+    initial_weights: The trainable weights; there are no others.
+    logits_fn: A pure TensorFlow function from (weights, x) to logits [n, classes].
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
     keras_layers: The same function as layers of Keras, see `Classifier`; None without.
 
@@ -153,9 +145,8 @@ def build_binary_classifier(
   Its metrics are the mean loss and the number of examples.
 
   Args:
-    initial_weights: The trainable weights, numpy arrays; there are no others.
-    logit_fn: Takes (weights, x), returns one logit an example, [n], positive for class 1; a pure
-      function of TensorFlow.
+    initial_weights: The trainable weights; there are no others.
+    logit_fn: A pure TensorFlow function from (weights, x) to logits [n], positive for class 1.
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None], 0 or 1.
     keras_layers: The same function as layers of Keras, see `Classifier`; None without.
 

@@ -33,12 +33,9 @@ def _lstm_outputs(weights: Sequence[Any], rows: tf.Tensor, num_steps: int) -> li
   """Returns the outputs h_1, ..., h_T of an LSTM, [sequences, hidden_size] each.
 
   With gates i, f, g, o of [x_t, h_{t-1}], c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) and
-  h_t = sigmoid(o) tanh(c_t) from zero states (Hochreiter and Schmidhuber 1997).
-
-  Args:
-    weights: The weights of x, of h, and the biases, with the gates in the order i, f, g, o.
-    rows: [T sequences, features], the x_t; those of a step lie together.
-    num_steps: T. The steps are unrolled in the graph.
+  h_t = sigmoid(o) tanh(c_t) from zero states (Hochreiter and Schmidhuber 1997). The weights are
+  those of x, of h, and the biases, with the gates in this order; `rows` are the x_t, [T sequences,
+  features], those of a step together. The T steps are unrolled in the graph.
   """
   x_weights, h_weights, bias = weights
   hidden_size = h_weights.shape[0]

@@ -10,8 +10,8 @@ import pytest
 
 from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import evaluation_files
+from tff_superquantile.experiments.run.training import measurements
 
 _COLUMNS = ["round", "split", "client_id", "num_examples", "loss", "error"]
 _NUM_CLIENTS = 500
@@ -72,7 +72,7 @@ def test_validation_clients_are_kept_where_they_choose_the_model(lab):
 
 
 def test_no_file_is_written_twice_and_all_are_of_one_size(tmp_path):
-  manager = client_results.ClientsReleaseManager(tmp_path / "clients")
+  manager = measurements.ClientsReleaseManager(tmp_path / "clients")
   facts = []
   for number in range(40):
     _release(manager, number, test=_results(number))
@@ -95,26 +95,26 @@ def test_no_file_is_written_twice_and_all_are_of_one_size(tmp_path):
 
 
 def test_a_resumed_run_has_the_files_of_an_uninterrupted_one(tmp_path):
-  whole = client_results.ClientsReleaseManager(tmp_path / "whole")
+  whole = measurements.ClientsReleaseManager(tmp_path / "whole")
   for number in range(7):
     _release(whole, number, **({"test": _results(number)} if number % 2 == 0 else {}))
-  killed = client_results.ClientsReleaseManager(tmp_path / "killed")
+  killed = measurements.ClientsReleaseManager(tmp_path / "killed")
   for number in range(5):
     _release(killed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
   # The last round of a run of five rounds is evaluated; its checkpoint was not written yet.
   _release(killed, 5, test=_results(5))
   (tmp_path / "killed" / "round_0000004.parquet").write_bytes(b"PAR1")
-  resumed = client_results.ClientsReleaseManager(tmp_path / "killed")
+  resumed = measurements.ClientsReleaseManager(tmp_path / "killed")
   for number in range(3, 7):
     _release(resumed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
   assert commands.contents(tmp_path / "killed") == commands.contents(tmp_path / "whole")
 
 
 def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path):
-  killed = client_results.ClientsReleaseManager(tmp_path)
+  killed = measurements.ClientsReleaseManager(tmp_path)
   for number in (2, 4, 6):
     _release(killed, number, test=_results(number))
-  resumed = client_results.ClientsReleaseManager(tmp_path)
+  resumed = measurements.ClientsReleaseManager(tmp_path)
   _release(resumed, 4)  # A round that is no longer evaluated.
   assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path)] == [2]
   _release(resumed, 6, test=_results(6))
@@ -124,7 +124,7 @@ def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path):
 
 def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
   for numbers in ((0, 2, 4), (2,)):
-    manager = client_results.ClientsReleaseManager(tmp_path, time=1.5e9)
+    manager = measurements.ClientsReleaseManager(tmp_path, time=1.5e9)
     for number in numbers:
       _release(manager, number, test=_results(number))
   files = evaluation_files.find(tmp_path)
@@ -133,14 +133,14 @@ def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
 
 
 def test_results_of_one_round_are_not_released_with_another(tmp_path):
-  manager = client_results.ClientsReleaseManager(tmp_path)
+  manager = measurements.ClientsReleaseManager(tmp_path)
   _release(manager, 0, test=_results(0))
   _release(manager, 1)
   assert [path.name for path in evaluation_files.find(tmp_path)] == ["round_0000000.parquet"]
 
 
 def test_files_in_the_making_are_not_read(tmp_path):
-  manager = client_results.ClientsReleaseManager(tmp_path / "clients")
+  manager = measurements.ClientsReleaseManager(tmp_path / "clients")
   _release(manager, 0, test=_results(0))
   (tmp_path / "clients" / ".round_0000010.parquet.0123abcd.tmp").write_bytes(b"PAR1")
   assert len(run_folder.Run(tmp_path, 0).evaluations("test")["round"]) == _NUM_CLIENTS
@@ -158,5 +158,5 @@ def test_a_damaged_file_is_named(tmp_path, content):
 
 def test_a_run_without_evaluations_has_none(tmp_path):
   assert run_folder.Run(tmp_path, 0).evaluations("test") == {}
-  _release(client_results.ClientsReleaseManager(tmp_path / "clients"), 0, test=_results(0))
+  _release(measurements.ClientsReleaseManager(tmp_path / "clients"), 0, test=_results(0))
   assert run_folder.Run(tmp_path, 0).evaluations("validation") == {}

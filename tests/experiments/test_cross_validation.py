@@ -109,9 +109,7 @@ def test_a_task_with_test_clients_of_its_own_refuses_folds():
     (40, 1_000, {"num_rounds": "9"}, 5),
   ],
 )
-def test_few_clients_of_a_small_table_have_folds(
-  monkeypatch, num_clients, num_inputs, given, folds
-):
+def test_few_clients_of_a_table_have_folds(monkeypatch, num_clients, num_inputs, given, folds):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (num_clients, num_inputs))
   with flagsaver.flagsaver():
     flags.FLAGS(["sweep", *(f"--{name}={value}" for name, value in given.items())])

@@ -19,6 +19,7 @@ from tff_superquantile.experiments.studies import comparison
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
 _GEOMETRIC = "superquantile_theta_0.5_geometric_epsilon_20"
+_OWN = "own_visits_linear/superquantile_theta_0.5_z_1_update_z_1/seed_1"
 # Float32 sums in another order, as on another processor, differ by as much.
 _TOLERANCE = 1e-4
 # Budgets are sums of many terms in double precision; their last digits, too, follow the processor.
@@ -38,11 +39,13 @@ def kept(tmp_path_factory):
   return pathlib.Path(shutil.copytree(_KEPT, tmp_path_factory.mktemp("kept") / "results"))
 
 
+def _config(run):
+  lines = (run / "flags.txt").read_text().split()
+  return run_config.from_flags(dict(line.removeprefix("--").split("=", 1) for line in lines))
+
+
 def _train(method, output_dir, cache_dir, **changed):
-  found = (_KEPT / "synthetic" / method / "seed_0" / "flags.txt").read_text().split("\n")
-  config = run_config.from_flags(
-    dict(line.removeprefix("--").split("=", 1) for line in found if line)
-  )
+  config = _config(_KEPT / "synthetic" / method / "seed_0")
   if config.privacy is not None:
     changed["noise_key_file"] = str(_KEPT / config.privacy.noise_key_file)
     # What follows from the budget.
@@ -60,17 +63,17 @@ def _rows(path):
   return rows
 
 
-def _numbers(value):
-  """What `pytest.approx` takes: a mapping without mappings in it."""
-  if dataclasses.is_dataclass(value):
-    value = dataclasses.asdict(value)
-  if not isinstance(value, dict):
-    return value
-  flat = {}
-  for name, one in value.items():
-    inner = one if isinstance(one, dict) else {"": one}
-    flat.update({f"{name}.{key}": number for key, number in inner.items()})
-  return flat
+def _is_same(found, kept):
+  """Whether two values of a ledger are equal, but for the last digits of numbers."""
+  if dataclasses.is_dataclass(kept):
+    found, kept = dataclasses.asdict(found), dataclasses.asdict(kept)
+  if isinstance(kept, dict):
+    return found.keys() == kept.keys() and all(_is_same(found[name], kept[name]) for name in kept)
+  if isinstance(kept, (list, tuple)):
+    return len(found) == len(kept) and all(map(_is_same, found, kept))
+  if isinstance(kept, float):
+    return found == pytest.approx(kept, rel=_ACCOUNTING_TOLERANCE)
+  return found == kept
 
 
 def _assert_same_run(found, expected):
@@ -92,8 +95,8 @@ def _assert_same_run(found, expected):
     texts = [(run / "privacy.json").read_text() for run in (found, expected)]
     ledgers = [ledger.Ledger.from_json(text) for text in texts]
     for name in ("release", "claim", "clip_norm", "rounds_done", "epsilon_spent", "epsilon_server"):
-      found_value, kept_value = (_numbers(getattr(one, name)) for one in ledgers)
-      assert found_value == pytest.approx(kept_value, rel=_ACCOUNTING_TOLERANCE)
+      values = [getattr(one, name) for one in ledgers]
+      assert _is_same(*values), (name, *values)
 
 
 @pytest.mark.parametrize("method", ["fed_avg", "superquantile_theta_0.5"])
@@ -123,6 +126,28 @@ def test_a_private_run_of_before_does_not_go_on(tmp_path, cache_dir):
     (run / name).unlink()
   with pytest.raises(ValueError, match="no commitments .* as in runs of version 0.2"):
     _train(_GEOMETRIC, tmp_path, cache_dir)
+
+
+def test_a_private_run_of_version_0_3_goes_on_as_that_version_would(tmp_path, cache_dir):
+  """Its clients are split by --seed and its noise follows from the key alone, unlike today's."""
+  before = shutil.copytree(_KEPT / "version_0.3", tmp_path / "before")
+  run = before / _OWN
+  flags = run / "flags.txt"
+  flags.write_text(flags.read_text().replace("visits.csv", str(before / "visits.csv")))
+  config = _config(run)
+  assert config.task.split_seed is None and config.seed == 1
+  # A folder has the name of a threshold that was asked for.
+  places = dict(output_dir=str(before), cache_dir=str(cache_dir))
+  config = run_config.replace(config, threshold=None, **places)
+  assert runner.train(config).path == run
+  after = before / "after_6_rounds"
+  _assert_same_run(run, after)
+  assert audit.audit_folder(run).holds
+  new = runner.train(run_config.replace(config, output_dir=str(tmp_path), num_rounds=1)).path
+  ids, old_ids, new_ids = (
+    {row["client_id"] for row in _rows(folder / "test_clients.csv")} for folder in (run, after, new)
+  )
+  assert ids == old_ids != new_ids
 
 
 def test_a_finished_run_is_not_run_again(kept, cache_dir, capsys):

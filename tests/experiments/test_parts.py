@@ -108,6 +108,30 @@ def test_parts_are_what_flags_make_of_them(config, flags):
   assert _resolved(config) == _resolved(run_config.of(**flags))
 
 
+_TREE = dict(threshold="tree")
+
+
+@pytest.mark.parametrize(
+  "values, chosen",
+  [
+    (dict(epsilon=3.0), _TREE),
+    (dict(epsilon=3.0, num_bins=16, secure_sum="integer", rho_ratio=0.3), _TREE),
+    (dict(epsilon=3.0, wanted_updates=5, noise_shares="helpers"), _TREE),
+    (dict(update_noise_multiplier=2.0, threshold_noise_multiplier=3.0), _TREE),
+    (dict(epsilon=3.0, theta=1.0), {}),
+    (dict(epsilon=3.0, algorithm="fed_avg"), {}),
+    (dict(epsilon=3.0, algorithm="gifair", fairness_strength=0.3, num_bins=16), {}),
+    (dict(epsilon=3.0, threshold="tree", update_sum="distributed"), {}),
+  ],
+)
+def test_secure_stands_for_two_other_flags(values, chosen):
+  config = run_config.of(secure=True, clip_norm=0.1, **values)
+  other = {**values, **chosen, "clip_norm": 0.1, "update_sum": "distributed"}
+  assert config == run_config.of(**other)
+  assert _resolved(config) == _resolved(run_config.of(**other))
+  assert run_config.of(secure=False, **values) == run_config.of(**values)
+
+
 @pytest.mark.parametrize("algorithm", methods.METHODS)
 @pytest.mark.parametrize("server, schedule", [("sgd", "step"), ("yogi", "linear")])
 @pytest.mark.parametrize("epsilon", [None, 3.0])
@@ -137,8 +161,9 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   resolved = _resolved(asked)
   defaults = {name: str(value) for name, value in run_config.defaults().items()}
   flags = {n: text for n, text in resolved.to_flags().items() if text != defaults[n]}
-  # Since then private runs say by which seed they split their clients.
-  assert flags == {**kept["flags"], **({"split_seed": "0"} if resolved.is_private else {})}
+  # Since then runs say when they end, and private ones by which seed they split their clients.
+  of_private = {"split_seed": "0"} if resolved.is_private else {}
+  assert flags == {**kept["flags"], "stop": "never", **of_private}
   name = names.Name(names.folder(asked), asked)
   assert [name, name.label] == [kept["folder"], kept["label"]]
   assert [name.fed_avg, name.without_epsilon] == [kept["fed_avg"], kept["without_epsilon"]]
@@ -377,7 +402,7 @@ def test_snippets_of_the_pages_are_type_checked(findings):
 def test_nothing_that_a_round_needs_is_none():
   with pytest.raises(ValueError, match="Found no --learning_rate_decay; exp"):
     run_config.resolved(run.RunConfig(num_rounds=1, cohort=run.Poisson(size=2)))
-  found = run_config.resolved(run.RunConfig(), {**_DEFAULTS, "sampling": "poisson"})
+  found = run_config.resolved(run.RunConfig(), {**_DEFAULTS, "sampling": "poisson", "stop": "never"})
   assert found.num_rounds == _DEFAULTS["num_rounds"]
   assert found.local.schedule.factor(0.0, 1, math) == 1.0
   for name in ("num_rounds", "local", "cohort"):

@@ -1,11 +1,14 @@
-"""Runs of one experiment: which folders are runs, and whose clients are nobody."""
+"""Runs of one experiment: which are, whom they may measure, and what noise their keys give."""
 
 import dataclasses
+import types
 
 import pytest
 
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import siblings
 
 _PROTECTED = siblings.Clients(frozenset({"a", "b"}), frozenset({"c"}))
@@ -21,12 +24,73 @@ def test_only_folders_are_runs(tmp_path):
     tmp_path / "own/fed_avg/seed_0",
     tmp_path / "tuning/own/fed_avg/seed_1",
   ]
+  of_tuning = siblings.folders(tmp_path / "tuning/own/fed_avg/seed_1")
+  assert list(of_tuning) == [tmp_path / "own/fed_avg/seed_0"]
+
+
+_OWN = run.RunConfig(task=run.Own(data_dir="t.csv", client_column="c", label_column="y"))
+_PRIVATE = dataclasses.replace(_OWN, privacy=run.Budget(epsilon=3.0))
+
+
+class _Task:
+  """Splits clients a, b and c: by seed 0 it trains on a and b."""
+
+  min_examples = 1
+
+  def all_clients(self, request):
+    return [types.SimpleNamespace(client_ids=["a", "b", "c"])]
+
+  def split_clients(self, pools, request):
+    assert request.seed_of_split == 0
+    ids = dict(train=["a", "b"], test=["c"])
+    return {split: types.SimpleNamespace(client_ids=of_split) for split, of_split in ids.items()}
+
+
+@pytest.mark.parametrize("place", ["", "tuning/"])
+@pytest.mark.parametrize(
+  "protected, measured, words",
+  [
+    ("", "c", None),
+    ("", "bc", "Found 1 client who are to be measured exactly, and are protected in"),
+    ("b", "", None),
+    ("ab", "c", None),
+    ("bc", "", "Found 1 client who are to be protected, and are measured exactly in"),
+  ],
+)
+def test_nobody_is_protected_in_one_run_and_measured_in_another(
+  tmp_path, place, protected, measured, words
+):
+  sibling = tmp_path / f"{place}own/fed_avg/seed_0"
+  sibling.mkdir(parents=True)
+  flags = run_config.replace(_PRIVATE, split_seed=0).to_flags()
+  (sibling / "flags.txt").write_text("".join(f"--{name}={v}\n" for name, v in flags.items()))
+  own = siblings.Clients(frozenset(protected), frozenset(measured))
+  path, config = tmp_path / "own/superquantile/seed_0", _PRIVATE if protected else _OWN
+  if words is None:
+    siblings.check(path, config, _Task, own)
+    return
+  with pytest.raises(ValueError, match=words):
+    siblings.check(path, config, _Task, own)
+
+
+def test_one_key_gives_other_noise_in_each_run_and_for_other_clients(tmp_path):
+  key, new = bytes(16), run_folder.Run(tmp_path / "new", 0)
+
+  def noise(clients="0a", **flags):
+    commitments = {"clients": clients}
+    found = noise_key.of_noise(key, commitments, run_config.replace(_PRIVATE, **flags), new)
+    assert len(found) == 16 and set(commitments) == {"clients", "noise"}
+    return found
+
+  others = [noise(clients="0b"), noise(seed=1), noise(epsilon=4.0), noise(num_rounds=7)]
+  assert len({key, noise(), *others}) == 2 + len(others)
+  assert noise() == noise(output_dir="elsewhere", run_name="again", cache_dir="c")
 
 
 @pytest.mark.parametrize(
   "config, is_refused",
   [
-    (run.RunConfig(task=run.Own(data_dir="t.csv", client_column="c", label_column="y")), True),
+    (_OWN, True),
     (run.RunConfig(task=run.Emnist(name="emnist_linear", data="standin")), False),
     (run.RunConfig(), False),
   ],

@@ -14,6 +14,7 @@ import finished_runs
 import pytest
 
 from privacy.settings import part
+from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
@@ -203,6 +204,16 @@ def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, 
   )
   search = tuning.method_search(_preset(validation_fraction=preset), settings)
   assert {candidate.config.task.validation_fraction for candidate in search.candidates} == {used}
+
+
+@pytest.mark.parametrize("private, used", [({}, 0.0), (dict(epsilon=5.0, clip_norm=1.0), 0.5)])
+def test_whose_results_tune_private_runs_are_held_out_of_the_comparison(capsys, private, used):
+  grid = preset_lib.Grid((1.0, 2.0), 1.0)
+  settings = _settings(algorithm="q_fed_avg", q=grid, num_rounds=2, **private)
+  stages = types.SimpleNamespace(search=lambda _, searches: [dict(q=2.0) for _ in searches])
+  (planned,) = sweep._tune(stages, _preset(validation_fraction=0.5), [settings], "methods")
+  assert (planned["q"], planned["validation_fraction"]) == (2.0, used)
+  assert bool(capsys.readouterr().err) == bool(private)
 
 
 def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):

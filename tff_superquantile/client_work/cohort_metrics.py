@@ -15,16 +15,9 @@ def aggregate(
   metrics: tff.Value,
   counts: tff.Value,
 ) -> collections.OrderedDict[str, tff.Value]:
-  """Sums the clients' metrics and counts, within a federated computation.
+  """Sums clients' unfinalized `train` metrics, and counts (int32 [] in {0, 1}) as `cohort`.
 
-  Args:
-    finalizers: As a TFF metrics aggregator takes them.
-    metrics_aggregator: As in TFF; None for `tff.learning.metrics.sum_then_finalize`.
-    metrics: The unfinalized training metrics, at the clients.
-    counts: A structure of int32 [] in {0, 1}, at the clients.
-
-  Returns:
-    `train`, the finalized metrics, and `cohort`, the summed counts, at the server.
+  `metrics_aggregator` is as in TFF; None for `tff.learning.metrics.sum_then_finalize`.
   """
   if metrics_aggregator is not None:
     train = metrics_aggregator(finalizers)(metrics)

@@ -174,26 +174,16 @@ def construct(
 
 
 def build_local_model(model_fn: Model) -> LocalModel:
-  """Builds the model's view in the current graph.
-
-  Args:
-    model_fn: As in `algorithms.Options`.
-
-  Returns:
-    A `LocalModel`. One made from a `VariableModel` owns variables of the current graph.
-  """
+  """Builds the model's view in the current graph; a `VariableModel` gets its variables there."""
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
     return _FunctionalLocalModel(model_fn)
   return _VariableLocalModel(construct(model_fn))
 
 
 class ModelDescription(NamedTuple):
-  """Describes a model before a client's graph is built.
+  """Describes a model before a client's graph is built: types of its `ModelWeights` and of a batch.
 
-  Attributes:
-    weights_type: The type of its `tff.learning.models.ModelWeights`.
-    input_spec: The structure of `tf.TensorSpec`s of one batch.
-    metric_finalizers: The finalizers, as a TFF metrics aggregator takes them.
+  `metric_finalizers` are as a TFF metrics aggregator takes them.
   """
 
   weights_type: tff.Type
@@ -202,17 +192,7 @@ class ModelDescription(NamedTuple):
 
 
 def describe(model_fn: Model) -> ModelDescription:
-  """Describes a model by constructing it once, which may take long.
-
-  Args:
-    model_fn: As in `algorithms.Options`.
-
-  Returns:
-    The `ModelDescription`.
-
-  Raises:
-    TypeError: If `model_fn` is neither a `FunctionalModel` nor returns a `VariableModel`.
-  """
+  """Describes a model (as in `algorithms.Options`) by constructing it once, which may take long."""
   if isinstance(model_fn, tff.learning.models.FunctionalModel):
     weights_type = build_initial_weights_fn(model_fn).type_signature.result
     return ModelDescription(weights_type, model_fn.input_spec, model_fn.finalize_metrics)

@@ -23,12 +23,7 @@ THRESHOLD_STREAM, UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
 
 
 class ClientData(NamedTuple):
-  """Describes the value that a client holds.
-
-  Attributes:
-    type: Its type.
-    read: A TensorFlow function from a value of that type to the client's `local_update.Examples`.
-  """
+  """The type of the value that a client holds, and a TensorFlow function to its `Examples`."""
 
   type: tff.Type
   read: Callable[[Any], local_update.Examples]
@@ -145,15 +140,10 @@ class LocalTraining:
     return tf.cast(num_examples, tf.float32)
 
   def client(self, held: Any, stream: int) -> Client:
-    """Returns the client that holds a value.
+    """Returns the client that holds a value: its seed and its index, each None without a function.
 
-    Args:
-      held: The value that the client holds.
-      stream: `THRESHOLD_STREAM` for the seed of its report to the threshold, `UPDATE_STREAM` for
-        that of its update's report.
-
-    Returns:
-      Its seed and its index, each None without a function for it.
+    The seed is of `THRESHOLD_STREAM` for its report to the threshold, of `UPDATE_STREAM` for that
+    of its update.
     """
     seed = index = None
     if self.seed_fn is not None:

@@ -29,13 +29,9 @@ class Examples(NamedTuple):
 
 
 def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
-  """Reads a data set of batches, also an empty one, as tensors, in one pass.
+  """Reads a data set of batches [b, ...], also an empty one, as tensors, in one pass.
 
-  Args:
-    dataset: Batches [b, ...]; b may differ between batches, other dimensions may not.
-
-  Returns:
-    The examples in their order, with the sizes of their batches.
+  b may differ between batches, other dimensions may not.
   """
 
   def attach_size(*batch):
@@ -56,16 +52,9 @@ def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
 def mean_loss(
   model: local_model.LocalModel, weights: local_model.ModelWeights, batch: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Computes the loss of a client's whole local data set, F_i(w).
+  """Computes F_i(w) of a client's whole local data set of tensors [n, ...], NaN without examples.
 
-  Args:
-    model: The model.
-    weights: Its weights w.
-    batch: A structure of tensors [n, ...].
-
-  Returns:
-    (mean loss float32 [], number of examples as the model counts them, int64 []); the loss of no
-    examples is NaN.
+  It is (mean loss float32 [], number of examples as the model counts them, int64 []).
   """
   total = local_model.leading_dimension(batch)
 
@@ -119,23 +108,9 @@ def train(
 ) -> TrainingResult:
   """Takes tau steps of the optimizer on the local objective, the paper's inner loop.
 
-  The objective is F_i(w) + l2 / 2 |w|^2 + proximal_strength / 2 |w - w0|^2, with w0 the initial
-  weights.
-
-  Args:
-    model: The model.
-    optimizer: Takes the local steps.
-    hparams: Its hyperparameters in this round.
-    weights: The initial weights.
-    examples: The client's examples; batches are consecutive slices of them.
-    batch_size: Examples in a step; 0 for all of them, None to follow `examples.batch_sizes`. An
-      epoch's last batch may be smaller.
-    epochs: Passes over the examples.
-    l2: The l2 coefficient lambda on the trainable weights.
-    proximal_strength: mu of FedProx, on the trainable weights.
-
-  Returns:
-    The `TrainingResult`.
+  The objective is F_i(w) + l2 / 2 |w|^2 + proximal_strength / 2 |w - w0|^2 over the trainable
+  weights, with w0 the initial ones. Batches are consecutive slices of the examples, an epoch's last
+  one may be smaller; a `batch_size` of 0 takes all examples, None follows `examples.batch_sizes`.
   """
   initial = tuple(tf.nest.flatten(weights.trainable))
   total = local_model.leading_dimension(examples.batch)
@@ -180,16 +155,10 @@ def train(
 
 
 def zero_unless_finite(update: Any) -> tuple[Any, tf.Tensor]:
-  """Replaces an update that is not finite by zeros.
+  """Replaces an update by zeros unless it is finite, and tells whether it is, bool [].
 
   Its norm decides, because a look at each number takes as long as a step of training. An update
   that overflows the norm would overflow the average.
-
-  Args:
-    update: A structure of float tensors.
-
-  Returns:
-    (the update or zeros, whether it is finite, bool []).
   """
   norm = tf.add_n([tf.norm(tf.cast(u, tf.float32), 1) for u in tf.nest.flatten(update)])
   finite = tf.math.is_finite(norm)

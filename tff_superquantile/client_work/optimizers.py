@@ -71,7 +71,7 @@ def as_tff_optimizer(
     name: The name of the argument in errors.
 
   Returns:
-    A `tff.learning.optimizers.Optimizer`.
+    The TFF optimizer.
 
   Raises:
     TypeError: If `optimizer` is neither.

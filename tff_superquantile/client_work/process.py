@@ -17,17 +17,9 @@ def build_schedule(
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the schedule of an optimizer's hyperparameters.
 
-  Args:
-    optimizer: The optimizer.
-    client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
-      number (int32 [], from 0); None for the optimizer's own.
-
-  Returns:
-    The computations ( -> state), the number and the hyperparameters of the first round, and
-    (state -> (next state, hyperparameters of this round)).
-
-  Raises:
-    TypeError: If `client_learning_rate_fn` is given and the optimizer has no learning rate.
+  It is ( -> state), the number and the hyperparameters of the first round, and (state -> (next
+  state, hyperparameters of this round)). `client_learning_rate_fn` takes the round's number, int32
+  [], from 0; None for the optimizer's own rate.
   """
   hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], tf.float32)))
   if client_learning_rate_fn is not None and _LEARNING_RATE_KEY not in hparams:
@@ -73,15 +65,10 @@ AnyClientWork: TypeAlias = tff.learning.templates.ClientWorkProcess | ClientWork
 
 
 def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> AnyClientWork:
-  """Builds the process of two computations.
+  """Builds the process of two computations: a `ClientWork` unless clients hold data sets.
 
-  Args:
-    initialize_fn: ( -> S@SERVER), a state that holds the state of the schedule under the name
-      `own`.
-    next_fn: (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
-
-  Returns:
-    A `tff.learning.templates.ClientWorkProcess` if clients hold data sets, else a `ClientWork`.
+  `initialize_fn`, ( -> S@SERVER), holds the state of the schedule under the name `own`; `next_fn`
+  is (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
   """
   state_type = initialize_fn.type_signature.result.member
 

@@ -91,17 +91,12 @@ def build_losses_and_errors(
   *,
   of_whole_batches: bool = False,
 ) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Builds a TensorFlow function from (weights, x, y) to the losses and errors of the examples.
+  """Builds a TensorFlow function from (weights, x, y) to losses and errors, float64 [n, 2].
 
-  Args:
-    model: The model.
-    error: A key of `errors.ERRORS`; the errors are its `of_examples`.
-    of_whole_batches: Whether all examples of a batch get its mean loss, by one call of the model's
-      loss, for batches of one client. Otherwise the loss of an example is that of a batch of that
-      example alone.
-
-  Returns:
-    A function that returns float64 [n, 2], so that sums over many examples stay precise.
+  float64 keeps sums over many examples precise. `error` is a key of `errors.ERRORS`, whose
+  `of_examples` they are. The loss of an example is that of a batch of it alone; with
+  `of_whole_batches`, for batches of one client, it is the batch's mean, by one call of the model's
+  loss.
   """
   of_output = _build_of_output(model, error, of_whole_batches)
 
@@ -153,7 +148,7 @@ def measured(
   error: str,
   names: Collection[str] | None = None,
 ) -> Measured:
-  """Computes measures of clients.
+  """Computes measures of clients, and of their examples together.
 
   Args:
     of_clients: Their losses and errors.
@@ -162,7 +157,7 @@ def measured(
     names: Which measures beside loss and error; None for all that the error has.
 
   Returns:
-    The measures of the clients, and of their examples together.
+    The measures.
   """
   offsets = np.cumsum([0, *of_clients.num_examples])
   own = [
@@ -224,13 +219,10 @@ class Evaluator:
     of_batch: Callable[..., tuple[tf.Tensor, tf.Tensor]],
     error: str,
   ):
-    """Initializes an evaluator.
+    """Initializes an evaluator, whose error is a key of `errors.ERRORS`.
 
-    Args:
-      examples: The examples of all clients.
-      of_batch: A TensorFlow function from (weights, x, y, the clients of the rows, the number of
-        clients) to sums of losses and errors, float64 [clients, 2], and the model's outputs.
-      error: A key of `errors.ERRORS`.
+    `of_batch` is a TensorFlow function from (weights, x, y, the clients of the rows, the number of
+    clients) to sums of losses and errors, float64 [clients, 2], and the model's outputs.
     """
     self._examples = examples
     self.of_batch = of_batch

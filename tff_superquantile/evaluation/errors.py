@@ -26,14 +26,9 @@ def is_single_score(output: tf.Tensor) -> bool:
 
 
 def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Returns 1.0 where the prediction, the largest score or the sign of a single one, is wrong.
+  """Returns float32 [n], 1.0 where the largest score, or the sign of a single one, is wrong.
 
-  Args:
-    output: Scores (logits), [n, classes], or [n, 1] or [n] for two classes.
-    labels: [n] or [n, 1] class numbers.
-
-  Returns:
-    float32 [n].
+  Scores (logits) are [n, classes], or [n, 1] or [n] for two classes; class numbers [n] or [n, 1].
   """
   labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
   if is_single_score(output):
@@ -44,15 +39,7 @@ def misclassified(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def squared(output: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Returns (output - label)^2 of numbers.
-
-  Args:
-    output: [n] or [n, 1] predictions.
-    labels: [n] or [n, 1] numbers.
-
-  Returns:
-    float32 [n].
-  """
+  """Returns (output - label)^2, float32 [n], of numbers [n] or [n, 1]."""
   output, labels = (tf.cast(tf.reshape(t, [-1]), tf.float32) for t in (output, labels))
   return tf.square(output - labels)
 

@@ -42,12 +42,7 @@ class ClientExamples(NamedTuple):
 
 
 def _specs_of_rows(dataset: Any, client: str) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-  """Returns the specifications of a row of x and of y.
-
-  Raises:
-    TypeError: If it is no data set.
-    ValueError: If it has no end, or is not one of batches (x, y).
-  """
+  """Returns the specifications of a row of x and of y; refuses all but finite batches (x, y)."""
   expected = 'expected a finite tf.data.Dataset of batches (x, y) or {"x": x, "y": y}'
   if not isinstance(dataset, tf.data.Dataset):
     raise TypeError(

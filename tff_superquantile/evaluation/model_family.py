@@ -33,12 +33,7 @@ _NUM_SHUFFLES = 200
 
 
 class PartMetrics(NamedTuple):
-  """Holds the losses and errors of the models on one part of every client's examples.
-
-  Attributes:
-    loss: float [models, clients], mean loss.
-    error: float [models, clients], fraction of misclassified examples.
-  """
+  """Mean losses and fractions misclassified on a part of all examples, float [models, clients]."""
 
   loss: np.ndarray
   error: np.ndarray
@@ -68,20 +63,11 @@ class Comparison(NamedTuple):
 
 
 def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
-  """Chooses the best model for every client.
+  """Returns the index of the best model of every client by `metrics`, int64 [clients].
 
-  Args:
-    metrics: The models' results on the examples to choose on. A model whose value is NaN is not
-      chosen unless all are.
-    criterion: "error" chooses the smallest error, and among equal errors, which are frequent with
-      few examples, the smallest loss. "loss" chooses the smallest loss. Among models that are still
-      equal the first is chosen.
-
-  Returns:
-    int64 [clients], index of a model.
-
-  Raises:
-    ValueError: If the criterion is unknown or the arrays differ in shape.
+  The criterion "error" chooses the smallest error, and among equal errors, which are frequent with
+  few examples, the smallest loss; "loss" chooses the smallest loss. Among models that are still
+  equal the first is chosen, and one whose value is NaN only if all are.
   """
   checks.one_of("criterion", criterion, CRITERIA)
   loss, error = (np.asarray(values, np.float64) for values in metrics)
@@ -119,25 +105,12 @@ def compare(
 
   - `BY_ERROR`, `BY_LOSS`: each client's choice on its held-in examples.
   - `SHUFFLED`: the choices of `BY_ERROR` dealt to the clients at random, as a mean over
-    permutations. The gain of `BY_ERROR` over it is due to the clients' own choice; the rest is due
-    to the mixture of models alone.
+    permutations that `rng` draws. The gain of `BY_ERROR` over it is due to the clients' own choice;
+    the rest is due to the mixture of models alone.
   - `TUNED_SINGLE`: one model for all, that of the smallest 90th percentile of held-in error.
   - `HINDSIGHT_SINGLE`, `ORACLE`: one model for all and each client's best, chosen on the held-out
     examples themselves. They are optimistic upper bounds: the minimum of noisy errors is small even
     among equally good models.
-
-  Args:
-    models: Names of the models, r of them.
-    held_in: [r, clients] on the examples to choose on.
-    held_out: [r, clients] on the examples to measure on.
-    rng: Draws the permutations.
-
-  Returns:
-    The `Comparison`.
-
-  Raises:
-    ValueError: If shapes differ, there are fewer than two models, or names are not distinct from
-      each other and from those of this module.
   """
   shapes = {np.shape(values) for part in (held_in, held_out) for values in part}
   if len(shapes) != 1 or len(models) < 2 or next(iter(shapes))[:1] != (len(models),):

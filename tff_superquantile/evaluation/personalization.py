@@ -55,20 +55,12 @@ class PersonalizationMetrics(NamedTuple):
 def batch_plan(
   rng: np.random.Generator, num_examples: int, batch_size: int, epochs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws the batches of a client's examples, with a new order in every epoch.
+  """Draws the batches of a client's n examples, with a new order in every epoch.
 
-  A round shuffles once, as it makes one pass in the paper's experiments. Over ten passes the same
-  batches in the same order would be an artefact.
-
-  Args:
-    rng: Shuffles the examples.
-    num_examples: The number n of the client's examples.
-    batch_size: Examples in a batch, fewer in an epoch's last one; 0 for all of them.
-    epochs: Passes over the examples.
-
-  Returns:
-    (order int64 [epochs n], rows of the client's examples; batch_sizes int32 [epochs n], the size
-    of the batch that each belongs to).
+  It is (order int64 [epochs n], rows of the client's examples; batch_sizes int32 [epochs n], the
+  size of the batch that each belongs to); a `batch_size` of 0 takes all examples. A round shuffles
+  once, as it makes one pass in the paper's experiments. Over ten passes the same batches in the
+  same order would be an artefact.
   """
   batch_size = batch_size or num_examples
   order = [rng.permutation(num_examples) for _ in range(epochs)]
@@ -86,23 +78,14 @@ def _build_fine_tune(
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Builds the fine-tuning of one client, traced once for all of them.
 
-  Args:
-    model: The model.
-    held_in: The examples to fine-tune on, of all clients.
-    optimizer: As in `build_personalizer`.
-    l2: As in `build_personalizer`.
-    proximal_strength: As in `build_personalizer`.
-
-  Returns:
-    A function of (tensors of the weights, the client's examples to fine-tune on, those to measure
-    on, the two arrays of `batch_plan`) to (sums of losses and errors after fine-tuning, float64
-    [2]; whether it diverged, bool []).
+  It is a function of (tensors of the weights, the client's examples to fine-tune on, those to
+  measure on, the two arrays of `batch_plan`) to (sums of losses and errors after fine-tuning,
+  float64 [2]; whether it diverged, bool []).
   """
   local = local_model.build_local_model(model)
   losses_and_errors = clients.build_losses_and_errors(model, of_whole_batches=True)
 
   def sums(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Sums the losses and the errors of the examples, float64 [2]."""
     total = tf.shape(y)[0]
 
     def body(offset: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

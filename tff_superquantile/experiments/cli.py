@@ -107,14 +107,7 @@ def _end_by_signals() -> None:
 
 
 def run_parsed(main: Callable[[], None]) -> int:
-  """Runs a command whose flags are read already, such as in a fork of another.
-
-  Args:
-    main: As in `run`.
-
-  Returns:
-    The exit code, after the sentence for a failure.
-  """
+  """Runs a command whose flags are read already, as in a fork; returns its exit code."""
   _end_by_signals()
   try:
     failure = _carry_out(main)
@@ -128,9 +121,8 @@ def run_parsed(main: Callable[[], None]) -> int:
 def run(main: Callable[[], None]) -> None:
   """Runs a command: parses its flags and turns signals into orderly ends.
 
-  Args:
-    main: The command. A `ValueError` that this project raises is the user's mistake: its message is
-      shown, not a traceback. `failures` describes other errors.
+  A `ValueError` that this project raises is the user's mistake: its message is shown, not a
+  traceback. `failures` describes other errors.
   """
   _replace_closed_streams()
 
@@ -160,15 +152,10 @@ def run_parser(
   main: Callable[[argparse.Namespace], None],
   argv: Sequence[str] | None = None,
 ) -> int:
-  """Runs a command with arguments of its own in place of flags.
+  """Runs a command with arguments of its own in place of flags; returns its exit code.
 
-  Args:
-    parser: Reads them; a mistake is a `ValueError` with a sentence.
-    main: The command, which takes what the parser has read. Its errors end it as in `run`.
-    argv: The arguments without the command's name; None for the process's.
-
-  Returns:
-    The exit code.
+  A mistake that the parser finds is a `ValueError` with a sentence. Errors end the command as in
+  `run`. Arguments of None are the process's.
   """
   _replace_closed_streams()
   try:
@@ -180,19 +167,7 @@ def run_parser(
 
 
 def parse_list(flag: str, values: Sequence[str], kind: type) -> list:
-  """Returns the values of a list flag as numbers.
-
-  Args:
-    flag: Its name.
-    values: Its value.
-    kind: int or float.
-
-  Returns:
-    The numbers.
-
-  Raises:
-    ValueError: If one isn't a number or comes twice, or there is none.
-  """
+  """Returns the numbers of a list flag, of the kind int or float: one or more, and none twice."""
   found = f"Found --{flag}={','.join(values)}; expected"
   try:
     numbers = [kind(value) for value in values]

@@ -49,9 +49,6 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
 def table(config: run_config.RunConfig) -> str:
   """Returns the table of a run's clients.
 
-  Args:
-    config: The config that was asked for.
-
   Returns:
     A line for each split: its clients, their examples in all and of one client (least, median,
     most), the classes among these, and the share of the most frequent one.
@@ -97,9 +94,6 @@ def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
 
 def print_description(config: run_config.RunConfig) -> None:
   """Prints what was found in the user's files, and the table of the clients.
-
-  Args:
-    config: The config that was asked for.
 
   Raises:
     ValueError: If the data cannot be had.

@@ -99,7 +99,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
-    clients.add_argument(f"--{name}", type=flags.number, metavar="N", help="as for train")
+    flags.number_flag(clients, name, "as for train", "N")
   return parser
 
 
@@ -150,16 +150,13 @@ def evaluate(
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
-  """Returns the split of a run in which each client was, by its id, "" if in none.
+  """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
 
   A private run has kept no list of its training clients, and the data are assumed to have none.
 
   Args:
     run: A finished run.
     ids: The ids of clients.
-
-  Returns:
-    An array of "train", "validation", "test" and "", of shape [clients].
   """
   found = {
     client_id: split
@@ -172,16 +169,10 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
 def left_out(
   folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
 ) -> str:
-  """Says how many clients of the data were not evaluated, and why; "" if all were.
+  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all.
 
   Of a private run it says the numbers of clients in its splits alone, as how many examples its
   training clients have is theirs to know.
-
-  Args:
-    folder: As in `evaluate`.
-    split: As in `evaluate`.
-    overrides: As in `evaluate`.
-    ids: The clients that it has evaluated.
   """
   run = finished.find(folder)
   config = _config(run, split, overrides)

@@ -25,14 +25,8 @@ _MOST_CLASSES = 12  # Shown, the largest.
 def distribution(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
   """Describes the distribution of clients' measures in a table for a terminal.
 
-  Of few clients it has the worst one in place of percentiles.
-
-  Args:
-    columns: Those of `evaluate.Evaluated`.
-    kind: How errors are measured, a `Run.error_kind`.
-
-  Returns:
-    Lines of text.
+  Of few clients it has the worst one in place of percentiles. The columns are those of
+  `evaluate.Evaluated`, and the kind of errors is a `Run.error_kind`.
   """
   names = [name for name in measures.NAMES if name in columns]
   of_kind = {name: units.of_measure(name, units.of_error(kind)) for name in names}
@@ -66,14 +60,8 @@ def together(
 ) -> str:
   """Says the measures of all examples together, and the share and the recall of each class.
 
-  Args:
-    columns: Those of `evaluate.Evaluated`.
-    predictions: For all examples of these clients.
-    labels: The names of the classes; empty for their numbers.
-    kind: As in `distribution`.
-
-  Returns:
-    Lines of text.
+  The arguments are as in `distribution`, with the predictions for all examples of its clients.
+  Classes without names have their numbers.
   """
   ids = columns["client_id"].tolist()
   of_clients = evaluation.ClientMetrics(
@@ -99,12 +87,7 @@ def together(
 
 
 def groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
-  """Returns (heading, which clients) of the distributions to show.
-
-  Args:
-    where: The clients' places, from `evaluate.places`.
-    is_private: Whether the run is private.
-  """
+  """Returns (heading, which clients) of the distributions to show, by the clients' `places`."""
   has_trained = where == "train"
   if is_private:
     said = "A private run keeps no list of its training clients: none is assumed to be among these."

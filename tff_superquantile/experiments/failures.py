@@ -47,13 +47,7 @@ _TENSORFLOWS_WORDS = re.compile(
 
 
 class Failure(NamedTuple):
-  """How a command fails.
-
-  Attributes:
-    sentence: The message.
-    code: The exit code.
-    has_traceback: Whether the traceback belongs above it.
-  """
+  """The message and the exit code of a command, and whether a traceback belongs above them."""
 
   sentence: str
   code: int

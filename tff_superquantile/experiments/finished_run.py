@@ -34,43 +34,23 @@ def given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
 
 
 def check_new(out: pathlib.Path, overwrite: bool) -> None:
-  """Prepares the place of a command's results before the work begins.
-
-  Args:
-    out: The file or folder to write; its folder is made if it is not there.
-    overwrite: Whether it may be there already.
-
-  Raises:
-    ValueError: If it is there and may not be, or its folder cannot be written.
-  """
+  """Makes the folder of a command's results; without `overwrite` refuses results that are there."""
   if out.exists() and not overwrite:
     raise ValueError(f"Found {out} already there; expected another --out, or --overwrite.")
   atomic_files.make_folder("out", out.absolute().parent)
 
 
 def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunConfig:
-  """Returns a run's config, with other values in place of the run's own.
-
-  Raises:
-    ValueError: If such a value is none of its flag's, or of no part that the run has.
-  """
+  """Returns a run's config, with checked values of some flags in place of the run's own."""
   found, flags = run_config.from_flags(run.flags), run_config.flags()
   values = {name: flags[name].parse(text) for name, text in overrides.items()}
   return run_config.replace(found, **values) if values else found
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
-  """Returns the task of a finished run, with the columns that it kept if it is of a table.
+  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept.
 
-  Args:
-    run: The run.
-    config: Its config, with the data where it is now.
-
-  Returns:
-    The task, a `tasks.task.Task`.
-
-  Raises:
-    ValueError: If the data cannot be used, or the run kept no columns and had another table.
+  The config says where the data is now. Of a run without columns it refuses another table.
   """
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
@@ -83,19 +63,7 @@ def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
 def load_task(
   run: run_folder.Run, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[Any, Mapping[str, Any]]:
-  """Rebuilds a finished run's (model, clients as `client_files.ClientFiles` by split).
-
-  Args:
-    run: The run.
-    config: Its config, with the data where it is now.
-    everybody: Whether to take all clients of the data, unsplit.
-
-  Returns:
-    (The model, the clients of the data.)
-
-  Raises:
-    ValueError: As `get_task`, or if the data has labels that the model does not know.
-  """
+  """Returns a finished run's (model, `client_files.ClientFiles` by split, or of `everybody`)."""
   task = get_task(run, config)
   from tff_superquantile.experiments.run import build
 

@@ -25,10 +25,9 @@ _OF_THE_PAPER = ("convergence", "nonconvex", "paper")
 
 
 def run(study: types.ModuleType) -> None:
-  """Runs the command of a study, whose flags are the arguments of this process.
+  """Runs the command of a study's module, whose flags are the arguments of this process.
 
-  Args:
-    study: Its module. Without `define_flags` and `main`, its report is made of finished runs alone.
+  Without `define_flags` and `main`, its report is made of finished runs alone.
   """
   if hasattr(study, "define_flags"):
     study.define_flags()

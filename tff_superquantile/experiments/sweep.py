@@ -135,10 +135,13 @@ def plan(usual_folds: int = 0) -> list[tuning.Settings]:
   thetas = _parse_names(_THETAS)
   for theta in thetas or ():
     superquantile.check_theta(theta)
-  if _EPSILONS.value is not None and not preset.epsilons:
-    raise ValueError(
-      f"Found --epsilons for {_EXPERIMENT.value}, which is not private; use private_synthetic."
-    )
+  given = train_flags.given()
+  is_secure = given.pop("secure", False)
+  for name, is_given in (("epsilons", _EPSILONS.value is not None), ("secure", is_secure)):
+    if is_given and not preset.epsilons:
+      raise ValueError(
+        f"Found --{name} for {_EXPERIMENT.value}, which is not private; use private_synthetic."
+      )
   epsilons = _parse_names(_EPSILONS)
   if not all(0.0 < epsilon < math.inf for epsilon in epsilons or ()):
     asked = ",".join(_EPSILONS.value or ())
@@ -156,10 +159,19 @@ def plan(usual_folds: int = 0) -> list[tuning.Settings]:
     seeds = seeds[:1]
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
   defaults = {**run_config.defaults(), "folds": usual_folds}
+  listed = preset.methods(thetas, epsilons)
+  if is_secure:
+    del defaults["update_sum"]
+    listed = [{**one, "secure": "epsilon" in one} for one in listed if not _by_server(one)]
   return [
-    {**defaults, "task": preset.task, **common, **method, "seed": seed, **train_flags.given()}
-    for seed, method in itertools.product(seeds, preset.methods(thetas, epsilons))
+    {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
+    for seed, method in itertools.product(seeds, listed)
   ]
+
+
+def _by_server(method: tuning.Settings) -> bool:
+  """Returns whether a method is private and its threshold has noise that the server makes."""
+  return "epsilon" in method and method.get("threshold") not in (None, "tree")
 
 
 def _tune(

@@ -40,19 +40,23 @@ def _define() -> None:
 
 
 _define()
+# It stands for others, and flags.txt has these.
+_SECURE = flags.DEFINE_bool(
+  "secure",
+  False,
+  "Clients make the noise of a private run in secure sums of integers, as in the paper:"
+  " --threshold=tree where there is a threshold, and --update_sum=distributed.",
+)
 
 
 def given() -> dict[str, Any]:
-  """Returns the values of a run's flags that are on the command line, by name."""
-  return {name: flags.FLAGS[name].value for name in run_config.flags() if flags.FLAGS[name].present}
+  """Returns the values of a run's flags that are on the command line, by name; also `secure`."""
+  names = [*run_config.flags(), *([_SECURE.name] if _SECURE.value else [])]
+  return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
 
 
 def config() -> run_config.RunConfig:
-  """Returns the config that the command line asks for.
-
-  Raises:
-    ValueError: If a value is out of its range, or values contradict each other.
-  """
+  """Returns the config that the command line asks for, checked."""
   asked = given()
   # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
   if "theta" in asked and asked.get("wanted_updates") and not flags.FLAGS["flagfile"].present:
@@ -64,13 +68,9 @@ def config() -> run_config.RunConfig:
 
 
 def finished_task() -> tuple[str, str, dict[str, str]]:
-  """Reads --output_dir, --task (the only one with finished runs by default) and data's place.
+  """Returns --output_dir, --task and what to override of `WHERE_DATA_IS`; refuses other flags.
 
-  Returns:
-    (output directory, task, what to override of `WHERE_DATA_IS`).
-
-  Raises:
-    ValueError: If another flag of a training run is given, or the task is not clear.
+  Without --task it is the only one with finished runs.
   """
   # With NumPy, which the --help of a run spares.
   from tff_superquantile.experiments.run import run_folder
@@ -96,14 +96,7 @@ def finished_task() -> tuple[str, str, dict[str, str]]:
 
 
 def task_without_data() -> tuple[str, str]:
-  """Reads --output_dir and --task for a command that reads finished runs alone.
-
-  Returns:
-    (output directory, task).
-
-  Raises:
-    ValueError: If any other flag of a training run is given, or the task is not clear.
-  """
+  """Returns --output_dir and --task for a command without data; refuses other flags of a run."""
   output_dir, task, overrides = finished_task()
   if overrides:
     raise ValueError(

@@ -64,8 +64,8 @@ def build_poisson_sampler(
     client_ids: All clients.
     clients_per_round: The expected size of a cohort.
     seed: The run's seed, or its key.
-    max_clients: Larger cohorts lose clients at random; None for cohorts of any size. What that
-      changes in the accounting, `privacy.noise.dominating_pairs` says.
+    max_clients: Larger cohorts lose clients at random; None for cohorts of any size.
+      `privacy.noise.dominating_pairs` says what that changes in the accounting.
 
   Returns:
     A function of the round's number; the same round always gets the same cohort.
@@ -117,7 +117,7 @@ def build_helpers_sampler(
 
 
 def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
-  """Returns a function from (round, client) to whether the client adds its data.
+  """Returns a function from (round, client id) to whether the client adds its data.
 
   In a simulation, the coin that each contacted client tosses in secret.
 
@@ -126,7 +126,7 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
     seed: The run's seed, or its key.
 
   Returns:
-    A function of the round's number and the client's id.
+    The function.
   """
 
   def toss(round_num: int, client_id: str) -> bool:
@@ -306,9 +306,6 @@ def build_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns the function from a round to the ids of its cohort, by the kind of the cohort.
 
-  Args:
-    cohort: The cohorts, of a known size.
-    client_ids: All clients.
-    seed: The run's seed; a key where cohorts are secret.
+  The cohorts are of a known size; the seed is a key where cohorts are secret.
   """
   return SAMPLERS[type(cohort)](cohort, client_ids, seed)

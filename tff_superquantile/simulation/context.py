@@ -90,9 +90,9 @@ def create_async_simulation_context(
   """Creates a context of this process for `tff.program.NativeFederatedContext`.
 
   Args:
-    max_concurrent_computation_calls: As for `set_simulation_context`, like the others.
-    block_size: The largest number of clients whose updates are in memory at once.
-    default_num_clients: The number of clients where no argument of a computation tells it.
+    max_concurrent_computation_calls: As for `set_simulation_context`.
+    block_size: As for `set_simulation_context`.
+    default_num_clients: As for `set_simulation_context`.
 
   Returns:
     The context, whose computations return coroutines.

@@ -39,13 +39,7 @@ class DependentProcess(subprocess.Popen):
   """
 
   def __init__(self, args: Sequence[str], *, cores: Sequence[int] | None = None, **kwargs: Any):
-    """Starts the process.
-
-    Args:
-      args: The command.
-      cores: The processor cores that it may use; None for all that this process may.
-      **kwargs: As for `subprocess.Popen`.
-    """
+    """Starts the process, on `cores` (None for all of this process), with `Popen`'s arguments."""
     core_list = ",".join(str(core) for core in cores or ())
     wrapper = [sys.executable, "-I", "-S", "-c", _EXEC_AS_DEPENDENT, str(os.getpid()), core_list]
     super().__init__([*wrapper, *args], start_new_session=True, **kwargs)
@@ -56,22 +50,17 @@ class DependentFork:
 
   It spares the imports of another Python. A fork has none of this process's other threads, so
   TensorFlow may be imported here, but must not have begun to compute. Nothing is done at its end
-  that waits for Python's: neither `atexit` nor the finalizers of objects.
-
-  Attributes:
-    pid: The id of the process.
-    returncode: As in `subprocess.Popen`.
+  that waits for Python's: neither `atexit` nor the finalizers of objects. `pid` and `returncode`
+  are as in `subprocess.Popen`.
   """
 
   def __init__(
     self, function: Callable[[], int], *, output: int, cores: Sequence[int] | None = None
   ):
-    """Forks this process.
+    """Forks this process, on `cores` (None for all of this process).
 
-    Args:
-      function: Returns the exit code of the fork. What it raises is shown, with code 1.
-      output: The descriptor of the file for what it prints. It reads nothing.
-      cores: The processor cores that it may use; None for all that this process may.
+    The fork exits with what `function` returns, prints to the descriptor `output` and reads
+    nothing. An exception of `function` is shown, with code 1.
     """
     self.returncode: int | None = None
     parent = os.getpid()

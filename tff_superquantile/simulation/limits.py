@@ -22,13 +22,9 @@ def read(path: pathlib.Path) -> str:
 
 
 def folders(controller: str) -> list[pathlib.Path]:
-  """Returns the folders whose limits hold for this process: its cgroup's, and those around it.
+  """Returns folders, which may not exist, of the "cpu" or "memory" limits that hold here.
 
-  Args:
-    controller: "cpu" or "memory".
-
-  Returns:
-    The folders, of which some may not exist.
+  They are those of this process's cgroup, and of the cgroups around it.
   """
   found = []
   for line in read(ROOT / "proc/self/cgroup").splitlines():

@@ -27,10 +27,6 @@ class ProgressBar:
   """Shows rounds, time left and the latest of the values that matter.
 
   It appears with the first round, so that rounds of an earlier process do not count for its speed.
-
-  Attributes:
-    error: The error of a client, a key of `evaluation.errors.ERRORS`.
-    num_rounds: Rounds in total; None if not known.
   """
 
   def __init__(
@@ -40,13 +36,9 @@ class ProgressBar:
     position: int | None = None,
     error: str = "misclassification",
   ):
-    """Prepares the bar.
+    """Prepares the bar of a run with `num_rounds` in total, None if not known.
 
-    Args:
-      name: The name of the run.
-      num_rounds: See above.
-      position: The line of the terminal, for several bars; None for a bar of its own.
-      error: See above.
+    `position` is its line of the terminal, None if alone; `error` is a key of `errors.ERRORS`.
     """
     self.error = error
     self._name = name

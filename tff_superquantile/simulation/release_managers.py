@@ -50,17 +50,11 @@ class RowReleaseManager(tff.program.ReleaseManager):
   ):
     """Reads the file; nothing is written before the first release.
 
-    Args:
-      path: The file; it need not exist, its folder must.
-      key: The name of the column of the rounds' numbers, the first.
-      final_until: The last round that was released, whose rows, and those before, are final; None
-        if no rows are. The row of that round may be missing, as its writer may have been killed
-        just before it was written.
-      may_differ: Columns of final rows whose numbers need not be the same again.
-
-    Raises:
-      OSError: If the file cannot be read.
-      ValueError: If the file is not of such rows, or one that is final is missing.
+    The file need not exist, its folder must. `key` names the first column, that of the rounds'
+    numbers. The rows of `final_until`, the last round that was released, and of those before are
+    final; None if no rows are. Its own row may be missing: its writer may have been killed just
+    before; another final row that is missing is a `ValueError`. Final rows may have other numbers
+    in the columns `may_differ`.
     """
     self._path = pathlib.Path(path)
     self._key = key
@@ -116,14 +110,9 @@ class RowReleaseManager(tff.program.ReleaseManager):
     self._is_torn = False
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Writes the row of a round, the last one from now on.
+    """Writes the row of a round (from 0), the last one from now on: plain numbers by column.
 
-    Args:
-      value: Plain numbers by column.
-      key: The round's number, from 0.
-
-    Raises:
-      ValueError: If the row is final, and has other numbers.
+    Other numbers than a final row has are a `ValueError`.
     """
     row = {self._key: key, **{name: value[name] for name in sorted(value)}}
     if self._final_until is not None and key <= self._final_until:
@@ -192,12 +181,7 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
       self._writer.flush()
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Writes the scalars of a round.
-
-    Args:
-      value: Plain numbers by name.
-      key: The round's number.
-    """
+    """Writes the scalars of a round, plain numbers by name."""
     summary = summary_pb2.Summary()
     for name in sorted(value):
       summary.MergeFrom(scalar_summary.scalar_pb(name, value[name]))

@@ -56,7 +56,7 @@ class AdaptiveTheta:
     """Returns the tail fraction for a number of clients.
 
     Args:
-      num_clients: n_t, of any shape, in clients; an estimate may be fractional, zero or negative.
+      num_clients: n_t, of any shape; an estimate may be fractional, zero or negative.
 
     Returns:
       float64, of the same shape, in [min_theta, max_theta]; max_theta for no clients.
@@ -70,12 +70,7 @@ Theta: TypeAlias = float | AdaptiveTheta
 
 
 def check_theta(theta: Theta) -> Theta:
-  """Returns an `AdaptiveTheta` as it is, and a number as a float.
-
-  Raises:
-    TypeError: If theta is neither an `AdaptiveTheta` nor a number.
-    ValueError: If it is a number outside (0, 1].
-  """
+  """Returns an `AdaptiveTheta` as it is, and a number as a float if it is in (0, 1]."""
   if isinstance(theta, AdaptiveTheta):
     return theta
   checks.of_type("theta", theta, numbers.Real, "a tail fraction in (0, 1] or an AdaptiveTheta")

@@ -41,8 +41,7 @@ def build_geometric_quantile(
     initial_estimate: The first estimate, in units of the loss, positive.
     learning_rate: The step size of the estimate's logarithm.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
-      `BandedKey`; None for fresh entropy.
+    noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.

@@ -50,16 +50,10 @@ def bin_index(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
 
 
 def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
-  """Encodes each value as a hierarchical histogram.
+  """Encodes values as hierarchical histograms, int64 [..., d]: log2 b ones, or none for NaN.
 
-  Args:
-    values: float32 [...]; those outside [0, max_value], also infinite ones, count as the nearest
-      end, NaN as no value.
-    num_bins: b.
-    max_value: B, the right edge of the last bin.
-
-  Returns:
-    int64 [..., d] of zeros and ones: log2 b ones, or none for NaN.
+  The values are float32 [...]; those outside [0, max_value], also infinite ones, count as the
+  nearest end. `num_bins` is b.
   """
   index = bin_index(values, num_bins, max_value)[..., tf.newaxis]
   firsts = np.concatenate([np.arange(n) * (num_bins // n) for n in _levels(num_bins)])
@@ -82,14 +76,8 @@ def _interleave(even: tf.Tensor, odd: tf.Tensor) -> tf.Tensor:
 def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
 
-  It serves reproduction; `decode_least_squares` is more accurate on the same noisy histogram.
-
-  Args:
-    histogram: float64 [..., d], noisy counts of the nodes.
-    num_bins: b.
-
-  Returns:
-    A `Cumulative`, neither monotone nor non-negative; the total is the sum of the two halves.
+  It serves reproduction; `decode_least_squares` is more accurate on the same noisy histogram,
+  float64 [..., d]. The result is neither monotone nor non-negative; the halves sum to its total.
   """
   levels = _split_levels(histogram, num_bins)
   below = tf.zeros_like(levels[-1][..., :1])
@@ -121,19 +109,12 @@ def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor,
 
 
 def linear_variances(weights: tf.Tensor, num_bins: int) -> tf.Tensor:
-  """Returns the variances of weighted sums of the bins by least squares.
+  """Returns the variances, float64 [...], of weighted sums, w [..., b], of least squares' bins.
 
   With the tree's matrix A [d, b], which says the bins of each node, the estimate of the bins is
   (A^T A)^-1 A^T y, so that noise of variance 1 on each node of y gives the weighted sum w of bins
   the variance w^T (A^T A)^-1 w. Least squares solve (A^T A) x = w if y is w on the bins and zero on
   all other nodes.
-
-  Args:
-    weights: float64 [..., b], w.
-    num_bins: b.
-
-  Returns:
-    float64 [...].
   """
   others = tf.zeros_like(weights)[..., : num_bins - 2]
   solved, _ = _least_squares_bins(tf.concat([weights, others], axis=-1), num_bins)
@@ -141,18 +122,12 @@ def linear_variances(weights: tf.Tensor, num_bins: int) -> tf.Tensor:
 
 
 def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-  """Returns the non-decreasing sequence nearest to `values` in weighted least squares.
+  """Returns the argmin over non-decreasing x [..., n] of sum_i weights_i (x_i - values_i)^2.
 
   Pools adjacent violators: neighbouring blocks that are out of order have equal values in the
   solution, so they are merged into their weighted mean until none are left. Each pass here merges
-  all of them at once, in time linear in n; noise needs a few passes.
-
-  Args:
-    values: float64 [..., n].
-    weights: float64, broadcastable to `values`, positive.
-
-  Returns:
-    float64 [..., n], the argmin over non-decreasing x of sum_i weights_i (x_i - values_i)^2.
+  all of them at once, in time linear in n; noise needs a few passes. All are float64; weights are
+  positive and broadcastable to the values.
   """
   shape = tf.shape(values)
   weights = tf.reshape(tf.broadcast_to(weights, shape), [-1])
@@ -190,14 +165,8 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
   """Decodes by least squares on the tree, then isotonic regression on `below`.
 
   It post-processes the same release as the paper's decoder, with less than half of its error. Least
-  squares use that nodes add up, isotonic regression that H neither decreases nor is negative.
-
-  Args:
-    histogram: float64 [..., d], noisy counts of the nodes, of equal variance.
-    num_bins: b.
-
-  Returns:
-    A `Cumulative`, monotone in `below`.
+  squares use that nodes, float64 [..., d] of equal variance, add up, isotonic regression that H
+  neither decreases nor is negative.
   """
   bins, total = _least_squares_bins(histogram, num_bins)
   below = tf.cumsum(bins, axis=-1)[..., :-1]
@@ -207,17 +176,11 @@ def decode_least_squares(histogram: tf.Tensor, num_bins: int) -> Cumulative:
 
 
 def quantile_bin(cumulative: Cumulative, theta: float | tf.Tensor) -> tf.Tensor:
-  """Returns the bin whose left edge has nearest to (1 - theta) of the values below it.
+  """Returns the bin, int64 [...], whose left edge has nearest to (1 - theta) of the values below.
 
-  It implements the paper's equation "quantile", with the estimated total in place of a public one.
-  Of several bins that are equally near, as after isotonic regression, it takes the middle one.
-
-  Args:
-    cumulative: The distribution.
-    theta: The tail fraction, broadcastable to the totals.
-
-  Returns:
-    int64 [...], in 0..b - 1.
+  It implements the paper's equation "quantile", with the estimated total in place of a public one;
+  theta is broadcastable to the totals. Of several bins that are equally near, as after isotonic
+  regression, it takes the middle one.
   """
   target = (1.0 - theta) * cumulative.total
   distance = tf.abs(cumulative.below - target[..., tf.newaxis])

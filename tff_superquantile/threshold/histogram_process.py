@@ -25,16 +25,9 @@ def build_histogram_process(
   Guarantee: that of `factory`. The state, the result and the measurements of a round follow from
   one private histogram and from earlier ones, without looking at the clients again.
 
-  Args:
-    factory: Makes the noisy histogram of the losses.
-    server_fn: A TensorFlow function of (the last round's result, the decoded histogram) that
-      returns (result for the clients, measurements); see `ThresholdProcess` for those it must have.
-    share_fn: As for `ThresholdProcess`.
-    initial_result: The result before the first round, in numpy.
-
-  Returns:
-    A private `ThresholdProcess`, whose state is the last result and the state of the server's
-    source of noise.
+  `server_fn` is a TensorFlow function of (the last round's result, the decoded histogram) to
+  (result for the clients, measurements); see `ThresholdProcess` for those it must have. The state
+  is the last result, at first `initial_result` (numpy), and that of the server's source of noise.
   """
   histogram = factory.create_of_reports(process.LOSS_TYPE)
 

@@ -142,12 +142,11 @@ def build_private_primal_dual_quantile(
     noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
     expected_clients: m, the divisor of the sum, q n with Poisson sampling.
     step: As in `build_primal_dual_quantile`.
-    initial_estimate: The first t, in units of the loss. From below, t rises by up to
-      step_k (1 / theta - 1) in a round while all train; from above it would fall by step_k alone,
-      and none would.
+    initial_estimate: The first t, in units of the loss. From below, t rises by up to step_k
+      (1 / theta - 1) in a round while all train; from above it would fall by step_k alone, and none
+      would.
     sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
-      `BandedKey`; None for fresh entropy.
+    noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
     A `ThresholdProcess`, whose result is t before the round's step, float32. Measurements:

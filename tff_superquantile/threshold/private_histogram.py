@@ -29,16 +29,10 @@ def scaled_counts(
 def noised_counts(
   values: tf.Tensor, seed: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> tf.Tensor:
-  """Returns c x_i + xi_i, the reports of clients before they are reduced modulo M.
+  """Returns c x_i + xi_i, int64 [..., d], clients' reports before they are reduced modulo M.
 
-  Args:
-    values: float32 [...], one of each client; NaN counts nowhere, but has noise like any other.
-    seed: An integer tensor [2], the seed of the noise of all clients.
-    mechanism: The parameters.
-    max_value: The upper end of the values.
-
-  Returns:
-    int64 [..., d].
+  `values` are float32 [...], one of each client; NaN counts nowhere, but has noise like any other.
+  `seed`, integers [2], is that of the noise of all clients.
   """
   counts = scaled_counts(values, mechanism, max_value)
   return counts + discrete_gaussian.sample(tf.shape(counts), mechanism.local_stddev, seed)

@@ -60,17 +60,7 @@ class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
 def check(
   name: str, theta: adaptive_theta.Theta, noise_multiplier: float, expected_clients: float
 ) -> tuple[float, float, float]:
-  """Returns theta, the noise multiplier and the expected number of clients as checked floats.
-
-  Args:
-    name: The name of the threshold.
-    theta: The tail fraction; an `AdaptiveTheta` is refused.
-    noise_multiplier: Of the sum of bits.
-    expected_clients: The divisor of the sum.
-
-  Raises:
-    ValueError: If one is out of its range.
-  """
+  """Returns the settings of the threshold `name` as floats; `AdaptiveTheta` is refused."""
   theta = adaptive_theta.check_theta(theta)
   if isinstance(theta, adaptive_theta.AdaptiveTheta):
     raise ValueError(
@@ -90,20 +80,10 @@ def _build_server(
   at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tuple[tff.Computation, tff.Computation]:
-  """Builds the server's half of a tracker.
+  """Builds the server's half of `build_tracker`, whose noise is `noise`.
 
-  Args:
-    query: As in `build_tracker`.
-    moved_fn: As in `build_tracker`.
-    noise: The noise of the sum.
-    theta: As in `build_tracker`.
-    expected_clients: As in `build_tracker`.
-    at_server_fn: As in `build_tracker`.
-    learning_rate_fn: As in `build_tracker`.
-
-  Returns:
-    (The initial state; from the state and the sum of the records, float32 [], to the next state,
-    the threshold, and the measurements).
+  It is the initial state, and a computation from the state and the sum of the records, float32 [],
+  to (the next state, the threshold, the measurements).
   """
 
   @tff.tensorflow.computation
@@ -166,27 +146,16 @@ def build_tracker(
   sum has sensitivity 1/2, and the noise has standard deviation noise_multiplier / 2. The server
   that adds the noise is trusted with the sum.
 
-  Args:
-    query: Moves the estimate by the noisy sum of the records. It adds no noise of its own.
-    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate.
-    noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret, or a
-      `BandedKey`; None for fresh entropy.
-    purpose: Names the use of the noise.
-    expected_clients: m, the divisor of the sum.
-    moved_fn: A TensorFlow function of the estimate and the step down that the query would take,
-      float32 [] each, to the next estimate. It stands for the query with noise that is correlated
-      over rounds, so that no noise is cut.
-    at_server_fn: A TensorFlow function of the estimate that the bits were made with, the next one
-      and the noisy sum of the records (with noise that is correlated over rounds its mean over the
-      last ten rounds or so, in which most of the noise cancels), float32 [] each, to (the round's
-      threshold, the estimated size of its tail, positive).
-    learning_rate_fn: The query's learning rate in a round, float32 [], a TensorFlow function of the
-      round's number, int32 [] from 0; None for the query's own.
+  `query` moves the estimate by the noisy sum of the records, and adds no noise of its own. With
+  noise that is correlated over rounds, `moved_fn` stands for it, so that no noise is cut: from the
+  estimate and the step down that the query would take to the next estimate, float32 [] each.
 
-  Returns:
-    A `ThresholdProcess`. Measurements: `threshold` and `estimated_tail_size`.
+  `at_server_fn` takes the estimate that the bits were made with, the next one and the noisy sum of
+  the records (with noise that is correlated over rounds its mean over the last ten rounds or so, in
+  which most of the noise cancels), float32 [] each, to (the round's threshold, the estimated size
+  of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0, to the query's
+  learning rate; None for the query's own. These three are TensorFlow functions. `purpose` names the
+  use of the noise; the other arguments are those of `geometric.build_geometric_quantile`.
   """
   noise = gaussian_sum.GaussianSum(
     _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose

@@ -82,16 +82,15 @@ def build_tree_quantile(
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
     secure_sum: See `PrivateHistogramFactory`.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Secret key of the server's noise, 16 bytes; None for fresh entropy.
 
   Returns:
-    A `ThresholdProcess`, whose result is the threshold, float32, and whose state is the last
-    threshold and the state of the server's source of noise.
-    Measurements: `threshold`; `estimated_cohort_size` and `estimated_tail_size`, the latter at
-    least half of the expected tail size, so that it can serve as a divisor (in an aborted round
-    both are the expected sizes); `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The
-    expected tail size is theta * expected_clients, and with an `AdaptiveTheta`
-    clip(wanted_updates, min_theta * expected_clients, max_theta * expected_clients).
+    A `ThresholdProcess`, whose result is the threshold, float32. Measurements: `threshold`;
+    `estimated_cohort_size` and `estimated_tail_size`, the latter at least half of the expected tail
+    size, so that it can serve as a divisor (in an aborted round both are the expected sizes);
+    `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is
+    theta * expected_clients, and with an `AdaptiveTheta` clip(wanted_updates,
+    min_theta * expected_clients, max_theta * expected_clients).
 
   Raises:
     ValueError: If an argument is out of its range.

@@ -96,14 +96,7 @@ def export(args: argparse.Namespace) -> None:
 
 
 def _earlier_export(out: pathlib.Path) -> list[pathlib.Path]:
-  """Lists the files and folders of an earlier export, each folder after what is in it.
-
-  Args:
-    out: The folder; it need not exist.
-
-  Raises:
-    ValueError: If it is anything else, or holds anything else.
-  """
+  """Lists the files of an earlier export, folders after their contents; refuses anything else."""
   if not out.exists():
     return []
   found = sorted(out.rglob("*"), reverse=True) if out.is_dir() and not out.is_symlink() else [out]

@@ -56,15 +56,10 @@ answers /= answers.sum(axis=1, keepdims=True)  # The probabilities.
 
 
 def code(model: Any, name: str) -> str:
-  """Returns a program for the folder of an export, which leaves `answers` and prints them.
+  """Returns a Python program for the folder of an export, which leaves `answers` and prints them.
 
-  Args:
-    model: The model, an `exported_model.ExportedModel`.
-    name: The format, a key of `formats.FORMATS`.
-
-  Returns:
-    Python, whose rows of raw examples are blank ones to be replaced; "" where a program would have
-    to rebuild a network that is more than dense layers.
+  Its rows of raw examples are blank ones to be replaced. It is "" where a program would have to
+  rebuild a network that is more than dense layers.
   """
   spec = model.preprocessing.raw_spec
   output = "probabilities" if model.label_scale is None else "prediction"

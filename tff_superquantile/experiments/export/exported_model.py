@@ -111,15 +111,10 @@ class ExportedModel:
     return model
 
   def _outputs_of(self, scores: Any, raw_dtype: tf.DType) -> dict[str, Any]:
-    """Returns what an exported model says of a batch.
+    """Returns what an exported model says of a batch, from scores [n, classes], [n] or [n, 1].
 
-    Args:
-      scores: What the network says: [n, classes], or [n] or [n, 1] for two classes or numbers.
-      raw_dtype: The type of raw numbers, which labels that are numbers have, too.
-
-    Returns:
-      "logits", these scores, and "probabilities", float32 [n, classes] with rows that sum to one;
-      for numbers "prediction", [n], in the unit of the labels.
+    These are "logits", the scores, and "probabilities", float32 [n, classes] with rows that sum to
+    one; for numbers "prediction", [n], in the unit of the labels and the type of raw numbers.
     """
     if self.label_scale is not None:
       mean, std = self.label_scale
@@ -145,16 +140,13 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Loads the model of a finished run; no client's data are read.
+  """Returns the model of a finished run; no client's data are read.
 
   A run on a table that an earlier version left without its columns needs the table.
 
   Args:
     run: The run.
     config: Its config, with the word vectors where they are now.
-
-  Returns:
-    The model.
 
   Raises:
     ValueError: If the task is not there, or the weights are damaged or not those of its model.

@@ -58,18 +58,10 @@ def is_exported(path: pathlib.PurePath) -> bool:
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
-  """Writes a model with the names of its classes, one a line, if it has classes.
+  """Writes a model into an existing folder, with the names of its classes, one a line, if any.
 
-  What was written is read again, and compared with the model on the preprocessing's probe.
-
-  Args:
-    model: The model, an `exported_model.ExportedModel`.
-    name: A key of `FORMATS`.
-    folder: An existing folder.
-
-  Raises:
-    ValueError: If the model has no such form, or gives other answers in it.
-    OSError: If a file cannot be written.
+  What was written is read again, and compared with the model on the preprocessing's probe. A form
+  that the model does not have, or that gives other answers, is refused.
   """
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:

@@ -22,10 +22,8 @@ FEWER_ROUNDS = dict(num_rounds=20, rounds_per_evaluation=5)
 class Grid:
   """Values of a method's flag, to be tuned on validation clients.
 
-  Attributes:
-    values: The values to try.
-    default: The value without tuning; None for the flag's own default.
-    tune: The `--tune` that searches it: "methods", which is usual, or "all" for what takes hours.
+  The default is the value without tuning, None for the flag's own. The grid is searched by
+  --tune=methods, which is usual, or by "all" if it takes hours.
   """
 
   values: tuple[float, ...]
@@ -35,11 +33,9 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class SharedGrid:
-  """Values of flags that all methods share, tuned with FedAvg.
+  """Values of flags that all methods share; all combinations are tried with FedAvg.
 
-  Attributes:
-    values: The values to try of each flag, in all combinations.
-    criterion: The number of a run's metrics.json that is to be small.
+  The criterion is the number of a run's metrics.json that is to be small.
   """
 
   values: Mapping[str, tuple[float, ...]]
@@ -54,10 +50,9 @@ class Preset:
     task: The task; its defaults are the paper's setting.
     thetas: The tail fractions of superquantile aggregation.
     seeds: One run of each method a seed.
-    quick_flags: Values of flags of a shortened experiment, which has one seed.
-    flags: Values of further flags of a run.
-    baselines: Flags of the methods besides FedAvg and superquantile aggregation; a `Grid` where a
-      flag is to be tuned.
+    quick_flags: Flags of a shortened experiment, which has one seed.
+    flags: Further flags of all runs.
+    baselines: Flags of the methods besides FedAvg and superquantile; a `Grid` for what is tuned.
     variants: Flags of further kinds of superquantile aggregation.
     shared_grids: The grids that are tuned for all methods together, one after the other.
     validation_fraction: The fraction of training clients held out while tuning; 0 for tasks with
@@ -66,8 +61,8 @@ class Preset:
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
     with_public: Whether there are all methods without privacy, too, if there are budgets.
     describes_data: Whether what was found in the user's data is shown before the runs.
-    private_flags: For private runs, flags by the kind of method: those of FedAvg, and of
-      superquantile aggregation with each threshold to be compared.
+    private_flags: Flags of private runs by the kind of method: FedAvg's, and those of superquantile
+      aggregation with each threshold to be compared.
   """
 
   task: str
@@ -96,12 +91,8 @@ class Preset:
   ) -> list[dict[str, Any]]:
     """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
 
-    Args:
-      thetas: Tail fractions; None for the preset's own.
-      epsilons: Privacy budgets; None for the preset's own.
-
-    Returns:
-      Flags of a run, for each method; a `Grid` for what is to be tuned.
+    None stands for the preset's own tail fractions or budgets. A flag that is to be tuned has a
+    `Grid`.
     """
     thetas = self.thetas if thetas is None else thetas
     listed = [] if self.epsilons and not self.with_public else self._public(thetas)

@@ -23,11 +23,7 @@ def is_left(config: run_config.RunConfig) -> bool:
 
 
 class Stages:
-  """The steps of an experiment, each a set of runs; later steps follow from earlier ones.
-
-  Attributes:
-    searches: The grid searches so far.
-  """
+  """The steps of an experiment, each a set of runs; later steps follow from earlier ones."""
 
   def __init__(self, num_workers: int | None, print_commands: bool):
     self._num_workers = num_workers
@@ -35,14 +31,9 @@ class Stages:
     self.searches: list[tuning.Search] = []
 
   def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
-    """Carries out runs; with --print_commands prints those that are left, if any, and ends.
+    """Carries out runs and returns the names of those that failed; `what` is their purpose.
 
-    Args:
-      what: Their purpose, in words.
-      configs: The runs.
-
-    Returns:
-      Names of the runs that failed.
+    With --print_commands it prints the commands of those that are left, if any, and ends.
     """
     # Once each, as tuning may choose what runs anyway.
     configs = list({names.run_path(config): config for config in configs}.values())

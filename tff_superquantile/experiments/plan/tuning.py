@@ -43,13 +43,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """A grid of runs, of which the one with the smallest criterion is chosen.
+  """A grid of runs of a method, of which the one with the smallest criterion is chosen.
 
-  Attributes:
-    method: The name of the method without the tuned parameters.
-    criterion: A name in `run_folder.Run.numbers`; `preset_lib.VALIDATION_P90` stands for the 90th
-      percentile of the runs' --metric, which may follow from their data.
-    candidates: The runs.
+  The method's name is without the tuned parameters. The criterion is a name in
+  `run_folder.Run.numbers`; `preset_lib.VALIDATION_P90` stands for the 90th percentile of the runs'
+  --metric, which may follow from their data.
   """
 
   method: names.Name
@@ -75,11 +73,7 @@ class Search:
     return results
 
   def choose(self) -> Mapping[str, float]:
-    """Returns the values of the best candidate; the first of equals.
-
-    Raises:
-      RuntimeError: If none has a result.
-    """
+    """Returns the values of the best candidate, the first of equals; one must have a result."""
     results = self.results()
     if not math.isfinite(min(results)):
       raise RuntimeError(
@@ -128,16 +122,7 @@ def _run_name(config: run_config.RunConfig, values: Mapping[str, float]) -> str:
 def shared_search(
   grid: preset_lib.SharedGrid, preset: preset_lib.Preset, settings: Settings
 ) -> Search:
-  """Builds the search for values that all methods share.
-
-  Args:
-    grid: The values to try.
-    preset: The experiment.
-    settings: Those of a run of FedAvg, with the choices of earlier searches.
-
-  Returns:
-    The search.
-  """
+  """Builds the search for shared values from FedAvg's settings with earlier searches' choices."""
   settings = with_defaults(settings)
   fed_avg = run_config.of(**settings)
   method = names.Name(names.folder(fed_avg), fed_avg)
@@ -151,15 +136,7 @@ def shared_search(
 
 
 def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
-  """Builds the search for the parameters of one method.
-
-  Args:
-    preset: The experiment.
-    settings: Those of a run, with a `preset_lib.Grid` for each one to be tuned.
-
-  Returns:
-    The search; it has a single candidate if there is nothing to tune.
-  """
+  """Builds the search over a method's `preset_lib.Grid`s; without any it has one candidate."""
   grids = {name: value for name, value in settings.items() if isinstance(value, preset_lib.Grid)}
   in_names = grids.keys() & _own_parameters(settings["algorithm"])
   without = run_config.of(**{**with_defaults(settings), **dict.fromkeys(in_names)})
@@ -188,10 +165,6 @@ def budget_warning(searches: Sequence[Search], planned: Sequence[Settings]) -> s
   """Says what private runs that tune cost together with the comparison; empty if none is private.
 
   All protect the same clients, so that epsilons add up, as do deltas (basic composition).
-
-  Args:
-    searches: The grid searches.
-    planned: The settings of the comparison.
   """
   configs = [candidate.config for search in searches for candidate in search.candidates]
   tried = [config.epsilon for config in configs if config.is_private]

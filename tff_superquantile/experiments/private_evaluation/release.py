@@ -32,18 +32,11 @@ _TAIL = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What to release.
+  """What to release of the clients of a finished run's split: their "error" or their "loss".
 
-  Attributes:
-    folder: The folder of a finished run.
-    epsilon: The budget.
-    delta: The budget's delta; None for the default.
-    split: The clients.
-    metric: "error" or "loss".
-    upper: The upper end of the metric; None for 1 or the run's largest loss.
-    num_bins: The number of bins, a power of two.
-    noise_key_file: The file with the key of the noise; None for fresh noise.
-    where_data_is: Values in place of the run's own, of the flags `train_flags.WHERE_DATA_IS`.
+  None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
+  for fresh noise in place of that of a key file. The number of bins is a power of two. The data may
+  be elsewhere than the run's own flags of `train_flags.WHERE_DATA_IS` say.
   """
 
   folder: pathlib.Path
@@ -64,17 +57,9 @@ def evaluate(
 
   Guarantee: see `privacy.evaluation.query`; the number of clients of the split is public.
 
-  Args:
-    request: What to release.
-
-  Returns:
-    All evaluations of the run, the new one last, and the run's ledger if it is private.
-
-  Raises:
-    ValueError: If there is no such run or split, an argument is out of its range, the model or the
-      clients are not those of the run, or earlier evaluations were changed. Nothing is released
-      then.
-    OSError: If the folder cannot be written.
+  It returns all evaluations of the run, the new one last, and the run's ledger if it is private.
+  Before anything is released, it refuses a model or clients that are not the run's, and a ledger
+  whose earlier evaluations were changed.
   """
   run = finished.find(request.folder)
   finished_run.check_classes(run)
@@ -126,14 +111,8 @@ def _purpose(request: Request, upper: float, number: int, fingerprint: str, dige
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
-  where the earlier one is no longer in the ledger of evaluations.
-
-  Args:
-    request: What to release.
-    upper: The upper end of the numbers.
-    number: The number of releases before this one.
-    fingerprint: That of the model.
-    digest: A keyed digest of the clients' values.
+  where the earlier one is no longer in the ledger of evaluations. The number counts the releases
+  before; the digest is a keyed one of the clients' values.
   """
   asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
   asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
@@ -147,17 +126,9 @@ def _release(
   upper: float,
   number: int,
 ) -> entries.Evaluation:
-  """Computes the clients' numbers and releases their distribution.
+  """Releases the distribution of the clients' numbers; returns the entry for the ledger.
 
-  Args:
-    request: What to release.
-    run: The run.
-    config: Its config, with the data where it is now.
-    upper: The upper end of the numbers.
-    number: The number of releases before this one, so that a key's noise is never used again.
-
-  Returns:
-    The entry for the ledger.
+  The number counts the releases before, so that a key's noise is never used again.
   """
   with cli.starting_tensorflow():
     from tff_superquantile import analytics

@@ -56,17 +56,9 @@ class Account:
     folder: pathlib.Path,
     starts: Sequence[statements.Start] = (),
   ):
-    """Opens the account.
+    """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
 
-    Args:
-      config: From `calibrate`.
-      release: From `build_release`.
-      folder: The run's folder.
-      starts: The runs from which it starts, whose own costs the account does not include.
-
-    Raises:
-      ValueError: If all rounds together cost more than --epsilon, or the folder has a ledger that
-        cannot be read.
+    A total above --epsilon is refused, and so is a ledger that cannot be read.
     """
     privacy = config.privacy
     assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
@@ -99,14 +91,7 @@ class Account:
       )
 
   def describe(self, num_parameters: int) -> str:
-    """Describes the cost and the noise of the run, for the user, before it starts.
-
-    Args:
-      num_parameters: The number of numbers in an update.
-
-    Returns:
-      Lines of text.
-    """
+    """Returns lines of text for the user, before the run starts: its cost and its noise."""
     config, release = self._config, self._release
     updates, threshold = release.find(parts.UpdateSum), release.find(parts.Threshold)
     assert updates is not None  # A run releases a model.
@@ -114,7 +99,7 @@ class Account:
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
-      f" ({release.neighboring_relation}).",
+      f" ({release.neighboring_relation}). {statements.secure_sums(release)}",
       f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
@@ -211,9 +196,8 @@ class Account:
   def write(self, rounds_done: int) -> None:
     """Writes the ledger, before the releases of a round are written, so that it never lags.
 
-    Args:
-      rounds_done: The last round that was begun. A resumed run repeats rounds, and none that was
-        released is ever taken back: the ledger has the largest number of all.
+    A resumed run repeats rounds, and none that was released is ever taken back: the ledger has the
+    largest number of rounds that were ever begun.
     """
     config, is_fixed = self._config, self._release.find(parts.ClipCount) is None
     text = ledger.build_ledger(

@@ -37,18 +37,10 @@ from tff_superquantile.simulation import seeds
 def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
   """Returns the task of a run; it follows from the user's files where these are a table.
 
-  Args:
-    config: The run's.
-    columns: What the columns of the table became, a finished run's `Run.columns`. None for a run
-      that is to be trained: it takes those of its own folder if it has begun, so that it goes on
-      with the same inputs, else those of the run from which it starts, so that the start is the
-      same function of a row.
-
-  Returns:
-    The task.
-
-  Raises:
-    ValueError: If there is no such task, or the user's files cannot be used.
+  A finished run's `Run.columns` say what the columns of the table became. None is for a run that is
+  to be trained: it takes those of its own folder if it has begun, so that it goes on with the same
+  inputs, else those of the run from which it starts, so that the start is the same function of a
+  row.
   """
   task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
@@ -58,18 +50,7 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.ResolvedRun:
-  """Fills in the task's defaults where a value is None, and checks the rest.
-
-  Args:
-    config: The config that was asked for; None where the task decides.
-    task: The task.
-
-  Returns:
-    The config with which the run goes.
-
-  Raises:
-    ValueError: If a value is out of its range, or values contradict each other.
-  """
+  """Fills in the task's defaults where a value is None, and checks the rest."""
   given, config = config, run_config.replace(config)  # Its parts are those that its flags choose.
   if given.is_private and not config.is_private:
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
@@ -115,8 +96,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
 def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, Any]:
   """Returns when a run ends, and after how many rounds at the latest, where it is not given.
 
-  Raises:
-    ValueError: If it is to end by what its accounting or its learning rates cannot foresee.
+  It refuses an end that a run's accounting or its learning rates cannot foresee.
   """
   is_planned = config.is_private or config.local.schedule.needs_num_rounds
   if config.stop == "converged" and is_planned:
@@ -134,11 +114,7 @@ def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, An
 
 
 def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, ...]:
-  """Returns the measures that a run takes of its clients.
-
-  Raises:
-    ValueError: If --metric is none of them.
-  """
+  """Returns the measures that a run takes of its clients; --metric must be one of them."""
   if not isinstance(run.engine, engines.Ray):
     return measures.of_kind(task.error)
   if run.metric not in (None, *measures.OF_EVALUATIONS):
@@ -172,11 +148,7 @@ def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile)
 def load_task(
   task: tasks.task.Task, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
-  """Returns the model and the clients that resolved flags ask for, by split; or `everybody`.
-
-  Raises:
-    ValueError: If the data cannot be had, or has labels that the model does not know.
-  """
+  """Returns the model and the clients that resolved flags ask for, by split; or `everybody`."""
   request = tasks.task.Request.of_run(config)
   pools = task.all_clients(request) if everybody else ()
   splits = {f"pool {i}": pool for i, pool in enumerate(pools)} or task.load_clients(request)
@@ -207,16 +179,7 @@ def build_options(
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
 ) -> dict[str, Any]:
-  """Builds the keyword arguments that all builders of `tff_superquantile.algorithms` take.
-
-  Args:
-    config: From `resolve`.
-    model: The task's model.
-    files: The training clients.
-
-  Returns:
-    The arguments, without `client_weighting`, which private algorithms do not have.
-  """
+  """Builds the keywords that private and other builders of `algorithms` have in common."""
   # Clients that make noise and send no data.
   has_helpers = config.privacy is not None and (
     config.privacy.shares.protocol != cohorts.Complement.protocol
@@ -249,17 +212,9 @@ def build_process(
   release: releases.Release | None = None,
   key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process that a resolved config asks for.
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
 
-  Args:
-    config: From `resolve`.
-    model: The task's model.
-    files: The training clients.
-    release: The releases of a round, for private runs.
-    key: The key from which their noise follows.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`, whose clients hold handles of `files`.
+  A private run also has the release of a round, and the key from which its noise follows.
   """
   work, build = build_options(config, model, files), config.method.build
   # Without a budget there is no claim: noise may be as public as the seed.

@@ -18,13 +18,10 @@ _IDENTITY = ("client_id", "num_examples", "round")
 
 @dataclasses.dataclass(frozen=True)
 class CrossValidation(run_folder.Run):
-  """The runs of one method whose folds make up one division of the clients.
+  """The finished runs (`folds`) of one method whose folds make up one division of the clients.
 
   Its test clients are those of all runs, each with the result of the model that has not seen it,
   and statistics of them are computed over all. Everything else is a mean over the runs.
-
-  Attributes:
-    folds: The finished runs, by fold.
   """
 
   folds: tuple[run_folder.Run, ...] = ()
@@ -118,14 +115,10 @@ def mean_of(values: Sequence[Any]) -> Any:
 
 
 def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-  """Puts a `CrossValidation` in the place of the runs that make it up.
+  """Puts a `CrossValidation` in the place of the finished runs that make it up.
 
-  Args:
-    runs: Finished runs.
-
-  Returns:
-    Runs without folds as they are, and for the runs of a method whose seeds have the same quotient
-    by the number of folds one run, whose seed is that quotient. In the order of their first runs.
+  These are the runs of a method whose seeds have the same quotient by the number of folds, which is
+  the seed of the whole. Runs without folds stay as they are. The order is that of the first runs.
   """
   found: dict[Any, list[run_folder.Run]] = {}
   for run in runs:
@@ -148,11 +141,7 @@ def num_folds(run: run_folder.Run) -> int:
 
 
 def gaps(runs: Iterable[run_folder.Run]) -> list[str]:
-  """Returns a sentence for each cross-validation that lacks the runs of some folds.
-
-  Args:
-    runs: Runs as `pool` returns them.
-  """
+  """Returns a sentence for each cross-validation of `pool` that lacks the runs of some folds."""
   sentences = []
   for run in runs:
     if isinstance(run, CrossValidation):

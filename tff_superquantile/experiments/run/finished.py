@@ -16,17 +16,7 @@ WEIGHTS = "weights.npz"
 
 
 def find(folder: pathlib.Path) -> run_folder.Run:
-  """Finds a finished run.
-
-  Args:
-    folder: Its folder, OUTPUT_DIR/TASK/METHOD/seed_S.
-
-  Returns:
-    The run.
-
-  Raises:
-    ValueError: If there is none, or it has not finished.
-  """
+  """Returns the finished run of a folder OUTPUT_DIR/TASK/METHOD/seed_S; refuses other folders."""
   path = folder.resolve()
   seed = path.name.removeprefix("seed_")
   is_run = seed.isdecimal() and path.name != seed
@@ -76,18 +66,7 @@ def check_clients(run: run_folder.Run, split: str, ids: Sequence[str]) -> None:
 
 
 def read_weights(run: run_folder.Run, model: Any) -> run_files.Weights:
-  """Reads the weights of a run's model.
-
-  Args:
-    run: The run.
-    model: Its task's model, a `tff.learning.models.FunctionalModel`.
-
-  Returns:
-    The weights.
-
-  Raises:
-    ValueError: If there are none, they cannot be read, or they do not fit the model.
-  """
+  """Reads the weights of a run's model; refuses a file that does not fit the task's model."""
   weights = run.weights
   if weights is None:
     raise ValueError(f"Found no {WEIGHTS} in {run.path}; expected the model of a finished run.")

@@ -42,14 +42,9 @@ def seconds(time: str) -> float:
 
 
 def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
-  """Refuses a run on a table whose task folder has runs on another one, or on an earlier state.
+  """Refuses a run whose task folder has runs on another table, or on an earlier state of its own.
 
-  Args:
-    folder: The folder of the run, TASK/METHOD/seed_S.
-    data_digest: The task's, "" where it has none.
-
-  Raises:
-    ValueError: If a manifest in the task's folder has another digest.
+  The folder is the run's; the digest is the task's, "" where it has none.
   """
   for path in folder.parent.parent.glob("*/seed_*/manifest.json") if data_digest else ():
     if run_files.read_json(path).get("data") not in (None, data_digest):
@@ -60,12 +55,9 @@ def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
 
 
 def build(config: run_config.ResolvedRun, error: str, data_digest: str) -> dict[str, Any]:
-  """Returns the entries of the manifest of a run that starts.
+  """Returns the entries of the manifest of a run that starts; `error` is the task's of a client.
 
-  Args:
-    config: The run's.
-    error: The task's error of a client.
-    data_digest: The task's. A private run leaves it out, as it follows from the training clients.
+  A private run leaves the task's digest out, as it follows from the training clients.
   """
   versions = {name: importlib.metadata.version(name) for name in _VERSIONS_OF}
   return {
@@ -83,10 +75,8 @@ def build(config: run_config.ResolvedRun, error: str, data_digest: str) -> dict[
 def of_flags(flags: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the entry by which an audit sees changes of flags.txt, and those entries that stay.
 
-  Args:
-    flags: The content of flags.txt.
-    earlier: The manifest of a run that goes on, else empty: its start and the head of its
-      evaluations stay.
+  Of the manifest of a run that goes on (else empty), its start and the head of its evaluations
+  stay.
   """
   kept = {name: earlier[name] for name in ("started", entries.HEAD) if name in earlier}
   return {"flags": hashlib.sha256(flags.encode()).hexdigest(), **kept}

@@ -13,12 +13,9 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 
 class Part(NamedTuple):
-  """A part of a run's name.
+  """A part of a run's name: its text in names of folders, and for people.
 
-  Attributes:
-    folder: Its text in names of folders.
-    title: Its text for people.
-    number: Its number, by which methods of one budget are sorted; None for others.
+  Methods of one budget are sorted by its number; None for others.
   """
 
   folder: str

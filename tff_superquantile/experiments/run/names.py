@@ -35,14 +35,7 @@ _AFL_Q = 10.0
 
 
 def folder(config: run_config.RunConfig) -> str:
-  """Returns the name of the folder of a run's method.
-
-  Args:
-    config: The config that was asked for.
-
-  Raises:
-    ValueError: If --run_name does not name a folder, or would not be found again.
-  """
+  """Returns the name of a run's folder; a --run_name must name a folder that is found again."""
   name = config.run_name
   if name:
     if "/" in name or name.startswith(".") or not name.isprintable():
@@ -87,14 +80,9 @@ def printable(text: str) -> str:
 
 
 def label(config: run_config.RunConfig) -> str:
-  """Returns the name of a run's method for people.
+  """Returns the name of a run's method for people, not escaped for HTML or Markdown.
 
-  Args:
-    config: The run's.
-
-  Returns:
-    "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or --run_name. Not escaped for HTML or
-    Markdown.
+  For example "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or --run_name.
   """
   if config.run_name:
     return printable(config.run_name)
@@ -116,11 +104,8 @@ def is_afl(config: run_config.RunConfig) -> bool:
 class Name(str):
   """The name of the folder of a run's method, with its name for people and its place in tables.
 
-  It is a text because tables, CSV files and figures tell methods apart by it.
-
-  Attributes:
-    config: The config of one of the method's runs; None for a folder whose flags cannot be read.
-    label: The method's name for people.
+  It is a text because tables, CSV files and figures tell methods apart by it. The config is that of
+  one of the method's runs; None for a folder whose flags cannot be read.
   """
 
   config: run_config.RunConfig | None
@@ -236,14 +221,9 @@ def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
-  """Says which of some methods is the baseline of which.
+  """Returns, for each method whose baseline is among them, that one: FedAvg with the same options.
 
-  Args:
-    compared: The methods.
-
-  Returns:
-    For each method whose baseline is among them, that one: FedAvg with the same options. FedAvg of
-    other options that is nobody's baseline is compared with FedAvg itself.
+  FedAvg of other options that is nobody's baseline is compared with FedAvg itself.
   """
   there, found = {method: method for method in compared}, {}
   for method in there:

@@ -42,17 +42,7 @@ def followed(config: run_config.ResolvedRun) -> list[str]:
 
 
 def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
-  """Checks all of a private run that needs no data, and fills in how it clips.
-
-  Args:
-    config: The config of a private run, with the task's defaults and `DEFAULTS`.
-
-  Returns:
-    The config.
-
-  Raises:
-    ValueError: If flags contradict each other.
-  """
+  """Checks all of a private run that needs no data, and fills in how it clips."""
   assert config.privacy is not None
   if isinstance(config.cohort, cohorts.Diurnal):
     raise ValueError(
@@ -194,11 +184,7 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
 
 
 def check_resolved(config: run_config.ResolvedRun) -> None:
-  """Checks the values that depend on the task's defaults, before any data is read.
-
-  Raises:
-    ValueError: If a value is out of its range.
-  """
+  """Checks the values that depend on the task's defaults, before any data is read."""
   update_clip_norm(config)
   if isinstance(config.method, methods.Superquantile):
     config.method.tail()
@@ -211,19 +197,9 @@ def calibrate(
 ) -> tuple[run_config.ResolvedRun, releases.Release]:
   """Finds delta, the release of a round with its noise, and how that divides the budget.
 
-  Args:
-    config: From `resolve`, of a private run.
-    population: The number of training clients.
-    num_parameters: The number of numbers in an update.
-    earlier: The flags of the run so far, empty if it has not begun: a run that goes on keeps its
-      noise.
-
-  Returns:
-    The config with all these values, and the release, from which the run's noise, its accounting
-    and its ledger follow.
-
-  Raises:
-    ValueError: If the noise cannot be found, or a number is out of its range.
+  The run's noise, its accounting and its ledger follow from the release. The population is the
+  number of training clients. A run that goes on keeps the noise of its `earlier` flags, which are
+  empty for a new run.
   """
   privacy = config.privacy
   assert privacy is not None
@@ -255,8 +231,7 @@ def calibrate(
 def update_clip_norm(config: run_config.ResolvedRun) -> float:
   """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
 
-  Raises:
-    ValueError: If the learning rate that turns gradients into updates is not one number.
+  The learning rate that turns gradients into updates must be one number.
   """
   assert config.privacy is not None
   norm = config.privacy.clip.first_norm(config.privacy.clip_unit)
@@ -284,18 +259,9 @@ def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
 def build_release(
   config: run_config.ResolvedRun, population: int, num_parameters: int
 ) -> releases.Release:
-  """Returns the release of a round of the run, with the noise that is known.
+  """Returns a round's release for `population` training clients, with the noise that is known.
 
-  Args:
-    config: From `resolve`, or with noise from `calibrate`.
-    population: The number of training clients.
-    num_parameters: The number of numbers in an update.
-
-  Returns:
-    The release. With noise it has the parameters of the sums to which clients add theirs.
-
-  Raises:
-    ValueError: If a number is out of its range.
+  With noise it has the parameters of the sums to which clients add theirs.
   """
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None

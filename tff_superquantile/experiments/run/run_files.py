@@ -57,15 +57,7 @@ def unescape(text: str) -> str:
 
 
 def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-  """Returns a CSV file's content, with its strings escaped.
-
-  Args:
-    names: The names of the columns.
-    rows: Strings and numbers.
-
-  Returns:
-    Lines that end in a line feed.
-  """
+  """Returns a CSV file's content, with its strings escaped; its lines end in a line feed."""
   lines = []
   for row in (names, *rows):
     line = io.StringIO(newline="")
@@ -76,19 +68,11 @@ def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]:
-  """Reads a CSV file, without the rows that are not complete.
+  """Reads the complete rows of a CSV file: `client_id` as strings, other columns as float64.
 
-  Args:
-    path: The file.
-    is_whole: Whether nobody writes to it any more. In a file in the making the last line may stop
-      within a number, and 0.5 of 0.5313 looks as good as any; in a whole one the missing line end
-      is an editor's doing.
-
-  Returns:
-    Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
-
-  Raises:
-    ValueError: If it is no CSV file.
+  No file reads as no columns. In a file in the making the last line may stop within a number, and
+  0.5 of 0.5313 looks as good as any; in a whole one, to which nobody writes any more, the missing
+  line end is an editor's doing.
   """
   # A machine that loses power can leave NUL bytes, which Python before 3.11 refuses to parse.
   text = read_text(path).replace("\0", "")
@@ -115,12 +99,7 @@ def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]
 def write_clients(
   path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]] | Mapping[str, np.ndarray]
 ) -> None:
-  """Writes a row a client, like `atomic_files.write`; client ids are escaped.
-
-  Args:
-    path: The CSV file to write.
-    columns: A value a client, by the name of the column.
-  """
+  """Writes a row a client, like `atomic_files.write`; client ids are escaped."""
   rows = zip(*(np.asarray(column).tolist() for column in columns.values()))
   atomic_files.write(path, csv_text(columns, rows))
 
@@ -128,10 +107,8 @@ def write_clients(
 def write_weights(path: str | os.PathLike[str], weights: Any, **numbers: float) -> None:
   """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`.
 
-  Args:
-    path: The .npz file to write.
-    weights: An object with `trainable` and `non_trainable`, structures of arrays without names.
-    numbers: Further entries of the file, which `read_weights` passes over.
+  The weights have `trainable` and `non_trainable`, structures of arrays without names. The numbers
+  are further entries of the .npz file, which `read_weights` passes over.
   """
   arrays: dict[str, Any] = {
     f"{kind}_{index}": np.asarray(array)
@@ -153,17 +130,7 @@ def check_file(path: pathlib.Path) -> None:
 
 
 def read_weights(path: pathlib.Path) -> Weights | None:
-  """Reads the file of `write_weights`.
-
-  Args:
-    path: The .npz file.
-
-  Returns:
-    The weights; None where there is no file.
-
-  Raises:
-    ValueError: If the file is damaged.
-  """
+  """Reads the file of `write_weights`; None where there is no file."""
   check_file(path)
   try:
     with np.load(path) as arrays:
@@ -188,7 +155,7 @@ def read_text(path: pathlib.Path) -> str:
     check_file(path)
     with open(path, encoding="utf-8", errors="replace", newline="") as stream:
       return stream.read()
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return ""
 
 

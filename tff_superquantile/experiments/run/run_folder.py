@@ -54,10 +54,7 @@ RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
 @contextlib.contextmanager
 def lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of a run's folder.
-
-  Args:
-    folder: The folder, which exists.
+  """Keeps a second process out of a run's folder, which exists.
 
   Raises:
     ValueError: If another process is at work in it, or its file for that is none.
@@ -246,10 +243,7 @@ class Run:
     return run_files.read_weights(self.path / "weights.npz")
 
   def read_columns(self, name: str) -> dict[str, np.ndarray]:
-    """Reads a CSV file of the folder, without the rows that are not complete.
-
-    Args:
-      name: Its name.
+    """Reads a CSV file of the folder by its name, without the rows that are not complete.
 
     Returns:
       Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
@@ -267,13 +261,12 @@ def of_config(config: run_config.RunConfig) -> Run:
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Finds the runs of all tasks below a directory, finished or not.
+  """Returns the runs of all tasks below a directory, finished or not.
+
+  They are sorted by task, method (as `names.Name.order` has them) and seed.
 
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders; it need not exist.
-
-  Returns:
-    The runs, sorted by task, method (as `names.Name.order` has them) and seed.
   """
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):

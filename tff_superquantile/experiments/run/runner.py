@@ -27,7 +27,6 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
-from tff_superquantile.experiments.run.training import client_results
 from tff_superquantile.experiments.run.training import convergence
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
@@ -53,15 +52,10 @@ class _ShowOnBar(tff.program.ReleaseManager):
 
 @dataclasses.dataclass(frozen=True)
 class _Private:
-  """What a private run has besides.
+  """The release, the keys and the account of a private run.
 
-  Attributes:
-    release: What each round releases.
-    key: The secret key of cohorts.
-    noise_key: That of noise.
-    commitments: To the key and the clients, for the manifest.
-    account: What the rounds cost.
-    relative_noise: The length of the noise of a round's mean over that of the longest update.
+  The `key` is that of its cohorts. `relative_noise` is the length of the noise of a round's mean
+  over that of the longest update.
   """
 
   release: releases.Release
@@ -76,21 +70,15 @@ class _Private:
 class _Measures:
   """Measures the rounds of a run, for rounds.csv and for the files of clients' results.
 
-  Attributes:
-    rows: Keeps rounds.csv.
-    evaluators: Take the model's weights and return the results of the clients, by split. A private
-      run has none of its training clients, whose losses its accounting does not cover.
-    clients: Keeps the results of all clients.
-    growth: Ends a run that diverges.
-    best: Keeps the best model; None where the last one is kept.
-    ending: Ends the run.
-    account: The costs of a private run.
-    of_rounds: The measures beside loss and error that each evaluation takes.
+  Its evaluators, by split, take the model's weights and return the results of the clients. A
+  private run has none for its training clients, whose losses its accounting does not cover.
+  `growth` ends a run that diverges, `ending` one that has converged; `best` is None where the last
+  model is kept; `of_rounds` are measures beside loss and error.
   """
 
   rows: release_managers.RowReleaseManager
   evaluators: Mapping[str, Callable[[Any], evaluation.ClientMetrics]]
-  clients: client_results.ClientsReleaseManager
+  clients: measurements.ClientsReleaseManager
   growth: measurements.Growth
   best: best_model.BestModel | None
   ending: convergence.Ending
@@ -132,16 +120,13 @@ class _Measures:
 
 
 def train(config: run_config.RunConfig) -> run_folder.Run:
-  """Carries out a run, or the rest of it.
+  """Carries out a run, or the rest of it, and returns the finished run.
 
       run = train(RunConfig(method=Superquantile(theta=0.25), num_rounds=100))
       run.metrics["test"]["error"]["p90"], run.rounds["train_loss"], run.weights
 
   Args:
     config: The config that was asked for.
-
-  Returns:
-    The finished run.
 
   Raises:
     ValueError: If the run cannot be carried out; nothing has been computed then.
@@ -176,11 +161,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
 
 
 def _continue(run: run_config.ResolvedRun, earlier: run_folder.Run) -> run_config.ResolvedRun:
-  """Returns the config with which a run goes on that may have begun.
-
-  Raises:
-    ValueError: If it began with other flags, is further than it is to go, or has lost its flags.
-  """
+  """Returns the config with which a run goes on; refuses other or lost flags and fewer rounds."""
   if not earlier.flags:
     if accounts.rounds_released(earlier):
       raise ValueError(
@@ -242,7 +223,7 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
   # Nothing above has failed, so from here on the folder is this run's.
   described = _begin(run, task, splits, earlier, starts, secret)
   # Times of files would tell the sizes of cohorts, as would those of events.
-  clients = client_results.ClientsReleaseManager(
+  clients = measurements.ClientsReleaseManager(
     folder / run_files.CLIENTS, manifest.seconds(described["started"]) if account else None
   )
   growth = measurements.Growth(next(iter(earlier.rounds.get("test_loss_mean", ())), None))

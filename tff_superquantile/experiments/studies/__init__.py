@@ -30,17 +30,7 @@ STUDIES = {
 
 
 def load(name: str) -> types.ModuleType:
-  """Imports a study.
-
-  Args:
-    name: A key of `STUDIES`.
-
-  Returns:
-    Its module.
-
-  Raises:
-    ValueError: If there is no such study.
-  """
+  """Imports the module of a study by its key in `STUDIES`, or raises a `ValueError`."""
   if name not in STUDIES:
     raise ValueError(f"Found study {name!r}; expected one of {', '.join(STUDIES)}.")
   return importlib.import_module(f"{__name__}.{name}")

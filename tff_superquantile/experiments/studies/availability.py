@@ -60,16 +60,8 @@ _CLIENT_NOTE = (
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   """Compares the finished runs of a task over a day.
 
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If there is no finished run, one has another --sampling than diurnal, or one lacks
-      its evaluations, or labels are numbers.
+  It refuses runs of another --sampling than diurnal or without their evaluations, and labels that
+  are numbers.
   """
   runs = finished_models.find(output_dir, task)
   strange = [run for run in runs if run.flags.get("sampling") != "diurnal"]

@@ -106,14 +106,11 @@ _ALL_STATISTICS = {
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Compares the finished runs of a task.
+  """Returns a page that compares the finished runs of a task.
 
   Args:
     output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
     task: Name of the task.
-
-  Returns:
-    The page.
 
   Raises:
     ValueError: If the task has no run that finished or diverged.
@@ -193,7 +190,7 @@ def _of_clients(
   if paired.has_few_clients(groups):
     named = next(run.flags for runs in groups.values() for run in runs)
     remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
-    number = tables.plural(paired.num_test_clients(groups), "test client")
+    number = tables.plural(paired.num_test_clients(groups) or 0, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, remedy)
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
@@ -331,7 +328,7 @@ def table(
   compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
-  """Lays out a row for each method.
+  """Returns a table with a row for each method.
 
   Args:
     groups: Finished runs by method.
@@ -342,9 +339,6 @@ def table(
     focus: The metric of the column that matters most; "" for the leading one.
     compared: Their changes against FedAvg, which say what is marked; None to measure them.
     **texts: As in `tables.of_seeds`.
-
-  Returns:
-    The table.
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))

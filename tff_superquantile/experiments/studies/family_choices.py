@@ -23,12 +23,9 @@ STATISTICS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst 10 %"}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The members of the family, and how clients choose.
+  """The members of the family, and how clients choose on a fraction of their examples, in (0, 1).
 
-  Attributes:
-    held_in_fraction: Fraction of a client's examples to choose on, in (0, 1).
-    methods: Folder names of the family; none for FedAvg and the exact superquantiles without
-      privacy.
+  No `methods`, which are names of folders, are FedAvg and the exact superquantiles without privacy.
   """
 
   held_in_fraction: float = finished_models.HELD_IN_FRACTION
@@ -91,12 +88,9 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """The choices of one seed's clients.
+  """The choices of one seed's clients, with held-out errors [models, clients].
 
-  Attributes:
-    clients: Columns of the clients, of any of the seed's models.
-    errors: Held-out errors [models, clients].
-    comparison: An `evaluation.model_family.Comparison`.
+  The comparison is an `evaluation.model_family.Comparison`.
   """
 
   clients: Mapping[str, np.ndarray]
@@ -120,14 +114,9 @@ class Choice:
 def evaluate(
   material: finished_models.Material, on_client: Callable[[], None]
 ) -> tuple[dict[str, Sequence], dict[str, Any]]:
-  """Evaluates one run's model on both parts of the test clients' examples.
+  """Evaluates one run's model on both parts of the test clients' examples, all clients at once.
 
-  Args:
-    material: What it is tried with.
-    on_client: Not called, as all clients are evaluated at once.
-
-  Returns:
-    Columns of the clients, and how many were left out.
+  It returns columns of the clients, and how many were left out; it does not call `on_client`.
   """
   from tff_superquantile import evaluation
 
@@ -143,11 +132,7 @@ def evaluate(
 
 
 def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:
-  """Lets the clients of a seed choose.
-
-  Raises:
-    ValueError: If the clients of the models differ.
-  """
+  """Lets the clients of a seed choose; all models must have the same clients."""
   from tff_superquantile.evaluation import model_family
   from tff_superquantile.simulation import seeds
 

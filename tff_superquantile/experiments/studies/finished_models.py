@@ -35,14 +35,10 @@ for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-  """A run's model with the test clients' examples.
+  """A run's model, its weights, and the test clients' examples.
 
-  Attributes:
-    run: The run.
-    config: Values of the run's flags.
-    model: The task's model, a `tff.learning.models.FunctionalModel`.
-    weights: The run's weights of it, `run_files.Weights`.
-    examples: The clients' examples; in a study in two parts, an `evaluation.SplitExamples`.
+  The model is a `tff.learning.models.FunctionalModel`, the weights are `run_files.Weights`. In a
+  study in two parts, the examples are an `evaluation.SplitExamples`.
   """
 
   run: run_folder.Run
@@ -53,11 +49,7 @@ class Material:
 
 
 def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
-  """Finds the finished runs of a task, in the order of `run_folder.find_runs`.
-
-  Raises:
-    ValueError: If there is none.
-  """
+  """Finds the finished runs of a task, at least one, in the order of `run_folder.find_runs`."""
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   if not finished:
@@ -78,12 +70,7 @@ def declare_flags(module: str) -> None:
 
 
 def publish(report: Callable[..., page.Page], *settings: Any) -> None:
-  """Carries out the command of a study that reads finished runs alone.
-
-  Args:
-    report: Takes the output directory, the task and the settings, returns the page.
-    *settings: The settings.
-  """
+  """Runs the command of a study of finished runs, report(output_dir, task, *settings)."""
   output_dir, task = train_flags.task_without_data()
   print(page.publish(report(output_dir, task, *settings), pathlib.Path(output_dir, task)))
 
@@ -109,11 +96,9 @@ def check_fraction(held_in_fraction: float) -> None:
 class Results:
   """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
 
-  Attributes:
-    name: NAME.
-    settings: Plain values on which the results depend, besides the run's model; one of them is the
-      "held_in_fraction" of `evaluation.split_examples`.
-    parts: Suffixes of the columns loss_PART and error_PART, whose distributions are described.
+  The settings are plain values on which the results depend, besides the run's model; one of them is
+  the "held_in_fraction" of `evaluation.split_examples`. The parts are suffixes of the columns
+  loss_PART and error_PART, whose distributions are described.
   """
 
   name: str
@@ -145,18 +130,10 @@ class Results:
   ) -> None:
     """Measures the runs that have no results of these settings and their present model.
 
-    One bar shows the time left. Each file is written whole or not at all.
-
-    Args:
-      runs: Finished runs.
-      work: Takes what a run's model is tried with, and a function to be called whenever a client is
-        done; returns the columns of the CSV and what else the JSON describes.
-      overrides: Values in place of the runs' own, of the flags `train_flags.WHERE_DATA_IS`.
-
-    Raises:
-      ValueError: If a run has no weights, a model does not fit its task, or test clients are not
-        those that the run was evaluated on.
-      OSError: If a folder cannot be written.
+    One bar shows the time left. Each file is written whole or not at all. The work takes what a
+    run's model is tried with, and a function to be called whenever a client is done; it returns the
+    columns of the CSV and what else the JSON describes. The overrides replace the runs' own values
+    of `train_flags.WHERE_DATA_IS`. Other test clients than those of a run's evaluation are refused.
     """
     _check_weights(runs)
     settings = {run: {**self.settings, "model": finished.fingerprint(run)} for run in runs}

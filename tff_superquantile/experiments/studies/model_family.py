@@ -76,20 +76,9 @@ def report(
 ) -> page.Page:
   """Evaluates the family's models where that is not done yet, and reports the choice's gain.
 
-  The function writes model_family_clients.csv, too.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-    settings: The members of the family, and how clients choose.
-    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If there are not two methods with finished runs of one seed, one has no weights, or
-      the data has changed.
+  It writes model_family_clients.csv, too. It refuses data that have changed, and fewer than two
+  methods with finished runs of one seed. The overrides replace the runs' own values of
+  `train_flags.WHERE_DATA_IS`.
   """
   from tff_superquantile.evaluation import model_family
 

@@ -56,7 +56,7 @@ class Settings:
   Attributes:
     epochs: Passes over a client's held-in examples, at least 1.
     held_in_fraction: Fraction of a client's examples to fine-tune on, in (0, 1).
-    proximal_strength: Ditto's lambda, at least 0, which is fine-tuning without a proximal term.
+    proximal_strength: Ditto's lambda; 0 for fine-tuning without a proximal term.
   """
 
   epochs: int = 10
@@ -78,17 +78,8 @@ def report(
 ) -> page.Page:
   """Personalizes the models of all finished runs of a task that were not yet, and reports.
 
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-    settings: How to personalize.
-    overrides: Values in place of the runs' own, of `train_flags.WHERE_DATA_IS`.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If there is no finished run, one has no weights, or the data has changed.
+  It refuses data that have changed. The overrides replace the runs' own values of
+  `train_flags.WHERE_DATA_IS`.
   """
   runs = finished_models.find(output_dir, task)
   files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)

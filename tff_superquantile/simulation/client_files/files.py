@@ -39,8 +39,7 @@ class ClientFiles:
     x_dtype: The type of a stored x, "uint8" or "float32".
     x_scale: Factor from a stored x to the model's input (1 / 255 for pixels).
     num_classes: One more than the largest label in the directory; 0 for labels that are numbers.
-    num_dropped: Number of clients that were left out because they have too few examples; None if
-      nobody has counted them.
+    num_dropped: Clients left out for too few examples; None if nobody has counted them.
     remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
       that have fewer than 100 examples".
     y_dtype: The type of y: "int32" for classes, "float32" for numbers.
@@ -118,8 +117,8 @@ class ClientFiles:
       seed: Two integers, the seed of what the client draws, such as its shuffle.
 
     Returns:
-      An `OrderedDict` of the client's file name (without its suffix), the seed, int64 [2], and the
-      client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
+      The client's file name (without its suffix), the seed, int64 [2], and the client's index among
+      `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
 
     Raises:
       ValueError: If the client is unknown or the seed isn't two integers.

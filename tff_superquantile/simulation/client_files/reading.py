@@ -132,8 +132,7 @@ def build_examples_fn(
     may_lack_examples: Whether handles may be of `client_files.handle_without_examples`.
 
   Returns:
-    A `tf.function` of one argument of `HANDLE_TYPE` that returns all the client's examples, n of
-    them: (x float32 [n, ...], y [n]).
+    A `tf.function` from a `HANDLE_TYPE` to the client's n examples: (x float32 [n, ...], y [n]).
   """
   handle_spec = collections.OrderedDict(
     client_id=tf.TensorSpec([], tf.string),
@@ -166,7 +165,7 @@ def build_dataset_computation(
     shuffle: Whether the examples come in an order drawn from the seed, or as stored.
 
   Returns:
-    A `tff.tensorflow.computation`.
+    The computation.
 
   Raises:
     ValueError: If `batch_size` is negative.

@@ -164,16 +164,15 @@ def write_client_files(
   Args:
     directory: The directory to make.
     clients: (client id, x [n, ...] uint8 or float32, y [n] int32 or float32) of each client, with
-      the same types and trailing shape for all; taken one at a time, so that a generator needs no
-      memory.
+      the same types and trailing shape for all; taken one at a time: a generator needs no memory.
     x_scale: Factor from a stored x to the model's input.
 
   Returns:
     The opened files.
 
   Raises:
-    ValueError: If the directory exists already, there are no clients, or a client has no examples,
-      an id that was there before, an x unlike the others', or values that are not finite.
+    ValueError: If the directory exists, there are no clients, or a client has no examples, an id
+      that was there before, an x unlike the others', or values that are not finite.
   """
   directory = os.path.abspath(directory)
   if os.path.exists(directory):
@@ -196,10 +195,9 @@ def open_or_write_client_files(
 
   Args:
     directory: The directory to open or make.
-    make_clients: No arguments; returns what `write_client_files` takes as `clients`.
+    make_clients: Returns what `write_client_files` takes as `clients`.
     x_scale: As in `write_client_files`; a directory that is there keeps its own.
-    count_dropped: Returns `num_dropped`, which is kept with the files; called when all clients are
-      written.
+    count_dropped: Returns `num_dropped` of the files; called when all clients are written.
     may_lack_examples: Whether a client may have no examples; otherwise that is an error.
 
   Returns:

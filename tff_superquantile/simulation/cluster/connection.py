@@ -99,14 +99,7 @@ def _make_folder() -> str:
 
 
 def connect(address: str) -> None:
-  """Connects to Ray, unless this process is connected.
-
-  Args:
-    address: As for `ray_context.RayContext`.
-
-  Raises:
-    ClusterError: If there is no such cluster, or none can be started.
-  """
+  """Connects to Ray at an address, as of `RayContext`, unless this process is connected."""
   if ray.is_initialized():
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # No usage report is sent.
@@ -126,8 +119,9 @@ def connect(address: str) -> None:
         options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}
       with _without_stderr():
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-  except (OSError, RuntimeError, ValueError) as error:
+  except Exception as error:  # Ray raises a bare one where it starts too slowly.
+    remedy = "try again when the machine has less to do" if is_local else "give --ray_address=local"
     raise errors.ClusterError(
-      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
-      " --ray_address=local."
+      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or"
+      f" {remedy}."
     ) from None

@@ -24,11 +24,8 @@ _MOST_CHARACTERS = 300  # Of what Ray says, which may be pages.
 class Call:
   """A call of a worker's method, which gives the same result on any worker.
 
-  Attributes:
-    method: The name of the method.
-    args: Its arguments, or references to them.
-    title: What it is, for people.
-    worker: The worker to prefer, by its number; then the one that has computed it.
+  `args` may be references, `title` says to people what it is, and `worker` is the number of the
+  worker to prefer, and then of the one that has computed it.
   """
 
   method: str
@@ -46,11 +43,7 @@ class _Running:
 
 
 class Pool:
-  """Workers that compute calls, one call at a time each.
-
-  Attributes:
-    timeout: Seconds; a call that is not done by then goes to another worker.
-  """
+  """Workers that compute calls, one call at a time each."""
 
   def __init__(
     self,
@@ -60,15 +53,7 @@ class Pool:
     threads: int,
     timeout: float,
   ):
-    """Starts the workers.
-
-    Args:
-      worker: Their class.
-      arguments: The arguments of its constructor.
-      num_workers: How many.
-      threads: How many cores each takes.
-      timeout: Seconds; a call that is not done by then goes to another worker.
-    """
+    """Starts workers; a call that is not done in `timeout` seconds goes to another worker."""
     actor = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, num_cpus=threads)(worker)
     self._workers = [actor.remote(*arguments) for _ in range(num_workers)]
     self.timeout = timeout
@@ -88,11 +73,7 @@ class Pool:
     return worker in self._silent.values()
 
   def all(self, method: str, *args: Any) -> list[Any]:
-    """Calls a method of each worker once, at the same time; they may have to start first.
-
-    Raises:
-      ClusterError: If one does not answer in time.
-    """
+    """Calls a method of all workers at the same time; `ClusterError` if one does not answer."""
     timeout = max(self.timeout, _LEAST_SECONDS_TO_START)
     refs = [getattr(worker, method).remote(*args) for worker in self._workers]
     try:
@@ -107,16 +88,10 @@ class Pool:
       raise errors.ClusterError(f"Found a worker that does not start: {_words(error)}.") from None
 
   def run(self, calls: Sequence[Call]) -> list[list[Any]]:
-    """Computes calls on the workers.
+    """Computes calls on the workers; sets the `worker` of each to the one that computed it.
 
-    Args:
-      calls: The calls. `worker` in them becomes the one that has computed it.
-
-    Returns:
-      The results of each call, in their order: the last one as a value, references to others.
-
-    Raises:
-      ClusterError: If a computation fails, a call ends worker after worker, or none answers.
+    The results of each call, in the calls' order: the last one as a value, references to others. A
+    computation that fails, or a call that ends worker after worker, is a `ClusterError`.
     """
     results: dict[int, list[Any]] = {}
     todo = list(range(len(calls)))

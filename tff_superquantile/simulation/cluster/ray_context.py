@@ -93,11 +93,8 @@ class RayContext(cohort_context.CohortContext):
 
   A cohort is cut into `num_blocks` blocks. Any worker gives the same bits for a block, and what
   blocks give is added up in an order that the number of blocks decides. So the results depend on
-  the number of blocks and on the threads of a worker, and not on the number of workers, on which
-  of them computes what, and on which of them die.
-
-  Attributes:
-    num_blocks: The number of blocks of a cohort.
+  the number of blocks and on the threads of a worker, and not on the number of workers, on which of
+  them computes what, and on which of them die.
   """
 
   def __init__(
@@ -109,19 +106,11 @@ class RayContext(cohort_context.CohortContext):
     max_bytes: int = 2**30,
     parallel: int = 2,
   ):
-    """Connects to Ray and starts the workers.
+    """Connects to Ray and starts the workers, as `simulation.context.Cluster` says.
 
-    Args:
-      address: "local" for workers on this machine, "auto" for the cluster that runs here, or
-        "HOST:PORT" of a cluster's head.
-      num_blocks: The number of blocks; None for the number of workers.
-      threads_per_worker: The cores that a worker takes; each machine gets as many workers as fit.
-      timeout: Seconds in which a worker must answer; then another one gets its block.
-      max_bytes: What each worker keeps of the files that it has read.
-      parallel: How many clients compute at once in this process, for what is not distributed.
-
-    Raises:
-      ClusterError: If there is no cluster, or a worker does not start, or has other versions.
+    Each machine gets as many workers as fit. A worker keeps `max_bytes` of the files that it has
+    read; `parallel` clients compute at once in this process, for what is not distributed. If there
+    is no cluster, or a worker does not start, or has other versions, that is a `ClusterError`.
     """
     super().__init__(None, parallel, max_bytes)
     connection.connect(address)
@@ -140,14 +129,7 @@ class RayContext(cohort_context.CohortContext):
     self.check_files([])
 
   def check_files(self, paths: Sequence[str]) -> None:
-    """Checks that each worker has the versions of this process, and sees the same files.
-
-    Args:
-      paths: The files.
-
-    Raises:
-      ClusterError: If not; it names the host.
-    """
+    """Refuses workers, by their hosts, with other versions or other files than this process."""
     expected = worker.Description("", 0, worker.versions(), {p: worker.digest(p) for p in paths})
     for found in self._workers.all("describe", list(paths)):
       for name, version in expected.versions.items():

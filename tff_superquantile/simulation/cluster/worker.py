@@ -33,13 +33,9 @@ def versions() -> dict[str, str]:
 
 
 class Description(NamedTuple):
-  """Describes a worker.
+  """Describes a worker: its machine's name, its process, the versions of Python and of packages.
 
-  Attributes:
-    host: The name of its machine.
-    pid: Its process.
-    versions: Those of Python and of packages, by name.
-    digests: The digests of files by their paths; None for those that are not there.
+  `digests` has those of files by their paths; None for those that are not there.
   """
 
   host: str
@@ -66,12 +62,7 @@ class Worker:
   """Computes any block of any stage. It remembers computations and files, and nothing of rounds."""
 
   def __init__(self, threads: int, max_bytes: int):
-    """Initializes a worker, in a process of its own.
-
-    Args:
-      threads: The number of threads that compute.
-      max_bytes: See `engine.CohortContext`.
-    """
+    """Initializes a worker of `threads` threads; `max_bytes` is as in `engine.CohortContext`."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     self._threads = threads
@@ -94,21 +85,11 @@ class Worker:
     received: Arrays,
     carried: Arrays,
   ) -> tuple[list[np.ndarray], Arrays]:
-    """Computes a block.
+    """Computes stage `index` of a block; an error names the host.
 
-    Args:
-      key: A digest of the computation.
-      serialized: The computation.
-      index: The stage.
-      arrays: The block's part of the computation's argument; None for what is at the server.
-      received: What the stage reads of the server's values.
-      carried: What earlier stages of the block kept.
-
-    Returns:
-      The partial aggregates, and what this stage keeps.
-
-    Raises:
-      RuntimeError: If the computation fails; it names the host.
+    `arrays` is the block's part of the argument, None for what is at the server, `received` what
+    the stage reads of the server's values, `carried` what earlier stages of the block kept. The
+    result is the partial aggregates, and what this stage keeps.
     """
     try:
       partials, kept = self._stages(key, serialized)[index](arrays, received, carried)
@@ -124,17 +105,9 @@ class Worker:
     partials: list[ray.ObjectRef],
     timeout: float,
   ) -> list[np.ndarray] | None:
-    """Merges the partial aggregates of consecutive blocks of a stage.
+    """Merges the partial aggregates of consecutive blocks, which come in the blocks' order.
 
-    Args:
-      key: A digest of the computation.
-      serialized: The computation.
-      index: The stage.
-      partials: References to the aggregates, in the blocks' order.
-      timeout: Seconds to wait for each of them.
-
-    Returns:
-      Those of all these blocks; None if one cannot be had, since its machine has gone.
+    It waits `timeout` seconds for each. None if one cannot be had, since its machine has gone.
     """
     found = (ray.get(partial, timeout=timeout) for partial in partials)
     try:

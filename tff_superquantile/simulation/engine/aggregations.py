@@ -19,12 +19,7 @@ Leaf = values.Leaf
 
 
 class Clients:
-  """The clients of one trace: a whole cohort, or a part of it.
-
-  Attributes:
-    num_clients: int32 [].
-    mapper: Calls components.
-  """
+  """The clients of one trace, `num_clients` (int32 []): a whole cohort, or a part of it."""
 
   def __init__(self, num_clients: tf.Tensor, mapper: mapping.Mapper):
     self.num_clients = num_clients

@@ -39,19 +39,13 @@ class CohortContext(tff.framework.SyncContext):
     block_size: int | None = None,
     default_num_clients: int = 0,
   ):
-    """Initializes the context.
+    """Initializes the context, with numbers as for `simulation.context.set_simulation_context`.
 
-    Args:
-      fallback: Makes the context for what cannot be done here, called when it is needed for the
-        first time; None to raise instead.
-      parallel: How many clients compute at once.
-      max_bytes: How much of what clients read from files and data sets is kept in memory. A file is
-        taken not to change while the context lives, nor is what a data set reads, unless it draws
-        at random without a seed. What was read from a data set goes with it.
-      block_size: The largest number of clients whose values are in memory at once. A larger cohort
-        is computed in the fewest blocks that are not larger, which are then added up; so the
-        number changes the last bits of the results. None for cohorts in one block.
-      default_num_clients: The number of clients where no argument of a computation tells it.
+    `fallback` makes the context for what cannot be done here, when it is first needed; None to
+    raise instead. Up to `max_bytes` of what clients read from files and data sets are kept in
+    memory. A file is taken not to change while the context lives, nor is what a data set reads,
+    unless it draws at random without a seed. What was read from a data set goes with it. A cohort
+    larger than `block_size` is computed in the fewest blocks that are not larger.
     """
     self._make_fallback = fallback
     self._fallback_context: tff.framework.SyncContext | None = None
@@ -63,12 +57,7 @@ class CohortContext(tff.framework.SyncContext):
     self._default_num_clients = default_num_clients
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
-    """See `tff.framework.SyncContext`.
-
-    Raises:
-      UnsupportedError: If the computation cannot be done and there is no other context.
-      tf.errors.OpError: If TensorFlow cannot compute it, with TensorFlow's sentence.
-    """
+    """See `tff.framework.SyncContext`; TensorFlow's errors keep TensorFlow's sentence."""
     if not tf.executing_eagerly():
       # A new thread is outside of the caller's graph, as TFF's worker is.
       with futures.ThreadPoolExecutor(1) as outside:
@@ -154,11 +143,7 @@ class AsyncCohortContext(tff.framework.AsyncContext):
   """Computes as `CohortContext`, asynchronously: one computation runs at a time."""
 
   def __init__(self, context: CohortContext):
-    """Initializes the context.
-
-    Args:
-      context: What computes.
-    """
+    """Initializes the context, whose work `context` does."""
     self._context = context
     self._lock = threading.Lock()
 

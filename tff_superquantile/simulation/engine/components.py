@@ -37,12 +37,7 @@ class Component:
   """A TensorFlow graph with parameters and results."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
-    """Reads a component.
-
-    Raises:
-      UnsupportedError: If it is not TensorFlow, or has data sets beside state that calls would
-        share.
-    """
+    """Reads a TensorFlow component; data sets beside shared state are an `UnsupportedError`."""
     proto = block.proto
     if proto.WhichOneof("computation") != "tensorflow":
       raise errors.UnsupportedError("a component that is not TensorFlow")
@@ -80,18 +75,7 @@ class Component:
         self._function = tf.compat.v1.wrap_function(self._import, specs)
 
   def body(self, roots: Sequence[expressions.Ref], pool: expressions.Pool) -> expressions.Body:
-    """Returns the component as expressions.
-
-    Args:
-      roots: One a leaf of the parameter.
-      pool: Makes the expressions.
-
-    Returns:
-      What it computes of them.
-
-    Raises:
-      UnsupportedError: If it cannot be taken apart.
-    """
+    """Returns what the component computes of roots, one a leaf of the parameter, as expressions."""
     if self._shared:
       raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
     names = [name.rpartition(":")[0] for name in self._parameters]
@@ -100,11 +84,7 @@ class Component:
     )
 
   def taken_apart(self) -> Callable[..., list[tf.Tensor]]:
-    """Returns what computes the component of its arguments, without variables and functions.
-
-    Raises:
-      UnsupportedError: If it cannot be taken apart.
-    """
+    """Returns what computes the component of its arguments, without variables and functions."""
     pool = expressions.Pool()
     roots = [
       expressions.Ref(pool.root(f"argument {i}", is_pure=not leaf.is_data_set), 0)
@@ -135,14 +115,7 @@ class Component:
     )
 
   def call(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Copies the graph into the current one.
-
-    Args:
-      arguments: One tensor a leaf of the parameter.
-
-    Returns:
-      One tensor a leaf of the result.
-    """
+    """Copies the graph into the current one; arguments and results are one tensor a leaf."""
     begun = [
       data_sets.begin(argument) if leaf.is_data_set else argument
       for argument, leaf in zip(arguments, self.parameter_types)
@@ -158,12 +131,7 @@ class Library:
   """
 
   def __init__(self, names: Mapping[int, str]):
-    """Initializes a library.
-
-    Args:
-      names: From the position of a leaf in the computation's argument to the name of its root, for
-        the strings and data sets that clients hold.
-    """
+    """Initializes a library: what clients hold has roots of `names`, by argument positions."""
     self.pool = expressions.Pool()
     self._names = names
     # The key is the block's id; the block is kept so that no other block gets that id.
@@ -182,10 +150,8 @@ class Library:
     """Returns a component's inputs and its body, or None if it cannot be taken apart.
 
     Arguments of the computation that say from where clients read have the same root wherever they
-    are used. Every other argument has a new root in each call, so none is taken for another.
-
-    Raises:
-      UnsupportedError: If it cannot, and goes over data sets that clients make.
+    are used. Every other argument has a new root in each call, so none is taken for another. One
+    that goes over data sets that clients make must be taken apart (`UnsupportedError`).
     """
     refs: list[expressions.Ref] = []
     inputs: dict[expressions.Ref, values.Input] = {}
@@ -231,16 +197,9 @@ def fold(
   types: Sequence[values.LeafType],
   num_clients: tf.Tensor,
 ) -> list[tf.Tensor]:
-  """Folds over the clients in their order: acc = accumulate(acc, i).
+  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`.
 
-  Args:
-    accumulate: From (tensors of the accumulator, index of the client) to the next ones.
-    zero: The accumulator to begin with.
-    types: Its types, of which dimensions may be unknown.
-    num_clients: int32 [].
-
-  Returns:
-    The last accumulator.
+  Dimensions in `types`, those of the accumulator's tensors, may be unknown.
   """
 
   def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:

@@ -18,12 +18,7 @@ from tff_superquantile.simulation.engine import values
 
 
 class Computation:
-  """Reads a computation, and makes functions of a cohort of it.
-
-  Attributes:
-    block: The computation in call-dominant form.
-    parameters: The leaves of its parameter.
-  """
+  """Reads a computation, in call-dominant form `block`, and makes functions of a cohort of it."""
 
   def __init__(
     self,
@@ -32,16 +27,10 @@ class Computation:
     parallel: int,
     default_num_clients: int = 0,
   ):
-    """Reads a computation.
+    """Reads a computation; a parameter with unknown parts is an `UnsupportedError`.
 
-    Args:
-      comp: The computation.
-      store: Keeps what clients read.
-      parallel: How many clients compute at once.
-      default_num_clients: The number of clients where no argument tells it.
-
-    Raises:
-      UnsupportedError: If its parameter has parts that the engine does not know.
+    `store` keeps what clients read, `parallel` clients compute at once, and there are
+    `default_num_clients` where no argument tells it.
     """
     self._default_num_clients = default_num_clients
     self._store = store
@@ -67,14 +56,9 @@ class Computation:
     function: Callable[[Sequence[tf.Tensor], aggregations.Clients], list[tf.Tensor]],
     more: Sequence[tf.TensorSpec] = (),
   ) -> traces.CohortFunction:
-    """Builds a function of the parameter's leaves, and of more tensors.
+    """Builds a function of the parameter's leaves, and of more tensors behind them.
 
-    Args:
-      function: From the tensors and the clients of a trace to the results.
-      more: The specs of tensors behind those of the parameter.
-
-    Returns:
-      A function of arrays or tensors.
+    `function` goes from the tensors and the clients of a trace to the results.
     """
 
     def run(tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:

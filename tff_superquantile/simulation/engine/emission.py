@@ -71,12 +71,7 @@ class Emitter:
   """Emits expressions into the current graph, each once; it is of no use in another graph."""
 
   def __init__(self, known: Mapping[expressions.Ref, tf.Tensor], parent: "Emitter | None" = None):
-    """Initializes an emitter.
-
-    Args:
-      known: What has a value already, such as the roots.
-      parent: Emits into the graph around this one; what it has emitted is not emitted again.
-    """
+    """Initializes an emitter, which emits nothing that is `known` or that `parent` has emitted."""
     self._known = dict(known)
     self._parent = parent
 
@@ -93,11 +88,7 @@ class Emitter:
     refs: Sequence[expressions.Ref],
     effects: Iterable[expressions.Expression] = (),
   ) -> list[tf.Tensor]:
-    """Emits values, what they depend on, and effects, in the order of their numbers.
-
-    Raises:
-      UnsupportedError: If something has no value.
-    """
+    """Emits values, what they depend on, and effects, in the order of their numbers."""
     pending: dict[int, expressions.Expression] = {}
     stack = [*refs, *(expressions.Ref(effect, 0) for effect in effects)]
     while stack:

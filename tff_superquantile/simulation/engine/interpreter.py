@@ -32,11 +32,7 @@ class Interpreter(language.Interpreter):
   """Evaluates building blocks; every value it returns is a `Leaf`, a `Struct`, or a function."""
 
   def __init__(self, clients: aggregations.Clients):
-    """Initializes an interpreter for one trace.
-
-    Args:
-      clients: The cohort, or a part of it, for which aggregations aggregate.
-    """
+    """Initializes an interpreter for one trace, in which aggregations aggregate `clients`."""
     self._clients = clients
 
   def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:

@@ -33,18 +33,10 @@ class Interpreter(abc.ABC):
     scope: Mapping[str, Any],
     at_clients: bool = False,
   ) -> Any:
-    """Returns the value of a building block.
+    """Returns the value of a building block, as the class says; `scope` has the names' values.
 
-    Args:
-      block: The block.
-      scope: The values of the names in it.
-      at_clients: Whether it is evaluated once a client.
-
-    Returns:
-      See the class.
-
-    Raises:
-      UnsupportedError: If there is something in it that the engine does not know.
+    `at_clients` tells whether it is evaluated once a client. What the engine does not know is an
+    `UnsupportedError`.
     """
     if isinstance(block, tff.framework.Reference):
       return scope[block.name]

@@ -59,19 +59,10 @@ class Mapper(abc.ABC):
   def map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[Leaf]:
-    """Calls a component once for each client.
+    """Calls a component once for each of the clients, int32 [], and stacks its results.
 
-    Args:
-      component: The component.
-      leaves: Its arguments.
-      num_clients: int32 [], the number of clients.
-
-    Returns:
-      Its results, stacked; not stacked if they must be the same for all clients: without draws and
-      effects, of arguments that are the same.
-
-    Raises:
-      UnsupportedError: If results are of unknown shape.
+    They are not stacked if they must be the same for all clients: without draws and effects, of
+    arguments that are the same. Results of unknown shape are an `UnsupportedError`.
     """
     if component.is_deterministic and not any(leaf.stacked for leaf in leaves):
       return self.call(component, leaves)
@@ -84,11 +75,7 @@ class Mapper(abc.ABC):
     return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
 
   def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
-    """Returns the data sets that a component makes at clients, which are made where they are used.
-
-    Raises:
-      UnsupportedError: If they would be others there, or the component has other results.
-    """
+    """Returns clients' data sets, made where they are used; refuses any that would differ there."""
     found = self._library.body(component, leaves)
     if found is None or not all(t.is_data_set for t in component.result_types):
       raise errors.UnsupportedError("data sets that clients make beside other values")
@@ -148,13 +135,10 @@ class Sequential(Mapper):
     reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
     parallel: int,
   ):
-    """Initializes the mapper.
+    """Initializes the mapper, which computes `parallel` clients at once.
 
-    Args:
-      library: The components.
-      reads: The values that clients have read: all of them in a row, client by client; the
-        positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank].
-      parallel: The number of clients that compute at once.
+    `reads` has the values that clients have read: all of them in a row, client by client; the
+    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank].
     """
     super().__init__(library)
     self._reads = reads

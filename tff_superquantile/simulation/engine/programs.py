@@ -20,10 +20,7 @@ from tff_superquantile.simulation.engine.graphs import errors
 class Program(computation.Computation):
   """A computation in this process, for whole cohorts or in stages for their blocks.
 
-  Attributes:
-    block: The computation in call-dominant form.
-    parameters: The leaves of its parameter.
-    whole: Returns the result for a whole cohort at once, one tensor a leaf.
+  `whole` returns the result for a whole cohort at once, one tensor a leaf.
   """
 
   def __init__(
@@ -33,17 +30,7 @@ class Program(computation.Computation):
     parallel: int,
     default_num_clients: int = 0,
   ):
-    """Reads a computation, and traces it for whole cohorts.
-
-    Args:
-      comp: The computation.
-      store: Keeps what clients read.
-      parallel: How many clients compute at once.
-      default_num_clients: The number of clients where no argument tells it.
-
-    Raises:
-      UnsupportedError: If there is something in it that the engine does not know.
-    """
+    """Reads and traces a computation for whole cohorts, with `Computation`'s arguments."""
     super().__init__(comp, store, parallel, default_num_clients)
     parameter_type = comp.type_signature.parameter
     self._converter = None if parameter_type is None else values.Converter(parameter_type)
@@ -61,11 +48,8 @@ class Program(computation.Computation):
   def arrays(self, arg: Any) -> list[np.ndarray]:
     """Returns an argument as one array a leaf, those at clients with the clients in rows.
 
-    Raises:
-      TypeError: If the argument is not of the parameter's type.
-      ValueError: If its parts are of different numbers of clients, or if values of no clients would
-        be returned, which TFF does not allow.
-      UnsupportedError: If tensors of several clients do not have the same shape.
+    It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
+    values of no clients as a result (`ValueError`); and shapes that differ between clients.
     """
     arrays = [] if self._converter is None else self._converter.arrays(arg)
     lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}

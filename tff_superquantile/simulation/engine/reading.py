@@ -21,12 +21,9 @@ _CLIENTS_A_CALL = 64
 
 
 class Read(NamedTuple):
-  """One value that all clients of a cohort have read.
+  """One value that all clients of a cohort have read, one client after the other in `flat`.
 
-  Attributes:
-    ref: What it is in the components' expressions.
-    flat: All values, one client after the other.
-    shapes: int32 [n, rank], what each client's were.
+  `shapes`, int32 [n, rank], has what each client's shape was.
   """
 
   ref: expressions.Ref
@@ -57,12 +54,9 @@ class Reader:
   def __init__(
     self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin], parallel: int
   ):
-    """Initializes a reader.
+    """Initializes a reader of `refs`, which sets up `parallel` data sets at once.
 
-    Args:
-      refs: What is read.
-      origins: What says from where, by the positions among the arguments.
-      parallel: How many data sets are set up at once.
+    `origins` says from where clients read, by the positions among the arguments.
     """
     self.refs = refs
     self.positions = list(origins)

@@ -18,10 +18,8 @@ from tff_superquantile.simulation.engine.graphs import walks
 class Discovery(mapping.Mapper):
   """Finds the values that clients read from files, and computes nothing.
 
-  Attributes:
-    reads: The values that are read, in a fixed order.
-    looks_again: Whether a component may go over a data set several times.
-    makes_data_sets: Whether clients make data sets for other components.
+  It notes in a fixed order what is read, and whether a component may go over a data set several
+  times and whether clients make data sets for other components.
   """
 
   def __init__(self, library: components.Library):
@@ -81,16 +79,9 @@ class CohortFunction:
   ):
     """Initializes a function, and finds out what its clients read.
 
-    Args:
-      function: From tensors and the mapper of a trace to the results.
-      specs: The specs of the tensors.
-      origins: What says from where clients read, by its position among the tensors.
-      library: The components that it calls.
-      store: Keeps what was read.
-      parallel: How many clients compute at once.
-
-    Raises:
-      UnsupportedError: If there is something in it that the engine does not know.
+    `function` goes from tensors and the mapper of a trace to the results; `origins` says from where
+    clients read, by positions among the tensors; `store` keeps what was read. What the engine does
+    not know is an `UnsupportedError`.
     """
     self._run = function
     self._specs = specs
@@ -108,9 +99,8 @@ class CohortFunction:
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
 
-    Raises:
-      UnsupportedError: If clients make data sets of others that they see in several orders: TFF's
-        runtime serializes what they make in between, which changes the orders.
+    It refuses (`UnsupportedError`) data sets that clients make of others that they see in several
+    orders: TFF's runtime serializes what they make in between, which changes the orders.
     """
     sources = data_sets.sources_of(arrays)
     if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):

@@ -74,13 +74,7 @@ class LeafType(NamedTuple):
 
 
 class Input(NamedTuple):
-  """What a component computes from.
-
-  Attributes:
-    root: What stands for it in expressions.
-    leaf: Its value.
-    type: Its type.
-  """
+  """What a component computes from: its root in expressions, its value and its type."""
 
   root: expressions.Ref
   leaf: Leaf
@@ -91,10 +85,6 @@ class Made(NamedTuple):
   """A data set that clients make: computed by each component that goes over it, as a part of it.
 
   So what is read of it is kept, and what makes it is not serialized for each client.
-
-  Attributes:
-    ref: The data set.
-    inputs: What it is made of.
   """
 
   ref: expressions.Ref
@@ -102,11 +92,7 @@ class Made(NamedTuple):
 
 
 def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
-  """Lists the tensors of a type, in the order in which TFF flattens it.
-
-  Raises:
-    UnsupportedError: If the type has other parts than tensors.
-  """
+  """Lists the tensors of a type, in TFF's order; another part is an `UnsupportedError`."""
   if isinstance(type_spec, tff.FederatedType):
     return leaf_types(type_spec.member, not type_spec.all_equal)
   if isinstance(type_spec, tff.StructType):
@@ -123,23 +109,14 @@ def _elements(struct: Any) -> list[tuple[str | None, Any]]:
 
 
 class Origin(NamedTuple):
-  """What clients hold that says from where they read.
-
-  Attributes:
-    name: Its root in the components' expressions.
-    dtype: tf.string or, for data sets, tf.variant.
-  """
+  """What says from where clients read: its root's name; tf.string, or tf.variant for data sets."""
 
   name: str
   dtype: tf.DType
 
 
 def origins(parameters: Sequence[LeafType]) -> dict[int, Origin]:
-  """Returns what clients hold that says from where they read, by its position.
-
-  Args:
-    parameters: The tensors of a computation's argument.
-  """
+  """Returns what clients hold that says from where they read, by its position in the argument."""
   found: dict[int, Origin] = {}
   for i, leaf in enumerate(parameters):
     dtype = tf.as_dtype(leaf.dtype)
@@ -230,11 +207,7 @@ class Converter:
   """Turns Python values of one type into arrays, and examines the type only once."""
 
   def __init__(self, type_spec: tff.Type):
-    """Initializes a converter.
-
-    Args:
-      type_spec: The type of a parameter, whose tensors are `leaf_types(type_spec)`.
-    """
+    """Initializes a converter of a parameter, whose tensors are `leaf_types(type_spec)`."""
     self._type = type_spec
     self._is_stacked = isinstance(type_spec, tff.FederatedType) and not type_spec.all_equal
     # The type of a tensor has no elements.
@@ -253,9 +226,7 @@ class Converter:
   def arrays(self, value: Any) -> list[np.ndarray]:
     """Returns the arrays of a value, stacked if they are at the clients.
 
-    Raises:
-      TypeError: If the value is not of the type.
-      UnsupportedError: If tensors of several clients do not have the same shape.
+    Another type is a `TypeError`; shapes that differ between clients are an `UnsupportedError`.
     """
     if isinstance(self._type, tff.SequenceType):
       return [np.array(data_sets.source(value, self._type), np.object_)]
@@ -340,10 +311,7 @@ def _split_clients(type_spec: tff.Type, value: Any) -> Any:
 
 
 def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
-  """Builds a function that takes the leaves of a value from an iterator and returns the value.
-
-  The type may have no values at the clients, except for those that are all equal.
-  """
+  """Builds a function from an iterator of leaves to a value; at clients only all-equal ones."""
   if isinstance(type_spec, tff.FederatedType):
     return _constructor(type_spec.member)
   if not isinstance(type_spec, tff.StructType):
@@ -361,14 +329,7 @@ def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
 
 
 def build_to_python(type_spec: tff.Type) -> Callable[[list], Any]:
-  """Builds a function that makes a result's Python value, in the form of TFF's own contexts.
-
-  Args:
-    type_spec: The type of the result.
-
-  Returns:
-    A function of the numpy arrays or scalars that `leaf_types` of the type describes.
-  """
+  """Builds a function from `leaf_types`' arrays to a result's Python value, in TFF's own form."""
   if not tff.types.contains(
     type_spec, lambda t: isinstance(t, tff.FederatedType) and not t.all_equal
   ):

@@ -24,14 +24,8 @@ def create_sync_context(
 ) -> tff.framework.SyncExecutionContext:
   """Creates TFF's context with simulated secure sums, without its worker.
 
-  Arguments, results and errors of Python's side are TFF's own.
-
-  Args:
-    parallel: How many clients compute at once.
-    default_num_clients: The number of clients where no argument tells it.
-
-  Returns:
-    The context.
+  Arguments, results and errors of Python's side are TFF's own. `parallel` clients compute at once,
+  and there are `default_num_clients` where no argument tells it.
   """
   own = service.Service(parallel)
 

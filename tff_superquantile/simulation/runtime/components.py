@@ -25,14 +25,7 @@ class InSessions:
   """A component in sessions."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
-    """Builds the graph.
-
-    Args:
-      block: The component.
-
-    Raises:
-      UnsupportedError: If it is not TensorFlow.
-    """
+    """Builds the graph of a component; one that is not TensorFlow is an `UnsupportedError`."""
     if block.proto.WhichOneof("computation") != "tensorflow":
       raise errors.UnsupportedError(
         f"Found a component that is not TensorFlow; this process has no other. {errors.TFFS_OWN}"
@@ -73,17 +66,7 @@ class InSessions:
     self._run = sessions.Sessions(graph, fed, fetched, proto.initialize_op)
 
   def __call__(self, argument: Any) -> Any:
-    """Computes the component.
-
-    Args:
-      argument: The value of its parameter, as in `evaluation`; None without one.
-
-    Returns:
-      The value of its result.
-
-    Raises:
-      tf.errors.OpError: If TensorFlow cannot compute it.
-    """
+    """Computes the component on a value as in `evaluation`, None without a parameter."""
     leaves = [] if argument is None else values.flatten(argument)
     fed = [
       np.asarray(leaf.graph_def() if isinstance(leaf, sequences.Sequence) else leaf, dtype)
@@ -104,14 +87,7 @@ class TakenApart:
   """A component that goes over data sets, and makes none."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
-    """Builds the function.
-
-    Args:
-      block: The component.
-
-    Raises:
-      UnsupportedError: If it does not go over data sets, or cannot be taken apart.
-    """
+    """Builds the function, or raises `UnsupportedError`: no data sets, or none to take apart."""
     self._block = block
     parameter = block.type_signature.parameter
     parameters = [] if parameter is None else values.leaf_types(parameter)
@@ -157,11 +133,7 @@ class TakenApart:
 
 
 def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApart:
-  """Returns the function of a component.
-
-  Raises:
-    UnsupportedError: If it is not TensorFlow.
-  """
+  """Returns the function of a component; one that is not TensorFlow is an `UnsupportedError`."""
   try:
     return TakenApart(block)
   except Exception:  # Whatever TensorFlow finds wrong in tracing what was taken apart.

@@ -22,12 +22,7 @@ Component = Callable[[Any], Any]
 
 
 class Federated(NamedTuple):
-  """Values at a placement.
-
-  Attributes:
-    members: One a client; a single one if all are equal, and at the server.
-    is_all_equal: Whether there is a single one.
-  """
+  """Values at a placement: one a client, or a single one if all are equal, and at the server."""
 
   members: list[Any]
   is_all_equal: bool
@@ -63,13 +58,7 @@ class Evaluator(language.Interpreter):
     pool: futures.Executor,
     library: Mapping[tff.framework.CompiledComputation, Component],
   ):
-    """Initializes an evaluator.
-
-    Args:
-      num_clients: The number of clients.
-      pool: Computes clients.
-      library: The components by their blocks; it makes those that it does not have.
-    """
+    """Initializes an evaluator: `pool` computes clients, `library` gets and keeps components."""
     self._num_clients = num_clients
     self._pool = pool
     self._library = library

@@ -28,13 +28,9 @@ def _specs(type_spec: tff.Type) -> Any:
 
 
 def begin(serialized: tf.Tensor, element_type: tff.Type) -> tf.Tensor:
-  """Returns a serialized data set as a variant, which is read without autotuning.
+  """Returns a serialized data set (string [], a GraphDef) as a variant, read without autotuning.
 
   That would take 20 ms to end after each reading, and may crash TensorFlow 2.21.
-
-  Args:
-    serialized: string [], a GraphDef.
-    element_type: The type of its elements.
   """
   variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
   options = tf.data.Options()
@@ -68,12 +64,7 @@ def _from_container(value: Any, type_spec: tff.Type) -> Any:
 
 
 class Sequence:
-  """A sequence of values of one type.
-
-  Attributes:
-    element_type: The type.
-    is_made: Whether a component has made it.
-  """
+  """A sequence of values of one type; `is_made` tells whether a component has made it."""
 
   def __init__(
     self,
@@ -82,14 +73,7 @@ class Sequence:
     elements: AnySequence[Any] | None = None,
     is_made: bool = False,
   ):
-    """Initializes a sequence from either form.
-
-    Args:
-      element_type: The type of its elements.
-      serialized: A data set, as a serialized GraphDef.
-      elements: The elements.
-      is_made: Whether a component has made it.
-    """
+    """Initializes a sequence from a data set's serialized GraphDef or from its elements."""
     self.element_type = element_type
     self.is_made = is_made
     self._serialized = serialized

@@ -94,11 +94,7 @@ class Service(tff.framework.RemoteExecutorStub):
   """Answers TFF's `RemoteExecutor` as its worker does. Calls are computed at once."""
 
   def __init__(self, parallel: int):
-    """Initializes the service.
-
-    Args:
-      parallel: How many clients compute at once.
-    """
+    """Initializes the service, which computes `parallel` clients at once."""
     self._pool = futures.ThreadPoolExecutor(parallel, thread_name_prefix="clients")
     self._numbers = itertools.count()
     self._num_clients: dict[str, int] = {}

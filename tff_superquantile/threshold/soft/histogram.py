@@ -25,8 +25,8 @@ def build_histogram_weighting(
 
   A round releases a noisy histogram of the cohort's losses, as `build_tree_quantile` does. With the
   midpoint m_j of bin j and its noisy count n_j >= 0, the distribution of the losses is n_j at m_j;
-  the share of a client is share(m_j) relative to it, for the bin j of its loss. It follows from
-  the client's own loss and from what is released.
+  the share of a client is share(m_j) relative to it, for the bin j of its loss. It follows from the
+  client's own loss and from what is released.
 
   Guarantee: that of `PrivateHistogramFactory`, of which shares and measurements are
   post-processing. A sum of vectors of norm <= C, each multiplied by its client's share s_i, has
@@ -38,8 +38,8 @@ def build_histogram_weighting(
 
       s n,    s = sum_j n_j share(m_j) / sum_j n_j,    n = max(sum_j n_j, expected_clients / 2).
 
-  The lower bound keeps the noise of the quotient within twice that of a cohort of the expected
-  size with these losses.
+  The lower bound keeps the noise of the quotient within twice that of a cohort of the expected size
+  with these losses.
 
   Each client counts once, whatever its weight. Losses are clipped to [0, max_loss]; a loss that is
   NaN counts nowhere and has no share. If more than mechanism.num_shares clients report, there is no
@@ -50,11 +50,10 @@ def build_histogram_weighting(
     mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
     secure_sum: See `PrivateHistogramFactory`.
-    noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
+    noise_key: Secret key of the server's noise, 16 bytes; None for fresh entropy.
 
   Returns:
-    A `ThresholdProcess`, whose result is the share of each bin, float32 [b], and whose state is the
-    last result and the state of the server's source of noise. Measurements:
+    A `ThresholdProcess`, whose result is the share of each bin, float32 [b]. Measurements:
     `estimated_cohort_size` and `estimated_share_sum`, both expected_clients in an aborted round;
     `aborted`, 1 or 0.
 

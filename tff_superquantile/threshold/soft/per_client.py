@@ -17,23 +17,14 @@ UpdateFn = Callable[[Any, tf.Tensor, tf.Tensor], tuple[Any, tf.Tensor]]
 def build_per_client_weighting(
   num_clients: int, initial_state_fn: Callable[[], Any], update_fn: UpdateFn
 ) -> process.ThresholdProcess:
-  """Builds the weighting pi_i = alpha_i exp(log-weight i), by the log-weights of all clients.
+  """Builds the weighting pi_i = alpha_i exp(log-weight i), by the log-weights of all n clients.
 
-  Args:
-    num_clients: n, the number of all clients that ever take part.
-    initial_state_fn: A no-argument TensorFlow function that returns the server's state.
-    update_fn: A TensorFlow function of (state, the indices and the losses of the k clients of the
-      cohort that count) that returns the next state and all log-weights, which the cohort's
-      average follows.
+  `update_fn` is a TensorFlow function of (state, the indices and the losses of the k clients of the
+  cohort that count) to the next state and all log-weights, which the cohort's average follows.
 
-  Returns:
-    A `ThresholdProcess` of clients with a `client_index`; its result is the log-weights of all
-    clients, float32 [n], relative to the cohort's largest, with the measurements of
-    `relative.measure`. An index outside [0, n) is left out and has no share.
-
-  Raises:
-    TypeError: If `num_clients` is not a whole number.
-    ValueError: If `num_clients` is out of its range.
+  The process is of clients with a `client_index`; its result is the log-weights of all clients,
+  float32 [n], relative to the cohort's largest, with the measurements of `relative.measure`. An
+  index outside [0, n) is left out and has no share.
   """
   checks.of_type("num_clients", num_clients, numbers.Integral, "a whole number")
   if not 1 <= num_clients <= process.MAX_CLIENTS:

@@ -15,16 +15,11 @@ _LARGEST = np.finfo(np.float32).max
 def measure(
   losses: tf.Tensor, weights: tf.Tensor, shares: tf.Tensor
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Measures the losses and the shares of a cohort.
+  """Measures the losses float32 [k], weights alpha_i and shares of the clients that count.
 
-  Args:
-    losses: float32 [k], losses of the clients that count.
-    weights: float32 [k], their weights alpha_i.
-    shares: float32 [k]; client i has the weight alpha_i * shares_i in the average.
-
-  Returns:
-    `loss_mean` and `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2, the number
-    of clients of equal weight that would average as well. All are zero if no client counts.
+  They are `loss_mean`, `loss_max`, and `effective_clients`, (sum_i pi_i)^2 / sum_i pi_i^2 with
+  pi_i = alpha_i * shares_i, the number of clients of equal weight that would average as well. All
+  are zero if no client counts.
   """
   pi = weights * shares
   return collections.OrderedDict(

@@ -438,12 +438,7 @@ def parameters(kind: type[Method]) -> list[flag.Flag]:
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
-  """Checks a method that was asked for.
-
-  Args:
-    method: The method.
-    is_private: Whether its run is private.
-    cohort: Its cohorts.
+  """Checks a method that was asked for, with its run's privacy and cohorts.
 
   Raises:
     ValueError: If a parameter is missing, or the method contradicts itself or its run.

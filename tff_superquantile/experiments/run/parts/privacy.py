@@ -26,10 +26,8 @@ _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not ad
 class Number(part.Part, abc.ABC):
   """A number that each round releases beside the sum of updates.
 
-  Among its flags are those of its noise and of its share of the budget.
-
-  Attributes:
-    kind: The part of a release that accounts for it.
+  Its flags include those of its noise and of its share of the budget; `kind` names the part of a
+  release that accounts for it.
   """
 
   kind: ClassVar[type[parts.Number]]
@@ -54,11 +52,7 @@ class Number(part.Part, abc.ABC):
 
   @abc.abstractmethod
   def build(self, norm: float) -> Any:
-    """Returns the `secure_sums.Number` that computes it, once its noise is known.
-
-    Args:
-      norm: C, or that of the first round, in units of the update.
-    """
+    """Returns its `secure_sums.Number` with noise, for the (first) C in units of the update."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

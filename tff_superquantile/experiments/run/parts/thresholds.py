@@ -197,12 +197,7 @@ def private() -> tuple[str, ...]:
 
 
 def choice(kinds: Mapping[str, type[Threshold]], usual: part.Usual) -> Any:
-  """Returns the field of a method whose runs have a threshold of some kinds.
-
-  Args:
-    kinds: Their classes by the value of --threshold.
-    usual: Returns the name of that which a run has without --threshold.
-  """
+  """Returns a method's field of a threshold among `kinds`; `usual` names it without --threshold."""
   return part.choice(
     "threshold",
     kinds,

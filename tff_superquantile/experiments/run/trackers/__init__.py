@@ -15,12 +15,9 @@ from tff_superquantile.experiments.run.trackers import tracker as tracker_lib
 
 @dataclasses.dataclass(frozen=True)
 class TrackerKind:
-  """A row of `TRACKERS`.
+  """A row of `TRACKERS`: the library's module, what pip installs it by, and its `Tracker`.
 
-  Attributes:
-    library: The name of its module.
-    requirement: What pip installs it by.
-    open: From a run and its id there (None: it is new) to the `Tracker`.
+  The tracker opens from a run and its id there (None: it is new).
   """
 
   library: str

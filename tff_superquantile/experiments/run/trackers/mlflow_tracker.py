@@ -30,12 +30,7 @@ class MlflowTracker:
   """
 
   def __init__(self, subject: tracker.Subject, known_id: str | None):
-    """Opens a run, or makes one.
-
-    Args:
-      subject: The run.
-      known_id: Its id there; None for a new run.
-    """
+    """Opens the run with this id, or makes one where it is None."""
     store = None if mlflow.is_tracking_uri_set() else subject.output_dir.absolute() / "mlruns"
     self._client = mlflow.MlflowClient(tracking_uri=store and store.as_uri())
     self._last_steps: dict[str, int] = {}  # Of what has arrived before.

@@ -15,11 +15,8 @@ Row = tuple[int, Mapping[str, float]]
 class Subject:
   """What a tracker is told of a run when it first hears of it.
 
-  Attributes:
-    output_dir: The directory of results, with the task's folder in it.
-    folder: The folder of the run.
-    tags: "task", "method" and "seed", by the names of their folders.
-    params: The run's flags, as its flags.txt has them.
+  The directory of results has the task's folder in it. Tags are "task", "method" and "seed", by the
+  names of their folders; params are the run's flags, as its flags.txt has them.
   """
 
   output_dir: pathlib.Path
@@ -34,11 +31,7 @@ class Subject:
 
 
 class Tracker(Protocol):
-  """One run at a tracker. Its methods raise whatever its library raises.
-
-  Attributes:
-    id: The run's id there, by which a resumed run goes on.
-  """
+  """One run at a tracker, by its id there. Its methods raise whatever its library raises."""
 
   id: str
 

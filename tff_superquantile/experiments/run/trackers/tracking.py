@@ -37,12 +37,7 @@ class Tracking(tff.program.ReleaseManager):
   """
 
   def __init__(self, config: run_config.ResolvedRun, folder: pathlib.Path):
-    """Prepares for a run.
-
-    Args:
-      config: The run's, resolved.
-      folder: Its folder, which has its flags when the first value is released.
-    """
+    """Prepares for a run, whose folder has its flags when the first value is released."""
     self._config = config
     self._folder = folder
     self._asked = trackers.asked(config.tracker)
@@ -51,12 +46,7 @@ class Tracking(tff.program.ReleaseManager):
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
   async def release(self, value: Any, key: int) -> None:
-    """Sends the rows of rounds.csv up to an evaluation, its own included.
-
-    Args:
-      value: The values of the round, whose row has been written.
-      key: The round's number.
-    """
+    """Sends the rows of rounds.csv up to an evaluation, whose own row has been written."""
     if self._asked:
       self._unsent.append((key, value))
     if key % self._config.rounds_per_evaluation == 0:

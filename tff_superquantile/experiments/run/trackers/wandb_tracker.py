@@ -16,12 +16,7 @@ class WandbTracker:
   """
 
   def __init__(self, subject: tracker.Subject, known_id: str | None):
-    """Opens a run, or makes one.
-
-    Args:
-      subject: The run.
-      known_id: Its id there; None for a new run.
-    """
+    """Opens the run with this id, or makes one where it is None."""
     # An argument would win over its variable.
     own = {"WANDB_PROJECT": ("project", subject.tags["task"]), "WANDB_DIR": ("dir", subject.folder)}
     places = {name: str(value) for key, (name, value) in own.items() if key not in os.environ}

@@ -19,11 +19,7 @@ _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
 def check(config: run_config.ResolvedRun, quantities: Sequence[str]) -> None:
-  """Checks what a run that has its task's defaults keeps.
-
-  Args:
-    config: The run's.
-    quantities: The measures of its task.
+  """Checks the model that a resolved run keeps; `quantities` are the measures of its task.
 
   Raises:
     ValueError: If no trained model is evaluated, or --best_by names no number of `metrics.json`.
@@ -69,12 +65,7 @@ class BestModel:
   """
 
   def __init__(self, keep: kept.Best, rounds_per_evaluation: int, folder: pathlib.Path):
-    """Reads what an earlier process has kept.
-
-    Args:
-      keep: By what the best model is told.
-      rounds_per_evaluation: The number of rounds from one evaluation to the next.
-      folder: The run's folder.
+    """Reads what an earlier process has kept in the run's folder.
 
     Raises:
       ValueError: If the file is damaged.

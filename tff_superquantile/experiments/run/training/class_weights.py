@@ -27,16 +27,10 @@ def check(config: run_config.ResolvedRun, task: task_lib.Task) -> None:
 
 
 def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns w_c = n / (k n_c), for n examples, n_c of them of class c, and k classes with any.
+  """Returns w_c = n / (k n_c), float32 [num_classes], for int labels [n], n_c of them of class c.
 
-  So all classes together weigh as much as before: the mean of w over the examples is 1.
-
-  Args:
-    labels: The classes of the examples, int [n].
-    num_classes: The number of classes; one that no example has gets the weight 1.
-
-  Returns:
-    float32 [num_classes].
+  The labels have k of the classes; any other gets the weight 1. All classes together weigh as much
+  as before: the mean of w over the examples is 1.
   """
   counts = np.bincount(labels, minlength=num_classes)
   is_any = counts > 0
@@ -50,9 +44,8 @@ def weighted(
 ) -> tff.learning.models.FunctionalModel:
   """Returns a model whose loss of a batch of n examples is sum_i w_(y_i) loss_i / n.
 
-  Args:
-    model: The model; its loss takes `sample_weight`, and divides by the sum of these weights.
-    weights: float32 [classes], the weight of each class.
+  The weights w are float32 [classes]. The model's loss takes `sample_weight`, and divides by their
+  sum.
   """
   loss_fn = local_model.with_autograph(model.loss)
 
@@ -79,16 +72,11 @@ def training_model(
   model: tff.learning.models.FunctionalModel,
   splits: Mapping[str, client_files.ClientFiles],
 ) -> tff.learning.models.FunctionalModel:
-  """Returns the model that a run trains, whose loss weighs classes if the run is to.
+  """Returns the model that a run trains: the task's, whose loss weighs classes if the run is to.
 
   The frequencies are those of the training clients. In a private run they are those of the test and
   validation clients, as its classes are: frequencies of training clients would be a release that no
   accounting covers.
-
-  Args:
-    config: The run's.
-    model: The task's model, with which clients are evaluated.
-    splits: The clients.
   """
   if config.local.class_weights != BALANCED:
     return model

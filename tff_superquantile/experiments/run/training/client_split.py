@@ -18,9 +18,6 @@ def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
 
   A run that begins splits by_id, and a private one by the same seed whatever its own is: clients
   that one run tests on would be protected by the next. Those of earlier versions split by --seed.
-
-  Args:
-    config: The config that was asked for.
   """
   split, seed = config.task.client_split, config.task.split_seed
   if split is None or seed is None and config.is_private:
@@ -42,13 +39,8 @@ def _with_split(
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
   """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
 
-  Args:
-    config: The config that was asked for.
-    task: The task.
-
-  Raises:
-    ValueError: If a run that has not begun is private and to shuffle the clients of users' files;
-      or if the task's folder has runs with the other split, with which it would be compared.
+  It refuses a new private run that is to shuffle the clients of users' files, and a run with which
+  runs of the other split in the task's folder would be compared.
   """
   config, run = fill_in(config), run_folder.of_config(config)
   if not task.follows_client_split:

@@ -20,15 +20,11 @@ _OF_FIRST, _OF_LOSS, _OF_FALL = 0.002, 0.02, 0.2
 
 
 def has_converged(losses: np.ndarray, fewest: int = _FEWEST_ROUNDS) -> bool:
-  """Returns whether the training losses [rounds] of the rounds so far have stopped falling.
+  """Returns whether the training losses [rounds], NaN where there is none, have stopped falling.
 
   That is where the mean of their last third is next to nothing below that of the third before. As
   thirds grow with the run, a slow fall counts as much as a fast one, and the noise of small cohorts
-  is averaged away.
-
-  Args:
-    losses: The losses; NaN where there is none.
-    fewest: The number of losses with fewer of which that cannot be told.
+  is averaged away. With fewer losses than `fewest` it cannot be told.
   """
   known = losses[np.isfinite(losses)]
   third = len(known) // 3
@@ -52,13 +48,7 @@ class Ending:
   """
 
   def __init__(self, config: run_config.ResolvedRun, earlier: run_folder.Run, best: Any):
-    """Reads the losses of an earlier process.
-
-    Args:
-      config: The run's.
-      earlier: Its folder.
-      best: The `best_model.BestModel`; None where the last one is kept.
-    """
+    """Reads the losses of an earlier process; `best` is None where the last model is kept."""
     rounds = earlier.rounds
     numbers = rounds.get("round", np.array([])).astype(int).tolist()
     self._losses = dict(zip(numbers, rounds.get("train_loss", np.array([])).tolist()))

@@ -20,15 +20,9 @@ from tff_superquantile import atomic_files
 def write(
   folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> pathlib.Path:
-  """Writes the file of an evaluation, like `atomic_files.write`; equal results make equal files.
+  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`.
 
-  Args:
-    folder: The folder of the files; made with the first of them.
-    round_num: The round after which the clients were evaluated.
-    results: {split: {column: a value a client}}.
-
-  Returns:
-    The file.
+  Equal results make equal files; the first makes the folder.
   """
   import pyarrow as pa  # Commands that touch no such file do not wait for it.
   from pyarrow import parquet
@@ -57,18 +51,7 @@ def round_of(path: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path, split: str) -> dict[str, np.ndarray]:
-  """Reads all files of a folder.
-
-  Args:
-    folder: The folder; it may be missing.
-    split: The split whose clients are read.
-
-  Returns:
-    Arrays by column but "split", sorted by round; empty if the split has none.
-
-  Raises:
-    ValueError: If a file is damaged.
-  """
+  """Reads a split's arrays by column but "split", sorted by round; empty for no clients."""
   import pyarrow as pa
   from pyarrow import parquet
 

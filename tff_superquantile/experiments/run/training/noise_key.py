@@ -54,22 +54,12 @@ class SecretStateManager(tff.program.FileProgramStateManager):
 def load(
   run: run_folder.Run, key_file: str, splits: Mapping[str, client_files.ClientFiles]
 ) -> tuple[bytes, dict[str, str]]:
-  """Returns the key of a private run, and keeps it for the run's resumption.
+  """Returns the key of a private run, 16 bytes, and the commitments for its manifest.
 
-  The key is only in `checkpoints/noise_key`, and only the owner can read it. Of the run's other
-  files, only the checkpoints beside it tell something about it.
-
-  Args:
-    run: The run, which has flags if it has begun; then it needs the key and the clients with which
-      it began.
-    key_file: `--noise_key_file`; empty to draw a key from the operating system's entropy.
-    splits: The run's clients.
-
-  Returns:
-    The key, 16 bytes, and the commitments for the run's manifest.
-
-  Raises:
-    ValueError: If a file cannot be read, is no key, or key or clients are not the run's.
+  The key is read from `key_file` (--noise_key_file), or drawn from the operating system's entropy.
+  It is kept in `checkpoints/noise_key` alone, and only the owner can read it. Of the run's other
+  files, only the checkpoints beside it tell something about it. A run that has flags has begun: it
+  is refused without the key and the clients with which it began.
   """
   if run.flags and accounts.rounds_released(run) and not run.manifest:
     raise ValueError(
@@ -99,16 +89,9 @@ def load(
 def of_noise(
   key: bytes, commitments: dict[str, str], config: run_config.ResolvedRun, run: run_folder.Run
 ) -> bytes:
-  """Returns the key of a run's noise, and enters in its commitments what it follows from.
+  """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from.
 
-  Args:
-    key: The run's key.
-    commitments: From `load`.
-    config: The run's, with its noise.
-    run: The run. One of an earlier version goes on with noise that follows from its key alone.
-
-  Returns:
-    The key, 16 bytes.
+  A run of an earlier version goes on with noise that follows from its key alone.
   """
   entry = (run.manifest.get(COMMITMENTS) or {}).get(_NOISE) if run.flags else None
   if entry is None and run.flags and accounts.rounds_released(run):
@@ -145,18 +128,11 @@ def _find(run: run_folder.Run, key_file: str) -> bytes:
 
 
 def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[str, str]:
-  """Returns commitments to a key and to the clients of a run, which may be published.
+  """Returns commitments, "noise_key" and "clients", to a run's key and clients: hexadecimal digits.
 
   They are keyed hashes (BLAKE2b, 128 bits) under keys of their own. Whoever does not have the key
-  cannot tell them from random bits, so they say nothing of the clients.
-
-  Args:
-    key: The run's key.
-    splits: All of its clients, of whom the training clients' examples are bound and the others'
-      too: means of these may standardise the former.
-
-  Returns:
-    {"noise_key": commitment, "clients": commitment}, hexadecimal digits.
+  cannot tell them from random bits, so they say nothing of the clients and may be published. They
+  bind the examples of training clients and of the others, whose means may standardise the former.
   """
   clients = hashlib.blake2b(
     key=noise_source.derive_key(key, "commitment to the clients"), digest_size=16

@@ -20,21 +20,12 @@ def build_selection(
   noise_key: bytes | None = None,
   key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
-  """Builds the function from a round to the handles of its cohort.
+  """Builds the function from a round's number to the handles of its cohort.
 
   All methods of a seed get the same cohorts, and all private methods of a key; FedAvg-Sub trains
   the first theta of a cohort, whose order is random: as many clients as superquantile aggregation
-  with that theta.
-
-  Args:
-    files: The training clients.
-    config: From `resolve`.
-    release: The releases of a round, for private runs.
-    noise_key: The key from which their clients' noise follows.
-    key: The key from which their cohorts follow; None for `noise_key`.
-
-  Returns:
-    A function of the round's number that returns handles of `files`.
+  with that theta. Cohorts of a private run follow from `key`, None for `noise_key`, from which its
+  clients' noise follows.
   """
   if release is not None:
     assert noise_key is not None
@@ -58,10 +49,7 @@ def _build_private_selection(
   noise_key: bytes,
   key: bytes,
 ) -> Callable[[int], list[Any]]:
-  """Builds the cohorts of a private run, as the accounting describes them.
-
-  They follow from the secret key, or from the seed if all may know them.
-  """
+  """Builds the accounted cohorts from the key, or from the seed if all may know them."""
   contacted = release.contacted
   if isinstance(release.cohort, cohorts_lib.Poisson):
     sample = cohorts.build_poisson_sampler(

@@ -82,16 +82,9 @@ def check(
 ) -> None:
   """Refuses to protect a client whom another run measures exactly, and the other way round.
 
-  Args:
-    path: The folder of the run.
-    config: The run's.
-    open_task: Returns its task, or that of other data.
-    own: Its clients, or those whom it is to measure.
-    data: The config of other data; None for the run's own.
-    start: A private run, of any experiment, from whose model it starts.
-
-  Raises:
-    ValueError: If there is such a client.
+  The clients `own` are the run's, or those whom it is to measure: then `data` is the config of
+  other data, None for the run's own, and `open_task` returns the task of these. A run may have its
+  `start` in a private one, of any experiment.
   """
   if config.exact_siblings == run_config.ALLOWED or is_generated(config.to_flags()):
     return

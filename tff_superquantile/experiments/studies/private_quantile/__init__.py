@@ -176,18 +176,7 @@ def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
 
 
 def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
-  """Measures the points that the folder lacks, and reports.
-
-  Args:
-    plan: The points.
-    folder: The folder of quantile_error.csv.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If the folder has a quantile_error.csv of something else.
-  """
+  """Measures the points of the plan that the folder's quantile_error.csv lacks, and reports all."""
   from tff_superquantile.experiments.studies.private_quantile import quantile_error
 
   points = _measure(plan, folder / _CSV)

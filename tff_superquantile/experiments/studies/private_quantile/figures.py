@@ -40,15 +40,7 @@ _BOUNDS = {
 
 
 def draw(points: pd.DataFrame, titles: Mapping[str, str]) -> style.Figure:
-  """Draws quantile errors.
-
-  Args:
-    points: The rows of quantile_error.csv.
-    titles: The titles of the recipes "paper", "dyadic" and "least_squares".
-
-  Returns:
-    The figure.
-  """
+  """Draws the points of quantile_error.csv, with the recipes' titles."""
   points = points.dropna(subset="error")
   distributions = list(points["distribution"].unique())
   all_bins = sorted(points["num_bins"].unique())
@@ -104,19 +96,10 @@ def lay_out(
   epsilons: Sequence[float],
   all_bits: Sequence[int],
 ) -> tables.Table:
-  """Lays out the errors of the recipes against epsilon.
+  """Lays out the errors of the recipes against epsilon, a column each, for one distribution.
 
-  Args:
-    points: As in `draw`.
-    titles: As in `draw`.
-    distribution: Of the values.
-    num_bins: Number of bins.
-    needed_bits: How many the least squares need, for each epsilon.
-    epsilons: The columns.
-    all_bits: The numbers of bits of the paper's rows.
-
-  Returns:
-    The table.
+  The least squares need `needed_bits`, one number for each epsilon; `all_bits` are those of the
+  paper's rows.
   """
   points = points[(points["distribution"] == distribution) & (points["num_bins"] == num_bins)]
   found = {title: of_curve for _, _, title, of_curve in _curves(points, titles, all_bits)}

@@ -39,17 +39,12 @@ _MAX_ENTRIES = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """A way to get a private quantile.
+  """A way to get a private quantile, by a `sensitivity` and a `decoder` of private histograms.
 
-  Attributes:
-    title: Its title in a legend.
-    sensitivity: See `tree_mechanism.build_tree_mechanism`.
-    decoder: See `private_histogram.PrivateHistogramFactory`.
-    accounting: "rdp", the noise for (epsilon, delta) by the Renyi accountant; "zcdp", by the
-      paper's conversion from concentrated differential privacy.
-    knows_num_clients: Whether the number of values is taken to be public.
-    bound_factor: The factor in `error_bounds`: the theorem prints 4, its proof shows
-      2. None if it does not speak of the decoder.
+  Its accounting is "rdp", by the Renyi accountant, or "zcdp", by the paper's conversion. The
+  `bound_factor` of `error_bounds` is 4 in the theorem, and 2 in its proof; None where it does not
+  speak of the decoder. A recipe `knows_num_clients` where the number of values is taken to be
+  public.
   """
 
   title: str
@@ -70,16 +65,7 @@ RECIPES = {
 
 
 def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
-  """Finds the noise multiplier that makes one release (epsilon, delta)-differentially private.
-
-  Args:
-    epsilon: Positive.
-    delta: In (0, 1).
-    accounting: See `Recipe`.
-
-  Returns:
-    z, the standard deviation of the noise over the sensitivity.
-  """
+  """Finds z, the noise's deviation over the sensitivity, of one (epsilon, delta)-DP release."""
   if accounting == "zcdp":
     # rho-zCDP implies (rho + 2 sqrt(rho ln(1 / delta)), delta)-DP (Bun and Steinke, 2016).
     log_delta = math.log(1.0 / delta)
@@ -102,11 +88,7 @@ def build_mechanism(
   num_clients: int,
   bits: int | None = None,
 ) -> tree_mechanism.TreeMechanism:
-  """Builds the parameters of a recipe for cohorts of `num_clients`.
-
-  Raises:
-    ValueError: If `bits` are too few for a recipe that does not wrap.
-  """
+  """Builds a recipe's parameters; refuses too few bits where the recipe does not wrap."""
   return tree_mechanism.build_tree_mechanism(
     noise_multiplier(epsilon, delta, recipe.accounting),
     num_bins,
@@ -129,15 +111,10 @@ def draw_values(distribution: str, num_seeds: int, num_clients: int) -> np.ndarr
 def noised_sums(
   values: np.ndarray, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Sums over the clients before any reduction modulo M.
+  """Sums over the clients before any reduction modulo M: (true counts, scaled counts with noise).
 
-  Args:
-    values: float32 [num_seeds, num_clients]; one data set a row.
-    mechanism: The parameters.
-    max_value: B.
-
-  Returns:
-    (int64 [num_seeds, d] true counts, int64 [num_seeds, d] scaled counts with noise).
+  The values are float32 [num_seeds, num_clients], one data set a row, and at most B = `max_value`;
+  the sums are int64 [num_seeds, d].
   """
   rows = max(1, _MAX_ENTRIES // (values.shape[1] * mechanism.num_nodes))
   true_counts, sums = [], []
@@ -163,10 +140,8 @@ def _errors(
 ) -> np.ndarray:
   """Returns quantile errors, averaged over theta, float64 [num_seeds].
 
-  Args:
-    true_counts: int64 [num_seeds, d].
-    cumulative: The estimates.
-    num_clients: The number of values if that is public, as in the paper; then j is in 1..b, too.
+  The counts are int64 [num_seeds, d]. Where `num_clients` is public, as in the paper, j is in 1..b,
+  too.
   """
   num_bins = cumulative.below.shape[-1]
   below = np.cumsum(true_counts[:, :num_bins], axis=1)
@@ -215,16 +190,9 @@ def error_bounds(
 
   for R*(hat H) = min_j |hat H(j) / n - (1 - theta)| and V = n sigma^2 / c^2, the variance of a
   node's count. The theorem has f = 4, but its proof shows f = 2, as hat H(j) adds at most log2 b
-  nodes of variance V. No error is above max(theta, 1 - theta) in any case.
-
-  Args:
-    sums: As `errors_of_sums` takes them.
-    mechanism: The parameters.
-    recipe: The recipe, with f.
-
-  Returns:
-    float64 [num_seeds], averaged over theta; NaN if the theorem does not hold, as for another
-    decoder or a smaller modulus than it asks for.
+  nodes of variance V. No error is above max(theta, 1 - theta) in any case. Bounds of the sums of
+  `errors_of_sums` are float64 [num_seeds], averaged over theta; NaN if the theorem does not hold,
+  as for another decoder or a smaller modulus than it asks for.
   """
   n, b = mechanism.expected_clients, mechanism.num_bins
   tail = mechanism.local_stddev * math.sqrt(2.0 * math.log(16.0 * n * b / FAILURE))
@@ -240,13 +208,7 @@ def error_bounds(
 def errors_in_tff(
   values: np.ndarray, mechanism: tree_mechanism.TreeMechanism, max_value: float
 ) -> np.ndarray:
-  """Returns the errors of least squares through TFF's secure modular sum, float64 [num_seeds].
-
-  Args:
-    values: float32 [num_seeds, num_clients].
-    mechanism: The parameters.
-    max_value: B.
-  """
+  """Returns the errors [num_seeds] of least squares by TFF's secure modular sum of `values`."""
   histogram = private_histogram.PrivateHistogramFactory(mechanism, max_value).create(
     tff.types.to_type((np.float32, tff.TensorType(np.int64, [2])))
   )

@@ -47,18 +47,7 @@ _CAPTION = (
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Shows how the errors of a task's finished runs depend on one setting at a time.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-
-  Returns:
-    The page.
-
-  Raises:
-    ValueError: If there is no finished run, or no setting has two values.
-  """
+  """Shows how the errors of a task's finished runs depend on one setting at a time."""
   runs = finished_models.find(output_dir, task)
   curves = curves_lib.find(runs)
   groups = run_folder.group_by_method(run for curve in curves for run in curve.runs)
@@ -128,15 +117,7 @@ def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
 
 
 def _draw(curves: Sequence[curves_lib.Curve], unit: units.Unit) -> style.Figure:
-  """Draws the curves.
-
-  Args:
-    curves: As `curves.find` returns them.
-    unit: The unit of the errors.
-
-  Returns:
-    The figure: a column for each setting.
-  """
+  """Draws the curves of errors, a column for each setting."""
   lines = dict.fromkeys(line for curve in curves for line in curve.lines)
   methods = [line for line in lines if line != curves_lib.OF_THETAS]
   looks = style.palette(methods)

@@ -18,13 +18,7 @@ METRICS = {"mean": "test.error.mean", "p90": tables.P90}
 
 
 class Setting(NamedTuple):
-  """A setting of runs.
-
-  Attributes:
-    flag: Its flag.
-    title: Its name, to begin a heading.
-    noun: The same in a sentence.
-  """
+  """A setting of runs: its flag, its name to begin a heading, and the same in a sentence."""
 
   flag: str
   title: str
@@ -51,15 +45,11 @@ _MAY_DIFFER = {
 
 
 class Curve(NamedTuple):
-  """Errors against a setting.
+  """Errors against the values of a setting, ascending, with the runs that have them.
 
-  Attributes:
-    setting: The setting.
-    values: Its values, ascending.
-    lines: The method of each line of the figure: FedAvg, then a superquantile; or `OF_THETAS`.
-    results: As `tables.of_values` returns them, with `name(value)` in place of the method and the
-      metrics LINE.mean and LINE.p90.
-    runs: The runs.
+  The lines of the figure are FedAvg, then a superquantile; or `OF_THETAS`. The results are as
+  `tables.of_values` returns them, with `name(value)` in place of the method and the metrics
+  LINE.mean and LINE.p90.
   """
 
   setting: Setting
@@ -103,13 +93,7 @@ def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
 
 
 def _curve(setting: Setting, points: pd.DataFrame, lines: Mapping[Any, names.Name]) -> list[Curve]:
-  """Returns the curve, if the setting has two values.
-
-  Args:
-    setting: The setting.
-    points: Its runs, as `_points` returns them.
-    lines: The line of each method.
-  """
+  """Returns the curve of a setting that has two values, with the line of each method."""
   values = sorted(points[setting.flag].unique())
   if len(values) < 2:
     return []
@@ -125,17 +109,10 @@ def _curve(setting: Setting, points: pd.DataFrame, lines: Mapping[Any, names.Nam
 
 
 def find(runs: Iterable[run_folder.Run]) -> list[Curve]:
-  """Finds the curves of a task's finished runs.
+  """Finds a curve for each setting of which the runs have two values; there must be one.
 
-  Args:
-    runs: The runs.
-
-  Returns:
-    A curve for each setting that has two values or more. Those that all methods share have a line
-    for FedAvg, and one for the tail fraction with the most values; theta has a single line.
-
-  Raises:
-    ValueError: If no setting has two values.
+  Settings that all methods share have a line for FedAvg, and one for the tail fraction with the
+  most values; theta has a single line.
   """
   points = _points(runs)
   curves: list[Curve] = []

@@ -71,11 +71,7 @@ def _chosen() -> list[sources.DataSet]:
 
 
 def _plan(folder: pathlib.Path) -> plan_lib.Plan:
-  """Returns what the flags ask for.
-
-  Raises:
-    ValueError: If they ask for what the bench decides, or a value is none.
-  """
+  """Returns what the flags ask for; refuses flags that the bench itself decides."""
   found = flags.FLAGS
   strange = [name for name in train_flags.given() if name not in _RUN_FLAGS]
   if strange:
@@ -105,8 +101,7 @@ def _plan(folder: pathlib.Path) -> plan_lib.Plan:
 def _tables(folder: pathlib.Path) -> dict[sources.DataSet, sources.Facts]:
   """Makes the tables of the chosen data sets; says which are missing.
 
-  Raises:
-    sources.Missing: If none is there, or one that was asked for by name.
+  None may be missing that was asked for by name, nor may all.
   """
   atomic_files.make_folder("output_dir", folder / "tables")
   found, missing = {}, []
@@ -164,12 +159,7 @@ def main() -> None:
 
 
 def write_docs(content: page.Page, docs: pathlib.Path) -> None:
-  """Writes the page as docs/tailbench.md, with its figures and its rows.
-
-  Args:
-    content: The page.
-    docs: The folder of the documentation.
-  """
+  """Writes the page as docs/tailbench.md, with its figures and its rows."""
   page.write_figures(content, docs / "images", f"{pages.NAME}-")
   atomic_files.write(docs / f"{pages.NAME}.md", page.render(content, "md", _IMAGES))
   atomic_files.write(docs / f"{pages.NAME}.csv", content.csv)

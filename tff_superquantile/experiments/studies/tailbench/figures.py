@@ -31,13 +31,9 @@ def _colors(changes: pd.DataFrame) -> list[str]:
 def draw_changes(changes: pd.DataFrame, method: str) -> style.Figure:
   """Draws what a method changes on each data set, with intervals.
 
-  Args:
-    changes: By data set, the best first: "change", "low" and "high" of p90, "mean_change", all in %
-      of FedAvg's number, and "is_sure", whether it remains after the correction.
-    method: The method.
-
-  Returns:
-    The figure.
+  The changes are rows by data set, the best first: "change", "low" and "high" of p90,
+  "mean_change", all in % of FedAvg's number, and "is_sure", whether it remains after the
+  correction.
   """
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 1.2 + 0.27 * len(changes)))
@@ -99,13 +95,8 @@ def draw_predictors(
 ) -> style.Figure:
   """Draws a method's change of p90 against what a data set is like.
 
-  Args:
-    changes: As in `draw_changes`, and with the columns of `PREDICTORS`.
-    correlations: Spearman's correlation of each predictor with the change.
-    method: The method.
-
-  Returns:
-    The figure.
+  The changes are as in `draw_changes`, with the columns of `PREDICTORS`; the correlations of these
+  with the change are Spearman's.
   """
   # Those in between lie too close to one another. A name is on the side of the farther neighbour.
   named = [*changes.index[:_NUM_NAMED], *changes.index[-_NUM_NAMED:]]

@@ -17,14 +17,10 @@ from tff_superquantile.experiments.studies.tailbench import significance
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-  """The rows of one budget, with what they say.
+  """The rows of one budget (NaN for none), and ranks of methods; None where there are too few.
 
-  Attributes:
-    epsilon: The budget; NaN for none.
-    rows: Rows of the bench with the p-values of the changes of p90 and of the worst tenth,
-      "p90_alone" and, corrected by Holm for the rows of the method, "p90_holm", and for all rows,
-      "p90_all".
-    ranks: Ranks of methods over data sets; None where there are too few.
+  Rows have the p-values of the changes of p90 and of the worst tenth: "p90_alone" and, corrected by
+  Holm for the rows of the method, "p90_holm", and for all rows, "p90_all".
   """
 
   epsilon: float
@@ -67,12 +63,7 @@ class Judged:
 
 
 def judge(rows: pd.DataFrame, epsilon: float) -> Judged:
-  """Tests the rows of one budget, those of each method against FedAvg's.
-
-  Args:
-    rows: As `results.of_runs` returns them, of one budget.
-    epsilon: The budget; NaN for none.
-  """
+  """Tests the `results.of_runs` of one budget (NaN for none), each method's against FedAvg's."""
   rows = rows.copy()
   for column in ("p90", "worst_tenth"):
     ends = [f"{column}_{end}" for end in ("change", "low", "high")]

@@ -314,17 +314,7 @@ def _renamed(block: page.Block, judged: judging.Judged) -> page.Block:
 
 
 def make(results: pd.DataFrame) -> page.Page:
-  """Makes the page of the bench.
-
-  Args:
-    results: Rows as `results.of_runs` returns them.
-
-  Returns:
-    The page, with the rows as its CSV.
-
-  Raises:
-    ValueError: If there is no row without a budget.
-  """
+  """Makes the page of the bench of rows of `results.of_runs`, some of them without a budget."""
   budgets = sorted(results["epsilon"].dropna().unique())
   public = results[results["epsilon"].isna()]
   if public.empty:

@@ -44,16 +44,11 @@ def name(settings: tuning.Settings) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What of the bench is to run.
+  """What of the bench is to run, and the folder where it is written.
 
-  Attributes:
-    folder: Where it is written.
-    algorithms: The values of --algorithm; None for all.
-    seeds: One run of each method a seed; a cross-validation has at least those of its folds.
-    num_rounds: The rounds of each run.
-    is_private: Whether there are the runs with a budget, too.
-    is_tuned: Whether parameters are tuned; else they are the usual ones.
-    flags: Values of further flags of all runs.
+  Without `algorithms` all run; without tuning, parameters are the usual ones. A cross-validation
+  has at least the seeds of its folds. A private bench has runs with a budget, too. The flags are
+  further ones of all runs.
   """
 
   folder: pathlib.Path
@@ -136,15 +131,9 @@ def tune(
 ) -> tuple[list[tuning.Settings], list[str]]:
   """Chooses the parameters of each method on each data set, by p90 over validation clients.
 
-  Half of the training clients of the first seed are held out, as in every other experiment.
-
-  Args:
-    stages: Carries the runs out.
-    planned: The settings of all runs of the bench.
-
-  Returns:
-    The settings with the chosen values, without the methods of which no value gave a finite
-    result, and a sentence about each of these.
+  Half of the training clients of the first seed are held out, as in every other experiment. It
+  returns the settings with the chosen values, and a sentence about each method that is left out, as
+  no value gave a finite result.
   """
   searches = _searches(planned)
   configs = [candidate.config for search in searches.values() for candidate in search.candidates]

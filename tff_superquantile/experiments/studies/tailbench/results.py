@@ -55,13 +55,7 @@ _DECIMALS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A data set with its finished runs.
-
-  Attributes:
-    data_set: The data set.
-    facts: What its table is like.
-    runs: The runs of each method, by its budget (None for none) and its name in the bench.
-  """
+  """A data set with its finished runs, by budget (None for none) and name of the method."""
 
   data_set: sources.DataSet
   facts: sources.Facts
@@ -69,14 +63,9 @@ class Measured:
 
 
 def find(planned: Sequence[tuning.Settings]) -> dict[float | None, dict[str, list[run_folder.Run]]]:
-  """Finds the finished runs of one data set, cross-validations as one run that tested everybody.
+  """Finds the finished runs of one data set by budget and method; none where FedAvg has no run.
 
-  Args:
-    planned: The settings of its runs, with the chosen values.
-
-  Returns:
-    By budget and name of the method, where FedAvg has a run; without divisions of which a fold is
-    missing.
+  A cross-validation is one run that tested everybody; without one of its folds it is left out.
   """
   found: dict[float | None, dict[str, list[run_folder.Run]]] = {}
   for settings in planned:
@@ -165,15 +154,11 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
 
 
 def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
-  """Computes the rows of the bench.
+  """Computes the rows of the bench, with the columns `COLUMNS`.
 
-  Args:
-    measured: Data sets with their finished runs.
-
-  Returns:
-    The columns `COLUMNS`; epsilon is NaN without a budget, what is of the data set is NaN but for
-    FedAvg without a budget. Errors are fractions, or in standard deviations of the labels. Numbers
-    have six decimals, as in the file, so that a page of them and one of the file are the same.
+  Epsilon is NaN without a budget; what is of the data set is NaN but for FedAvg without a budget.
+  Errors are fractions, or in standard deviations of the labels. Numbers have six decimals, as in
+  the file, so that a page of them and one of the file are the same.
   """
   rows = []
   for one in measured:
@@ -210,17 +195,7 @@ def to_csv(results: pd.DataFrame) -> str:
 
 
 def read(path: pathlib.Path) -> pd.DataFrame:
-  """Reads rows, such as those of `to_csv` with some that others have measured.
-
-  Args:
-    path: The file.
-
-  Returns:
-    As `of_runs`.
-
-  Raises:
-    ValueError: If there is no such file, or it is not such a table.
-  """
+  """Reads rows as of `of_runs`, such as those of `to_csv` with some that others have measured."""
   try:
     text = path.read_text(encoding="utf-8")
   except OSError as error:

@@ -1,4 +1,4 @@
-"""What differences over many data sets say: a correction for their number, ranks, their distances.
+"""What differences over many data sets say: ranks, and their distances.
 
 The tests over data sets are those of Demsar (2006), "Statistical Comparisons of Classifiers over
 Multiple Data Sets". No TensorFlow.
@@ -18,14 +18,10 @@ LEVEL = 0.05
 
 
 def signed_ranks(changes: Sequence[float]) -> float:
-  """Returns the p-value of Wilcoxon's signed-rank test that changes over data sets are around zero.
+  """Returns Wilcoxon's two-sided p-value that changes over data sets are around zero.
 
-  Args:
-    changes: One a data set, of one unit, such as % of the first method's number; NaN for none.
-
-  Returns:
-    The two-sided p-value of those that are not zero; NaN below six of these, of which the test
-    could tell nothing.
+  The changes have one unit, such as % of the first method's number. Those that are zero or NaN do
+  not count; with fewer than six others the test could tell nothing, and p is NaN.
   """
   known = np.asarray(changes, float)
   known = known[np.isfinite(known) & (known != 0)]
@@ -44,13 +40,10 @@ def critical_distance(num_methods: int, num_data_sets: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
-  """How methods rank over data sets.
+  """How methods rank over the data sets that have all methods.
 
-  Attributes:
-    means: The mean rank of each method, 1 for the lowest number, the best first.
-    num_data_sets: The number of data sets that have all methods.
-    distance: Nemenyi's critical distance.
-    p_value: That of Friedman's test that all methods are alike.
+  The means begin with the best method's; rank 1 is the lowest number's. The distance is Nemenyi's
+  critical one; the p-value is that of Friedman's test that all methods are alike.
   """
 
   means: pd.Series
@@ -62,12 +55,9 @@ class Ranks:
 def ranks(results: pd.DataFrame) -> Ranks | None:
   """Ranks methods on each data set, and averages over those that have all methods.
 
-  Args:
-    results: [data sets, methods] numbers, of which less is better; NaN where there is none.
-
-  Returns:
-    The ranks; equal numbers share the mean of theirs. None for fewer than three methods or two
-    data sets, of which nothing can be tested.
+  The results are [data sets, methods], of which less is better; NaN where there is none. Equal
+  numbers share the mean of their ranks. There are no ranks for fewer than three methods or two data
+  sets, of which nothing can be tested.
   """
   whole = results.dropna()
   if whole.shape[1] < 3 or len(whole) < 2:

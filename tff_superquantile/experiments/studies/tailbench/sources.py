@@ -58,8 +58,7 @@ class DataSet:
     features: The columns to predict it from; none for all others.
     categories: Those of the features whose numbers are names.
     reason: Why it is in the bench, and what was done to it.
-    folds: The folds of a cross-validation over clients, for those that are few; 0 for a fifth of
-      the clients to test on.
+    folds: Of a cross-validation over clients, where they are few; 0 to test on a fifth of them.
     metric: The measure that leads; None for that of `--metric`'s own choice.
     prepare: Changes the source's rows, or reads the file; None to take them as they are.
   """
@@ -86,16 +85,7 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What a table of the bench is like.
-
-  Attributes:
-    num_clients: The number of clients.
-    num_rows: The number of rows.
-    num_features: The number of features.
-    num_classes: The number of classes; 0 for numbers.
-    label_shift: The share of the labels' variance that lies between clients, as `label_shift` has
-      it.
-  """
+  """What a table of the bench is like; it has no classes where the labels are numbers."""
 
   num_clients: int
   num_rows: int
@@ -122,17 +112,7 @@ class _FrameUnpickler(pickle.Unpickler):
 
 
 def read_frame(file: IO[bytes]) -> pd.DataFrame:
-  """Reads a pickled data frame, and runs nothing that such a file may bring along.
-
-  Args:
-    file: The pickle.
-
-  Returns:
-    The frame.
-
-  Raises:
-    ValueError: If the file names anything but the parts of a frame, or holds another object.
-  """
+  """Reads a pickled data frame; refuses files that name anything but the parts of a frame."""
   frame = _FrameUnpickler(file).load()
   if not isinstance(frame, pd.DataFrame):
     raise ValueError(
@@ -201,20 +181,11 @@ def read_vehicle(path: pathlib.Path) -> pd.DataFrame:
 
 
 def table(data_set: DataSet, data_dir: str | None) -> pd.DataFrame:
-  """Returns the table of a data set.
+  """Returns the table of a data set, a row an example: the client, the label and the features.
 
   Rows without a client or a label are left out, and so are clients with fewer than `LEAST_ROWS`. Of
-  clients with more than `MOST_ROWS`, so many are drawn.
-
-  Args:
-    data_set: The data set.
-    data_dir: The folder of files that no package has; None for none.
-
-  Returns:
-    A row an example, with the client, the label and the features.
-
-  Raises:
-    Missing: If it is not on this machine.
+  clients with more than `MOST_ROWS`, so many are drawn. Files that no package has are in
+  `data_dir`, if anywhere; `Missing` is raised for a data set that is not on this machine.
   """
   if data_set.is_file:
     path = pathlib.Path(data_dir or "", data_set.source)
@@ -241,20 +212,7 @@ def table(data_set: DataSet, data_dir: str | None) -> pd.DataFrame:
 
 
 def write(data_set: DataSet, folder: pathlib.Path, data_dir: str | None) -> pathlib.Path:
-  """Makes the CSV file of a data set, unless it is there.
-
-  Args:
-    data_set: The data set.
-    folder: Its folder, which exists.
-    data_dir: As in `table`.
-
-  Returns:
-    The file.
-
-  Raises:
-    Missing: If the file is not there, and the data set is not on this machine.
-    OSError: If the file cannot be written.
-  """
+  """Makes the CSV file of a data set's `table` in an existing folder, unless it is there."""
   path = folder / f"{data_set.name}.csv"
   if not path.is_file():
     content = table(data_set, data_dir).to_csv(index=False, lineterminator="\n")
@@ -267,14 +225,7 @@ def label_shift(labels: pd.DataFrame, clients: pd.Series) -> float:
 
   It is (B - W) / (B + (n0 - 1) W), with the mean squares B between and W within K clients of N
   rows, and n0 = (N - sum n_k^2 / N) / (K - 1), which chance alone leaves at 0. Squares are those of
-  all columns together.
-
-  Args:
-    labels: [rows, columns] numbers, for classes a column of 0 and 1 each.
-    clients: [rows] the clients.
-
-  Returns:
-    The share, from about 0 to 1.
+  all columns of `labels` [rows, columns] together; classes have a column of 0 and 1 each.
   """
   groups = labels.groupby(clients.to_numpy())
   sizes = groups.size().to_numpy()
@@ -287,12 +238,7 @@ def label_shift(labels: pd.DataFrame, clients: pd.Series) -> float:
 
 
 def describe(data_set: DataSet, path: pathlib.Path) -> Facts:
-  """Describes the table of a data set.
-
-  Args:
-    data_set: The data set.
-    path: The file that `write` has made.
-  """
+  """Describes the table of a data set, in the file that `write` has made."""
   frame = pd.read_csv(path)
   clients, labels = frame[data_set.client], frame[data_set.label]
   is_class = data_set.label_kind == "classes"

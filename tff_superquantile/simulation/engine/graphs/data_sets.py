@@ -37,12 +37,10 @@ _NOBODYS = "of no data set"
 
 
 class Source:
-  """A data set, for as long as it lives.
+  """A data set of a type, for as long as it lives.
 
-  Attributes:
-    type: Its type.
-    is_shuffled: Whether every first reading, but not every other, is in the same order; known
-      once `is_fixed` is.
+  `is_shuffled` tells whether every first reading, but not every other, is in the same order; it is
+  known once `is_fixed` is.
   """
 
   def __init__(self, data_set: tf.data.Dataset):
@@ -172,13 +170,10 @@ def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
 
 
 def begin(tensor: tf.Tensor) -> tf.Tensor:
-  """Returns a data set as a variant that nobody has read.
+  """Returns `Source.serialized`, string [], or a made variant as a variant that nobody has read.
 
   TFF's runtime hands a copy to each call of a component: it sees the first order of what is
   shuffled with a seed, and the second one if it goes over it twice.
-
-  Args:
-    tensor: string [], of `Source.serialized`; or a variant that a component has made.
   """
   if tensor.dtype == tf.variant:
     return tensor
@@ -215,15 +210,7 @@ _sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKey
 
 
 def source(value: Any, sequence: tff.SequenceType) -> Source:
-  """Returns the data set as a part of an argument.
-
-  Args:
-    value: The data set.
-    sequence: The type that it should have.
-
-  Raises:
-    TypeError: If it is no data set, or one of other elements.
-  """
+  """Returns an argument's data set; `TypeError` for anything else, or for other elements."""
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
   found = _sources.get(value)
@@ -237,9 +224,7 @@ def source(value: Any, sequence: tff.SequenceType) -> Source:
 def as_tensor(array: Any, is_used: bool = True) -> tf.Tensor:
   """Returns an array of an argument as a tensor, in which data sets are strings for `begin`.
 
-  Args:
-    array: The array, or a tensor.
-    is_used: Whether more than its shape matters.
+  `is_used` tells whether more than its shape matters.
   """
   if not sources_of([array]):
     return tf.convert_to_tensor(array)

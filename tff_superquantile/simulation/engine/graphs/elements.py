@@ -13,13 +13,7 @@ _MAX_ELEMENTS = 1 << 20
 
 
 class Graph(NamedTuple):
-  """Describes a graph.
-
-  Attributes:
-    graph_def: The graph.
-    arguments: The names of the nodes in whose place the arguments stand.
-    results: The names of the tensors that are its results.
-  """
+  """A graph, the names of the nodes that arguments replace, and of the tensors that it gives."""
 
   graph_def: tf.compat.v1.GraphDef
   arguments: tuple[str, ...]
@@ -41,16 +35,10 @@ def argument_specs(function: Any) -> list[tf.TensorSpec]:
 def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
   """Builds what reads all elements of a data set, and what takes one of them.
 
-  Args:
-    specs: The tensors of an element; dimensions may be unknown, and differ between elements.
-
-  Returns:
-    A graph from the data set to, tensor by tensor, all elements (padded to the largest) and their
-    shapes, int32 [n, rank]; and one from a position i, int32 [], and these to (i < n, i + 1, the
-    tensors of element i).
-
-  Raises:
-    UnsupportedError: If elements have other parts than tensors of known rank.
+  They are a graph from the data set to, tensor by tensor, all elements (padded to the largest) and
+  their shapes, int32 [n, rank]; and one from a position i, int32 [], and these to (i < n, i + 1,
+  the tensors of element i). Dimensions in `specs` may be unknown, and differ between elements;
+  parts other than tensors of known rank are an `UnsupportedError`.
   """
   if not specs or any(spec.shape.rank is None or spec.dtype == tf.variant for spec in specs):
     raise errors.UnsupportedError(f"a loop over a data set of elements {specs}")

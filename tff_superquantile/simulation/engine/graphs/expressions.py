@@ -118,10 +118,8 @@ class Pool:
   def root(self, name: str, reads: bool = False, is_pure: bool = True) -> Expression:
     """Returns the root of that name, a given value.
 
-    Args:
-      name: Its name.
-      reads: Whether what is computed of it counts as read from a file.
-      is_pure: Whether it gives the same whenever it is used; some data sets do not.
+    `reads`: what is computed of it counts as read from a file. `is_pure`: it gives the same
+    whenever it is used; some data sets do not.
     """
     digest = hashlib.sha256(f"root {name}".encode()).digest()
     return self._add("root", None, (), (), digest, frozenset([name]), reads, is_pure)

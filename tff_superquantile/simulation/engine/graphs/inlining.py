@@ -263,15 +263,9 @@ class _Evaluator:
     inputs: Sequence[Ref],
     step: Callable[[Sequence[Ref]], tuple[Sequence[Ref], Sequence[Ref], Sequence[Expression]]],
   ) -> tuple[Ref, ...]:
-    """Makes a loop.
+    """Makes a loop of its initial values, and returns the last ones.
 
-    Args:
-      node: The op.
-      inputs: The initial values.
-      step: From the loop's variables to whether it goes on, their next values, and effects.
-
-    Returns:
-      The last values.
+    `step` takes the loop's variables to whether it goes on, their next values, and effects.
     """
     state, before, since = self._state, self._state.copy(), len(self._pool)
     # The values of the component's own variables are variables of the loop, too.
@@ -320,20 +314,10 @@ def function_body(
   pool: Pool,
   state: variables.State,
 ) -> Body:
-  """Applies a FunctionDef to arguments.
+  """Applies a FunctionDef to arguments: its results, and the effects of all that it runs.
 
-  Args:
-    function: The function.
-    arguments: One value an argument.
-    library: The functions that it may call.
-    pool: Makes the expressions.
-    state: What the variables hold when it is called, and afterwards what they hold when it ends.
-
-  Returns:
-    Its results, and its effects: of all that it runs, whether its results need it or not.
-
-  Raises:
-    UnsupportedError: If it has an op that cannot be taken apart.
+  `state` is what the variables hold when it is called, and afterwards what they hold when it ends.
+  An op that cannot be taken apart is an `UnsupportedError`.
   """
   names = [argument.name for argument in function.signature.input_arg]
   graph = _Graph(function.node_def, dict(zip(names, arguments)), library)
@@ -352,19 +336,10 @@ def graph_body(
 ) -> Body:
   """Applies a GraphDef to arguments, with variables of its own.
 
-  Args:
-    graph_def: The graph.
-    arguments: Maps the name of a node to the value in its place. The node itself is not looked at.
-    results: The tensors to compute. As in a session, only what they need is run.
-    pool: Makes the expressions.
-    initialize_op: The node that runs before, which gives variables their values; "" for none.
-
-  Returns:
-    The results, the effects of the initializer and then those that results need, and whether they
-    look into a data set again.
-
-  Raises:
-    UnsupportedError: If the graph has an op that cannot be taken apart.
+  Each argument stands in the place of the node of its name, which is not looked at. As in a
+  session, only what the `results` (tensors) need is run, and before it `initialize_op` ("" for
+  none), which gives variables their values and whose effects come first. An op that cannot be taken
+  apart is an `UnsupportedError`.
   """
   graph, state = _Graph.of(graph_def, arguments), variables.State()
   effects: tuple[Expression, ...] = ()

@@ -90,11 +90,7 @@ def is_variant(op: str) -> bool:
 
 
 def output_offset(node: tf.compat.v1.NodeDef, argument: str | None, library: Functions) -> int:
-  """Returns the position of the first tensor of an op's output argument.
-
-  Raises:
-    ValueError: If the op has no such argument.
-  """
+  """Returns the position of the first tensor of an op's output argument."""
   if argument is None:
     return 0
   if node.op in library:

@@ -52,13 +52,10 @@ class Sessions:
   """
 
   def __init__(self, graph: tf.Graph, fed: Sequence[str], fetched: Sequence[str], initializer: str):
-    """Prepares a graph, to which nothing may be added later.
+    """Prepares a graph, to which nothing may be added later, by the names of its tensors.
 
-    Args:
-      graph: The graph; its queues are named by `with_own_queues`.
-      fed: The names of the tensors that are given.
-      fetched: The names of those that are computed.
-      initializer: The name of the op that runs first, and may depend on what is fed; "" if none.
+    Its queues are named by `with_own_queues`. The op `initializer`, "" for none, runs first, and
+    may depend on what is fed.
     """
     nodes = list(ops.nodes_of(graph.as_graph_def()))
     makers = {n.op for n in nodes if ops.makes_resource(n.op) and not _is_queue(n)}
@@ -98,17 +95,7 @@ class Sessions:
     ]
 
   def __call__(self, *fed: np.ndarray) -> list[Any]:
-    """Runs the graph.
-
-    Args:
-      *fed: One array a tensor that is fed.
-
-    Returns:
-      One array a tensor that is fetched; bytes for text without dimensions.
-
-    Raises:
-      tf.errors.OpError: If TensorFlow cannot compute it.
-    """
+    """Runs the graph: one array a tensor; text without dimensions comes as bytes."""
     try:
       found = self._idle.get_nowait()
     except queue.Empty:

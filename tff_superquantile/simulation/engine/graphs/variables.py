@@ -33,11 +33,7 @@ OPS = frozenset(
 class Scan(NamedTuple):
   """A data set that hands a state on from element to element, and may use variables.
 
-  Attributes:
-    function: From (state, element, captured values) to (state, element), a FunctionDef.
-    source: The data set that it goes over.
-    initial: The initial state.
-    captured: The captured values.
+  `function` is a FunctionDef from (state, element, captured values) to (state, element).
   """
 
   function: Any
@@ -89,18 +85,9 @@ class State:
   def apply(
     self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], pool: expressions.Pool
   ) -> tuple[Ref, ...]:
-    """Applies one of `OPS`.
+    """Returns the results of one of `OPS`, whose first input is the variable.
 
-    Args:
-      node: The op.
-      inputs: Its inputs, the variable first.
-      pool: Makes the expressions.
-
-    Returns:
-      The op's results.
-
-    Raises:
-      UnsupportedError: If the variable is unknown, or has no value yet.
+    A variable that is unknown, or has no value yet, is an `UnsupportedError`.
     """
 
     def make(made: tf.compat.v1.NodeDef, *operands: Ref) -> Ref:

@@ -16,12 +16,7 @@ def walk(
 ) -> list[Expression]:
   """Lists all expressions on which these depend, also within branches and loops, in their order.
 
-  Args:
-    refs: The outputs to begin with.
-    stop: Marks expressions whose inputs are left out; they are in the result themselves.
-
-  Returns:
-    Expressions by their order.
+  Those that `stop` marks are listed, and their inputs are not.
   """
   seen: dict[int, Expression] = {}
   stack = [ref.expression for ref in refs]
@@ -43,11 +38,8 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
   """Lists what branches or a loop use of before, and what would be another value if made again.
 
   Such as a random draw, or a look into a data set that sees other elements each time. It has to be
-  computed once, before they are entered; the rest may be computed where it is needed.
-
-  Args:
-    bodies: The branches, or the condition and the body.
-    since: The size of the pool when the first of them began.
+  computed once, before they are entered; the rest may be computed where it is needed. `since` is
+  the size of the pool when the first of the bodies began.
   """
   refs = [ref for body in bodies for ref in body.outputs]
   refs += [Ref(effect, 0) for body in bodies for effect in body.effects]
@@ -65,12 +57,7 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
 def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
   """Lists the largest parts of some values that are `wanted`, in order.
 
-  Args:
-    refs: The values.
-    wanted: A function of an expression.
-
-  Returns:
-    The outputs of wanted expressions that another expression uses, or that are among `refs`.
+  They are outputs that another expression uses, or that are among `refs`.
   """
   refs = list(refs)
   used = list(refs)

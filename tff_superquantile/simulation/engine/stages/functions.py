@@ -75,14 +75,8 @@ def _received(
 ) -> dict[str, list[int]]:
   """Finds the leaves at the server that a stage reads; whoever computes it is sent nothing else.
 
-  Args:
-    program: The computation.
-    plan: Its plan.
-    stage: The stage.
-
-  Returns:
-    Positions among the leaves of each value that the stage receives, and among those of the
-    computation's parameter if the stage reads any of them.
+  They are positions among the leaves of each value that the stage receives, and among those of the
+  computation's parameter if the stage reads any of them.
   """
   # In the place of tensors there are the names of the values.
   scope: dict[str, Any] = dict(program.scope([plan.parameter] * len(program.parameters)))
@@ -142,15 +136,10 @@ class Stage:
   def __call__(
     self, arrays: Sequence[Any], received: Named, carried: Named
   ) -> tuple[list[tf.Tensor], Named]:
-    """Computes a block.
+    """Computes a block from its part of the argument, whose leaves at the server are None.
 
-    Args:
-      arrays: The block's part of the argument; None for what is at the server.
-      received: The leaves of `received`.
-      carried: What the earlier stages of the block kept.
-
-    Returns:
-      The partial aggregates, and what this stage keeps.
+    `received` has the leaves of the attribute, `carried` what earlier stages of the block kept. The
+    result is the partial aggregates, and what this stage keeps.
     """
     given = {**received, **carried}
     # What is not read is not in the graph either; its signature has it.
@@ -228,15 +217,9 @@ class Step:
   def __call__(
     self, arrays: Sequence[np.ndarray], known: Named, totals: Sequence[tf.Tensor]
   ) -> tuple[Named, list[tf.Tensor]]:
-    """Computes the step.
+    """Computes the step from the argument, what earlier steps kept, and the stage's aggregates.
 
-    Args:
-      arrays: The computation's argument.
-      known: What earlier steps kept.
-      totals: The aggregates of all blocks of the stage before.
-
-    Returns:
-      What this step keeps, and the computation's result if this is the last step.
+    The result is what this step keeps, and the computation's result if this is the last step.
     """
     own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
     results = iter(

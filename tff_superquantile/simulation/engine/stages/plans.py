@@ -82,13 +82,9 @@ class Plan:
   """
 
   def __init__(self, block: tff.framework.Lambda):
-    """Makes the plan.
+    """Makes the plan of a computation in call-dominant form.
 
-    Args:
-      block: A computation in call-dominant form.
-
-    Raises:
-      UnsupportedError: If the computation is of no such form, or its result is at the clients.
+    One of another form, or whose result is at the clients, is an `UnsupportedError`.
     """
     body = block.result
     is_block = isinstance(body, tff.framework.Block)
@@ -139,16 +135,7 @@ class Plan:
   def arguments(
     self, name: str, scope: Mapping[str, Any], evaluator: interpreter.Interpreter
   ) -> list[Any]:
-    """Evaluates the arguments of an aggregation.
-
-    Args:
-      name: Its name.
-      scope: The values that are known.
-      evaluator: Evaluates them.
-
-    Returns:
-      The values; None for arguments that use what is not known.
-    """
+    """Evaluates the arguments of an aggregation; None for those that use what `scope` lacks."""
     uri, argument = self._aggregations[name], self.calls[name].argument
     known = self._names(argument) & set(scope)
     return [

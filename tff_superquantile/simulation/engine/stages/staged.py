@@ -36,14 +36,8 @@ def split(
 ) -> list[list[np.ndarray | None]]:
   """Cuts an argument into blocks of consecutive clients, whose sizes differ by one at most.
 
-  Args:
-    arrays: The argument, one array a leaf of the parameter.
-    parameters: The leaves.
-    num_blocks: The number of blocks; without clients there is one.
-
-  Returns:
-    The arguments of the blocks, with None for the tensors of the server: the stages that read them
-    receive them.
+  The tensors of the server are None in each block: the stages that read them receive them. Without
+  clients there is one block.
   """
   columns: list[Sequence[np.ndarray | None]] = []
   for array, leaf in zip(arrays, parameters):
@@ -68,9 +62,7 @@ class Blocks(Protocol):
   def total(self, index: int, received: functions.Named) -> Sequence[tf.Tensor]:
     """Returns the aggregates of all blocks in a stage, merged by `add_up`.
 
-    Args:
-      index: The stage; they come in their order.
-      received: The values of the server that it needs, and nothing else of them.
+    Stages come in their order; `received` is what the stage needs of the server's values, no more.
     """
 
 
@@ -78,14 +70,7 @@ class Stages:
   """A computation in stages."""
 
   def __init__(self, program: computation.Computation):
-    """Cuts a computation.
-
-    Args:
-      program: The computation.
-
-    Raises:
-      UnsupportedError: If it cannot be cut.
-    """
+    """Cuts a computation; one that cannot be cut is an `UnsupportedError`."""
     plan = plans.Plan(program.block)
     self._parameter = plan.parameter
     self._stages: list[functions.Stage] = []
@@ -109,15 +94,7 @@ class Stages:
     return self._stages[index]
 
   def __call__(self, arrays: Sequence[np.ndarray], blocks: Blocks) -> list[tf.Tensor]:
-    """Computes a round.
-
-    Args:
-      arrays: The argument; what is at the clients is not used.
-      blocks: Computes the clients' part.
-
-    Returns:
-      The result, one tensor a leaf.
-    """
+    """Computes a round, one tensor a leaf; what `arrays` has of the clients is not used."""
     known, result = self._steps[0](arrays, {}, [])
     for index, stage in enumerate(self._stages):
       at_server = {**known, self._parameter: arrays}
@@ -134,12 +111,7 @@ class LocalBlocks:
   """Computes blocks one after the other in this process, so that few are in memory at once."""
 
   def __init__(self, stages: Stages, blocks: Sequence[list[np.ndarray | None]]):
-    """Initializes the blocks of a round.
-
-    Args:
-      stages: Computes them.
-      blocks: Their arguments, of `split`.
-    """
+    """Initializes the blocks of a round, whose arguments are those of `split`."""
     self._stages = stages
     self._blocks = blocks
     self._kept: list[functions.Named] = [{} for _ in blocks]
