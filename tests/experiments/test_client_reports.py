@@ -240,7 +240,7 @@ def test_the_report_has_the_tables_and_figures(runs):
   assert "## The worst-off tenth, first and last" in markdown
   assert "chance alone would give 11.6 %" in markdown  # 5 of 43.
   names = [figure.name for figure in page.figures(content)]
-  assert names[-2:] == ["worst-tenth-by-round", "worst-tenth-overlap"]
+  assert names[-3:] == ["worst-tenth-by-round", "worst-tenth-overlap", "clients-changes"]
   assert "synthetic,fed_avg,test.worst_tenth.overlap," in content.csv
   assert "synthetic,fed_avg,test.largest_third.error.std," in content.csv
 
@@ -267,7 +267,7 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
   assert {text for text in texts if "(%)" in text} == shares
   assert {text for text in texts if "label sd" in text} == {
     *("Mean error (label sd)", "90th percentile (label sd)", "Error of a test client (label sd)"),
-    "90th percentile of error (label sd)",
+    *("90th percentile of error (label sd)", "Change of error (label sd)"),
   }
   assert {text for text in texts if "label var." in text} == {
     "Loss of a training client (label var.)",

@@ -329,10 +329,11 @@ def test_another_table_of_that_name_is_not_compared(lab, own, compared):
 
 def test_private_run_says_nothing_of_training_clients(lab, own):
   arguments = ("--data_dir=visits.csv", "--epsilon=8", "--clip_norm=1", "--num_rounds=3")
+  arguments = (*arguments, "--output_dir=alone")  # Not beside exact runs of the same clients.
   result = own("train", "--task=own", "--theta=0.5", *arguments)
   assert result.code == 0, result.err
   assert "40 examples of 2 clients that are not trained on" in result.out
-  run = lab.folder / "own" / "own_visits_linear" / "superquantile_theta_0.5_epsilon_8" / "seed_0"
+  run = lab.folder / "alone" / "own_visits_linear" / "superquantile_theta_0.5_epsilon_8" / "seed_0"
   assert json.loads((run / "manifest.json").read_text())["data"] is None
   table, test = _read(lab.folder / "visits.csv"), _read(run / "test_clients.csv")["client_id"]
   [v, _] = json.loads((run / "columns.json").read_text())["features"]
@@ -350,7 +351,8 @@ def test_private_run_says_nothing_of_training_clients(lab, own):
 
 def test_mistake_ends_a_comparison_before_its_runs(lab, own):
   result = own("sweep", "--experiment=own", "--data_dir=visits.csv", "--label_column=outcom")
-  result.assert_refused("no column 'outcom'", "did you mean 'outcome'")
+  result.assert_fails_with_a_sentence(2, "no column 'outcom'", "did you mean 'outcome'")
+  assert result.out == "" and result.err.startswith("Reading visits.csv\nError: ")
 
 
 def test_any_task_is_described(lab):

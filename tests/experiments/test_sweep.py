@@ -246,8 +246,10 @@ def test_report_is_written_and_named(lab, quick):
 
 def test_sweep_shows_progress_and_nothing_else(quick):
   lines = [line for line in quick.err.replace("\r", "\n").split("\n") if line.strip()]
-  assert lines and "3 of 3 runs done" in lines[-1] and "9/9" in lines[-1]
-  assert not [line for line in lines if "runs done" not in line]
+  *bars, fitting, drawing = lines  # What may take long after the bar's end says what it does.
+  assert "3 of 3 runs done" in bars[-1] and "9/9" in bars[-1]
+  assert not [line for line in bars if "runs done" not in line]
+  assert (fitting, drawing) == ("Fitting reference models, seed 0", "Drawing the report")
 
 
 def test_finished_runs_are_skipped(lab, quick):
