@@ -156,6 +156,8 @@ OPTIONS
     --seeds=0,1,2      The seeds: one run of each method a seed.
     --thetas=0.5,0.1   The tail fractions to compare with FedAvg.
     --epsilons=3,5     The privacy budgets of private_synthetic.
+    --secure           Private runs by secure sums of noisy integers alone, as
+                       in the paper, so without the geometric threshold.
     --tracker=NAMES    Sends the runs to mlflow, wandb, or both (mlflow,wandb)
                        as well; see ENVIRONMENT. Default: none
     --help, -h         Shows this page.

@@ -26,9 +26,8 @@ _LAST_BYTES = 1 << 16
 class NoAnswer(Exception):
   """The child ended before it answered, or did not answer in time.
 
-  Attributes:
-    code: Its exit code, negative for a signal; None if time ran out.
-    last_words: The last line of its standard error; "" if there is none.
+  `code` is its exit code, negative for a signal, None if time ran out; `last_words` is the last
+  line of its standard error, "" if there is none.
   """
 
   def __init__(self, code: int | None, last_words: str):
@@ -52,12 +51,9 @@ class Child:
   def __init__(
     self, command: Sequence[str], *, log: str | os.PathLike | None = None, **kwargs: Any
   ):
-    """Starts the process.
+    """Starts a program with arguments, as `subprocess.Popen` does.
 
-    Args:
-      command: The program and its arguments.
-      log: A file for its standard error; None for a temporary one.
-      **kwargs: As for `subprocess.Popen`.
+    `log` is the file of its standard error, None for a temporary one.
     """
     self._errors: Any = tempfile.TemporaryFile() if log is None else open(log, "w+b")
     self._buffer = b""
@@ -68,18 +64,7 @@ class Child:
       )
 
   def ask(self, line: str, seconds: float) -> bytes:
-    """Sends a line and waits for its answer.
-
-    Args:
-      line: The line, without its end.
-      seconds: The time to wait.
-
-    Returns:
-      The line that answers, without its end.
-
-    Raises:
-      NoAnswer: If there is none.
-    """
+    """Sends a line and returns the line that answers, both without ends, or raises `NoAnswer`."""
     with contextlib.suppress(ConnectionError):  # It has ended; `answer` says why.
       self._socket.sendall(line.encode() + b"\n")
     return self.answer(seconds)
@@ -113,11 +98,10 @@ class Child:
     return descendants(self._process.pid)
 
   def end(self, seconds: float = 0.0, *, with_group: bool = False) -> None:
-    """Ends the process; does nothing if it has been ended.
+    """Ends the process, which has some seconds for it after the end of its input.
 
-    Args:
-      seconds: The time that it has to end by itself, after the end of its input.
-      with_group: Whether to kill what it has started, too, where that is not bound to it.
+    It does nothing if it has ended. With `with_group` it kills what the process has started, too,
+    where that is not bound to it.
     """
     if self._errors.closed:
       return

@@ -33,12 +33,9 @@ class Contender(abc.ABC):
   """Computes rounds of federated learning."""
 
   def prepare(self, round_num: int) -> None:
-    """Lays out what the round needs; not timed.
+    """Lays out what a round, from 0, needs; not timed.
 
     For what a user of this contender would have at hand: ids of clients, arrays in memory.
-
-    Args:
-      round_num: The round, from 0.
     """
     del round_num
 
@@ -72,8 +69,7 @@ def _status(pid: int) -> dict[str, int]:
 def memory() -> dict[str, int]:
   """Measures the resident memory of this process and, added up, of its children, in bytes.
 
-  Returns:
-    "own_peak", "own", "children_peak" and "children".
+  They are "own_peak", "own", "children_peak" and "children".
   """
   own = _status(os.getpid())
   of_children = [_status(pid) for pid, _ in child.descendants(os.getpid())]
@@ -132,11 +128,7 @@ def _answer_commands(
 
 
 def serve(build: Callable[[workloads.Workload, Mapping[str, Any]], Contender]) -> None:
-  """Runs a contender's process, with the arguments of its command line.
-
-  Args:
-    build: Takes the workload and the contender's options; returns the contender, ready to compute.
-  """
+  """Runs a contender's process by its command line; `build` takes the workload and options."""
   # Libraries print what they like; the driver's answers go where no library writes.
   answers = child.take_output()
 
@@ -152,12 +144,9 @@ def serve(build: Callable[[workloads.Workload, Mapping[str, Any]], Contender]) -
 
 
 def follow(build: Callable[[workloads.Workload, Mapping[str, Any]], Contender]) -> None:
-  """Runs a process that computes its part of a contender's rounds.
+  """Runs a process that computes its part of the rounds of a contender, which `build` makes.
 
-  It takes the same arguments and commands, and answers nothing.
-
-  Args:
-    build: As in `serve`.
+  It takes the same arguments and commands as `serve`, and answers nothing.
   """
   directory, _, options = sys.argv[1:]
   contender = build(workloads.read(directory), json.loads(options))

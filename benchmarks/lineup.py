@@ -91,18 +91,10 @@ DEFAULT = (
 
 
 def find(name: str, theta: float) -> Entry:
-  """Finds the entry of a name.
+  """Finds the entry of a name, one of `DEFAULT` or `PEERS`, or a method with an engine.
 
-  Args:
-    name: One of `DEFAULT` or `PEERS`, or one of this project's methods with the engine that
-      computes it: `superquantile@native`. Without one it is "in_process".
-    theta: Tail fraction of superquantile aggregation.
-
-  Returns:
-    The entry.
-
-  Raises:
-    ValueError: If there is none of that name.
+  That is one of this project's methods with the engine that computes it: `superquantile@native`.
+  Without one it is "in_process".
   """
   for entry in _OTHERS:
     if entry.name == name:
@@ -119,19 +111,7 @@ def find(name: str, theta: float) -> Entry:
 
 
 def choose(names: Sequence[str], with_peers: bool, theta: float) -> list[Entry]:
-  """Chooses the entries of a run.
-
-  Args:
-    names: Their names; none for all but the peers.
-    with_peers: Whether to add the peers.
-    theta: As in `find`.
-
-  Returns:
-    The entries, in the order of the table.
-
-  Raises:
-    ValueError: If a name is unknown or given twice.
-  """
+  """Chooses the entries of a run in the order of the table; without names all but the peers."""
   names = list(names or DEFAULT)
   if len(set(names)) != len(names):
     raise ValueError(f"Found a contender twice in {','.join(names)}; give each one once.")

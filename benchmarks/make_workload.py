@@ -25,16 +25,11 @@ _SEED = 0
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Says which workload to write, and where.
+  """Says which workload of a task to write to a directory, which is empty.
 
-  Attributes:
-    directory: Where to; exists and is empty.
-    task: A name of the package `tasks`.
-    clients_per_round: The size of a cohort.
-    num_rounds: Number of rounds.
-    data_dir: Handwriting in a form that the task reads; "" for what is found or generated.
-    shared_dir: A folder that may hold the real handwriting; "" for none.
-    cache_dir: Where the tasks keep what they convert or generate.
+  `data_dir` has handwriting in a form that the task reads; "" for what is found or generated.
+  `shared_dir` is a folder that may hold the real handwriting; "" for none. `cache_dir` is where the
+  tasks keep what they convert or generate.
   """
 
   directory: str
@@ -133,17 +128,7 @@ def _draw_orders(
 
 
 def make(options: Options) -> workloads.Workload:
-  """Makes and writes a workload.
-
-  Args:
-    options: The workload to write.
-
-  Returns:
-    The workload.
-
-  Raises:
-    ValueError: If the task trains in a way that not every contender can.
-  """
+  """Makes and writes a workload of a task that trains as every contender can."""
   import tasks
 
   task = tasks.get_task(options.task)

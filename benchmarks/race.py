@@ -34,13 +34,13 @@ class Record:
     start_seconds: Seconds from the start of its process until it was ready.
     details: The contender's own description.
     seconds: Seconds of each round, the first one and the warm-up included.
-    resident: Resident memory after each round, of itself and its children, in bytes.
-    own_peak: The most memory that it had at once, in bytes.
+    resident: Resident bytes after each round, of itself and its children.
+    own_peak: The most bytes that it had at once.
     children_peak: The same of its children, added up.
     first_weights: The file of its weights after the first round.
     last_weights: The file of its weights after the last one.
-    load: The largest load of the machine after one of its turns, processes that wanted to run in
-      the last minute on average; the race itself takes no more than the cores.
+    load: The machine's largest load after one of its turns, processes that wanted to run in the
+      last minute on average; the race itself takes no more than the cores.
     error: The reason why it failed, or None.
   """
 
@@ -69,17 +69,11 @@ class ContenderProcess:
     output_dir: str,
     patience: float = _PATIENCE_SECONDS,
   ):
-    """Starts the process and waits until it is ready.
+    """Starts the process of an entry by a Python, and waits until it is ready.
 
-    Args:
-      entry: The contender; a module without a dot is one of `benchmarks.contenders`.
-      python: The Python that runs it.
-      workload_dir: The folder of the workload.
-      output_dir: An empty folder of its own: its weights and its log.
-      patience: Seconds that it may take for any one answer.
-
-    Raises:
-      ContenderError: If it fails.
+    An entry's module without a dot is one of `benchmarks.contenders`. `output_dir` is an empty
+    folder for its weights and its log; `patience` are the seconds that it may take for any one
+    answer. Failures are a `ContenderError`.
     """
     self._patience = patience
     module = entry.module if "." in entry.module else f"benchmarks.contenders.{entry.module}"
@@ -121,17 +115,7 @@ class ContenderProcess:
     return f"Its process ended {how}; {words if error.last_words else 'it said nothing'}."
 
   def ask(self, command: str) -> dict[str, Any]:
-    """Sends a command and waits for its answer.
-
-    Args:
-      command: As in `contender`.
-
-    Returns:
-      The answer.
-
-    Raises:
-      ContenderError: If the contender fails or takes too long.
-    """
+    """Sends a command of `contender` and waits for its answer."""
     return self._checked(functools.partial(self._child.ask, command))
 
   def close(self) -> None:
@@ -165,19 +149,10 @@ def run(
   rounds_per_turn: int = 1,
   title: str,
 ) -> list[Record]:
-  """Runs all rounds of a workload with all contenders.
+  """Runs all rounds of a workload, warm-up included, with all contenders.
 
-  Args:
-    entries: The contenders. Those that fail are left out from then on.
-    python_of: The Python of an entry.
-    workload_dir: The folder of the workload.
-    output_dir: A folder for the contenders' own folders.
-    num_rounds: Number of rounds, warm-up included.
-    rounds_per_turn: Number of rounds that a contender runs before it is the next one's turn.
-    title: Words for the run, for people.
-
-  Returns:
-    A record of each contender.
+  Those that fail are left out from then on. A contender runs `rounds_per_turn` before it is the
+  next one's turn. `output_dir` is for folders of each; `title` says to people what it is.
   """
   records = [Record(entry) for entry in entries]
   processes: dict[str, ContenderProcess] = {}

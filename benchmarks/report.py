@@ -63,11 +63,7 @@ def _line(cells: Sequence[str]) -> str:
 def format_table(table: results.Table) -> str:
   """Writes a table as text, at most 130 columns wide.
 
-  Args:
-    table: The rows.
-
-  Returns:
-    Lines: a title, the header, a line of each contender, and what failed or is void.
+  Its lines are a title, the header, one of each contender, and what failed or is void.
   """
   num_rounds = max((len(row.seconds) for row in table.rows), default=0)
   peer = table.fastest_peer()
@@ -199,13 +195,6 @@ def _memory_lines(tables: Sequence[results.Table]) -> list[str]:
 
 
 def format_targets(tables: Sequence[results.Table]) -> str:
-  """Tells which targets these tables reach; "" if they are about none.
-
-  Args:
-    tables: All tables of a run.
-
-  Returns:
-    A line of each target.
-  """
+  """Tells which targets all tables of a run reach, a line each; "" if they are about none."""
   lines = [*_ratio_lines(tables), *_growth_lines(tables), *_memory_lines(tables)]
   return "\n".join(["Targets", *lines]) if lines else ""

@@ -25,8 +25,8 @@ class Row:
   Attributes:
     record: The measurements.
     seconds: Seconds of the timed rounds.
-    first_distance: Distance of its weights from the reference's after the first round; None for
-      the reference itself, and if nobody else did the same work.
+    first_distance: Distance of its weights from the reference's after the first round; None for the
+      reference itself, and if nobody else did the same work.
     last_distance: The same after the last round.
     is_reference: Whether the others of its work are compared with it.
     is_void: Whether it did not do the work that it should have done.
@@ -52,15 +52,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """The rows of a task and a size of cohorts.
+  """The rows of a task and a size of cohorts, one of each contender.
 
-  Attributes:
-    task: The task.
-    model: Its model: linear, convnet or lstm.
-    data: Words for the data.
-    clients_per_round: The size of a cohort.
-    warm_up: Rounds at the beginning that are not counted.
-    rows: One of each contender.
+  `model` is linear, convnet or lstm, `data` words, and `warm_up` the number of rounds at the
+  beginning that are not counted.
   """
 
   task: str
@@ -93,17 +88,7 @@ def _flat(weights: Sequence[np.ndarray]) -> np.ndarray:
 def distance(
   weights: Sequence[np.ndarray], reference: Sequence[np.ndarray], initial: Sequence[np.ndarray]
 ) -> float:
-  """Returns the distance of weights from the reference, relative to the reference's own way.
-
-  Args:
-    weights: A contender's weights.
-    reference: The reference's.
-    initial: The weights that both began with.
-
-  Returns:
-    |weights - reference| / |reference - initial|, or infinity if that isn't a number or shapes
-    differ.
-  """
+  """Returns |weights - reference| / |reference - initial|; infinity for NaN and other shapes."""
   if [np.shape(w) for w in weights] != [np.shape(w) for w in reference]:
     return float("inf")
   apart = np.linalg.norm(_flat(weights) - _flat(reference))
@@ -124,16 +109,7 @@ def judge(
   """Compares the weights of those that did the same work.
 
   FedAvg is compared with TFF's own where that takes part; other work with the first of the table
-  that did it.
-
-  Args:
-    records: The measurements.
-    initial_weights: The weights that all began with.
-    model: linear, convnet or lstm.
-    warm_up: Rounds at the beginning that are not counted.
-
-  Returns:
-    A row of each record.
+  that did it. All began with the initial weights; `warm_up` rounds are not counted.
   """
   first_tolerance, last_tolerance = _TOLERANCES[model]
   preferred = (lineup.BEST_STOCK, "tff_tutorial")

@@ -34,11 +34,11 @@ class Workload:
       the client's examples.
     order_offsets: int64 [rounds * places + 1], where they begin and end.
     initial_weights: The model's trainable weights, in the layout of the project's tasks.
-    settings: All the rest: "task"; "model" (linear, convnet or lstm); "num_outputs" of the model,
-      1 for the binary logistic loss; "batch_size", 0 for all of a client's examples;
-      "client_learning_rate"; "client_weighting" (num_examples or uniform); "x_scale", what a
-      stored x is multiplied by; "client_files" and "client_ids", the same clients as files; "data",
-      what they are, for people.
+    settings: All the rest: "task"; "model" (linear, convnet or lstm); "num_outputs" of the model, 1
+      for the binary logistic loss; "batch_size", 0 for all of a client's examples;
+      "client_learning_rate"; "client_weighting" (num_examples or uniform); "x_scale", what a stored
+      x is multiplied by; "client_files" and "client_ids", the same clients as files; "data", what
+      they are, for people.
   """
 
   x: np.ndarray

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import dataclasses
 import functools
 import sys
 from typing import Any
@@ -31,50 +30,24 @@ from privacy.command import asked
 from privacy.command import flags
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer(answers.Answer):
-  """The answer of `calibrate` and `spend`: the noise, the paper's epsilon and the real ones."""
-
-  command: str
-  is_guarantee: bool
-  population: int
-  clients_per_round: float
-  num_rounds: int
-  delta: float
-  sampling: str
-  epsilon: float
-  epsilon_one_round: float = answers.labelled("  one round")
-  epsilon_real_poisson: float = answers.labelled("  really, Poisson cohorts", "zero-out")
-  epsilon_real_fixed_size: float = answers.ABSENT
-  epsilon_real_fixed_size_at_least: float | None = answers.ABSENT
-  effective_noise_multiplier: float = answers.labelled("noise multiplier, together", "z_eff")
-  threshold_noise_multiplier: float | None = answers.labelled("  threshold", "z_q")
-  update_noise_multiplier: float | None = answers.labelled("  weights", "z_w")
-  num_bins: int = answers.ABSENT
-  scale: int = answers.labelled("histogram's scale", "c")
-  local_stddev: float = answers.labelled("noise of a client, scaled", "sigma_local")
-  caveat: Sequence[str] = ()
-  warnings: Sequence[str] = ()
-
-  def to_text(self) -> str:
-    """Returns the answer for people."""
-    epsilon = f"{answers.as_text(self.epsilon)}  (by the paper's formulas, NOT a guarantee)"
-    fixed = answers.as_text(self.epsilon_real_fixed_size)
-    if self.epsilon_real_fixed_size_at_least is not None:
-      fixed = f"{answers.as_text(self.epsilon_real_fixed_size_at_least)} to {fixed}"
-    noise = ("effective_noise_multiplier", "threshold_noise_multiplier", "update_noise_multiplier")
-    lines = [
-      *answers.paragraphs("Warning:", self.warnings)[1:],
-      f"{self.num_rounds} rounds of {self.clients_per_round:g} of {self.population} clients,"
-      f" delta = {self.delta:.4g}:",
-      answers.row("epsilon, all rounds", epsilon),
-      *self.rows("epsilon_one_round", "epsilon_real_poisson"),
-      answers.row("  really, fixed cohorts", f"{fixed}  (replace one)"),
-      "",
-      *self.rows(*noise, "scale", "local_stddev"),
-      *answers.paragraphs("What epsilon is about:", self.caveat),
-    ]
-    return "\n".join(lines)
+def _lines(values: dict[str, Any]) -> list[str]:
+  """Returns the answer for people."""
+  epsilon = answers.as_text(values["epsilon"])
+  fixed = answers.as_text(values["epsilon_real_fixed_size"])
+  if values["epsilon_real_fixed_size_at_least"] is not None:
+    fixed = f"{answers.as_text(values['epsilon_real_fixed_size_at_least'])} to {fixed}"
+  run = "{num_rounds} rounds of {clients_per_round:g} of {population} clients, delta = {delta:.4g}:"
+  return [
+    *answers.paragraphs("Warning:", values["warnings"])[1:],
+    run.format(**values),
+    answers.row("epsilon, all rounds", epsilon, "by the paper's formulas, NOT a guarantee"),
+    *answers.rows(values, "epsilon_one_round", "epsilon_real_poisson"),
+    answers.row("  really, fixed cohorts", fixed, "replace one"),
+    "",
+    *answers.noise_rows(values),
+    *answers.rows(values, "scale", "local_stddev"),
+    *answers.paragraphs("What epsilon is about:", values["caveat"]),
+  ]
 
 
 def _make_parser() -> flags.Parser:
@@ -121,7 +94,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       clients_per_round=args.clients_per_round,
       num_rounds=num_rounds,
       rho_ratio=args.rho_ratio,
-      num_bins=asked.optional_whole("num_bins", args.num_bins),
+      num_bins=asked.optional_whole(args, "num_bins"),
     )
   given = (
     parts.Histogram(noise_multiplier=args.threshold_noise_multiplier),
@@ -143,7 +116,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   entries = release.entries()
   if entries["tree"] is not None:
     tree = {name: getattr(entries["tree"], name) for name in ("num_bins", "scale", "local_stddev")}
-  answer = Answer(
+  values = dict[str, Any](
     command=args.command,
     is_guarantee=False,
     population=release.cohort.population,
@@ -160,18 +133,11 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],
   )
-  return answer.to_json() if args.json else answer.to_text(), account.SUCCESS
+  return answers.Answer(values, _lines(values)).printed(args.json), account.SUCCESS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
-
-  Args:
-    argv: Its arguments without its name; None for the process's.
-
-  Returns:
-    The exit code.
-  """
+  """Runs the command with arguments (None for the process's), and returns its exit code."""
   return account.say(functools.partial(_run, argv))
 
 

@@ -45,7 +45,7 @@ def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> f
 
 
 def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: int) -> float:
-  """Returns the concentrated differential privacy of the noisy histogram by the paper's theorem.
+  """Returns rho_q, the noisy histogram's concentrated differential privacy by the paper's theorem.
 
       1/2 min{ s^2 + psi b, (s + psi sqrt(2 b))^2 },    s = c log2 b / (sqrt(m) sigma_local)
 
@@ -54,9 +54,6 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
     num_bins: b, a power of two.
     local_stddev: sigma_local, of the noise of one client.
     num_clients: m, how many clients make noise.
-
-  Returns:
-    rho_q.
   """
   num_bins = tree_mechanism.check_num_bins(num_bins)
   local_stddev = checks.positive("local_stddev", local_stddev)
@@ -66,15 +63,12 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
 
 
 def round_rho(release: releases.Release) -> float:
-  """Returns the concentrated differential privacy of a round before subsampling, by the paper.
+  """Returns rho = rho_q + rho_w of a round before subsampling, by the paper.
 
   Args:
     release: The releases of a round, of a fixed clip norm. With a tree its histogram is taken at
       its c, sigma_local and smallest cohort, with the paper's sensitivity; without one z_q is taken
       as it is.
-
-  Returns:
-    rho = rho_q + rho_w.
   """
   rho = 0.0
   for part in release.parts:
@@ -118,16 +112,13 @@ def subsampled_rdp(rho: float, sampling_probability: float) -> np.ndarray:
 
 
 def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, delta: float) -> float:
-  """Returns the epsilon that the paper would state.
+  """Returns the epsilon that the paper would state, which is not a guarantee.
 
   Args:
     rho: That of a round before subsampling.
     sampling_probability: q = m / n, of a cohort whose size is really fixed.
     num_rounds: T; 0 costs nothing.
     delta: The delta of (epsilon, delta)-differential privacy.
-
-  Returns:
-    An epsilon that is not a guarantee.
   """
   if num_rounds == 0:
     return 0.0
@@ -136,15 +127,12 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
 
 
 def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
-  """Returns `epsilon_of_rho` of a release.
+  """Returns `epsilon_of_rho` of a release, which is not a guarantee.
 
   Args:
     release: The releases of each round.
     num_rounds: T; 0 costs nothing.
     delta: The delta of (epsilon, delta)-differential privacy.
-
-  Returns:
-    An epsilon that is not a guarantee.
   """
   # Without sampling, q = 1, there is nothing to amplify in the paper either.
   return epsilon_of_rho(round_rho(release), release.cohort.probability, num_rounds, delta)

@@ -29,12 +29,7 @@ _QUICK_SEEDS = 2
 
 
 def define_flags(name: str, num_seeds: int) -> None:
-  """Defines the flags of a study; it adopts them as its own.
-
-  Args:
-    name: The study's, which is also its folder's.
-    num_seeds: The default.
-  """
+  """Defines the flags of a study, by its folder's name; it adopts them as its own."""
   flags.DEFINE_string("output_dir", "results", f"Directory to write {name}/ to.")
   flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
   flags.DEFINE_bool("quick", False, "Few rounds and seeds: to see that all works.")
@@ -44,12 +39,10 @@ def define_flags(name: str, num_seeds: int) -> None:
 def main(
   name: str, report: Callable[[int, bool], tuple[page.Page, dict[str, str], dict[str, bool]]]
 ) -> None:
-  """Carries out the command of a study.
+  """Carries out the command of a study, by its folder's name.
 
-  Args:
-    name: The study's, which is also its folder's.
-    report: A function of the number of seeds and of whether to be quick; it returns the page, the
-      contents of further files by their names, and the checks with their results.
+  `report` takes the number of seeds and whether to be quick; it returns the page, the contents of
+  further files by their names, and the checks with their results.
   """
   folder = pathlib.Path(flags.FLAGS.output_dir, name)
   atomic_files.make_folder("output_dir", folder)
@@ -83,11 +76,9 @@ def describe_checks(checks: Mapping[str, bool]) -> page.Text:
 
 
 def rate(points: pd.DataFrame, column: str) -> float:
-  """Returns the slope of a column's log against log T over the largest T: -1 is 1 / T.
+  """Returns the slope of a column's log against log T of one setting: -1 is 1 / T.
 
-  Args:
-    points: The rows of one setting, with "num_rounds", T.
-    column: The column.
+  It is over the largest T, "num_rounds".
   """
   largest = points.sort_values("num_rounds").tail(NUM_FITTED)
   return float(np.polyfit(np.log(largest["num_rounds"]), np.log(largest[column]), 1)[0])
@@ -103,13 +94,7 @@ def table(
 ) -> tables.Table:
   """Lays out a frame with a format for each column; the index has the names of the rows.
 
-  Args:
-    title: The heading of the table.
-    first: The heading of the index.
-    frame: The entries.
-    formats: A function of an entry for each column.
-    note: A hint on reading it.
-    lead: As in `tables.Table`.
+  `first` is the heading of the index; note and lead are those of `tables.Table`.
   """
   rows = [
     tables.Row(name, [tables.Cell(form(value)) for form, value in zip(formats, values)])

@@ -58,23 +58,18 @@ def _of_run(folder: str) -> list[str]:
 def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   """Returns the text to print, and the exit code."""
   args = flags.make_parser().parse_args(argv)
-  code = SUCCESS
-  answer: answers.Answer
   if args.command == "audit":
     is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
-    audited = (
-      answers.AuditAnswer.of(audit.audit_folder(args.folders[0]), os.fspath(args.folders[0]))
+    answer = (
+      answers.of_audit(audit.audit_folder(args.folders[0]), args.folders[0])
       if is_run
-      else together.ExperimentAnswer.of(args.folders)
+      else together.audit_all(args.folders)
     )
-    answer, code = audited, SUCCESS if audited.holds else CLAIM_FAILS
   elif args.command == "compose":
     answer = together.compose(args, flags.release_parser().parse_args)
-  elif one_mechanism.is_asked(args):
-    answer = one_mechanism.answer(args)
   else:
-    answer = budget.answer(args)
-  return answer.to_json() if args.json else answer.to_text(), code
+    answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
+  return answer.printed(args.json), SUCCESS if answer.holds else CLAIM_FAILS
 
 
 def say(run: Callable[[], tuple[str, int]]) -> int:

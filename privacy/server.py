@@ -154,37 +154,31 @@ def server_epsilon(
   seen = [part for part in release.parts if part.noise_by_server]
   noisy = tuple(part for part in release.parts if not part.noise_by_server)
   names = " and ".join(dict.fromkeys(part.summed for part in seen if part.summed))
+  answer = functools.partial(ServerSpent, delta=delta, participations=participations)
   if not noisy or not all(part.may_be_left_out for part in seen):
-    return ServerSpent(
-      None,
-      delta,
-      participations,
-      f"The server adds the noise to the sums of {names} itself and sees them without"
-      f" it: it is trusted.{_APART if isinstance(release.cohort, cohorts.Known) else ''}",
+    apart = _APART if isinstance(release.cohort, cohorts.Known) else ""
+    explanation = (
+      f"The server adds the noise to the sums of {names} itself and sees them without it: it is"
+      f" trusted.{apart}"
     )
+    return answer(epsilon=None, explanation=explanation)
   if participations == 0:
-    return ServerSpent(0.0, delta, 0, who)
+    return answer(epsilon=0.0, explanation=who)
   slack = participations * events.round_slack(release)
   failure = _SMALL_COHORTS_SHARE * delta / participations
   mixture, too_small = mixture_of_sizes(dataclasses.replace(release, parts=noisy), failure)
+  rest = delta - participations * too_small
   try:
-    found = accounting.pld_epsilon(
-      mixture, participations, delta - participations * too_small, slack
-    )
+    epsilon = accounting.pld_epsilon(mixture, participations, rest, slack)
   except ValueError:
-    return ServerSpent(
-      None, delta, participations, f"{who} The noise is too little for any epsilon to speak of."
-    )
-  trusted = (
-    f"is trusted with the {names}, to whose sum it adds the noise"
-    if seen
-    else "sees noisy sums only"
-  )
+    explanation = f"{who} The noise is too little for any epsilon to speak of."
+    return answer(epsilon=None, explanation=explanation)
+  trusted = "sees noisy sums only"
+  if seen:
+    trusted = f"is trusted with the {names}, to whose sum it adds the noise"
   coin = ", but not who adds data," if release.has_coin else ""
-  return ServerSpent(
-    found,
-    delta,
-    participations,
+  explanation = (
     f"{who} The server, who knows every cohort{coin} and follows the protocol of the secure sums,"
-    f" {trusted}.",
+    f" {trusted}."
   )
+  return answer(epsilon=epsilon, explanation=explanation)

@@ -186,6 +186,17 @@ def noise_shares(release: releases.Release) -> str | None:
   )
 
 
+def secure_sums(release: releases.Release) -> str:
+  """States which sums are secure, of integers with the clients' noise, and which are not."""
+  summed = {part.summed: part.noise_by_server for part in release.parts if part.summed}
+  secure, others = (
+    " and ".join(word for word, by_server in summed.items() if by_server == is_other)
+    for is_other in (False, True)
+  )
+  rest = f"; the server makes the noise of {others}" if others else ""
+  return f"Secure sums of noisy integers: {secure or 'none'}{rest}."
+
+
 def adversary(release: releases.Release) -> str:
   """States the adversary of the main number."""
   seen = [part.seen for part in release.ranked]

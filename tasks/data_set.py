@@ -35,9 +35,8 @@ class DataSet:
     client: The word for a client, such as "writer".
     examples: The word for examples, such as "images".
     min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    is_example: Takes an x and a y of LEAF's; tells whether they are of this data set.
-    describe_file: Takes the path of a file that holds all; says what is in it, or raises a
-      ValueError.
+    is_example: Whether an x and a y of LEAF's are of this data set.
+    describe_file: Says what is in a file that holds all, or raises a `ValueError`.
     downloads: The public files that hold all of it, the examples first.
   """
 
@@ -60,13 +59,7 @@ class DataSet:
     )
 
   def complete(self, request: request_lib.Request) -> request_lib.Request:
-    """Returns a request with the paths of the public files, if it names no data.
-
-    Those that are not there are downloaded to its `cache_dir`.
-
-    Raises:
-      ValueError: If one can't be downloaded, or does not fit on the disk.
-    """
+    """Returns a request with the paths of the public files, downloaded, if it names no data."""
     if request.data_dir:
       return request
     missing = [one for one in self.downloads if not getattr(request, one.flag)]
@@ -74,16 +67,9 @@ class DataSet:
     return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
-    """Finds the data where the user said that it is.
+    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both.
 
-    Args:
-      data_dir: A directory that holds LEAF's files or one of `file_names`, or such a file itself.
-
-    Returns:
-      The path of the file that holds all, or LEAF's {"train": paths, "test": paths}.
-
-    Raises:
-      ValueError: If neither or both are there.
+    `data_dir` is a directory that holds LEAF's files or one of `file_names`, or such a file itself.
     """
     wanted = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
@@ -131,19 +117,11 @@ class DataSet:
   def open(
     self, data_dir: str, open_files: Callable[[str, list[str]], client_files.ClientFiles]
   ) -> list[client_files.ClientFiles]:
-    """Opens the clients where the user said that they are.
+    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user.
 
-    Args:
-      data_dir: As in `find`.
-      open_files: Takes a name, "all", "train" or "test", and the paths of source files; returns the
-        clients that are in these.
-
-    Returns:
-      [all] of a file that holds all or of LEAF's split by sample, or [train, test] of its split by
-      user.
-
-    Raises:
-      ValueError: As `find`, or if only some clients are in both of LEAF's splits.
+    `open_files` takes a name, "all", "train" or "test", and the paths of source files, and returns
+    the clients that are in these. LEAF's split by sample is [all]; where only some clients are in
+    both of its parts, that is refused.
     """
     source = self.find(data_dir)
     if isinstance(source, str):
@@ -161,17 +139,7 @@ class DataSet:
     return [train, test]
 
   def describe(self, data_dir: str) -> str:
-    """Says what of the data set is where the user said, and where that is.
-
-    Args:
-      data_dir: As in `find`.
-
-    Returns:
-      A few words.
-
-    Raises:
-      ValueError: If it is not there, or is another data set.
-    """
+    """Says in a few words what of the data set is in `data_dir`, as in `find`, and where."""
     source = self.find(data_dir)
     try:
       if isinstance(source, str):

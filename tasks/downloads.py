@@ -27,12 +27,11 @@ class Download:
   Attributes:
     what: The word for its content.
     urls: Where it is: the next is tried where one fails.
-    sha256: The SHA-256 of its bytes.
-    size: The number of its bytes; 0 if that is not known.
-    members: The files of this archive that are kept, the one that is used first; empty to keep the
-      file as it is.
+    sha256: Of its bytes.
+    size: In bytes; 0 if that is not known.
+    members: The files of this archive that are kept, the one that is used first; empty to keep it.
     room: The bytes that unpacking and converting it take besides.
-    instead: The name of a file that does as well, where it is.
+    instead: The name of a file that does as well.
     flag: The flag by which users name a file of theirs in its place.
   """
 
@@ -62,10 +61,7 @@ class Download:
     """Returns the path of the file that is used, after downloading it if it isn't there.
 
     A download that was interrupted goes on where it was. Other processes, also on other machines
-    that share the folder, wait meanwhile.
-
-    Raises:
-      ValueError: If it can't be downloaded, is another file, or does not fit on the disk.
+    that share the folder, wait meanwhile. A failure is a `ValueError` that says what users can do.
     """
     path = self.find(cache_dir)
     if path is None:
@@ -104,15 +100,7 @@ class Download:
     return [path_of[name] for name in reversed(self.members)]
 
   def _download(self, folder: str, part: str) -> str:
-    """Downloads the file from the first place that has it.
-
-    Args:
-      folder: Where it is to be, when it is whole.
-      part: The path of what there is of it before.
-
-    Returns:
-      Its path.
-    """
+    """Downloads the file from the first place that has it to the path `part`, then to `folder`."""
     import pooch  # Few commands need it.
     import requests
 

@@ -41,18 +41,11 @@ def sort(pool: client_files.ClientFiles, seed: int) -> client_files.ClientFiles:
 def divide(
   pool: client_files.ClientFiles, fraction: float, seed: int, purpose: str, *, fills_sides: bool
 ) -> list[client_files.ClientFiles]:
-  """Divides clients by their places, without changing their order.
+  """Divides clients by their places for a purpose, without changing their order.
 
-  Args:
-    pool: The clients.
-    fraction: The expected fraction of the second side.
-    seed: The seed of the places.
-    purpose: Their purpose.
-    fills_sides: Whether a side that would be empty gets the client with the nearest place if there
-      is more than one. Who that is follows from the others.
-
-  Returns:
-    The clients whose places are not below the fraction, and those whose places are.
+  It returns those whose places are not below the fraction, and those whose places are. With
+  `fills_sides`, a side that would be empty gets the client with the nearest place if there is more
+  than one; who that is follows from the others.
   """
   places = _places(pool, seed, purpose)
   below = {client_id for client_id, (found, _) in places.items() if found < fraction}
@@ -67,22 +60,12 @@ def divide(
 def take_fold(
   pool: client_files.ClientFiles, num_folds: int, seed: int
 ) -> list[client_files.ClientFiles]:
-  """Divides clients for a run of a cross-validation, in which each client is a test client once.
+  """Divides clients into those of the other folds and those of the run's own, seed mod K.
 
-  The seeds 0 to K - 1 are the runs of a cross-validation with K folds, K to 2 K - 1 those of a
-  second one, whose clients are dealt anew, and so on.
-
-  Args:
-    pool: The clients.
-    num_folds: The number K of folds.
-    seed: The seed of the run, whose fold is seed mod K.
-
-  Returns:
-    The clients of the other folds, and those of the run's own. Clients are dealt to the folds in
-    the order of their places, so that the sizes of folds differ by at most one.
-
-  Raises:
-    ValueError: If there are fewer clients than folds.
+  The seeds 0 to K - 1 are the runs of a cross-validation with K folds, in which each client is a
+  test client once, K to 2 K - 1 those of a second one, whose clients are dealt anew, and so on.
+  Clients are dealt to the folds in the order of their places, so that their sizes differ by at most
+  one.
   """
   if len(pool.client_ids) < num_folds:
     raise ValueError(

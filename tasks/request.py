@@ -125,15 +125,7 @@ class Request:
 
   @classmethod
   def of_run(cls, config: Any, columns: str = "") -> "Request":
-    """Builds the request of a run from its config, whose flags have the same names.
-
-    Args:
-      config: The config of the run.
-      columns: As the field.
-
-    Returns:
-      The request.
-    """
+    """Builds the request of a run from its config, whose flags have the same names."""
     names = {field.name for field in dataclasses.fields(cls)}
     shared = {name: value for name, value in config.values().items() if name in names}
     is_standin = config.task.data == "standin"

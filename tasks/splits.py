@@ -39,7 +39,7 @@ class Split:
       request: The clients that the run asks for.
 
     Raises:
-      ValueError: If a cross-validation is asked for that these pools do not allow.
+      ValueError: If these pools do not allow the cross-validation that is asked for.
     """
     if request.is_shuffled:
       if len(pools) == 1 and self.seed is not None:
@@ -84,14 +84,11 @@ def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.Cli
 def drop_small_clients(
   pool: client_files.ClientFiles, min_examples: int
 ) -> client_files.ClientFiles:
-  """Drops clients with too few examples.
+  """Drops clients with too few examples, with a remark on how many were dropped, for errors.
 
   Args:
-    pool: The clients, perhaps already without some that had too few examples (`num_dropped`).
-    min_examples: Number of examples that a client has at least.
-
-  Returns:
-    The others, with a remark on how many were dropped, for errors.
+    pool: The clients, perhaps already without some (`num_dropped`).
+    min_examples: The least number of examples of a client.
   """
   ids = [i for i, n in zip(pool.client_ids, pool.num_examples) if n >= min_examples]
   num_dropped = len(pool.client_ids) - len(ids) + (pool.num_dropped or 0)
@@ -107,16 +104,13 @@ def drop_small_clients(
 def take(
   pool: client_files.ClientFiles, count: int, own_number: int, kind: str
 ) -> client_files.ClientFiles:
-  """Takes the first clients of a pool.
+  """Returns the first clients of a pool, in its order.
 
   Args:
-    pool: The clients, in the order in which they are taken.
-    count: Number of clients that the user asked for; 0 for the task's own number.
+    pool: The clients.
+    count: The number that the user asked for; 0 for the task's own.
     own_number: The task's own number; 0 for all, which are taken also if there are fewer.
     kind: The purpose of these clients, such as "training", for the error.
-
-  Returns:
-    The clients taken.
 
   Raises:
     ValueError: If more are asked for than there are.
@@ -141,9 +135,6 @@ def hold_out(
   Args:
     pool: The training clients.
     request: The clients that the run asks for.
-
-  Returns:
-    The clients that stay and those held out.
 
   Raises:
     ValueError: If no client stays, or none is held out.

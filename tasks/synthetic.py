@@ -30,11 +30,7 @@ _INPUT_SPEC = (tf.TensorSpec([None, _NUM_FEATURES], tf.float32), tf.TensorSpec([
 
 
 def make_pool() -> tuple[np.ndarray, np.ndarray]:
-  """Makes the pool that all splits are dealt from, with the paper's arguments.
-
-  Returns:
-    x float32 [500000, 20], raw features, and y int32 [500000].
-  """
+  """Makes the pool of all splits, as in the paper: raw x float32 [500000, 20], y int32 [500000]."""
   # Not before it is used: importing it takes half a second, and a cached split doesn't need it.
   from sklearn import datasets
 
@@ -56,18 +52,10 @@ def make_pool() -> tuple[np.ndarray, np.ndarray]:
 def draw_class_distributions(
   rng: np.random.Generator, num_clients: int, concentration: float
 ) -> np.ndarray:
-  """Draws q_i ~ Dirichlet(concentration, ..., concentration) for each client.
+  """Draws q_i ~ Dirichlet(concentration, ..., concentration), float64 [num_clients, 10].
 
   In log space: with parameter 0.01 a plain gamma variate often underflows to zero, and where all
   do, there is nothing to normalise. If G ~ Gamma(a + 1) and U is uniform, G U^(1/a) ~ Gamma(a).
-
-  Args:
-    rng: The generator to draw from.
-    num_clients: Number of distributions.
-    concentration: The parameter of each class, not divided by the number of classes.
-
-  Returns:
-    float64 [num_clients, 10], rows sum to one.
   """
   shape = (num_clients, _NUM_CLASSES)
   log_gamma = np.log(rng.standard_gamma(concentration + 1.0, shape))
@@ -77,18 +65,10 @@ def draw_class_distributions(
 
 
 def deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Deals examples from one shuffled stack per class, without replacement.
+  """Deals rows of the pool, int64 [clients, examples each], without replacement.
 
-  Args:
-    rng: The generator that shuffles the stacks and each client's hand.
-    labels: int [pool], the class of each example of the pool.
-    counts: int [clients, classes], how many of each class a client gets; rows have equal sums.
-
-  Returns:
-    int64 [clients, examples per client], rows of the pool.
-
-  Raises:
-    ValueError: If a stack runs out.
+  `labels` are int [pool]; `counts`, int [clients, classes] with equal sums of rows, say how many of
+  each class a client gets from the class's shuffled stack, which must be high enough.
   """
   num_clients, num_classes = counts.shape
   rows, owners = [], []

@@ -180,8 +180,8 @@ class Task:
       "train", "test" and, if the task or the request has one, "validation".
 
     Raises:
-      ValueError: If there is no stand-in, the task has no use for a value that was given, the data
-        cannot be had, or there are fewer clients than the run asks for.
+      ValueError: If there is no stand-in, the task has no use for a value, the data cannot be had,
+        or there are fewer clients than the run asks for.
     """
     least = request.min_examples_per_client or self.min_examples
     open_clients = self._choose_opener(request)
@@ -189,18 +189,14 @@ class Task:
     return self.split_clients(open_clients(request), request)
 
   def all_clients(self, request: Request) -> splits.Pools:
-    """Opens all clients of the data, among whom a run chooses.
+    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes.
 
     Args:
       request: As in `load_clients`; without a least number of examples, one is enough. How many
         clients it asks for does not matter.
 
-    Returns:
-      The clients, in pools that `split` takes.
-
     Raises:
-      ValueError: If there is no stand-in, the task has no use for a value that was given, or the
-        data cannot be had.
+      ValueError: As `load_clients`.
     """
     least = request.min_examples_per_client or 1
     open_clients = self._choose_opener(request)
@@ -223,7 +219,7 @@ class Task:
 
     Args:
       pools: The clients, in pools that `split` takes.
-      request: The clients that the run asks for, with the least number of examples of each.
+      request: As in `load_clients`, with the least number of examples of each client.
 
     Returns:
       As `load_clients`.
@@ -272,9 +268,6 @@ class Task:
     Args:
       files: Any of the splits, or the task's preprocessing.
       seed: Seed of the initial weights.
-
-    Returns:
-      A `tff.learning.models.FunctionalModel`.
     """
     if self.model_takes_clients:
       return self.build_model(seed, clients=files)

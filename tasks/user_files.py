@@ -21,15 +21,7 @@ _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
 
 
 def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
-  """Identifies files by where they are, how large and how old, together with further facts.
-
-  Args:
-    facts: Whatever else a conversion depends on, as JSON knows it.
-    paths: The files.
-
-  Returns:
-    16 hexadecimal digits.
-  """
+  """Returns 16 hexadecimal digits of files' paths, sizes and ages, and of further facts in JSON."""
   facts = list(facts)
   for path in sorted(os.path.abspath(path) for path in paths):
     stat = os.stat(path)
@@ -55,21 +47,11 @@ def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_se
 def iterate_leaf(
   paths: Iterable[str], leaf: data_set.DataSet, object_hook: Callable[[dict], Any] | None = None
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-  """Yields the users of LEAF files.
+  """Yields (path, user, {"x": ..., "y": [...]}) of LEAF files, with as many x as y, at least one.
 
   LEAF's split by sample leaves two parts of a user, in files of the same name but for "train" and
-  "test". Where `paths` has both, the parts are put together.
-
-  Args:
-    paths: The files of a split, or of both.
-    leaf: Their data set, for errors.
-    object_hook: As in `json.load`: is called with each JSON object as soon as it is read.
-
-  Yields:
-    (path of the file, user, {"x": ..., "y": [...]}), with as many x as y, at least one.
-
-  Raises:
-    ValueError: If a file isn't complete JSON of LEAF's form, or a user is there twice.
+  "test". Where `paths` has both, the parts are put together. `leaf` names the data set in errors;
+  `object_hook`, as in `json.load`, is called with each JSON object as soon as it is read.
   """
   parts: dict[str, list[str]] = {}
   for path in paths:

@@ -99,16 +99,7 @@ class _Ours(contender.Contender):
 
 
 def handles(files: Any, workload: workloads.Workload, round_num: int) -> list[Any]:
-  """Returns each client's handle in a round: the name of its file, and its seed.
-
-  Args:
-    files: The clients' files, a `client_files.ClientFiles`.
-    workload: The rounds to compute.
-    round_num: The round.
-
-  Returns:
-    A list of `client_files.HANDLE_TYPE`.
-  """
+  """Returns each client's `client_files.HANDLE_TYPE` in a round: its file's name, and its seed."""
   ids = workload.settings["client_ids"]
   cohort = zip(workload.cohorts[round_num], workload.seeds[round_num])
   return [files.handle(ids[client], np.array(seed)) for client, seed in cohort]

@@ -29,8 +29,6 @@ def _build_module(workload: workloads.Workload) -> Any:
   settings, initial = workload.settings, [torch.tensor(w) for w in workload.initial_weights]
 
   class Module(nn.Module):
-    """Holds the parts that the three models share."""
-
     def loss(self, x, y, is_training=True):
       del is_training
       if settings["num_outputs"] == 1:
@@ -42,8 +40,6 @@ def _build_module(workload: workloads.Workload) -> Any:
       return {}  # Asked for in the first round, however rarely evaluation is wanted.
 
   class Linear(Module):
-    """Softmax regression."""
-
     def __init__(self):
       super().__init__()
       features, outputs = initial[0].shape
@@ -56,8 +52,6 @@ def _build_module(workload: workloads.Workload) -> Any:
       return [(self.dense.weight, _TRANSPOSED)] + [(self.dense.bias, None)] * (len(initial) - 1)
 
   class ConvNet(Module):
-    """Two convolutions and a dense layer."""
-
     def __init__(self):
       super().__init__()
       self.convolutions = nn.ModuleList(

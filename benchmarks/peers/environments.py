@@ -24,20 +24,11 @@ def _run(command: list[str], what: str, log: pathlib.Path) -> None:
 
 
 def python_of(peer: str, peers_dir: str) -> str:
-  """Returns the Python of a library's environment, which is made if it is not there.
+  """Returns the path of the Python of a library's environment, which is made if it is not there.
 
-  The environment appears by a rename when it is complete; one that a second process made meanwhile
-  is as good. Its name has a hash of the requirements: when they change, it is made anew.
-
-  Args:
-    peer: The library, as in `requirements-PEER.txt`.
-    peers_dir: The folder of the environments.
-
-  Returns:
-    The path of the Python.
-
-  Raises:
-    ValueError: If the environment cannot be made.
+  The library is that of `requirements-PEER.txt`. The environment appears by a rename when it is
+  complete; one that a second process made meanwhile is as good. Its name has a hash of the
+  requirements: when they change, it is made anew.
   """
   requirements = _FOLDER / f"requirements-{peer}.txt"
   fingerprint = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]

@@ -38,12 +38,10 @@ _TOLERANCE = 1e-4
 
 
 class Program(NamedTuple):
-  """A program to time.
+  """A program to time, and what its clients hold.
 
-  Attributes:
-    start: Returns the state before the first round; None without one.
-    step: Returns the next state, and what else there is, from a state and the clients.
-    clients: What the clients hold.
+  `start` returns the state before the first round, None without one; `step` the next state, and
+  what else there is, from a state and the clients.
   """
 
   start: Callable[[], Any] | None

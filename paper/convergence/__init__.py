@@ -142,17 +142,10 @@ def check(
   optima: pd.DataFrame,
   smoothings: pd.DataFrame,
 ) -> dict[str, bool]:
-  """Compares the measurements with the theory.
+  """Compares the measurements with the theory: sentences, and whether they hold.
 
-  Args:
-    points: As `algorithm.measure` returns them.
-    duals: The same with the primal-dual threshold.
-    biases: As `optimum.sampling_biases` returns them.
-    optima: As `optimum.compare_optima` returns them.
-    smoothings: As `smoothing.measure` returns them.
-
-  Returns:
-    Sentences, and whether they hold.
+  `points` are `algorithm.measure`'s, `duals` the same with the primal-dual threshold, `biases` and
+  `optima` those of `optimum`, `smoothings` of `smoothing`.
   """
   gap, lowest = optima["gap"].max(), points["error"].min()
   unbiased = biases.loc[biases["theta"] == 1.0, ["largest", "floor"]].max(axis=None)
@@ -186,14 +179,10 @@ def _check_primal_dual(duals: pd.DataFrame, biases: pd.DataFrame) -> dict[str, b
 
 
 def report(num_seeds: int, quick: bool) -> tuple[page.Page, dict[str, str], dict[str, bool]]:
-  """Measures the errors and the cost of cohorts, and reports.
+  """Measures the errors and the cost of cohorts, with at least 2 seeds, and reports.
 
-  Args:
-    num_seeds: Runs of each setting with cohorts, at least 2.
-    quick: Whether few numbers of rounds will do.
-
-  Returns:
-    (The page, the content of bias.csv and smoothing.csv by their names, the checks).
+  It returns the page, bias.csv and smoothing.csv by their names, and the checks. `quick` is for few
+  numbers of rounds.
   """
   problem = regression.build_problem()
   all_rounds = [2**k for k in (_QUICK_LOG2_ROUNDS if quick else _LOG2_ROUNDS)]

@@ -25,14 +25,7 @@ LOCAL_STEPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """The inputs of a run of the algorithm.
-
-  Attributes:
-    theta: The tail fraction.
-    num_rounds: T.
-    learning_rate: gamma, of the local steps.
-    smoothing: nu, in units of the loss.
-  """
+  """A run of T rounds with learning rate gamma of local steps, and nu in units of the loss."""
 
   theta: float
   num_rounds: int
@@ -53,24 +46,12 @@ def theorem_setting(
   """Returns learning rate and smoothing of the theorem's full version with its constants.
 
   There is one change: the two terms of gamma with a logarithm are doubled. The proof bounds
-  (1 - lambda tau gamma / 2)^-T by e^(lambda tau gamma T) from below, but only
-  e^(lambda tau gamma T / 2) holds: for the printed gamma it shows that the start is forgotten as
-  1 / sqrt(T), not 1 / T. Another term is mostly the smallest; then the change has no effect.
+  (1 - lambda tau gamma / 2)^-T by e^(lambda tau gamma T) from below, but only e^(lambda tau
+  gamma T / 2) holds: for the printed gamma it shows that the start is forgotten as 1 / sqrt(T), not
+  1 / T. Another term is mostly the smallest; then the change has no effect.
 
-  Args:
-    constants: The problem's.
-    squared_distance: Delta_0 = |w_0 - w*|^2.
-    theta: The tail fraction.
-    cohort_size: m, at least 2.
-    num_rounds: T; the theorem speaks of T >= 16 kappa^(3/2).
-    local_steps: tau.
-    smoothing: nu in place of the theorem's, or None.
-
-  Returns:
-    The setting.
-
-  Raises:
-    ValueError: If the cohort is of one client: the formulas divide by log m.
+  The squared distance is Delta_0 = |w_0 - w*|^2. m is at least 2, as the formulas divide by log m;
+  the theorem speaks of T >= 16 kappa^(3/2). `smoothing` is in place of the theorem's nu.
   """
   if cohort_size < 2:
     raise ValueError(f"Found cohort_size = {cohort_size}; expected at least 2.")
@@ -109,24 +90,13 @@ def simulate(
   seed: int = 0,
   threshold_step: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Runs the algorithm, all settings side by side.
+  """Runs the algorithm from w_0 [d], all settings side by side, each with several seeds.
 
   A round draws m clients without replacement, weighs them by the smoothed dual weights pi of their
   losses (which leave out the regulariser), and averages the models that their local steps lead to.
-  The averaged iterate weighs w_t by (1 - gamma lambda tau / 2)^-(1 + t).
-
-  Args:
-    problem: The problem.
-    start: [d], w_0.
-    settings: Their numbers of rounds may differ.
-    cohort_size: m.
-    local_steps: tau.
-    num_seeds: Sequences of cohorts for each setting.
-    seed: The seed of all of them.
-    threshold_step: The step of the primal-dual threshold in place of reweighting; see `weighing`.
-
-  Returns:
-    (The weighted average of w_0 to w_T, w_T) of each run: [setting, seed, d] each.
+  The averaged iterate weighs w_t by (1 - gamma lambda tau / 2)^-(1 + t). It is returned with w_T,
+  [setting, seed, d] each. `threshold_step` is the step of the primal-dual threshold in place of
+  reweighting; see `weighing`.
   """
   # Long runs come first, as `rounds.play` wants them.
   order = sorted(range(len(settings)), key=lambda i: -settings[i].num_rounds)
@@ -162,20 +132,12 @@ def measure(
   num_seeds: int,
   threshold_step: float | None = None,
 ) -> pd.DataFrame:
-  """Runs the algorithm for every tail fraction and number of rounds.
+  """Runs the algorithm for every tail fraction and number of rounds, on which the setting depends.
 
-  Args:
-    problem: The problem.
-    cohort_size: m.
-    thetas: Tail fractions.
-    all_rounds: Numbers of rounds T; learning rate and smoothing depend on T.
-    num_seeds: Runs of each, if m < n; with everyone nothing is random.
-    threshold_step: As in `simulate`.
-
-  Returns:
-    A row for each, with the attributes of its `Setting`, "cohort_size" and "num_seeds"; "error",
-    the mean over seeds of F_theta at the averaged iterate, less its minimum; "sd", that over seeds,
-    0 for one; and "last_error", as "error" of the last iterate.
+  There is a row for each, with the attributes of its `Setting`, "cohort_size" and "num_seeds" (one
+  with everyone, where nothing is random); "error", the mean over seeds of F_theta at the averaged
+  iterate, less its minimum; "sd", that over seeds, 0 for one; and "last_error", as "error" of the
+  last iterate.
   """
   constants = regression.build_constants(problem)
   start = regression.build_start(problem, constants)

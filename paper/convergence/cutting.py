@@ -55,21 +55,11 @@ class Problem(Protocol):
 
 
 def rank_weights(num_clients: int, theta: float, cohort_size: int | None = None) -> np.ndarray:
-  """Returns omega, the weight of the k-th largest of n losses in F_theta, or in bar F_theta.
+  """Returns omega [n], the weight of the k-th largest of n losses in F_theta, or in bar F_theta.
 
-  The k-th largest of all is in the cohort with probability m / n, and then r of the k - 1 larger
-  ones with the hypergeometric probability; the r + 1-st of a cohort weighs at most 1 / (theta m).
-
-  Args:
-    num_clients: n.
-    theta: The tail fraction, in (0, 1].
-    cohort_size: m, of cohorts drawn without replacement; None for all clients.
-
-  Returns:
-    [n] weights that fall and sum to one.
-
-  Raises:
-    ValueError: If theta is outside (0, 1] or the cohort is not of 1 to n clients.
+  bar F_theta is of cohorts of m, drawn without replacement. The k-th largest of all is in one with
+  probability m / n, and then r of the k - 1 larger ones with the hypergeometric probability; the
+  r + 1-st of a cohort weighs at most 1 / (theta m). The weights fall and sum to one.
   """
   theta = superquantile.check_theta(theta)
   size = num_clients if cohort_size is None else cohort_size
@@ -88,12 +78,9 @@ def rank_weights(num_clients: int, theta: float, cohort_size: int | None = None)
 
 @dataclasses.dataclass(frozen=True)
 class Quadratic:
-  """The quadratic term of an objective.
+  """The quadratic term of an objective: its strength mu, its center c [d], and mu - rho > 0.
 
-  Attributes:
-    strength: mu.
-    center: [d], c.
-    modulus: mu - rho > 0, with which every surface is strongly convex.
+  With this modulus every surface is strongly convex.
   """
 
   strength: float
@@ -107,14 +94,10 @@ class Quadratic:
 
 @dataclasses.dataclass(frozen=True)
 class Minimum:
-  """A minimiser and its certificate.
+  """A minimiser, `point` w [d], its value H(w), its weights pi [n] in P, and its certificate.
 
-  Attributes:
-    point: [d], w.
-    value: H(w).
-    weights: [n], pi in P.
-    gap: H(w) less a lower bound of H: no point is better by more.
-    num_tied: The number of clients with the same loss as another: w lies on kinks of H.
+  No point is better by more than the gap. `num_tied` clients have the same loss as another: w lies
+  on kinks of H.
   """
 
   point: np.ndarray
@@ -131,23 +114,11 @@ def minimise(
   start: np.ndarray,
   tolerance: float = 1e-13,
 ) -> Minimum:
-  """Minimises H by cutting surfaces.
+  """Minimises H by cutting surfaces, from a start [d] to a certified gap.
 
-  Each permutation of omega gives a smooth function below H. Where the largest of those found so far
-  is lowest, H shows the next one, until it is itself not larger.
-
-  Args:
-    problem: The problem.
-    ranks: [n], omega.
-    quadratic: mu, c and the modulus.
-    start: [d], where to begin.
-    tolerance: The gap to stop at, in units of the loss; a hundred times as much is accepted.
-
-  Returns:
-    The minimum, certified by its gap.
-
-  Raises:
-    ValueError: If the gap stays too wide.
+  Each permutation of omega [n] gives a smooth function below H. Where the largest of those found so
+  far is lowest, H shows the next one, until it is itself not larger. It stops at a gap of
+  `tolerance`, in units of the loss; a hundred times as much is accepted.
   """
   point, shares = start, np.empty([0])
   cuts = np.empty([0, problem.num_clients])

@@ -32,16 +32,7 @@ _BIAS_CAPTION = (
 
 
 def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int) -> style.Figure:
-  """Draws the errors against rounds, a panel for each of four tail fractions.
-
-  Args:
-    points: As `algorithm.measure` returns them, of all settings.
-    biases: As `optimum.sampling_biases` returns them, of the points' settings and others.
-    num_clients: n.
-
-  Returns:
-    The figure.
-  """
+  """Draws errors of `algorithm.measure` against rounds, with biases, for four tail fractions."""
   thetas, sizes = theory.descending(points["theta"]), theory.descending(points["cohort_size"])
   colors = dict(zip(sizes, style.COLORS))
   found = biases.set_index(["theta", "cohort_size"])
@@ -90,14 +81,7 @@ def sampling_bias(
 ) -> style.Figure:
   """Draws the bias of cohorts, and the error that it leaves, against theta m.
 
-  Args:
-    points: As in `error_by_rounds`.
-    duals: The same with the primal-dual threshold, for the most rounds.
-    biases: As in `error_by_rounds`.
-    num_clients: n.
-
-  Returns:
-    The figure.
+  `duals` are as the points, with the primal-dual threshold, for the most rounds.
   """
   some = f"cohort_size < {num_clients} and theta < 1"
   biases = biases.query(some).assign(mass=lambda frame: frame["theta"] * frame["cohort_size"])
@@ -137,14 +121,7 @@ def sampling_bias(
 
 
 def smoothing_error(smoothings: pd.DataFrame) -> style.Figure:
-  """Draws the error against nu, a panel for each tail fraction.
-
-  Args:
-    smoothings: As `smoothing.measure` returns them.
-
-  Returns:
-    The figure.
-  """
+  """Draws the error of `smoothing.measure` against nu, a panel for each tail fraction."""
   thetas = theory.descending(smoothings["theta"])
   color, of_theorem = style.COLORS[0], style.COLORS[1]
   with style.theme():

@@ -12,18 +12,7 @@ _NUM_BIAS_POINTS = 1000
 
 
 def minimise(problem: regression.Problem, ranks: np.ndarray) -> cutting.Minimum:
-  """Minimises F to about 1e-13, from the optimum of FedAvg on; see `cutting.minimise`.
-
-  Args:
-    problem: The problem.
-    ranks: [n], omega of `cutting.rank_weights`.
-
-  Returns:
-    The optimum, certified by its gap.
-
-  Raises:
-    ValueError: If the gap stays too wide.
-  """
+  """Minimises F of rank weights [n] to about 1e-13, from FedAvg's optimum (`cutting.minimise`)."""
   quadratic = cutting.Quadratic(problem.l2, np.zeros(problem.dimension), problem.l2)
   start = problem.minimiser(np.full(problem.num_clients, 1.0 / problem.num_clients))
   return cutting.minimise(problem, ranks, quadratic, start)
@@ -32,13 +21,8 @@ def minimise(problem: regression.Problem, ranks: np.ndarray) -> cutting.Minimum:
 def compare_optima(problem: regression.Problem, thetas: Sequence[float]) -> pd.DataFrame:
   """Minimises F_theta for tail fractions between FedAvg's, 1, and the worst case's, 1 / n.
 
-  Args:
-    problem: The problem.
-    thetas: Tail fractions.
-
-  Returns:
-    A row for each "theta": "value", min F_theta; "mean" and "worst", F_1 and F_(1 / n) there;
-    "distance", to the optimum of FedAvg; "num_tied" and "gap", as in `cutting.Minimum`.
+  There is a row for each "theta": "value", min F_theta; "mean" and "worst", F_1 and F_(1 / n)
+  there; "distance", to the optimum of FedAvg; "num_tied" and "gap", as in `cutting.Minimum`.
   """
   everyone, worst_off = (
     cutting.rank_weights(problem.num_clients, t) for t in (1.0, 1 / problem.num_clients)
@@ -59,16 +43,10 @@ def sampling_biases(
 ) -> pd.DataFrame:
   """Compares F_theta with bar F_theta, its mean over cohorts, without any noise.
 
-  Args:
-    problem: The problem.
-    thetas: Tail fractions.
-    cohort_sizes: m.
-
-  Returns:
-    A row for each "theta" and "cohort_size": "at_optimum", F_theta - bar F_theta at the minimiser
-    of F_theta; "largest", the largest of these differences at random points of the ball; "floor",
-    F_theta at the minimiser of bar F_theta, less its minimum, which is what is left after any
-    number of rounds; and "bound", B / sqrt(theta m).
+  There is a row for each "theta" and "cohort_size": "at_optimum", F_theta - bar F_theta at the
+  minimiser of F_theta; "largest", the largest of these differences at random points of the ball;
+  "floor", F_theta at the minimiser of bar F_theta, less its minimum, which is what is left after
+  any number of rounds; and "bound", B / sqrt(theta m).
   """
   constants = regression.build_constants(problem)
   points = np.random.default_rng(0).normal(size=[_NUM_BIAS_POINTS, problem.dimension])

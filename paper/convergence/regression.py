@@ -12,13 +12,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """Linear regression on n clients.
-
-  Attributes:
-    features: [n, e, d], x of e examples a client.
-    labels: [n, e], y.
-    l2: lambda > 0.
-  """
+  """Linear regression of y [n, e] on x [n, e, d], e examples a client, with lambda = `l2` > 0."""
 
   features: np.ndarray
   labels: np.ndarray
@@ -80,12 +74,7 @@ class Problem:
   def local_maps(self, learning_rate: float, local_steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns tau gradient steps on F_i + lambda / 2 |w|^2 as w -> matrices_i w + offsets_i.
 
-    Args:
-      learning_rate: gamma.
-      local_steps: tau.
-
-    Returns:
-      (matrices [n, d, d], offsets [n, d]).
+    They are (matrices [n, d, d], offsets [n, d]).
     """
     step = np.eye(self.dimension) - learning_rate * (
       self.hessians + self.l2 * np.eye(self.dimension)
@@ -111,20 +100,11 @@ class Problem:
 def build_problem(
   num_clients: int = 100, dimension: int = 5, num_examples: int = 3, seed: int = 1
 ) -> Problem:
-  """Draws clients of which the last fifth wants another model than the rest.
+  """Draws n clients of e examples, of which the last fifth wants another model than the rest.
 
-  Features are scaled so that every Hessian has norm L = 1, and lambda = 1 / 2: the condition number
-  of the theorem, kappa = (L + lambda) / lambda, is 3. With fewer examples than dimensions the F_i
-  alone are not strongly convex.
-
-  Args:
-    num_clients: n.
-    dimension: d, at least 2.
-    num_examples: e, of each client.
-    seed: The seed of the draw.
-
-  Returns:
-    The problem.
+  Features, d >= 2, are scaled so that every Hessian has norm L = 1, and lambda = 1 / 2: the
+  condition number of the theorem, kappa = (L + lambda) / lambda, is 3. With fewer examples than
+  dimensions the F_i alone are not strongly convex.
   """
   rng = np.random.default_rng(seed)
   features = rng.normal(size=[num_clients, num_examples, dimension])
@@ -140,14 +120,9 @@ def build_problem(
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-  """The theorem's assumptions on the problem.
+  """The theorem's assumptions on the problem, in a ball of radius R around zero.
 
-  Attributes:
-    radius: R, of the ball around zero that the bounds hold in.
-    max_loss: B, F_i <= B.
-    lipschitz: G, |grad F_i| <= G.
-    smoothness: L, of the gradients.
-    l2: lambda.
+  They are F_i <= B, |grad F_i| <= G, L-Lipschitz gradients, and lambda = `l2`.
   """
 
   radius: float
@@ -169,12 +144,6 @@ def build_constants(problem: Problem) -> Constants:
   learning rate gamma <= 1 / (L + lambda) on F_i + lambda / 2 |w|^2, of Hessian H_i and minimiser
   H_i^-1 b_i, gives |w'|^2 <= (1 - gamma lambda) |w|^2 + gamma b_i . H_i^-1 b_i, and an average of
   clients is no longer than the longest: |w|^2 <= R^2 = max_i b_i . H_i^-1 b_i / lambda is kept.
-
-  Args:
-    problem: The problem.
-
-  Returns:
-    The constants.
   """
   values, bases = np.linalg.eigh(problem.hessians)
   linear = np.einsum("idk,id->ik", bases, problem.linear_terms)

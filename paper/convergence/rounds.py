@@ -27,9 +27,8 @@ class Problem(Protocol):
   ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Returns the local steps of all runs, each [runs] with a learning rate, as `play` calls them.
 
-    Returns:
-      A function of points [r, seeds, d] and weights [r, seeds, n] of the first r runs: the average
-      [r, seeds, d] of the models after the local steps, with these weights.
+    They map points [r, seeds, d] and weights [r, seeds, n] of the first r runs to the average,
+    [r, seeds, d], of the models after the local steps, with these weights.
     """
 
 
@@ -43,19 +42,11 @@ def play(
   cohort_size: int,
   seed: int,
 ) -> Iterator[int]:
-  """Plays rounds, and changes the points in place.
+  """Plays rounds, changes the points [runs, seeds, d] in place, and yields how many runs moved.
 
-  Args:
-    problem: The clients.
-    points: [runs, seeds, d], w_0 of each; a run may have several sequences of cohorts.
-    num_rounds: [runs], T of each, descending, so that those under way are always the first.
-    weigh: Returns weights of sum 1, or all 0, for losses [r, seeds, m] of the first r runs.
-    train: The local steps, of `Problem.local_training`.
-    cohort_size: m.
-    seed: The seed of the cohorts.
-
-  Yields:
-    After each round the number r of runs that were under way: their points have moved.
+  `num_rounds`, T of each run, descend, so that those under way are always the first r. `weigh`
+  returns weights of sum 1, or all 0, for losses [r, seeds, m]; `train` is of
+  `Problem.local_training`.
   """
   rng = np.random.default_rng(seed)
   active = len(points)

@@ -25,17 +25,7 @@ from tff_superquantile import superquantile
 def minimise(
   problem: regression.Problem, theta: float, smoothing: float, start: np.ndarray
 ) -> np.ndarray:
-  """Minimises F_theta^nu.
-
-  Args:
-    problem: The problem.
-    theta: The tail fraction.
-    smoothing: nu.
-    start: [d], where to begin.
-
-  Returns:
-    [d], the minimiser.
-  """
+  """Returns the minimiser [d] of F_theta^nu, from a start [d]."""
 
   def value_and_slope(point: np.ndarray) -> tuple[float, np.ndarray]:
     losses = problem.losses(point)
@@ -56,19 +46,12 @@ def measure(
   num_rounds: int,
   local_steps: int,
 ) -> pd.DataFrame:
-  """Runs the algorithm with everyone for several nu, and for the theorem's.
+  """Runs the algorithm with everyone for several nu, in units of the loss, and for the theorem's.
 
-  Args:
-    problem: The problem.
-    thetas: Tail fractions below 1; at 1 nothing is smoothed.
-    smoothings: nu, in units of the loss.
-    num_rounds: T.
-    local_steps: tau.
-
-  Returns:
-    A row for each, with the attributes of its `algorithm.Setting`; "is_theorems", whether nu is the
-    theorem's; "error", F_theta at the averaged iterate less its minimum; "floor", F_theta at the
-    minimiser of F_theta^nu less its minimum; and "bound", nu log(1 / theta).
+  Tail fractions are below 1, where nothing is smoothed. There is a row for each, with the
+  attributes of its `algorithm.Setting`; "is_theorems", whether nu is the theorem's; "error",
+  F_theta at the averaged iterate less its minimum; "floor", F_theta at the minimiser of F_theta^nu
+  less its minimum; and "bound", nu log(1 / theta).
   """
   constants = regression.build_constants(problem)
   start = regression.build_start(problem, constants)

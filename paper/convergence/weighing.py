@@ -12,12 +12,7 @@ class SmoothedDual:
   """Weighs by the smoothed dual weights of the cohort's losses, as the paper does."""
 
   def __init__(self, thetas: np.ndarray, smoothings: np.ndarray):
-    """Initializes the weighing.
-
-    Args:
-      thetas: [runs, seeds], tail fractions.
-      smoothings: [runs, seeds], nu.
-    """
+    """Initializes the weighing by thetas and nu, [runs, seeds] each."""
     self._thetas, self._smoothings = thetas, smoothings
 
   def __call__(self, losses: np.ndarray) -> np.ndarray:
@@ -32,11 +27,7 @@ class ExactDual:
   """Weighs by the dual weights of the cohort's losses: the largest theta m share the weight."""
 
   def __init__(self, thetas: np.ndarray):
-    """Initializes the weighing.
-
-    Args:
-      thetas: [runs, seeds], tail fractions.
-    """
+    """Initializes the weighing by thetas, [runs, seeds]."""
     self._thetas, self._ranks = thetas, np.empty([0])
 
   def __call__(self, losses: np.ndarray) -> np.ndarray:
@@ -59,11 +50,9 @@ class PrimalDual:
   """
 
   def __init__(self, thetas: np.ndarray, step: float):
-    """Initializes the weighing.
+    """Initializes the weighing by thetas, [runs, seeds], and the step of t after the first rounds.
 
-    Args:
-      thetas: [runs, seeds], tail fractions.
-      step: The step size of t after the first rounds, in units of the loss.
+    The step is in units of the loss.
     """
     self._thetas, self._step = thetas, step
     self._t, self._round = np.full(thetas.shape, np.nan), 0

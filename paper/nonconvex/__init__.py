@@ -162,15 +162,11 @@ def _drifts_table(drifts: pd.DataFrame) -> tables.Table:
 
 
 def check(points: pd.DataFrame, drifts: pd.DataFrame, rates: pd.Series) -> dict[str, bool]:
-  """Compares the measurements with the theory.
+  """Compares the measurements with the theory: sentences, and whether they hold.
 
-  Args:
-    points: As `measurement.measure` returns them, with the theorem's learning rate.
-    drifts: The same for several tau and a "schedule" of "theorem", "rate" or "step".
-    rates: The slopes of log |grad Phi|^2 against log T of each setting of the points.
-
-  Returns:
-    Sentences, and whether they hold.
+  `points` are `measurement.measure`'s with the theorem's learning rate, `drifts` the same for
+  several tau and a "schedule" of "theorem", "rate" or "step", `rates` the slopes of
+  log |grad Phi|^2 against log T of each setting of the points.
   """
   both = pd.concat([points, drifts])
   error = both["norm_error"].max()
@@ -195,14 +191,9 @@ def check(points: pd.DataFrame, drifts: pd.DataFrame, rates: pd.Series) -> dict[
 
 
 def report(num_seeds: int, quick: bool) -> tuple[page.Page, dict[str, str], dict[str, bool]]:
-  """Measures the gradients and the effect of local steps, and reports.
+  """Measures the gradients and the effect of local steps, with at least 2 seeds, and reports.
 
-  Args:
-    num_seeds: Runs of each setting with cohorts, at least 2.
-    quick: Whether few numbers of rounds will do.
-
-  Returns:
-    (The page, no further files, the checks).
+  It returns the page, no further files, and the checks. `quick` is for few numbers of rounds.
   """
   problem = network.build_problem()
   constants, n = network.build_constants(problem), problem.num_clients

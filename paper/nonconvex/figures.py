@@ -25,15 +25,7 @@ _DRIFT_CAPTION = (
 
 
 def gradient_by_rounds(points: pd.DataFrame, num_clients: int) -> style.Figure:
-  """Draws |grad Phi|^2 against rounds, a panel for each tail fraction.
-
-  Args:
-    points: As `measurement.measure` returns them.
-    num_clients: n.
-
-  Returns:
-    The figure.
-  """
+  """Draws |grad Phi|^2 of `measurement.measure` against rounds, a panel for each tail fraction."""
   thetas, sizes = theory.descending(points["theta"]), theory.descending(points["cohort_size"])
   colors = dict(zip(sizes, style.COLORS))
   all_rounds = np.unique(points["num_rounds"])
@@ -79,14 +71,7 @@ def gradient_by_rounds(points: pd.DataFrame, num_clients: int) -> style.Figure:
 
 
 def client_drift(drifts: pd.DataFrame) -> style.Figure:
-  """Draws the effect of local steps on |grad Phi|^2, and the drift against their number.
-
-  Args:
-    drifts: As `check` takes them.
-
-  Returns:
-    The figure.
-  """
+  """Draws the effect of local steps on |grad Phi|^2, and the drift against their number."""
   all_steps = sorted(drifts["local_steps"].unique())
   colors = dict(zip(all_steps, style.COLORS))
   with style.theme():

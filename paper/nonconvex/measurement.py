@@ -26,10 +26,9 @@ _GROWTH = 0.2
 def proximal_point(
   problem: network.Problem, constants: network.Constants, ranks: np.ndarray, point: np.ndarray
 ) -> cutting.Minimum:
-  """Computes prox of the objective of rank weights [n] at a point [d], for mu = 2 L.
+  """Computes prox of the objective of rank weights [n] at a point [d], for mu = 2 L, certified.
 
-  Returns:
-    The proximal point with its certificate; its value is that of the Moreau envelope at the point.
+  Its value is that of the Moreau envelope at the point.
   """
   modulus = constants.strength - constants.weak_convexity
   quadratic = cutting.Quadratic(constants.strength, point, modulus)
@@ -56,15 +55,8 @@ def drift(
 def draw_rounds(num_rounds: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
   """Draws a round of each of some blocks of 0, ..., T - 1, short ones first.
 
-  The mean of anything over the drawn rounds, with the returned weights, has the expectation of the
-  mean over all rounds, which is what the theorem's uniform draw is about.
-
-  Args:
-    num_rounds: T.
-    rng: The source of the draw.
-
-  Returns:
-    (ascending rounds [k], weights [k] of sum 1).
+  They ascend, with weights of sum 1: the mean of anything over them has the expectation of the mean
+  over all rounds, which is what the theorem's uniform draw is about.
   """
   edges = [0]
   while edges[-1] < num_rounds:
@@ -82,20 +74,12 @@ def measure(
 ) -> pd.DataFrame:
   """Runs the algorithm with exact reweighting, and compares it with the theorem.
 
-  Args:
-    problem: The problem.
-    settings: Without smoothing.
-    cohort_size: m.
-    local_steps: tau.
-    num_seeds: Runs of each setting, if m < n; with everyone nothing is random.
-
-  Returns:
-    A row for each, with the attributes of its `Setting` but the smoothing, "cohort_size",
-    "local_steps" and "num_seeds"; "squared_norm", the mean of |grad Phi|^2 over rounds and seeds;
-    "sd", that over seeds, 0 for one; "last", |grad Phi|^2 in the last block of rounds; "drift", the
-    mean of `drift`; "start_term", "noise_term", "drift_term" and "bound" of `theorem.bound`;
-    "drift_bound" and "plain_drift_bound" of `theorem`; and "norm_error", the largest error of a
-    |grad Phi|, certified.
+  Settings are without smoothing. There is a row for each, with the attributes of its `Setting` but
+  the smoothing, "cohort_size", "local_steps" and "num_seeds" (1 with everyone, where nothing is
+  random); "squared_norm", the mean of |grad Phi|^2 over rounds and seeds; "sd", that over seeds, 0
+  for one; "last", |grad Phi|^2 in the last block of rounds; "drift", the mean of `drift`;
+  "start_term", "noise_term", "drift_term" and "bound" of `theorem.bound`; "drift_bound" and
+  "plain_drift_bound" of `theorem`; and "norm_error", the largest error of a |grad Phi|, certified.
   """
   constants, start = network.build_constants(problem), network.build_start(problem)
   num_seeds = num_seeds if cohort_size < problem.num_clients else 1

@@ -22,13 +22,7 @@ _TANH_CURVATURE = 4.0 / (3.0 * math.sqrt(3.0))
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A network of tanh units on n clients.
-
-  Attributes:
-    features: [n, e, p], x of e examples a client.
-    labels: [n, e], y.
-    num_units: h.
-  """
+  """A network of h tanh units on n clients, with x [n, e, p] of e examples each, and y [n, e]."""
 
   features: np.ndarray
   labels: np.ndarray
@@ -113,16 +107,6 @@ def build_problem(
   """Draws clients of which the last fifth has another network behind its labels than the rest.
 
   Features are scaled so that |mean_j x_ij x_ij^T| = 1 for every client.
-
-  Args:
-    num_clients: n.
-    num_inputs: p.
-    num_units: h.
-    num_examples: e, of each client.
-    seed: The seed of the draw.
-
-  Returns:
-    The problem.
   """
   rng = np.random.default_rng(seed)
   features = rng.normal(size=[num_clients, num_examples, num_inputs])
@@ -144,13 +128,9 @@ def build_start(problem: Problem) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-  """The theorem's assumptions on the problem, for all w.
+  """The theorem's assumptions on the problem, for all w: 0 <= F_i <= B, |grad F_i| <= G.
 
-  Attributes:
-    max_loss: B, 0 <= F_i <= B.
-    lipschitz: G, |grad F_i| <= G.
-    smoothness: L, of the gradients.
-    weak_convexity: rho <= L: F_i + rho / 2 |w|^2 is convex.
+  Gradients are L-Lipschitz, and F_i + rho / 2 |w|^2 is convex for the weak convexity rho <= L.
   """
 
   max_loss: float
@@ -165,18 +145,12 @@ class Constants:
 
 
 def build_constants(problem: Problem) -> Constants:
-  """Computes B, G, L and rho of all w.
+  """Computes B = R^2 / 2, G = R sqrt(s / h), L = (1 + R T) s / h and rho = R T s / h of all w.
 
   With r = g - y and J the gradient of g, an example's loss has the Hessian J J^T + r Hessian(g). As
   J has the entries tanh' x / h, and the Hessian of g the blocks tanh'' x x^T / h, it lies between
   the block-diagonal matrices of -(R T / h) x x^T and ((1 + R T) / h) x x^T. A gradient,
   mean_j r_j J_j, is at most sqrt(s / h) times the root of the mean of r_j^2 long.
-
-  Args:
-    problem: The problem.
-
-  Returns:
-    B = R^2 / 2, G = R sqrt(s / h), L = (1 + R T) s / h and rho = R T s / h.
   """
   residual = 1.0 + float(np.abs(problem.labels).max())
   moments = np.einsum("iep,ieq->ipq", problem.features, problem.features)

@@ -26,18 +26,9 @@ def largest_rate(constants: network.Constants, local_steps: int) -> float:
 def learning_rate(
   constants: network.Constants, descent: float, *, num_rounds: int, local_steps: int
 ) -> float:
-  """Returns the theorem's gamma.
+  """Returns the theorem's gamma, of one local step, for a descent of Delta or more.
 
   Its last term has 32 where balancing the terms of the proof gives 8; a smaller rate does no harm.
-
-  Args:
-    constants: The problem's.
-    descent: Delta, or more.
-    num_rounds: T.
-    local_steps: tau.
-
-  Returns:
-    gamma, of one local step.
   """
   noise = constants.smoothness * constants.lipschitz**2
   rates = [
@@ -52,12 +43,10 @@ def learning_rate(
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-  """The three terms of the proof's bound on the mean of |grad Phi(w_t)|^2.
+  """The terms of the proof's bound on the mean of |grad Phi(w_t)|^2.
 
-  Attributes:
-    start: Of the way that is to go.
-    noise: Of the length of a round's step.
-    drift: Of the local steps, 0 for one.
+  They are of the way that is to go, of the length of a round's step, and of the local steps, 0 for
+  one.
   """
 
   start: float
@@ -72,18 +61,7 @@ class Bound:
 def bound(
   constants: network.Constants, descent: float, *, num_rounds: int, rate: float, local_steps: int
 ) -> Bound:
-  """Returns the proof's bound.
-
-  Args:
-    constants: The problem's.
-    descent: Delta, or more.
-    num_rounds: T.
-    rate: gamma, at most `largest_rate`.
-    local_steps: tau.
-
-  Returns:
-    Its terms.
-  """
+  """Returns the proof's bound for Delta, or more, and gamma, at most `largest_rate`."""
   step = local_steps * rate
   noise = constants.smoothness * constants.lipschitz**2
   return Bound(

@@ -94,12 +94,9 @@ def _statements(evidence: measurements.Evidence) -> list[rows.Row]:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The page on the paper.
+  """The page on the paper: title, summary, tables of errors, schematics, and the CSV file.
 
-  Attributes:
-    page: Title, summary, tables of errors, schematics, and the CSV file.
-    lines: The summary's further lines.
-    statements: All statements.
+  `lines` are the summary's further ones.
   """
 
   page: page.Page
@@ -107,11 +104,9 @@ class Report:
   statements: list[rows.Row]
 
   def render(self, suffix: str, images: str = "") -> str:
-    """Returns the text of the page.
+    """Returns the text of the page, "html" or "md".
 
-    Args:
-      suffix: "html" or "md".
-      images: Where Markdown finds the figures of docs/images; empty for none.
+    Markdown finds the figures of docs/images at `images`; empty for none.
     """
     environment = page.environment(_TEMPLATES)
     environment.filters.update(marked=rows.marked, tagged=_tagged)
@@ -149,14 +144,7 @@ def _picture(figure: rows.Figure) -> style.Figure | None:
 
 
 def report(evidence: measurements.Evidence) -> Report:
-  """Makes the page.
-
-  Args:
-    evidence: The measurements.
-
-  Returns:
-    The page.
-  """
+  """Makes the page of the measurements."""
   statements = _statements(evidence)
   quotations = {row.key for row in statements if row.key}
   cells = list(printed.cell_rows(evidence))

@@ -22,13 +22,7 @@ from tff_superquantile.experiments.report import tables
 
 
 class Value(NamedTuple):
-  """A mean over seeds; errors are fractions.
-
-  Attributes:
-    mean: The mean.
-    sd: The standard deviation over seeds, NaN for one seed.
-    num_seeds: The number of seeds.
-  """
+  """A mean over seeds, with its standard deviation, NaN for one seed; errors are fractions."""
 
   mean: float
   sd: float
@@ -133,14 +127,7 @@ def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def load(output_dir: str | os.PathLike | None = None) -> Evidence:
-  """Returns the measurements that are kept, and the better ones of a directory of results.
-
-  Args:
-    output_dir: The directory; None for those that are kept alone.
-
-  Returns:
-    The measurements.
-  """
+  """Returns the measurements that are kept, and the better ones of a directory of results."""
   frames = {}
   for name, source in sources.SOURCES.items():
     frames[name] = _kept(name)
@@ -159,11 +146,7 @@ def _version() -> str:
 def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
   """Keeps what a directory of results has: writes it to `measured/`, and to made.csv by whom.
 
-  Args:
-    output_dir: The directory.
-
-  Returns:
-    The files that were written.
+  It returns the files that were written.
   """
   paths, made = [], sources.read_made()
   for name, source in sources.SOURCES.items():

@@ -71,14 +71,9 @@ def _lowest(
 def _for_each_comparison(
   evidence: measurements.Evidence, key: str, about: str, rule: str, check: _Check
 ) -> Iterator[rows.Row]:
-  """Yields a row for each comparison that was measured.
+  """Yields a row for each comparison that was measured, for a quotation's key or our own question.
 
-  Args:
-    evidence: The measurements.
-    key: The quotation's key; empty for a question of our own.
-    about: That question; empty for a quotation.
-    rule: The criterion.
-    check: Decides it by one source.
+  `about` is that question, empty for a quotation; `check` decides `rule` by one source.
   """
   for source, data in _COMPARISONS.items():
     place = f"{about} By {_SHORT[source]}" if about else _SHORT[source]

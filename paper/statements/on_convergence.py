@@ -162,12 +162,7 @@ def _cohort_moments(
 ) -> tuple[float, float, float]:
   """Returns E|g_S - E g_S|^2, E sum pi |g_i + shift|^2 and |E g_S + shift|^2 over 400 cohorts.
 
-  Args:
-    losses: Of the clients [n].
-    gradients: Of their losses [n, d].
-    theta: The tail fraction.
-    cohort: m.
-    shift: The regularizer's gradient lambda w, [d].
+  Losses are [n], their gradients [n, d]; the shift is the regularizer's gradient lambda w, [d].
   """
   rng = np.random.default_rng(1)
   means, seconds = [], []
@@ -196,17 +191,11 @@ def _gradient_shares() -> tuple[float, float, int]:
 
 
 def regular_drift(seed: int, theta: float, local_steps: int, regularizer: float) -> float:
-  """Returns the drift of a round as a share of its bound, for a random convex problem.
+  """Returns the drift of a round as a share of its bound, for a random convex problem and w.
 
   F_i(w) = log(1 + exp(a_i w + b_i)) of 12 clients, all in the cohort, |a_i| = 1: G = 1, L = 1/4.
-  gamma = 1 / (4 tau (L + lambda)). The bound is the proof's, with |grad F|^2, which is below the
-  proposition's 2 L' (F - F*).
-
-  Args:
-    seed: Of the problem and of w.
-    theta: The tail fraction.
-    local_steps: tau, at least 2.
-    regularizer: lambda.
+  gamma = 1 / (4 tau (L + lambda)), tau >= 2. The bound is the proof's, with |grad F|^2, which is
+  below the proposition's 2 L' (F - F*).
   """
   rng = np.random.default_rng(seed)
   slopes = rng.normal(size=(12, 3))

@@ -102,13 +102,8 @@ def of_accounting() -> Iterator[rows.Row]:
 def renyi_at_least(noise_multiplier: float, probability: float, order: float) -> float:
   """Bounds from below the Renyi divergence of the Gaussian mechanism on a Poisson sample.
 
-  E_(x ~ N(0, z^2)) ((1 - q) + q e^((2 x - 1) / (2 z^2)))^alpha is at least what its second summand
-  alone gives, q^alpha e^(alpha (alpha - 1) / (2 z^2)).
-
-  Args:
-    noise_multiplier: z.
-    probability: q, of each client to be in the sample.
-    order: alpha, above 1.
+  For an order alpha > 1, E_(x ~ N(0, z^2)) ((1 - q) + q e^((2 x - 1) / (2 z^2)))^alpha is at least
+  what its second summand alone gives, q^alpha e^(alpha (alpha - 1) / (2 z^2)).
   """
   return order / (2 * noise_multiplier**2) + order * math.log(probability) / (order - 1)
 
@@ -153,15 +148,10 @@ def _compare(
   rule: str = "",
   **remarks: Any,
 ) -> rows.Row:
-  """Returns the row of a statement on differences between methods.
+  """Returns the row of a quotation on differences between methods.
 
-  Args:
-    evidence: The measurements.
-    key: The statement's quotation.
-    pairs: What is compared, by its name: a method, another one, a metric.
-    check: From the differences, in points of error, to whether the statement holds.
-    rule: The criterion.
-    **remarks: Further attributes of the row.
+  `pairs` has by name what is compared: a method, another one, a metric. `check` tells from the
+  differences, in points of error, whether the statement holds; `remarks` are attributes of the row.
   """
   found = {text: _difference(evidence, *pair) for text, pair in pairs.items()}
   if None in found.values():

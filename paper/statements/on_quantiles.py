@@ -137,11 +137,8 @@ def of_bounds(evidence: measurements.Evidence) -> Iterator[rows.Row]:
 def lemma_epsilon(sensitivity: float, dimension: float, sigma: float, num_clients: int) -> float:
   """Returns the concentrated epsilon of the lemma on sums of discrete Gaussians.
 
-  Args:
-    sensitivity: S, of the sum without noise.
-    dimension: d.
-    sigma: The noise of a client.
-    num_clients: n.
+  The sum, of d entries, has the sensitivity S without noise; sigma is the noise of each of n
+  clients.
   """
   psi = shares.sum_slack(sigma, num_clients)
   scale = sensitivity / (math.sqrt(num_clients) * sigma)
@@ -200,10 +197,6 @@ def largest_error(num_bins: int, delta: float) -> float:
   """Returns theorem (b)'s error without R* at the noise that the paper chooses, times epsilon n.
 
   sqrt(4 (sigma / c)^2 / n log2 b log(4 b / delta)) with sigma / c = log2 b / (epsilon sqrt(n)).
-
-  Args:
-    num_bins: b.
-    delta: The theorem's.
   """
   levels = math.log2(num_bins)
   return math.sqrt(4 * levels**2 * levels * math.log(4 * num_bins / delta))
@@ -212,15 +205,7 @@ def largest_error(num_bins: int, delta: float) -> float:
 def least_modulus(
   sigma: float, scale: float, num_clients: float, num_bins: int, delta: float
 ) -> float:
-  """Returns the theorem's least M, 2 + 2 c n + 2 n sqrt(2 sigma^2 log(16 n b / delta)).
-
-  Args:
-    sigma: The noise of a client.
-    scale: c.
-    num_clients: n.
-    num_bins: b.
-    delta: The theorem's.
-  """
+  """Returns the theorem's least M, 2 + 2 c n + 2 n sqrt(2 sigma^2 log(16 n b / delta))."""
   noise = math.sqrt(2 * sigma**2 * math.log(16 * num_clients * num_bins / delta))
   return 2 + 2 * scale * num_clients + 2 * num_clients * noise
 
@@ -228,14 +213,9 @@ def least_modulus(
 def wrap_chance(sigma: float, num_clients: int, num_bins: int, delta: float) -> float:
   """Bounds the chance that a sum wraps with the least modulus M of the theorem.
 
-  With c + |xi| <= (M - 2) / (2 n) for each entry of each client, no sum wraps. Each xi is beyond
-  t = sqrt(2 sigma^2 log(16 n b / delta)) with the probability of a discrete Gaussian's tails.
-
-  Args:
-    sigma: The noise of a client.
-    num_clients: n.
-    num_bins: b.
-    delta: The theorem's.
+  With c + |xi| <= (M - 2) / (2 n) for each entry of each client, no sum wraps. Each xi, of a
+  client's noise sigma, is beyond t = sqrt(2 sigma^2 log(16 n b / delta)) with the probability of a
+  discrete Gaussian's tails.
   """
   # That of (M - 2) / (2 n) which is above c.
   least = (least_modulus(sigma, 0.0, num_clients, num_bins, delta) - 2) / (2 * num_clients)

@@ -229,16 +229,11 @@ def _of_scripts() -> Iterator[rows.Row]:
 
 
 def class_shape(x: np.ndarray, y: np.ndarray) -> tuple[float, float, int, float]:
-  """Returns how far from N(mu, I) the classes of a data set are.
+  """Returns how far from N(mu, I) the classes y [n] of features x [n, d] are.
 
-  Args:
-    x: Features [n, d].
-    y: Classes [n].
-
-  Returns:
-    The smallest and the largest variance of a feature in a class, the smallest rank of a class's
-    covariance, and the largest difference of two classes' covariances, as a share of the larger
-    norm of the two.
+  It is the smallest and the largest variance of a feature in a class, the smallest rank of a
+  class's covariance, and the largest difference of two classes' covariances, as a share of the
+  larger norm of the two.
   """
   covariances = np.stack([np.cov(x[y == label].T) for label in np.unique(y)])
   variances = np.diagonal(covariances, axis1=1, axis2=2)
@@ -283,17 +278,11 @@ def _of_classes() -> Iterator[rows.Row]:
 def gradient_norms(
   x: np.ndarray, y: np.ndarray, *, num_rounds: int, cohort_size: int, rate: float
 ) -> np.ndarray:
-  """Runs FedAvg with a full-batch gradient step of a linear softmax model, from zero.
+  """Returns the norms of clients' gradients in FedAvg, [T, cohort_size], from zero weights.
 
-  Args:
-    x: Features, with a column of ones for the intercept, [clients, examples, d].
-    y: Classes from 0 on, [clients, examples].
-    num_rounds: T.
-    cohort_size: Clients a round, drawn with seed 0 without replacement.
-    rate: The learning rate, by which an update is shorter than its gradient.
-
-  Returns:
-    The norms of the gradients of the clients of each round [T, cohort_size].
+  A round is a full-batch gradient step of a linear softmax model by clients drawn with seed 0
+  without replacement. x, with a column of ones for the intercept, is [clients, examples, d]; y has
+  classes from 0 on, [clients, examples].
   """
   rng = np.random.default_rng(0)
   one_hot = np.eye(int(y.max()) + 1, dtype=x.dtype)

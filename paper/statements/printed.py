@@ -27,13 +27,9 @@ ROUNDING = 0.0151
 
 
 class Place(NamedTuple):
-  """A table of the paper.
+  """A table of the paper, with the task and the metric of all columns.
 
-  Attributes:
-    number: Its name.
-    title: What it shows.
-    task: The task of all columns; empty where each column is a task.
-    metric: The metric of all columns; empty where each column is a metric.
+  They are empty where each column is one.
   """
 
   number: str

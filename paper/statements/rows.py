@@ -149,12 +149,10 @@ _GROUP = r"\(((?:[^()]|\([^()]*\))*)\)"
 
 
 def marked(text: str, is_quotation: bool = False) -> str:
-  """Returns a text with its raised and lowered parts between marks of `TAGS`.
+  """Returns a text with its raised and lowered parts, as w^(t+1), w_i, between marks of `TAGS`.
 
-  Args:
-    text: With w^(t+1), w_i and the like.
-    is_quotation: Whether it is of `typeset`, where a part without brackets is one sign and all that
-      follows a _ is lowered. In other texts it follows a single letter: a_b is, make_pool is not.
+  In a quotation, which is of `typeset`, a part without brackets is one sign and all that follows
+  a _ is lowered. In other texts it follows a single letter: a_b is, make_pool is not.
   """
   single = r"[^ ()]" if is_quotation else r"\d+|[^ ()\d]"
   raised = rf"\^(−)?(?:{_GROUP}|({single}))"

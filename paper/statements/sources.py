@@ -34,12 +34,9 @@ Reader = Callable[[pathlib.Path], pd.DataFrame]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Where measurements come from.
+  """The command that makes measurements, and their reader, empty for results that have none.
 
-  Attributes:
-    command: The command that makes them.
-    read: From a directory of results to the measurements, empty if it has none.
-    data: The data, where they are not the paper's; empty otherwise.
+  `data` are the data, where they are not the paper's; empty otherwise.
   """
 
   command: str
@@ -115,12 +112,9 @@ def _of_report(path: str, key: str = "method") -> Reader:
 
 
 def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> Reader:
-  """Returns the reader of a study's points, named by some of its columns.
+  """Returns the reader of a study's CSV of points, named by the columns `method`.
 
-  Args:
-    path: The CSV file.
-    method: The columns that name a point.
-    values: The columns with numbers, and their names here.
+  `values` are the columns with numbers, and their names here.
   """
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:

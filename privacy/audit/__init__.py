@@ -16,6 +16,5 @@ too, are compared.
 
 from privacy.audit.findings import Audit
 from privacy.audit.findings import audit_folder
-from privacy.audit.results import read_text
 
-__all__ = ["Audit", "audit_folder", "read_text"]
+__all__ = ["Audit", "audit_folder"]

@@ -46,8 +46,7 @@ def _of_manifest(
   if manifest is None:
     return ["There is no manifest.json, which a run writes before its ledger."]
   found = []
-  clients = manifest.get("num_clients")
-  clients = clients.get("train") if isinstance(clients, dict) else None
+  clients = results_lib.num_clients(manifest).get("train")
   if clients is None:
     found.append("manifest.json does not say how many training clients there are.")
   elif clients != ledger.release.cohort.population:

@@ -26,7 +26,6 @@ import csv
 import dataclasses
 import functools
 import io
-import json
 import os
 import pathlib
 from typing import Any
@@ -79,41 +78,36 @@ class Member:
     return str(found.get(name, "")) if isinstance(found, dict) else ""
 
 
-def _names(path: pathlib.Path) -> list[str]:
+def _names(folder: pathlib.Path, split: str) -> list[str]:
   """Returns the names in a file of clients; none where there is no file."""
-  if not path.is_file():
+  if not (folder / f"{split}_clients.csv").is_file():
     return []
-  with open(path, encoding="utf-8", errors="replace", newline="") as stream:
-    rows = list(csv.reader(io.StringIO(stream.read())))
-  return [row[0] for row in rows[1:] if row]
+  text = results_lib.read_text(folder, f"{split}_clients.csv")
+  return [row[0] for row in list(csv.reader(io.StringIO(text)))[1:] if row]
 
 
 def _read(folder: pathlib.Path) -> Member:
   text = (folder / "flags.txt").read_text("utf-8") if (folder / "flags.txt").is_file() else ""
-  flags = flags_lib.read(text)
   ledger, num_rounds = None, 0
   if (folder / ledger_lib.FILE_NAME).exists():
-    ledger = ledger_lib.Ledger.from_json(results_lib.read_text(folder, ledger_lib.FILE_NAME))
+    ledger = results_lib.read_ledger(folder)
     results = results_lib.read(folder, has_begun=ledger.rounds_done > 0)
     num_rounds = max(results.num_rounds, ledger.rounds_done)
   try:
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-  except (FileNotFoundError, ValueError):
+    manifest = results_lib.read_object(folder / "manifest.json") or {}
+  except ValueError:
     manifest = {}
-  manifest = manifest if isinstance(manifest, dict) else {}
-  numbers = manifest.get("num_clients")
-  numbers = numbers if isinstance(numbers, dict) else {}
-  files = {split: _names(folder / f"{split}_clients.csv") for split in ("test", "validation")}
-  is_named = bool(numbers) and all(len(names) == numbers.get(n, 0) for n, names in files.items())
-  word = flags.get("task", "").partition("_")[0]
+  numbers = results_lib.num_clients(manifest)
+  names = {split: _names(folder, split) for split in ("test", "validation")}
+  word = flags_lib.read(text).get("task", "").partition("_")[0]
   return Member(
     folder=folder,
     ledger=ledger,
     num_rounds=num_rounds,
     population=word if word in _PUBLIC else _OTHER,
     manifest=manifest,
-    named=frozenset(name for names in files.values() for name in names),
-    is_named=is_named,
+    named=frozenset(name for of_split in names.values() for name in of_split),
+    is_named=bool(numbers) and all(len(names[s]) == numbers.get(s, 0) for s in names),
   )
 
 

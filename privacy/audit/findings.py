@@ -1,6 +1,5 @@
 """The findings of an audit: the budget that was spent, and what contradicts the claim."""
 
-from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
@@ -62,24 +61,10 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   folder = pathlib.Path(folder)
   if not folder.is_dir():
     raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")
-  ledger = ledger_lib.Ledger.from_json(results_lib.read_text(folder, ledger_lib.FILE_NAME))
+  ledger = results_lib.read_ledger(folder)
   flags = flags_lib.read(results_lib.read_text(folder, "flags.txt"))
   results = results_lib.read(folder, has_begun=ledger.rounds_done > 0)
   wrong_evaluations, costs = entries.audit(folder, ledger, results.manifest or {})
-  wrong = [
-    *flags_lib.contradictions(flags, ledger),
-    *flags_lib.wrong_mechanisms(ledger),
-    *flags_lib.wrong_coefficients(flags, ledger),
-    *agreement.contradictions(ledger, flags, results),
-    *wrong_evaluations,
-  ]
-  audited = _audit(ledger, results, wrong)
-  return dataclasses.replace(audited, notes=(*audited.notes, *costs))
-
-
-def _audit(
-  ledger: ledger_lib.Ledger, results: results_lib.Results, contradictions: Sequence[str]
-) -> Audit:
   release, delta = ledger.release, ledger.claim["delta"]
   num_rounds = max(results.num_rounds, ledger.rounds_done)
   accountant = accounting.Accountant(release, delta, ledger.accounting)
@@ -93,8 +78,15 @@ def _audit(
     epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
     server=server_lib.server_epsilon(release, num_rounds, delta),
     epsilon_planned=planned.epsilon,
-    failures=(*_failures(ledger, spent), *contradictions),
-    notes=tuple(_notes(ledger, results, spent, planned)),
+    failures=(
+      *_failures(ledger, spent),
+      *flags_lib.contradictions(flags, ledger),
+      *flags_lib.wrong_mechanisms(ledger),
+      *flags_lib.wrong_coefficients(flags, ledger),
+      *agreement.contradictions(ledger, flags, results),
+      *wrong_evaluations,
+    ),
+    notes=(*_notes(ledger, results, spent, planned), *costs),
   )
 
 
@@ -116,12 +108,11 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
     )
   server = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta).epsilon
   of_server = ledger.epsilon_server
-  if of_server is None or server is None:
-    is_wrong = of_server is not server
-  else:
-    is_wrong = of_server < server * (1.0 - tolerance)
-  if is_wrong:
-    texts = ["without any" if one is None else f"{one:.6g}" for one in (of_server, server)]
+  is_right = of_server is server
+  if of_server is not None and server is not None:
+    is_right = of_server >= server * (1.0 - tolerance)
+  if not is_right:
+    texts = ["without any" if cost is None else f"{cost:.6g}" for cost in (of_server, server)]
     failures.append(
       f"The ledger says that the run costs epsilon = {texts[0]} against the server; it is"
       f" {texts[1]}."

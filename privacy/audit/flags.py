@@ -74,15 +74,7 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
 
 
 def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
-  """Returns the contradictions between the flags of a run and its ledger.
-
-  Args:
-    flags: From `read`.
-    ledger: The ledger.
-
-  Returns:
-    Sentences: of flags with other values than the ledger's, and of those that are missing.
-  """
+  """Returns sentences on flags with other values than the ledger's, and on missing ones."""
   release = ledger.release
   flags, required = dict(flags), set(_REQUIRED)
   if flags.get("clip_unit") == "gradient" and flags.get("clip_norm", "adaptive") != "adaptive":
@@ -137,14 +129,6 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
   """Returns the difference between the noise over rounds of a ledger and of its run's flags.
 
   Smaller coefficients would mean a smaller sensitivity than that of the noise that was added.
-
-  Args:
-    flags: From `read`.
-    ledger: The ledger.
-
-  Returns:
-    A sentence, or none. The coefficients that the flags ask for come from `banded.optimal`, as the
-    run's did.
   """
   cohort, found = ledger.release.cohort, np.array(ledger.release.coefficients)
   if not isinstance(cohort, cohorts.Known):

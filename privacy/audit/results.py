@@ -16,6 +16,8 @@ import zlib
 
 import numpy as np
 
+from privacy import ledger as ledger_lib
+
 _FALSE = ("", "None", "0", "0.0", "False", "false")
 _EVALUATED = re.compile(r"round_(\d+)\.parquet")
 # A private run never writes these: they hold exact numbers of its training clients, or times.
@@ -78,23 +80,15 @@ class Results:
 
 
 def read(folder: pathlib.Path, has_begun: bool) -> Results:
-  """Reads the files of a run.
-
-  Args:
-    folder: Its folder.
-    has_begun: Whether a round was entered into its ledger, so that there must be a rounds.csv.
-
-  Raises:
-    ValueError: If a file is missing without which there is nothing to audit, or cannot be read.
-  """
+  """Reads the files of a run; if it `has_begun` by its ledger, there must be a rounds.csv."""
   rounds = Rounds()
   if has_begun or (folder / "rounds.csv").exists():
     rounds = read_rounds(read_text(folder, "rounds.csv"))
   names = os.listdir(folder / "clients") if (folder / "clients").is_dir() else []
   return Results(
     rounds=rounds,
-    manifest=_read_object(folder / "manifest.json"),
-    metrics=_read_object(folder / "metrics.json"),
+    manifest=read_object(folder / "manifest.json"),
+    metrics=read_object(folder / "metrics.json"),
     flags_digest=hashlib.sha256((folder / "flags.txt").read_bytes()).hexdigest(),
     num_parameters=_num_parameters(folder / "weights.npz"),
     last_evaluated=max((int(m[1]) for m in map(_EVALUATED.fullmatch, names) if m), default=0),
@@ -118,49 +112,39 @@ def read_text(folder: pathlib.Path, name: str) -> str:
     ) from None
 
 
+def read_ledger(folder: pathlib.Path, name: str = ledger_lib.FILE_NAME) -> ledger_lib.Ledger:
+  """Reads the ledger of a private run; a `ValueError` if there is none."""
+  return ledger_lib.Ledger.from_json(read_text(folder, name))
+
+
 def read_rounds(text: str) -> Rounds:
-  """Reads `rounds.csv`.
-
-  Args:
-    text: Its content. A last line without an end is one that its writer has not finished.
-
-  Returns:
-    The content.
-
-  Raises:
-    ValueError: If its first column isn't `round`, or a round has no number.
-  """
-  rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-  rows = [row for row in rows if row]
-  if not rows or rows[0][0] != "round":
+  """Reads `rounds.csv`; a last line without an end is one that its writer has not finished."""
+  lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+  header, *rows = [row for row in lines if row] or [[""]]
+  if header[0] != "round":
     raise ValueError("Found a rounds.csv without the column round; expected it to be the first.")
-  header, rows = rows[0], rows[1:]
-  numbers = []
-  for row in rows:
-    number = _number(row[0])
+  numbers = [_number(row[0]) for row in rows]
+  for number, row in zip(numbers, rows):
     if not (number >= 0 and number.is_integer()):
       raise ValueError(f"Found round {row[0]!r} in rounds.csv; expected a whole number.")
-    numbers.append(int(number))
-  done = {number for number in numbers if number > 0}  # Round 0 evaluates the initial model.
-  aborted = None
-  if "aborted" in header:
-    column = header.index("aborted")
-    aborted = len(
-      {
-        number
-        for number, row in zip(numbers, rows)
-        if number > 0 and len(row) > column and row[column].strip() not in _FALSE
-      }
-    )
-  repeated = sum(number > 0 for number in numbers) - len(done)
+
+  def column(name: str) -> list[tuple[int, str]]:
+    place = header.index(name) if name in header else len(header)
+    texts = (row[place] if len(row) > place else "" for row in rows)
+    # Round 0 evaluates the initial model.
+    return [(int(number), text) for number, text in zip(numbers, texts) if number > 0]
+
+  done = {number for number, _ in column("round")}
   last = max(done, default=0)
-  epsilons: list[tuple[int, float]] = []
-  if "epsilon" in header:
-    column = header.index("epsilon")
-    texts = (row[column] if len(row) > column else "" for row in rows)
-    epsilons = [(number, _number(text)) for number, text in zip(numbers, texts) if number > 0]
+  aborted = {number for number, text in column("aborted") if text.strip() not in _FALSE}
+  epsilons = column("epsilon") if "epsilon" in header else []
   return Rounds(
-    *(last, last - len(done), repeated, aborted, frozenset(header[1:]), tuple(epsilons))
+    done=last,
+    missing=last - len(done),
+    repeated=len(column("round")) - len(done),
+    aborted=len(aborted) if "aborted" in header else None,
+    columns=frozenset(header[1:]),
+    epsilons=tuple((number, _number(text)) for number, text in epsilons),
   )
 
 
@@ -171,7 +155,14 @@ def _number(text: str) -> float:
     return math.nan
 
 
-def _read_object(path: pathlib.Path) -> Mapping[str, Any] | None:
+def num_clients(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the numbers of clients that a manifest has, by split."""
+  numbers = manifest.get("num_clients")
+  return numbers if isinstance(numbers, dict) else {}
+
+
+def read_object(path: pathlib.Path) -> Mapping[str, Any] | None:
+  """Returns the object of a JSON file, None where there is no file; a `ValueError` for others."""
   try:
     found = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError:

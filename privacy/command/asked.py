@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import math
 import os
 import pathlib
@@ -34,25 +34,26 @@ def whole(name: str, value: float) -> int:
 
 def rounds(value: float) -> int:
   """Returns --num_rounds as an int; a `ValueError` if it is not whole or too large."""
-  found = whole("num_rounds", value)
-  if found > MOST_ROUNDS:
+  number = whole("num_rounds", value)
+  if number > MOST_ROUNDS:
     raise ValueError(
       f"Found --num_rounds={value:g}; expected at most {MOST_ROUNDS:g}: no run has more, and their"
       " accounting takes minutes to hours."
     )
-  return found
+  return number
 
 
-def optional_whole(name: str, value: float | None) -> int | None:
+def optional_whole(args: argparse.Namespace, name: str) -> int | None:
   """Returns `whole` of a flag that may be missing."""
+  value = getattr(args, name)
   return None if value is None else whole(name, value)
 
 
 def refuse(args: argparse.Namespace, flag: str, others: Sequence[str]) -> None:
   """Raises a `ValueError` if other flags stand beside one with which they mean nothing."""
-  found = [name for name in others if getattr(args, name, None) is not None]
-  if found:
-    raise ValueError(f"Found --{found[0]} with {flag}; expected one of them.")
+  wrong = [name for name in others if getattr(args, name, None) is not None]
+  if wrong:
+    raise ValueError(f"Found --{wrong[0]} with {flag}; expected one of them.")
 
 
 def delta_of(args: argparse.Namespace) -> float:
@@ -64,7 +65,7 @@ def delta_of(args: argparse.Namespace) -> float:
 
 def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[float, ...]:
   """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
-  bands = optional_whole("bands", args.bands)
+  bands = optional_whole(args, "bands")
   if not isinstance(cohort, cohorts.Known):
     for name in ("bands", "coefficients"):
       if getattr(args, name) is not None:
@@ -99,94 +100,87 @@ def _numbers(text: str) -> list[float]:
     ) from None
 
 
-def _release(args: argparse.Namespace, *found: parts.Part | None) -> releases.Release:
-  """Returns the release that the flags ask for, of those of its parts that are not None."""
+def _release(
+  args: argparse.Namespace,
+  threshold: dict[str, Any] | None,
+  updates: dict[str, Any] | None,
+  numbers: Iterable[parts.Part],
+) -> releases.Release:
+  """Returns the release that the flags ask for.
+
+  `threshold` and `updates` are the fields of these parts that are no flags; None for no such part.
+  """
   if 0.0 < args.clients_per_round < 1.0:
     q, n = args.clients_per_round, args.population
     raise ValueError(
       f"Found --clients_per_round={q:g}, a number of clients below 1; expected how many clients a"
       f" round has: a sampling rate of q = {q:g} means --clients_per_round={q * n:g}."
     )
-  separation = optional_whole("separation", args.separation)
+  separation = optional_whole(args, "separation")
   cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
   return releases.Release(
     cohort=cohort,
-    coefficients=_coefficients(args, cohort),
-    parts=tuple(part for part in found if part is not None),
+    parts=(*_threshold(args, threshold), *_updates(args, updates), *numbers),
+    coefficients=_coefficients(args, cohort),  # It takes long, and the flags are checked by now.
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,
   )
 
 
-def _threshold(args: argparse.Namespace, **fields: Any) -> parts.Threshold:
-  """Returns the threshold that the flags ask for."""
+def _threshold(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+  """Yields the threshold that the flags ask for, if they do."""
   kind = parts.THRESHOLDS[args.threshold]
-  if kind is parts.Histogram:
-    num_bins = optional_whole("num_bins", args.num_bins)
-    return parts.Histogram(bins=num_bins, **fields)
-  if args.num_bins is not None:
-    raise ValueError(_NO_TREE)
-  return kind(**fields)
+  num_bins = optional_whole(args, "num_bins")
+  if num_bins is not None and (fields is None or kind is not parts.Histogram):
+    raise ValueError(
+      "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
+    )
+  if fields is not None:
+    yield parts.Histogram(bins=num_bins, **fields) if kind is parts.Histogram else kind(**fields)
 
 
-_NO_TREE = (
-  "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
-)
-
-
-def _updates(args: argparse.Namespace, **fields: Any) -> parts.UpdateSum:
-  """Returns the sum of updates that the flags ask for, with noise from the clients or without."""
-  num_parameters = optional_whole("num_parameters", args.num_parameters)
+def _updates(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+  """Yields the sum of updates that the flags ask for, with noise from the clients or without."""
+  num_parameters = optional_whole(args, "num_parameters")
   distributed = args.update_sum == "distributed"
   if distributed != (num_parameters is not None):
     raise ValueError(
       f"Found --update_sum={args.update_sum} {'without' if distributed else 'with'}"
       " --num_parameters; expected the number of parameters of the model with distributed alone."
     )
-  clip_norm = 1.0 if args.clip_norm is None else args.clip_norm
-  return parts.UpdateSum(num_parameters=num_parameters, clip_norm=clip_norm, **fields)
-
-
-def wanted(args: argparse.Namespace) -> releases.Release:
-  """Returns the release that the flags of a budget ask for, without noise."""
-  threshold = updates = None
-  if args.rho_ratio:
-    share = 1.0 if args.rho_ratio == math.inf else args.rho_ratio
-    threshold = _threshold(args, share=checks.scale("rho_ratio", share))
-  elif args.num_bins is not None:
-    raise ValueError(_NO_TREE)
-  found = _updates(args)
-  if threshold is None or args.rho_ratio != math.inf:
-    updates = found
-  elif found.num_parameters is not None:
+  if fields is None and distributed:
     raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
-  numbers = []
-  for kind in parts.numbers():
-    share = getattr(args, kind.share_flag)
-    if not share:
-      continue
-    numbers.append(kind(share=checks.scale(kind.share_flag, share)))
-    if updates is None:
-      raise ValueError(
-        f"Found {kind.share_flag} = {share:g} without weights; expected a finite rho_ratio."
-      )
-  return _release(args, threshold, updates, *numbers)
+  if fields is not None:
+    clip_norm = 1.0 if args.clip_norm is None else args.clip_norm
+    yield parts.UpdateSum(num_parameters=num_parameters, clip_norm=clip_norm, **fields)
 
 
 def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release that the flags of `calibrate` ask for."""
-  return calibration.calibrate(
-    wanted(args), args.epsilon, delta, rounds(args.num_rounds), args.accounting
-  )
+  threshold, is_alone = None, args.rho_ratio == math.inf
+  if args.rho_ratio:
+    threshold = dict(share=checks.scale("rho_ratio", 1.0 if is_alone else args.rho_ratio))
+  shares_of_numbers = {kind: getattr(args, kind.share_flag) for kind in parts.numbers()}
+  numbers = [
+    kind(share=checks.scale(kind.share_flag, share))
+    for kind, share in shares_of_numbers.items()
+    if share
+  ]
+  if numbers and is_alone:
+    raise ValueError(
+      f"Found {numbers[0].share_flag} = {numbers[0].share:g} without weights; expected a finite"
+      " rho_ratio."
+    )
+  release = _release(args, threshold, None if is_alone else {}, numbers)
+  num_rounds = rounds(args.num_rounds)
+  return calibration.calibrate(release, args.epsilon, delta, num_rounds, args.accounting)
 
 
-def given(args: argparse.Namespace, delta: float) -> releases.Release:
+def noisy(args: argparse.Namespace) -> releases.Release:
   """Returns the release with the noise of the flags of `spend`."""
-  del delta
   z_q, z_w = args.threshold_noise_multiplier, args.update_noise_multiplier
   noise = {kind: getattr(args, kind.flag) for kind in parts.numbers()}
-  num_bins = optional_whole("num_bins", args.num_bins)
-  scale = optional_whole("scale", args.scale)
+  num_bins, scale = optional_whole(args, "num_bins"), optional_whole(args, "scale")
   if args.sigma_update is not None:
     if z_w is not None or args.clip_norm is None:
       raise ValueError(
@@ -206,15 +200,10 @@ def given(args: argparse.Namespace, delta: float) -> releases.Release:
     z_q = shares.delivered_noise_multiplier(args.sigma_threshold, scale * math.sqrt(levels), 1)
   if num_bins is None and scale is not None:
     raise ValueError("Found --scale without --num_bins; expected both or neither.")
-  updates = _updates(args, noise_multiplier=z_w)
-  if z_w is None and updates.num_parameters is not None:
-    raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
-  if z_q is None and num_bins is not None:
-    raise ValueError(_NO_TREE)
   scaled = {} if scale is None else dict(scale=scale)
   return _release(
     args,
-    None if z_q is None else _threshold(args, noise_multiplier=z_q, **scaled),
-    None if z_w is None else updates,
-    *(kind(noise_multiplier=z) for kind, z in noise.items() if z is not None),
+    None if z_q is None else dict(noise_multiplier=z_q, **scaled),
+    None if z_w is None else dict(noise_multiplier=z_w),
+    (kind(noise_multiplier=z) for kind, z in noise.items() if z is not None),
   )

@@ -21,25 +21,10 @@ from privacy.command import flags
 from privacy.noise import banded
 
 _PLOT_POINTS = 40
-# Entries of an answer that are those of the release's ledger, and attributes of its tree.
-_OF_LEDGER = (
-  "population",
-  "clients_per_round",
-  "sampling",
-  "relation",
-)
-_OF_TREE = ("num_bins", "scale", "local_stddev", "modulus", "bits_per_entry", "bits_per_client")
 
 
-def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
-  """Returns the answer of `calibrate` or `spend`.
-
-  Args:
-    args: The parsed flags.
-
-  Raises:
-    ValueError: If the flags contradict each other, or no release fulfils them.
-  """
+def answer(args: argparse.Namespace) -> answers.Answer:
+  """Returns the answer of `calibrate` or `spend`, or raises a `ValueError`: there is none."""
   if args.clip_norm is not None:
     checks.scale("--clip_norm", args.clip_norm)
   missing = [f"--{name}" for name in flags.OF_RUN if getattr(args, name) is None]
@@ -47,71 +32,113 @@ def answer(args: argparse.Namespace) -> answers.BudgetAnswer:
     raise ValueError(f"Found no {', '.join(missing)}; expected it (--help lists them).")
   num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
-  release = (asked.calibrated if args.command == "calibrate" else asked.given)(args, delta)
-  entries = release.entries()
-  z_w = entries[parts.UpdateSum.flag]
-  threshold = release.find(parts.Threshold)
-  warning = accounting.delta_warning(delta, release.cohort.population)
-  optional: dict[str, Any] = {}
-  if args.command == "calibrate":
-    optional["target_epsilon"] = args.epsilon
-  elif args.plot:
-    optional["plot"] = args.plot
-  if args.clip_norm is not None:
-    optional["clip_norm"] = args.clip_norm
-    optional["sigma_update"] = None if z_w is None else z_w * args.clip_norm
-  found = answers.BudgetAnswer(
+  release = asked.calibrated(args, delta) if args.command == "calibrate" else asked.noisy(args)
+  values = _values(args, release, num_rounds, delta)
+  if values.get("plot"):
+    _plot(args.plot, release, num_rounds, delta)
+  return answers.Answer(values, _lines(values))
+
+
+def _values(
+  args: argparse.Namespace, release: releases.Release, num_rounds: int, delta: float
+) -> dict[str, Any]:
+  cohort, threshold = release.cohort, release.find(parts.Threshold)
+  warning = accounting.delta_warning(delta, cohort.population)
+  values = dict[str, Any](
     command=args.command,
     accounting=args.accounting,
     is_guarantee=True,
+    population=cohort.population,
+    clients_per_round=cohort.expected,
     num_rounds=num_rounds,
     delta=delta,
-    threshold=None if threshold is None else threshold.kind,
-    sampling_probability=release.cohort.probability,
+    sampling=cohort.sampling,
+    sampling_probability=cohort.probability,
+    relation=release.relation,
     neighboring_relation=release.neighboring_relation,
+    threshold=None if threshold is None else threshold.kind,
     effective_noise_multiplier=release.effective_noise_multiplier,
-    noise=answers.Noise.of(release),
-    **{name: entries[name] for name in _OF_LEDGER},
-    **_costs(release, num_rounds, delta, args),
-    **_noise_of_clients(release),
+    **answers.noise_multipliers(release),
     **_over_rounds(release, num_rounds),
-    **optional,
+  )
+  if args.command == "calibrate":
+    values["target_epsilon"] = args.epsilon
+  if args.clip_norm is not None:
+    z_w = values[parts.UpdateSum.flag]
+    values["clip_norm"] = args.clip_norm
+    values["sigma_update"] = None if z_w is None else z_w * args.clip_norm
+  values |= _costs(release, num_rounds, delta, args) | _noise_of_clients(release)
+  values |= dict(
     guarantee=statements.guarantee(release),
     not_covered=statements.not_covered(release),
     warnings=[] if warning is None else [warning],
   )
-  if "plot" in optional:
-    _plot(args.plot, release, num_rounds, delta)
-  return found
+  return values | ({"plot": args.plot} if getattr(args, "plot", None) else {})
+
+
+def _lines(values: dict[str, Any]) -> list[str]:
+  """Returns the answer for people."""
+  run = "{num_rounds} rounds of {clients_per_round:g} of {population} clients".format(**values)
+  cost = f"epsilon = {answers.as_text(values['epsilon'])} at delta = {values['delta']:.4g}"
+  first = f"{cost} for {run}."
+  if "target_epsilon" in values:
+    noise = ((kind.symbol, values.get(kind.flag)) for kind in parts.KINDS)
+    words = ", ".join(f"{symbol} = {z:.5g}" for symbol, z in noise if z is not None)
+    first = f"{words} for {cost} in {run}."
+  lines = [
+    first,
+    *answers.paragraphs("Warning:", values["warnings"])[1:],
+    *_epsilon_rows(values),
+    *answers.rows(values, "epsilon_one_round", "rho", "epsilon_server", "epsilon_server_one_round"),
+    "",
+    *answers.noise_rows(values),
+    *answers.rows(values, "sigma_update", "scale", "local_stddev", "bands", "separation"),
+    *answers.rows(values, "participations", "sensitivity", "running_sums_noise"),
+  ]
+  if "modulus" in values:
+    entry = f"{values['modulus']}, {values['bits_per_entry']} bits"
+    lines.append(answers.row("modulus", entry, "M"))
+  lines += answers.rows(values, "bits_per_client", "bits_per_update", "num_shares")
+  lines += answers.explanations(values)
+  return [*lines, "", f"Plot: {values['plot']}"] if "plot" in values else lines
+
+
+def _epsilon_rows(values: dict[str, Any]) -> list[str]:
+  """Returns the rows of epsilon and of its bounds by other accountants."""
+  by, beside = "by PLD", ["epsilon_rdp"]
+  if values["accountant"] == accounting.GAUSSIAN:
+    by, beside = "one Gaussian mechanism", []
+  elif values["accountant"] == accounting.RDP:
+    by, beside = "by RDP", ["epsilon_pld"]
+    if values["rdp_order"] is not None:
+      by += f", order {values['rdp_order']:g}"
+  epsilon = answers.row("epsilon, all rounds", answers.as_text(values["epsilon"]), by)
+  return [epsilon, *answers.rows(values, *beside)]
 
 
 def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
-  participations = asked.optional_whole("participations", args.participations)
+  participations = asked.optional_whole(args, "participations")
   one = min(1, num_rounds)
   spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
-  found: dict[str, Any] = dict(
+  server = server_lib.server_epsilon(release, num_rounds, delta, participations)
+  server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
+  rho = _rho(release, num_rounds)
+  return dict(
     epsilon=spent.epsilon,
     epsilon_one_round=accounting.epsilon(release, one, delta, args.accounting).epsilon,
     accountant=spent.accountant,
     epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
     rdp_order=spent.rdp_order,
     epsilon_pld=accounting.epsilon_or_none(release, num_rounds, delta, accounting.PLD),
-  )
-  rho = _rho(release, num_rounds)
-  if rho is not None:
-    found["rho"] = rho
-  server = server_lib.server_epsilon(release, num_rounds, delta, participations)
-  server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
-  found.update(
+    **({} if rho is None else {"rho": rho}),
     epsilon_server=server.epsilon,
     epsilon_server_one_round=server_one.epsilon,
     server_participations=server.participations,
     server=server.explanation,
   )
-  return found
 
 
 def _rho(release: releases.Release, num_rounds: int) -> float | None:
@@ -126,19 +153,26 @@ def _rho(release: releases.Release, num_rounds: int) -> float | None:
 
 def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
   """Returns the entries on the noise of clients, if they make any."""
-  found: dict[str, Any] = {}
+  values: dict[str, Any] = {}
   if release.num_shares is not None:
-    found.update(noise_shares=release.noise.protocol, num_shares=release.num_shares)
+    values |= dict(noise_shares=release.noise.protocol, num_shares=release.num_shares)
   if release.has_coin:
-    found["contacted_clients"] = release.contacted
+    values["contacted_clients"] = release.contacted
   entries = release.entries()
   tree, summed = entries["tree"], entries["update_sum"]
   if tree is not None:
-    found.update({name: getattr(tree, name) for name in _OF_TREE})
-    found["sigma_threshold"] = tree.local_stddev * math.sqrt(tree.num_shares)
+    values |= dict(
+      num_bins=tree.num_bins,
+      scale=tree.scale,
+      local_stddev=tree.local_stddev,
+      sigma_threshold=tree.local_stddev * math.sqrt(tree.num_shares),
+      modulus=tree.modulus,
+      bits_per_entry=tree.bits_per_entry,
+      bits_per_client=tree.bits_per_client,
+    )
   if summed is not None:
-    found.update(num_parameters=summed.num_entries, bits_per_update=summed.bits_per_client)
-  return found
+    values |= dict(num_parameters=summed.num_entries, bits_per_update=summed.bits_per_client)
+  return values
 
 
 def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:

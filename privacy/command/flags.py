@@ -1,6 +1,7 @@
 """The flags of the commands in `account`, and argparse's messages as sentences."""
 
 import argparse
+from collections.abc import Iterable, Mapping
 import difflib
 import re
 import sys
@@ -78,159 +79,104 @@ def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: 
   group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
 
 
-# The flags on clients and rounds that a run needs.
-OF_RUN = {
-  "population": ("n, the number of clients", "N"),
-  "clients_per_round": ("m, the (expected) size of a cohort", "M"),
-  "num_rounds": ("T, the number of rounds", "T"),
+# The flags of numbers are NAME=METAVAR here, those of words and files NAME alone.
+_RUN = {
+  "population=N": "n, the number of clients",
+  "clients_per_round=M": "m, the (expected) size of a cohort",
+  "num_rounds=T": "T, the number of rounds",
 }
+_DELTA = {"delta=X": "delta of the budget; by default the smaller of 1e-5 and n^-1.1"}
+OF_RUN = tuple(name.partition("=")[0] for name in _RUN)  # Without these there is no run.
+_RELEASE = {
+  "sensitivity=D": "in place of clients and rounds: Delta, the largest norm of a client's part in"
+  " all rounds of a matrix of one's own (tree aggregation, BLT); the run is one Gaussian mechanism",
+  "sampling": "poisson: each client takes part with probability m / n; fixed_size: m clients"
+  " without replacement; none: as if all took part in all rounds; cyclic: groups of at most m take"
+  " turns, for all to know; spaced: at most m of those that waited for --separation rounds, for"
+  " all to know",
+  "separation=X": "for spaced: s, the least distance of two rounds of a client",
+  "bands=B": "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent"
+  " noise (default: the least distance of two rounds of a client)",
+  "coefficients": "for cyclic and spaced, in place of --bands: c of noise of one's own (a Toeplitz"
+  " matrix), c_0 = 1, with commas between them, or a file that has them",
+  "relation": "neighbouring data sets: one client's data removed, or replaced by any other",
+  "threshold": "the private threshold: a histogram (tree) or a one-bit count",
+  "num_bins=B": "bins of the histogram, a power of two",
+  "update_sum": "source of the updates' noise: the server, or the clients",
+  "num_parameters=D": "d, numbers in an update, d + 1 if weighted by losses; for"
+  " --update_sum=distributed",
+  "noise_shares": "source of the noise that a cohort lacks, where clients make noise: the server"
+  " (complement), other clients (helpers), or more clients than add data, by a coin of their own"
+  " (private_coin)",
+  "contacted_clients=K": "for --noise_shares=private_coin: the expected number of clients that a"
+  " round contacts; M of them add data",
+  "clip_norm=C": "C, the norm that a client's update is clipped to",
+  "participations=K": "for epsilon against the server: the number of rounds in which a client takes"
+  " part; by default so many that one client in a thousand takes part in more",
+  "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
+  " (rdp), or the smaller of both (tightest)",
+}
+# The words of flags, the first of them the default.
+_CHOICES: dict[str, Iterable[str]] = {
+  "sampling": cohorts.OF_ACCOUNTS,
+  "relation": releases.RELATIONS,
+  "threshold": parts.THRESHOLDS,
+  "update_sum": ("central", "distributed"),
+  "noise_shares": shares.PROTOCOLS,
+  "accounting": accounting.ACCOUNTANTS,
+}
+_BUDGET = {
+  "rho_ratio=R": "r, the budget of the threshold over that of the weights; inf for a threshold"
+  " alone; by default there is no threshold, as in DP-FedAvg",
+}
+_NOISE = {
+  "update_noise_multiplier=Z": "z_w, noise on the sum of updates over C",
+  "threshold_noise_multiplier=Z": "z_q, noise of the threshold over its sensitivity",
+}
+_IN_PLACE_OF_NOISE = {
+  "rho=R": "in place of noise: rho of a rho-zCDP mechanism, with --delta",
+  "sigma_update=S": "z_w C in place of z_w, with --clip_norm",
+  "sigma_threshold=S": "standard deviation on a scaled node of the histogram,"
+  " (z_q^2 c^2 log2 b + 2)^(1/2), in place of z_q; with --scale and --num_bins",
+  "scale=C": "c, the factor of the histogram's counts",
+}
+
+
+def _add(group: Any, texts: Mapping[str, str], required: bool = False) -> None:
+  """Adds flags to a group."""
+  for flag, text in texts.items():
+    name, _, metavar = flag.partition("=")
+    if metavar:
+      number_flag(group, name, text, metavar, required=required)
+    elif name in _CHOICES:
+      choices = tuple(_CHOICES[name])
+      text = f"{text} (default: {choices[0]})"
+      group.add_argument(f"--{name}", choices=choices, default=choices[0], help=text)
+    else:
+      group.add_argument(f"--{name}", metavar=name[0].upper(), help=text)
 
 
 def run_flags(parser: Parser, required: bool = True) -> Any:
   """Adds the flags on clients, rounds and delta; returns their group."""
   group = parser.add_argument_group("the run")
-  for name, (text, metavar) in OF_RUN.items():
-    number_flag(group, name, text, metavar, required=required)
-  number_flag(group, "delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1")
+  _add(group, _RUN, required)
+  _add(group, _DELTA)
   return group
 
 
-def _release_flags(found: Parser) -> None:
-  """Adds the flags of what a round releases."""
-  group = run_flags(found, required=False)
-  number_flag(
-    group,
-    "sensitivity",
-    "in place of clients and rounds: Delta, the largest norm of a client's part in all rounds of a"
-    " matrix of one's own (tree aggregation, BLT); the run is one Gaussian mechanism",
-    "D",
-  )
-  group.add_argument(
-    "--sampling",
-    choices=cohorts.OF_ACCOUNTS,
-    default=cohorts.POISSON,
-    help="poisson: each client takes part with probability m / n; fixed_size: m clients without"
-    " replacement; none: as if all took part in all rounds; cyclic: groups of at most m take turns,"
-    " for all to know; spaced: at most m of those that waited for --separation rounds, for all to"
-    " know (default: poisson)",
-  )
-  _flags_of_known_cohorts(group)
-  group.add_argument(
-    "--relation",
-    choices=releases.RELATIONS,
-    default=releases.ZERO_OUT,
-    help="neighbouring data sets: one client's data removed, or replaced by any other (default:"
-    " zero_out)",
-  )
-  group.add_argument(
-    "--threshold",
-    choices=tuple(parts.THRESHOLDS),
-    default=parts.Histogram.kind,
-    help="the private threshold: a histogram (tree) or a one-bit count (default: tree)",
-  )
-  number_flag(group, "num_bins", "bins of the histogram, a power of two", "B")
-  _flags_of_clients_noise(group)
-  number_flag(group, "clip_norm", "C, the norm that a client's update is clipped to", "C")
-  number_flag(
-    group,
-    "participations",
-    "for epsilon against the server: the number of rounds in which a client takes part; by"
-    " default so many that one client in a thousand takes part in more",
-    "K",
-  )
-  group.add_argument(
-    "--accounting",
-    choices=accounting.ACCOUNTANTS,
-    default=accounting.TIGHTEST,
-    help="the bound: that of privacy loss distributions (pld), that of Renyi divergences (rdp),"
-    " or the smaller of both (tightest) (default: tightest)",
-  )
+def _budget_flags(parser: Parser) -> None:
+  _add(run_flags(parser, required=False), _RELEASE)
+  budget = parser.add_argument_group("the budget")
+  _add(budget, {"epsilon=X": "of the whole run"}, required=True)
+  _add(budget, _BUDGET | {f"{kind.share_flag}=R": kind.share_help for kind in parts.numbers()})
 
 
-def _flags_of_known_cohorts(group: Any) -> None:
-  """Adds the flags of cohorts that all may know, and of noise over rounds."""
-  number_flag(group, "separation", "for spaced: s, the least distance of two rounds of a client")
-  number_flag(
-    group,
-    "bands",
-    "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent noise"
-    " (default: the least distance of two rounds of a client)",
-    "B",
-  )
-  group.add_argument(
-    "--coefficients",
-    metavar="C",
-    help="for cyclic and spaced, in place of --bands: c of noise of one's own (a Toeplitz matrix),"
-    " c_0 = 1, with commas between them, or a file that has them",
-  )
-
-
-def _flags_of_clients_noise(group: Any) -> None:
-  """Adds the flags of the noise that clients make."""
-  group.add_argument(
-    "--update_sum",
-    choices=("central", "distributed"),
-    default="central",
-    help="source of the updates' noise: the server, or the clients (default: central)",
-  )
-  number_flag(
-    group,
-    "num_parameters",
-    "d, numbers in an update, d + 1 if weighted by losses; for --update_sum=distributed",
-    "D",
-  )
-  group.add_argument(
-    "--noise_shares",
-    choices=shares.PROTOCOLS,
-    default=shares.COMPLEMENT,
-    help="source of the noise that a cohort lacks, where clients make noise: the server"
-    " (complement), other clients (helpers), or more clients than add data, by a coin of their"
-    " own (private_coin) (default: complement)",
-  )
-  number_flag(
-    group,
-    "contacted_clients",
-    "for --noise_shares=private_coin: the expected number of clients that a round contacts; M of"
-    " them add data",
-    "K",
-  )
-
-
-def _budget_flags(found: Parser) -> None:
-  """Adds the flags of a budget."""
-  budget = found.add_argument_group("the budget")
-  number_flag(budget, "epsilon", "of the whole run", required=True)
-  number_flag(
-    budget,
-    "rho_ratio",
-    "r, the budget of the threshold over that of the weights; inf for a threshold alone; by default"
-    " there is no threshold, as in DP-FedAvg",
-    "R",
-  )
-  for kind in parts.numbers():
-    number_flag(budget, kind.share_flag, kind.share_help, "R")
-
-
-def _noise_flags(found: Parser) -> None:
-  """Adds the flags of noise that is given."""
-  noise = found.add_argument_group("the noise of the weights, the threshold or both")
-  number_flag(noise, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z")
-  number_flag(
-    noise, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
-  )
-  for kind in parts.numbers():
-    number_flag(noise, kind.flag, kind.noise_help, "Z")
-  number_flag(noise, "rho", "in place of noise: rho of a rho-zCDP mechanism, with --delta", "R")
-  number_flag(noise, "sigma_update", "z_w C in place of z_w, with --clip_norm", "S")
-  number_flag(
-    noise,
-    "sigma_threshold",
-    "standard deviation on a scaled node of the histogram, (z_q^2 c^2 log2 b + 2)^(1/2), in place"
-    " of z_q; with --scale and --num_bins",
-    "S",
-  )
-  number_flag(noise, "scale", "c, the factor of the histogram's counts", "C")
-  found.add_argument(
+def _noise_flags(parser: Parser) -> None:
+  _add(run_flags(parser, required=False), _RELEASE)
+  noise = parser.add_argument_group("the noise of the weights, the threshold or both")
+  of_numbers = {f"{kind.flag}=Z": kind.noise_help for kind in parts.numbers()}
+  _add(noise, _NOISE | of_numbers | _IN_PLACE_OF_NOISE)
+  parser.add_argument(
     "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
   )
 
@@ -254,12 +200,8 @@ def make_parser() -> argparse.ArgumentParser:
     found.add_argument("--json", action="store_true", help="print one JSON object")
     return found
 
-  calibrate = command("calibrate", "finds the noise for a privacy budget")
-  _release_flags(calibrate)
-  _budget_flags(calibrate)
-  spend = command("spend", "finds the cost of a run")
-  _release_flags(spend)
-  _noise_flags(spend)
+  _budget_flags(command("calibrate", "finds the noise for a privacy budget"))
+  _noise_flags(command("spend", "finds the cost of a run"))
   together = command("compose", "finds the cost of several releases for one client of all of them")
   together.add_argument(
     "ledgers", metavar="LEDGER", nargs="*", help="folders of private runs, or their privacy.json"
@@ -281,7 +223,6 @@ def make_parser() -> argparse.ArgumentParser:
 def release_parser() -> Parser:
   """Makes the parser of one release of `compose`."""
   parser = Parser(prog="--run", allow_abbrev=False)
-  _release_flags(parser)
   _noise_flags(parser)
   number_flag(parser, "times", "how often it is released", "K", default=1.0)
   return parser

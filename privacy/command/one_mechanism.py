@@ -9,8 +9,6 @@ Renyi divergences are at most rho alpha, which bounds epsilon at every alpha.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-import dataclasses
 import math
 
 from dp_accounting import rdp
@@ -23,41 +21,16 @@ from privacy.noise import banded
 
 # Orders on both sides of the best one, about 1 + sqrt(log(1 / delta) / rho).
 _ORDERS = np.geomspace(0.05, 20.0, 2000)
-
-
-@dataclasses.dataclass(frozen=True)
-class MechanismAnswer(answers.Answer):
-  """The answer for a run that is one mechanism."""
-
-  command: str
-  epsilon: float
-  delta: float
-  rho: float
-  sensitivity: float = answers.labelled("sensitivity of all rounds", "Delta")
-  noise_multiplier: float = answers.labelled("noise over a round's sensitivity", "z")
-  stddev: float = answers.labelled("noise over that of all rounds", "z / Delta")
-  guarantee: Sequence[str] = ()
-
-  def to_text(self) -> str:
-    """Returns the answer for people."""
-    noise = "" if self.sensitivity is answers.ABSENT else f"z = {self.noise_multiplier:.5g}, "
-    return "\n".join(
-      [
-        f"epsilon = {self.epsilon:.5g} at delta = {self.delta:.4g} ({noise}rho = {self.rho:.5g} of"
-        " zCDP).",
-        *self.rows("sensitivity", "noise_multiplier", "stddev"),
-        *answers.paragraphs("What epsilon is about:", self.guarantee),
-      ]
-    )
+_GAUSSIAN = (
+  "One Gaussian mechanism of all rounds, exactly. It holds if a client's part in all rounds of C x"
+  " is at most Delta long whatever its rounds are, and these depend on nobody's data; C is lower"
+  " triangular, and the noise has no end.",
+  "Neighbouring data sets: those for which Delta is the sensitivity.",
+)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-  """Returns epsilon of any rho-zCDP mechanism.
-
-  Args:
-    rho: rho, positive.
-    delta: The delta of (epsilon, delta)-differential privacy.
-  """
+  """Returns epsilon of any rho-zCDP mechanism."""
   orders = 1.0 + math.sqrt(-math.log(delta) / rho) * _ORDERS
   return float(rdp.compute_epsilon(orders, rho * orders, delta)[0])
 
@@ -67,15 +40,8 @@ def is_asked(args: argparse.Namespace) -> bool:
   return args.sensitivity is not None or getattr(args, "rho", None) is not None
 
 
-def answer(args: argparse.Namespace) -> MechanismAnswer:
-  """Returns the answer of `calibrate` or `spend` for one mechanism.
-
-  Args:
-    args: The parsed flags.
-
-  Raises:
-    ValueError: If flags are missing or contradict each other, or a number is out of its range.
-  """
+def answer(args: argparse.Namespace) -> answers.Answer:
+  """Returns the answer of `calibrate` or `spend` for one mechanism, or raises a `ValueError`."""
   by = "rho" if getattr(args, "rho", None) is not None else "sensitivity"
   asked.refuse(args, f"--{by}", ("clients_per_round", "num_rounds", "bands", "coefficients"))
   if args.delta is None and args.population is None:
@@ -84,38 +50,32 @@ def answer(args: argparse.Namespace) -> MechanismAnswer:
   if by == "rho":
     asked.refuse(args, "--rho", ("sensitivity", "update_noise_multiplier", "rho_ratio"))
     rho = checks.scale("--rho", args.rho)
-    return MechanismAnswer(
-      command=args.command,
-      epsilon=zcdp_epsilon(rho, delta),
-      delta=delta,
-      rho=rho,
-      guarantee=(
-        "The bound of any mechanism of rho-zCDP, for the neighbouring data sets that rho is about.",
-        f"One Gaussian mechanism has epsilon = {banded.epsilon((2 * rho) ** -0.5, delta):.5g}.",
-      ),
+    epsilon, words, details, lines = zcdp_epsilon(rho, delta), "", {}, []
+    guarantee = (
+      "The bound of any mechanism of rho-zCDP, for the neighbouring data sets that rho is about.",
+      f"One Gaussian mechanism has epsilon = {banded.epsilon((2 * rho) ** -0.5, delta):.5g}.",
     )
-  sensitivity = checks.scale("--sensitivity", args.sensitivity)
+  else:
+    sensitivity = checks.scale("--sensitivity", args.sensitivity)
+    noise = _noise(args, sensitivity, delta)
+    epsilon, rho, z = banded.epsilon(noise, delta), 0.5 / noise**2, noise * sensitivity
+    words, guarantee = f"z = {z:.5g}, ", _GAUSSIAN
+    details = {"sensitivity": sensitivity, "noise_multiplier": z, "stddev": noise}
+    lines = [answers.row("sensitivity of all rounds", answers.as_text(sensitivity), "Delta")]
+    lines += answers.rows(details, "noise_multiplier", "stddev")
+  values = dict(command=args.command, epsilon=epsilon, delta=delta, rho=rho, **details)
+  first = f"epsilon = {epsilon:.5g} at delta = {delta:.4g} ({words}rho = {rho:.5g} of zCDP)."
+  lines = [first, *lines, *answers.paragraphs("What epsilon is about:", guarantee)]
+  return answers.Answer({**values, "guarantee": guarantee}, lines)
+
+
+def _noise(args: argparse.Namespace, sensitivity: float, delta: float) -> float:
+  """Returns the standard deviation of the noise over the sensitivity of all rounds."""
   if args.command == "calibrate":
     asked.refuse(args, "--sensitivity", ("rho_ratio",))
-    noise = banded.noise_multiplier(checks.positive("epsilon", args.epsilon), delta)
-  else:
-    z = args.update_noise_multiplier
-    if z is None:
-      raise ValueError("Found --sensitivity without --update_noise_multiplier; expected both.")
-    asked.refuse(args, "--sensitivity", ("threshold_noise_multiplier", "sigma_update"))
-    noise = checks.scale("update_noise_multiplier", z) / sensitivity
-  return MechanismAnswer(
-    command=args.command,
-    epsilon=banded.epsilon(noise, delta),
-    delta=delta,
-    rho=0.5 / noise**2,
-    sensitivity=sensitivity,
-    noise_multiplier=noise * sensitivity,
-    stddev=noise,
-    guarantee=(
-      "One Gaussian mechanism of all rounds, exactly. It holds if a client's part in all rounds of"
-      " C x is at most Delta long whatever its rounds are, and these depend on nobody's data; C is"
-      " lower triangular, and the noise has no end.",
-      "Neighbouring data sets: those for which Delta is the sensitivity.",
-    ),
-  )
+    return banded.noise_multiplier(checks.positive("epsilon", args.epsilon), delta)
+  z = args.update_noise_multiplier
+  if z is None:
+    raise ValueError("Found --sensitivity without --update_noise_multiplier; expected both.")
+  asked.refuse(args, "--sensitivity", ("threshold_noise_multiplier", "sigma_update"))
+  return checks.scale("update_noise_multiplier", z) / sensitivity

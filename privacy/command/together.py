@@ -16,6 +16,7 @@ from privacy import checks
 from privacy import ledger as ledger_lib
 from privacy import together
 from privacy.audit import experiment
+from privacy.audit import results
 from privacy.command import answers
 from privacy.command import asked
 
@@ -26,155 +27,116 @@ _INDEPENDENT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ComposeAnswer(answers.Answer):
-  """The answer of `compose`."""
-
-  command: str
-  epsilon: float
-  delta: float
-  method: str
-  relation: str
-  neighboring_relation: str
-  releases: Sequence[dict[str, Any]]
-  guarantee: Sequence[str] = _INDEPENDENT
-
-  def to_text(self) -> str:
-    """Returns the answer for people."""
-    by = {
-      together.SUM: "epsilons and deltas added up",
-      accounting.GAUSSIAN: "one Gaussian mechanism",
-      accounting.RDP: "by RDP",
-    }.get(self.method, "by PLD")
-    return "\n".join(
-      [
-        f"epsilon = {self.epsilon:.5g} at delta = {self.delta:.4g} for one client of all"
-        f" {len(self.releases)} releases together ({by}).",
-        "  each by itself, at the same delta:",
-        *(f"    {answers.as_text(one['epsilon']):<10}{one['release']}" for one in self.releases),
-        *answers.paragraphs(
-          "What epsilon is about:",
-          [f"Neighbouring data sets: {self.neighboring_relation}.", *self.guarantee],
-        ),
-      ]
-    )
+_METHODS = {
+  together.SUM: "epsilons and deltas added up",
+  accounting.GAUSSIAN: "one Gaussian mechanism",
+  accounting.RDP: "by RDP",
+  accounting.PLD: "by PLD",
+}
 
 
 def compose(
   args: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
-) -> ComposeAnswer:
-  """Returns the answer of `compose`.
-
-  Args:
-    args: The parsed flags.
-    parse: Parses the flags of `spend`, and --times.
-
-  Raises:
-    ValueError: If there is no release, or one cannot be read.
-  """
+) -> answers.Answer:
+  """Returns the answer of `compose`; `parse` parses the flags of `spend`, and --times."""
   runs: list[together.Run] = []
   labels: list[str] = []
   deltas: list[float] = []
   for path in map(pathlib.Path, args.ledgers):
     folder, name = (path, ledger_lib.FILE_NAME) if path.is_dir() else (path.parent, path.name)
-    entry = ledger_lib.Ledger.from_json(audit.read_text(folder, name))
+    entry = results.read_ledger(folder, name)
     runs.append(together.Run(entry.release, entry.rounds_done, entry.accounting))
     labels.append(f"{entry.rounds_done} rounds of {os.fspath(path)}")
     deltas.append(entry.claim["delta"])
   for text in args.run:
     own = parse(shlex.split(text))
     times = asked.whole("times", own.times)
-    release = asked.given(own, asked.delta_of(own))
-    run = together.Run(release, asked.rounds(own.num_rounds), own.accounting)
+    delta = asked.delta_of(own)
+    run = together.Run(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
     runs += [run] * checks.whole("--times", times, 1)
     labels += [text] * times
-    deltas.append(asked.delta_of(own))
+    deltas.append(delta)
   if not runs:
     raise ValueError(
       "Found nothing to compose; expected folders or ledgers of private runs, or --run='FLAGS' with"
       " the flags of spend, once for each release."
     )
   delta = max(deltas) if args.delta is None else checks.fraction("delta", args.delta)
-  spent = together.spent(runs, delta)
-  return ComposeAnswer(
-    command="compose",
-    epsilon=spent.epsilon,
-    delta=spent.delta,
-    method=spent.method,
-    relation=spent.relation,
-    neighboring_relation=spent.neighboring_relation,
-    releases=[
-      {"release": label, "epsilon": run.epsilon(delta)} for label, run in zip(labels, runs)
-    ],
+  spent = dataclasses.asdict(together.spent(runs, delta))
+  del spent["is_converted"]
+  epsilons = [run.epsilon(delta) for run in runs]
+  entries = [dict(release=label, epsilon=epsilon) for label, epsilon in zip(labels, epsilons)]
+  values = dict(command="compose", **spent, releases=entries, guarantee=_INDEPENDENT)
+  lines = [
+    f"epsilon = {spent['epsilon']:.5g} at delta = {delta:.4g} for one client of all"
+    f" {len(runs)} releases together ({_METHODS[spent['method']]}).",
+    "  each by itself, at the same delta:",
+    *(f"    {answers.as_text(epsilon):<10}{label}" for label, epsilon in zip(labels, epsilons)),
+    *_about(spent, _INDEPENDENT),
+  ]
+  return answers.Answer(values, lines)
+
+
+def audit_all(folders: Sequence[str]) -> answers.Answer:
+  """Returns the answer of `audit` for all runs in and below folders: claims, and their sum."""
+  populations = [_population(name, members) for name, members in experiment.read(folders).items()]
+  holds = all(not entry["failures"] and not _wrong(entry) for entry in populations)
+  values = dict(command="audit", folders=folders, holds=holds, populations=populations)
+  lines = [line for entry in populations for line in _lines(entry, ", ".join(folders))]
+  return answers.Answer(values, lines[:-1], holds)
+
+
+def _population(name: str, members: Sequence[experiment.Member]) -> dict[str, Any]:
+  """Returns the entry of the runs of one data set."""
+  runs = []
+  for member in members:
+    run = dict[str, Any](folder=os.fspath(member.folder), is_private=member.ledger is not None)
+    if member.ledger is not None:
+      audited = audit.audit_folder(member.folder)
+      run |= dict(
+        holds=audited.holds,
+        claim=audited.ledger.claim,
+        epsilon=audited.spent.epsilon,
+        rounds_done=audited.num_rounds,
+        failures=audited.failures,
+      )
+    runs.append(run)
+  of_all = experiment.compose(members)
+  return dict(
+    population=name,
+    sentence=of_all.sentence(),
+    **dataclasses.asdict(of_all.spent),
+    measured=sorted(of_all.measured),
+    failures=of_all.failures,
+    notes=of_all.notes,
+    runs=runs,
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class ExperimentAnswer(answers.Answer):
-  """The answer of `audit` for several runs: each claim, and what one client loses by all."""
+def _wrong(population: dict[str, Any]) -> list[dict[str, Any]]:
+  """Returns the runs whose claims do not hold."""
+  return [run for run in population["runs"] if not run.get("holds", True)]
 
-  command: str
-  folders: Sequence[str]
-  holds: bool
-  populations: Sequence[dict[str, Any]]
 
-  @classmethod
-  def of(cls, folders: Sequence[str]) -> ExperimentAnswer:
-    """Audits all runs in and below some folders; a `ValueError` if one cannot be read."""
-    found = []
-    for population, members in experiment.read(folders).items():
-      runs = []
-      for member in members:
-        entry: dict[str, Any] = {"folder": os.fspath(member.folder), "is_private": False}
-        if member.ledger is not None:
-          one = audit.audit_folder(member.folder)
-          entry.update(
-            is_private=True,
-            holds=one.holds,
-            claim=one.ledger.claim,
-            epsilon=one.spent.epsilon,
-            rounds_done=one.num_rounds,
-            failures=one.failures,
-          )
-        runs.append(entry)
-      of_all = experiment.compose(members)
-      found.append(
-        dict(
-          population=population,
-          sentence=of_all.sentence(),
-          **dataclasses.asdict(of_all.spent),
-          measured=sorted(of_all.measured),
-          failures=of_all.failures,
-          notes=of_all.notes,
-          runs=runs,
-        )
-      )
-    holds = all(
-      not one["failures"] and all(run.get("holds", True) for run in one["runs"]) for one in found
-    )
-    return cls("audit", list(folders), holds, found)
+def _lines(population: dict[str, Any], folders: str) -> list[str]:
+  """Returns the answer on the runs of one data set for people."""
+  wrong = _wrong(population)
+  claims = f"{len(wrong)} of the claims do NOT hold; " if wrong else ""
+  failures = [f"{run['folder']}: {failure}" for run in wrong for failure in run["failures"]]
+  return [
+    f"{folders} ({population['population']}): {claims}{population['sentence']}",
+    *map(_row, population["runs"]),
+    *answers.paragraphs("Why no epsilon is finite for some:", population["failures"]),
+    *answers.paragraphs("Why claims do not hold:", failures),
+    *_about(population, population["notes"]),
+    "",
+  ]
 
-  def to_text(self) -> str:
-    """Returns the answer for people."""
-    lines = []
-    for one in self.populations:
-      wrong_claims = sum(not run.get("holds", True) for run in one["runs"])
-      claims = f"{wrong_claims} of the claims do NOT hold; " if wrong_claims else ""
-      lines += [f"{', '.join(self.folders)} ({one['population']}): {claims}{one['sentence']}"]
-      lines += [_row(run) for run in one["runs"]]
-      wrong = [
-        f"{run['folder']}: {failure}" for run in one["runs"] for failure in run.get("failures", ())
-      ]
-      lines += [
-        *answers.paragraphs("Why no epsilon is finite for some:", one["failures"]),
-        *answers.paragraphs("Why claims do not hold:", wrong),
-        *answers.paragraphs(
-          "What epsilon is about:",
-          [f"Neighbouring data sets: {one['neighboring_relation']}.", *one["notes"]],
-        ),
-        "",
-      ]
-    return "\n".join(lines[:-1])
+
+def _about(spent: dict[str, Any], sentences: Sequence[str]) -> list[str]:
+  """Returns the paragraph on the meaning of a cost."""
+  neighbors = f"Neighbouring data sets: {spent['neighboring_relation']}."
+  return answers.paragraphs("What epsilon is about:", [neighbors, *sentences])
 
 
 def _row(run: dict[str, Any]) -> str:

@@ -31,8 +31,7 @@ class Part(abc.ABC):
     replace_one_factor: The sensitivity to replacing a client over that to removing its data.
     before_training: Whether it is released before the clients of the round train.
     seen: What everybody sees of it, in a word.
-    summed: What the server adds up where it adds the noise itself; empty where it follows from
-      another part's word.
+    summed: What is added up; empty where it follows from another part's word.
     may_be_left_out: Whether an epsilon against a server that adds this part's noise itself may be
       that of the other parts, for which it is not trusted.
     recorded: Its entries in a ledger besides z, by name: the attribute, and what a ledger of a

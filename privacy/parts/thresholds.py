@@ -36,12 +36,7 @@ class Threshold(part.Part):
 
   @abc.abstractmethod
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
-    """Returns the variance of the threshold's rank among the clients, over z^2.
-
-    Args:
-      theta: The tail fraction.
-      coefficients: Those of the noise over rounds.
-    """
+    """Returns the variance of the threshold's rank among the clients, over z^2."""
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> part.Part | None:
@@ -70,6 +65,7 @@ class Histogram(part.ByClients, Threshold):
   """
 
   kind: ClassVar[str] = "tree"
+  summed: ClassVar[str] = "histograms"
   made_by: ClassVar[str] = "tree"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
   bins: int | None = None

@@ -48,11 +48,7 @@ class Choice:
     return dataclasses.replace(self.own_flag, choices=tuple(self.values or self.kinds))
 
   def key(self, given: Mapping[str, Any]) -> str | None:
-    """Returns which kind some values of flags choose.
-
-    Raises:
-      ValueError: If it is none of them.
-    """
+    """Returns which kind some values of flags choose; raises a `ValueError` if it is none."""
     flag = self.flag
     if flag is None or self.flag_value(given) is None:
       return self.usual(given)
@@ -94,15 +90,9 @@ def choice(
 ) -> Any:
   """Returns a field that is a part in several kinds, of which a flag chooses.
 
-  Args:
-    name: The flag.
-    kinds: The class of each of its values.
-    description: The flag's help.
-    usual: Chooses where the flag is None; without it, the flag has a default.
-    values: All choices of the flag, if other parts have it with further kinds.
-    default: The default of the flag and the field, None for the first kind; with `usual` that of
-      the field alone, a part.
-    **options: Other attributes of the `Flag`.
+  `usual` chooses where the flag is None; `default` is then that of the field alone, a part. Without
+  `usual` it is the name of a kind, the default of flag and field, and None for the first one.
+  `values` are all choices of the flag, if other parts have it with further kinds.
   """
   if usual is not None:
     one = flag_lib.Flag(description, name=name, **options)
@@ -117,13 +107,9 @@ def choice(
 def chosen_by(
   usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
 ) -> Any:
-  """Returns a field that is a part in several kinds, of which the flags of the kinds choose.
+  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags.
 
-  Args:
-    usual: Chooses.
-    kinds: The classes, by words that say when they are chosen.
-    without: The words for a run without the part.
-    default: The default of the field.
+  The names of the kinds are words that say when they are chosen; `without` are those for no part.
   """
   chosen = Choice(kinds, usual, without=without)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
@@ -143,12 +129,7 @@ class Part:
   """
 
   def __post_init__(self) -> None:
-    """Checks each field by itself; numbers get the type of their field.
-
-    Raises:
-      TypeError: If a value is not of its field's type.
-      ValueError: If a value is out of its range.
-    """
+    """Checks each field by itself; numbers get the type of their field."""
     for name, one in own_flags(type(self)).items():
       object.__setattr__(self, name, one.checked(getattr(self, name)))
     for field in _fields(type(self)):
@@ -244,17 +225,8 @@ def values(part: Part) -> dict[str, Any]:
 def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _T:
   """Builds a part of the values of its flags, and of those of the parts within it.
 
-  Args:
-    kind: The part's class.
-    given: Values by the names of flags. Those of no flag of the part are passed over.
-    is_strict: Whether flags of kinds that were not chosen are refused.
-
-  Returns:
-    The part.
-
-  Raises:
-    TypeError: If a value is not of its flag's type.
-    ValueError: If a value is out of its range, or belongs to a kind that was not chosen.
+  Flags that the part does not have are passed over; those of kinds that were not chosen are refused
+  if `is_strict`.
   """
   own = own_flags(kind)
   found: dict[str, Any] = {}
@@ -282,13 +254,7 @@ def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _
 
 
 def check_complete(part: Part, *needed: str, chosen_by: str = "") -> None:
-  """Raises a `ValueError` if a part lacks the value of a flag.
-
-  Args:
-    part: The part.
-    *needed: Names of flags that it needs besides those that are required.
-    chosen_by: The flag and value that chose the part.
-  """
+  """Raises a `ValueError` if a part lacks the value of a required or otherwise needed flag."""
   for name, one in own_flags(type(part)).items():
     if (one.is_required or one.name in needed) and getattr(part, name) is None:
       where = f"{chosen_by} without" if chosen_by else "no"
@@ -322,16 +288,7 @@ def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -
 
 
 def fill(kind: type[_T], part: Part, defaults: Mapping[str, Any]) -> _T:
-  """Returns a part as a resolved kind of it.
-
-  Args:
-    kind: The kind, in which less is None.
-    part: The part.
-    defaults: Values of its flags, and of those of parts within it, in place of None.
-
-  Raises:
-    ValueError: If a value is still None, or out of its range.
-  """
+  """Returns a part as a resolved kind of it, with defaults of flags in place of None."""
   found = values(part)
   missing = {n: defaults[n] for n, value in found.items() if value is None and n in defaults}
   return build(kind, {**found, **missing})

@@ -41,19 +41,11 @@ def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.nda
 def _open_or_convert(
   request: task.Request, name: str, paths: list[str], iterate: Callable[[], Iterable]
 ) -> client_files.ClientFiles:
-  """Opens the client files of some source files, after converting them on first use.
+  """Opens the client files of all writers of some source files, after converting them on first use.
 
   In private runs pixels are rounded where they are not multiples of 1 / 255: kept as they are, they
-  would change the type of all writers' pixels, and their last bits.
-
-  Args:
-    request: Its `cache_dir` is where the client files are kept.
-    name: Tells caches of one source apart.
-    paths: The source files; a change of any of them makes another cache.
-    iterate: Returns the writers of these files.
-
-  Returns:
-    The files of all writers.
+  would change the type of all writers' pixels, and their last bits. `name` tells caches of one
+  source apart; a change of any file makes another cache. `iterate` returns the files' writers.
   """
   fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
   directory = os.path.join(request.cache_dir, f"emnist_{name}_{fingerprint}")
@@ -76,11 +68,7 @@ def _open_or_convert(
 
 
 def decompress(path: str, target: str) -> None:
-  """Writes the decompressed contents of an lzma file to `target`, all or nothing.
-
-  Raises:
-    ValueError: If the file is cut short or isn't lzma.
-  """
+  """Writes the decompressed contents of an lzma file to `target`, all or nothing."""
   logging.info("Decompressing %s to %s, once.", path, target)
   with atomic_files.temporary_folder(target) as temporary:
     made = os.path.join(temporary, readers.DATABASE_NAME)
@@ -119,17 +107,11 @@ def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens the writers of EMNIST, after converting the user's files on first use.
 
-  Args:
-    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-      emnist_all.sqlite or emnist_all.sqlite.lzma or Hugging Face's train-00000-of-00001.parquet, or
-      one of these files; "" to download TFF's. The converted files take 0.6 GB of its `cache_dir`
-      for all of EMNIST, and the decompressed database 4.7 GB more until they are written.
-
-  Returns:
-    The [train, test] writers of LEAF's split by user, or [all].
-
-  Raises:
-    ValueError: If the data is missing or not what it should be.
+  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
+  emnist_all.sqlite or emnist_all.sqlite.lzma or Hugging Face's train-00000-of-00001.parquet, or one
+  of these files; "" to download TFF's. The converted files take 0.6 GB of its `cache_dir` for all
+  of EMNIST, and the decompressed database 4.7 GB more until they are written. The result is the
+  [train, test] writers of LEAF's split by user, or [all].
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
@@ -145,9 +127,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`.
 
   It is not EMNIST, and no figure measured on it is one of EMNIST.
-
-  Raises:
-    ValueError: If the cache is damaged.
   """
   return [
     client_files.open_or_write_client_files(

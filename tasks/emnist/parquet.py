@@ -51,17 +51,11 @@ def _decode(path: str, writer: str, pngs: list[Any]) -> np.ndarray:
 
 
 def iterate(path: str) -> Iterator[writers.Writer]:
-  """Yields the writers of the file, sorted.
+  """Yields the writers of the Parquet file, sorted.
 
   Paper is the most frequent half of a writer's levels: where that is black, as in EMNIST's own
   files, the writer's images are turned into paper = 1.0 and ink = 0.0. So no writer's images follow
   from another's.
-
-  Args:
-    path: The Parquet file.
-
-  Raises:
-    ValueError: If the file isn't of that form.
   """
   describe(path)
   logging.info("Reading %s.", path)

@@ -126,13 +126,10 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Wri
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[writers.Writer]:
-  """Yields the writers of a split's LEAF JSON files.
+  """Yields the writers of a split's LEAF JSON files, each in one file.
 
   A user's x is a list of images of 784 numbers, and y a list of integers, as LEAF's preprocess.sh
   leaves them for FEMNIST.
-
-  Raises:
-    ValueError: If a file isn't complete JSON of this form, or a writer is in two files.
   """
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
     yield _leaf_writer(path, writer, data)
@@ -185,12 +182,6 @@ def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
 
   TFF divides every writer's examples in "all_train" and "all_test"; here a client is a writer, so
   the two are put together, train first. The "digits_only" splits repeat some of them: not read.
-
-  Args:
-    path: The SQLite database.
-
-  Raises:
-    ValueError: If the file isn't such a database.
   """
   logging.info("Reading %s.", path)
   try:

@@ -43,14 +43,10 @@ def _bernstein() -> np.ndarray:
 
 
 def _render(points: np.ndarray, thickness: float) -> np.ndarray:
-  """Draws the points of n images with a pen.
+  """Draws n images, uint8 [n, 28, 28] with paper = 255, with a pen of a thickness in pixels.
 
-  Args:
-    points: [n, points, 2], (row, column) in pixels; those outside of the image are not seen.
-    thickness: Standard deviation of the pen's tip, in pixels.
-
-  Returns:
-    uint8 [n, 28, 28], paper = 255 and ink = 0.
+  `points` are [n, points, 2], (row, column) in pixels; those outside of the image are not seen. The
+  thickness is the standard deviation of the pen's tip.
   """
   n = len(points)
   corner = np.floor(points).astype(np.int64)
@@ -74,12 +70,8 @@ def _write(
 ) -> np.ndarray:
   """Returns the images uint8 [n, 28, 28] that one writer makes of the labels y [n].
 
-  Args:
-    rng: The generator to draw from.
-    classes: As `_draw_classes` returns them.
-    y: The labels.
-    irregularity: Standard deviation of the writer's letters from the class's, and half of that is
-      from one image of a letter to the next, as a fraction of the image.
+  `irregularity` is the standard deviation of the writer's letters from the class's, as a fraction
+  of the image, and half of that is from one image of a letter to the next.
   """
   hand = classes + irregularity * rng.standard_normal(classes.shape)
   control = hand[y] + 0.5 * irregularity * rng.standard_normal((len(y), *classes.shape[1:]))
@@ -93,11 +85,9 @@ def _write(
 
 
 def make_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """Yields the writers, always the same ones.
+  """Yields the writers, always the same ones, with n from 100 to 400 examples.
 
-  Yields:
-    (writer, x uint8 [n, 28, 28] with paper = 255 and ink = 0, y int32 [n] in 0..61), n from 100 to
-    400.
+  A writer is (id, x uint8 [n, 28, 28] with paper = 255 and ink = 0, y int32 [n] in 0..61).
   """
   logging.info("Making %d writers of invented handwriting, once.", NUM_WRITERS)
   classes = _draw_classes(np.random.default_rng(_SEED))

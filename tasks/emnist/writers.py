@@ -17,16 +17,9 @@ Writer = tuple[str, np.ndarray, np.ndarray]
 
 
 def check(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> Writer:
-  """Returns a writer's images [n, 28, 28] and labels, or raises a `ValueError` that says why not.
+  """Returns a writer of a file, x float32 [n, 28, 28], y int32 [n], or says what is wrong.
 
-  Args:
-    path: The file that they come from.
-    writer: The writer.
-    x: float32 [n, ...], 784 pixels each.
-    y: [n].
-
-  Returns:
-    The writer, x float32 [n, 28, 28], y int32 [n].
+  As they come, x is float32 [n, ...], 784 pixels each, and y [n].
   """
   # `not all(within)` and not `any(outside)`: NaN is neither below 0 nor above 1.
   if not np.all((x >= 0.0) & (x <= 1.0)):

@@ -17,13 +17,9 @@ _MOST_CHARACTERS = 60
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """The columns that the user wants.
+  """The columns that the user wants, who has named the features if `are_named`.
 
-  Attributes:
-    client: The column of clients; None for the files' names.
-    label: The column of labels.
-    features: The columns that are to be features.
-    are_named: Whether the user has named these.
+  Where `client` is None, the files' names are the clients.
   """
 
   client: str | None
@@ -33,19 +29,10 @@ class Columns:
 
 
 def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:
-  """Finds the columns that a request names.
+  """Finds the columns that a request names among those of the table.
 
-  Args:
-    request: The clients that a run asks for.
-    names: The columns of the table.
-    known: The columns that the model of an earlier table reads; where there are such, the table
-      needs these, and those of `--features` only if they are among them.
-
-  Returns:
-    The columns.
-
-  Raises:
-    ValueError: If a name is missing, or no column has it, or one is named twice.
+  `known` are the columns that the model of an earlier table reads; where there are such, the table
+  needs these, and those of `--features` only if they are among them.
   """
   if request.label_column is None:
     raise ValueError(
@@ -81,11 +68,7 @@ def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = (
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:
-  """Returns the names that a flag has, separated by commas, and quoted if they have such.
-
-  Raises:
-    ValueError: If there is none, or a line ends outside of quotes.
-  """
+  """Returns the names that a flag has, separated by commas, and quoted if they have such."""
   rows: list[list[str]] = []
   with contextlib.suppress(csv.Error):
     rows = list(csv.reader([text]))

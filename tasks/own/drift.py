@@ -27,11 +27,9 @@ _MOST_NAMED = 3
 
 
 def remarks_on(encoding: encoding_lib.Encoding, raw: np.ndarray) -> dict[str, str]:
-  """Returns a remark on each feature by name, perhaps "", where a later table is read.
+  """Returns a remark on each feature of a later table by name, perhaps "".
 
-  Args:
-    encoding: What the columns of the earlier table became.
-    raw: float64 [rows, features], as `features.read` returns it, NaN where missing.
+  `raw` is float64 [rows, features], as `features.read` returns it, NaN where missing.
   """
   remarks = {}
   for feature, values in zip(encoding.features, raw.T):
@@ -47,12 +45,7 @@ def remarks_on(encoding: encoding_lib.Encoding, raw: np.ndarray) -> dict[str, st
 
 
 def remark_on_labels(label: labels_lib.Label, values: np.ndarray) -> str:
-  """Returns a remark on the labels of a later table; "" if they are as those of the run.
-
-  Args:
-    label: What the labels of the earlier table became.
-    values: [rows], as `labels.read` returns them.
-  """
+  """Returns a remark on labels [rows], as `labels.read` returns them; "" if as those of the run."""
   if label.classes:
     counts = np.bincount(values.astype(np.int64), minlength=len(label.classes))
     return "; ".join(_of_shares(label.classes, label.shares, counts, len(values)))
@@ -81,15 +74,9 @@ def _moved(by: float) -> str:
 def _of_shares(
   names: Sequence[str], before: Sequence[float], counts: np.ndarray, rows: int
 ) -> list[str]:
-  """Says how far the shares of categories or classes are from the run's, if they are far.
+  """Says which shares of categories are far from the run's (empty if unknown), by rows of each.
 
   The distance is half the sum of the differences, the fraction of rows that are of others.
-
-  Args:
-    names: The categories.
-    before: Their shares in the run; empty if unknown.
-    counts: The rows of each in the later table.
-    rows: The number of its rows.
   """
   if not before or not rows:
     return []

@@ -54,13 +54,7 @@ class Encoding:
   def check_fits(
     self, columns: columns_lib.Columns, label_kind: str | None, classes: str | None
   ) -> None:
-    """Raises a `ValueError` unless a run that asks for these columns can take this encoding over.
-
-    Args:
-      columns: The columns that the user wants.
-      label_kind: What the user wants labels to be; None for either.
-      classes: The classes that the user names; None for any.
-    """
+    """Refuses a run that asks for other columns, kind of labels or classes (None for any)."""
     names = {feature.name for feature in self.features}
     label = self.label
     named = labels_lib.of_names(label.name, classes, label_kind) if classes else label
@@ -78,14 +72,7 @@ class Encoding:
         )
 
   def encode(self, raw: np.ndarray) -> np.ndarray:
-    """Encodes some rows, as `apply` does in a graph.
-
-    Args:
-      raw: float64 [n, features], the numbers that `features.read` returns.
-
-    Returns:
-      float32 [n, num_inputs].
-    """
+    """Encodes float64 [n, features] of `features.read` as float32 [n, num_inputs], like `apply`."""
     x = np.zeros((len(raw), self.num_inputs), np.float32)
     start = 0
     for feature, values in zip(self.features, raw.T):
@@ -94,15 +81,10 @@ class Encoding:
     return x
 
   def apply(self, raw: tf.Tensor) -> tf.Tensor:
-    """Encodes rows of raw examples in a graph, as `encode` does.
+    """Encodes raw examples, float64 [n, features], in a graph as float32 [n, num_inputs].
 
-    Args:
-      raw: float64 [n, features], NaN where a value is missing, truth values as 0 and 1, and a
-        category as its number; any other number is a category that the model does not know. Or
-        float32, of numbers that it holds.
-
-    Returns:
-      float32 [n, num_inputs].
+    NaN is a missing value, 0 and 1 are truth values, and a category is its number; any other number
+    is a category that the model does not know. float32 will do for numbers that it holds.
     """
     is_category = np.array([feature.kind == features_lib.CATEGORY for feature in self.features])
     numeric, textual = (np.flatnonzero(one).tolist() for one in (~is_category, is_category))
@@ -218,11 +200,7 @@ def _apply_numbers(values: tf.Tensor, features: Sequence[features_lib.Feature]) 
 
 
 def from_text(text: str) -> Encoding:
-  """Makes the encoding of which `Encoding.to_text` made a text.
-
-  Raises:
-    ValueError: If the text is damaged.
-  """
+  """Makes the encoding of which `Encoding.to_text` made a text."""
   try:
     return from_json(json.loads(text))
   except (
@@ -240,12 +218,7 @@ def from_text(text: str) -> Encoding:
 
 
 def from_json(values: Mapping[str, Any]) -> Encoding:
-  """Makes an encoding of values of JSON.
-
-  Raises:
-    ValueError: If numbers are not finite, a deviation is not positive, a name, class or category
-      comes twice or is no text, or a kind is unknown.
-  """
+  """Makes an encoding of values of JSON, after checking all names, kinds and numbers."""
   features = [
     features_lib.Feature(**{**one, **_tuples(one, "categories")}) for one in values["features"]
   ]
@@ -291,20 +264,10 @@ def fit(
   classes: str | None,
   reference: np.ndarray,
 ) -> tuple[Encoding, dict[str, str]]:
-  """Finds out what the columns of a table become.
+  """Finds out what the columns of a table become, with a remark on each feature, perhaps "".
 
-  Args:
-    frame: All rows.
-    columns: The columns that the user wants.
-    label_kind: What labels are to be; None to tell by their values.
-    classes: The classes that the user names; None to find them.
-    reference: bool [rows], the rows of the reference clients.
-
-  Returns:
-    The encoding, and a remark on each feature by name, perhaps "".
-
-  Raises:
-    ValueError: If the labels, or a column that the user named, cannot be used, or no column can.
+  `reference`, bool [rows], has the rows of the reference clients. Without `label_kind` or `classes`
+  the labels tell. A column that the user named must be usable; others are dropped.
   """
   if classes:
     label = labels_lib.of_names(columns.label, classes, label_kind)

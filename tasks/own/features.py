@@ -194,7 +194,7 @@ def read_apart(feature: Feature, column: pd.Series) -> np.ndarray:
     column: Its values, texts or missing.
 
   Returns:
-    float64 [rows], as `read`; NaN for numbers that are none, infinite or too large, too.
+    float64 [rows]; NaN also for numbers that are none, infinite or too large.
   """
   if feature.kind == CATEGORY:
     return read(feature, column)

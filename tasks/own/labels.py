@@ -45,21 +45,12 @@ class Label:
 
 
 def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
-  """Finds out what labels become.
+  """Finds out what labels become: classes, in the order of their names or numbers, or numbers.
 
-  Args:
-    column: The labels of all rows.
-    kind: "classes" or "number"; None for number if they are not whole, or more than 100 different.
-    reference: bool [rows], the rows whose mean and standard deviation are taken of numbers.
-
-  Returns:
-    Classes, in the order of their names or numbers, or numbers. Classes that are numbers have the
-    names of `values.canonical`, unless one has a leading zero, as codes have.
-
-  Raises:
-    ValueError: If labels are missing, neither text, number nor truth value, no numbers where these
-      are wanted, or infinite; or there is one class or more than 1000, or the reference has one
-      number alone.
+  `kind` is "classes" or "number"; None for number if they are not whole, or more than 100
+  different. `reference`, bool [rows], are the rows whose mean and standard deviation are taken of
+  numbers. Classes that are numbers have the names of `values.canonical`, unless one has a leading
+  zero, as codes have. Missing labels, one class, more than 1000, and one number alone are refused.
   """
   name, flag = str(column.name), _flag(column)
   texts = _texts(column)
@@ -106,11 +97,7 @@ def with_shares(label: Label, reference: pd.Series) -> Label:
 
 
 def of_names(name: str, classes: str, kind: str | None) -> Label:
-  """Returns classes that the user names, separated by commas, in their order.
-
-  Raises:
-    ValueError: If there are fewer than two, or one twice, or numbers are wanted.
-  """
+  """Returns classes that the user names, separated by commas, in their order."""
   found = columns.parse_names("classes", classes)
   if kind == NUMBER or not 2 <= len(set(found)) == len(found) <= _MOST_CLASSES:
     raise ValueError(
@@ -133,16 +120,8 @@ def _fit_number(name: str, seen: np.ndarray) -> Label:
 def read(label: Label, column: pd.Series) -> np.ndarray:
   """Reads labels as a model is trained on them.
 
-  Args:
-    label: What the labels, of this or an earlier table, became.
-    column: Their values.
-
-  Returns:
-    int32 [rows], numbers of classes; or float32 [rows], (y - mean) / std.
-
-  Raises:
-    ValueError: If labels are missing, of a class that is not among the label's, or no numbers or
-      not finite where numbers are wanted.
+  They are int32 [rows], numbers of classes, or float32 [rows], (y - mean) / std. Labels that are
+  missing, or none of the label's classes, are refused.
   """
   texts = _texts(column)
   if not label.classes:
@@ -162,14 +141,9 @@ def read(label: Label, column: pd.Series) -> np.ndarray:
 
 
 def read_apart(label: Label, column: pd.Series) -> np.ndarray:
-  """Reads a column of texts as `read` does, but each label by itself.
+  """Reads labels that are texts as `read` does, but each by itself, as float64 [rows].
 
-  Args:
-    label: What the labels became.
-    column: Their values, texts or missing.
-
-  Returns:
-    float64 [rows], what `read` returns, within 1e6 for numbers; NaN for what is none of its labels.
+  Numbers are within 1e6; NaN is what is none of its labels.
   """
   codes, texts = pd.factorize(column.astype(object).map(str, na_action="ignore"))
   if label.classes:

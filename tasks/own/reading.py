@@ -58,17 +58,7 @@ def stem(path: str) -> str:
 
 
 def find(data_dir: str) -> tuple[str, ...]:
-  """Finds the files of a table.
-
-  Args:
-    data_dir: A file, or a folder of files.
-
-  Returns:
-    The path of the file, or those of the folder's files in the order of their names.
-
-  Raises:
-    ValueError: If there is nothing that can be read.
-  """
+  """Returns the path of the file, or those of the folder's files in the order of their names."""
   expected = f"expected a file {', '.join(FORMATS)}, or a folder of such files"
   if os.path.isdir(data_dir):
     names = sorted(n for n in os.listdir(data_dir) if n.endswith(FORMATS) and n[0] != ".")
@@ -195,19 +185,10 @@ def _is(kind: pa.DataType, tests: Collection) -> bool:
 
 
 def _read_parquet(path: str, texts: Collection[str], *, all_texts: bool) -> pd.DataFrame:
-  """Reads a Parquet file.
+  """Reads a Parquet file, in which the columns `texts`, or all, become text.
 
-  Args:
-    path: The file.
-    texts: Columns that become text, whatever their type.
-    all_texts: Whether all columns do.
-
-  Returns:
-    All columns: numbers, truth values and texts as pandas has them; dates and times of the day as
-    text or objects with one; bytes in UTF-8 as text. All else is `values.Unusable`.
-
-  Raises:
-    ValueError, OSError or pa.ArrowException: If the file cannot be read.
+  Others are numbers, truth values and texts as pandas has them; dates and times of the day are text
+  or objects with one; bytes in UTF-8 are text. All else is `values.Unusable`.
   """
   # Without threads, which a fork of this process would lack.
   table = parquet.read_table(path, use_threads=False)
@@ -279,17 +260,7 @@ def _text(value: Any) -> Any:
 
 
 def columns_of(paths: Sequence[str]) -> list[str]:
-  """Reads the names of a table's columns.
-
-  Args:
-    paths: Its files.
-
-  Returns:
-    The names, as the first file has them.
-
-  Raises:
-    ValueError: If a file cannot be read, is empty or has a column twice, or files differ.
-  """
+  """Returns the names of a table's columns, as the first file has them; all must have the same."""
   names: list[str] = []
   for path in paths:
     found = _columns_of(path)
@@ -327,23 +298,12 @@ def read(
   *,
   all_texts: bool = False,
 ) -> pd.DataFrame:
-  """Reads a table.
+  """Reads a table with the columns `names`, as `columns_of` returns them.
 
-  Args:
-    paths: Its files.
-    names: Its columns, as `columns_of` returns them.
-    client_column: The column of clients, which stays text; None for the files' names, which become
-      the column `FILE_NAME`.
-    texts: Other columns that stay text, whatever their values look like.
-    all_texts: Whether all columns are text, so that how a value is read follows from it alone. A
-      column's type follows from all of its values.
-
-  Returns:
-    All columns; numbers are float64, int64 or bool where all that is there is a number, the rest is
-    text or missing.
-
-  Raises:
-    ValueError: If a file cannot be read or has no rows.
+  The column of clients and `texts` stay text, whatever their values look like; with None the files'
+  names become the column `FILE_NAME`. A column's type follows from all of its values: numbers are
+  float64, int64 or bool where all that is there is a number, the rest is text or missing. With
+  `all_texts` all columns are text, so that how a value is read follows from it alone.
   """
   na_values = {name: list(_MISSING) for name in names if name != client_column}
   # A column's type is that of all its files: so types of many files are told when all are there.

@@ -16,12 +16,8 @@ _LARGEST_SHARE = 0.8  # Of a class, up to which errors tell how well all classes
 class Column:
   """A column of the table that is a feature, or is not used.
 
-  Attributes:
-    name: Its name.
-    kind: "number", "boolean", "category", or "dropped".
-    missing: Number of rows without a value.
-    width: Number of the model's inputs.
-    remark: Anything else, such as why it was dropped.
+  `kind` is "number", "boolean", "category", or "dropped"; `missing` the number of rows without a
+  value, `width` that of the model's inputs; `remark` says such as why it was dropped.
   """
 
   name: str

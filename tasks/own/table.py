@@ -152,13 +152,9 @@ class Table:
     return owners.astype(np.int64), np.asarray(ids, object)
 
   def _choose(self, counts: np.ndarray, split: Split, is_later: bool) -> np.ndarray:
-    """Returns whether each client is the reference's, bool [clients].
+    """Returns whether each client, with `counts` rows each, is the reference's, bool [clients].
 
-    Args:
-      counts: The number of rows of each client.
-      split: Chooses a run's clients.
-      is_later: Whether the columns are those of an earlier table; then a later one need not have
-        clients for every split.
+    A later table (`is_later`) need not have clients for every split.
     """
     request = self._request
     # A client here has no file yet; to be chosen it needs its name and its number of examples.

@@ -25,12 +25,7 @@ TRUTH = {"true": 1.0, "false": 0.0}
 
 @dataclasses.dataclass(frozen=True)
 class Unusable:
-  """A value that is neither number, text nor truth value.
-
-  Attributes:
-    type: Words for its type.
-    text: What names it, where something has to; "" for nothing.
-  """
+  """A value that is neither number, text nor truth value: its type in words, and its name or ""."""
 
   type: str
   text: str = ""
@@ -132,18 +127,11 @@ def canonical(text: str) -> str | None:
 
 
 def places(found: Iterable[str], names: Sequence[str]) -> np.ndarray:
-  """Finds texts among names.
+  """Finds the place of each text among the names, from 0, -1 where it is none: float64 [texts].
 
   A column's type follows from all of its values: the same numbers may come as 1 or 1.0, or truth
   values as true or True. So a text is looked for as it is, and then as the truth value or the
   number that it is. Where a name has a leading zero, names are no numbers.
-
-  Args:
-    found: The texts.
-    names: The names, each once.
-
-  Returns:
-    float64 [texts], the place of each among the names, from 0; -1 where it is none of them.
   """
   exact = {name: place for place, name in enumerate(names)}
   # The first of several that are alike.

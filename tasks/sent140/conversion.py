@@ -21,15 +21,9 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 def _convert(
   users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: features.Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """Yields users with their tweets as arrays.
+  """Yields (user, x float32 [n, ...], y int32 [n]) of users as (user, n texts, y).
 
-  Args:
-    users: (user, texts, y int32 [n]) of each user.
-    glove_path: The file of word vectors; read when all words are known, for them alone.
-    represent: One of `features.represent_mean` and `features.represent_sequence`.
-
-  Yields:
-    (user, x float32 [n, ...], y int32 [n]).
+  The word vectors are read when all words are known, for them alone.
   """
   vocabulary: dict[str, int] = {}
   numbered = []
@@ -59,19 +53,11 @@ def open_clients(
 ) -> list[client_files.ClientFiles]:
   """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
 
-  Args:
-    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with
-      Stanford's CSV or Hugging Face's Parquet, or such a file; "" to download Stanford's. Its
-      `glove` is GloVe's text file, of any dimension, or "" for glove.6B.50d.txt beside the data or
-      downloaded. The converted files take 0.3 GB of its `cache_dir` for the RNN, 15 MB for the
-      linear model.
-    represent: Turns the vectors of a tweet's words into the model's input.
-
-  Returns:
-    The [train, test] users of LEAF's split by user, or [all].
-
-  Raises:
-    ValueError: If the data is missing or not what it should be.
+  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with
+  Stanford's CSV or Hugging Face's Parquet, or such a file; "" to download Stanford's. Its `glove`
+  is GloVe's text file, of any dimension, or "" for glove.6B.50d.txt beside the data or downloaded.
+  The converted files take 0.3 GB of its `cache_dir` for the RNN, 15 MB for the linear model. The
+  result is the [train, test] users of LEAF's split by user, or [all].
   """
   request = readers.DATA_SET.complete(request)
   readers.DATA_SET.find(request.data_dir)  # Its error comes first.
@@ -107,16 +93,6 @@ def open_standin(
 
   They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the
   RNN, 7 MB for the linear model.
-
-  Args:
-    request: Its `cache_dir` is where they are kept.
-    represent: Turns the vectors of a tweet's words into the model's input.
-
-  Returns:
-    One pool, [all].
-
-  Raises:
-    ValueError: If the cache is damaged.
   """
 
   def make_users() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -19,26 +19,12 @@ def split_words(text: str) -> list[str]:
 
 
 def represent_mean(vectors: np.ndarray) -> np.ndarray:
-  """Represents a tweet for the linear model.
-
-  Args:
-    vectors: float32 [words, d], the tweet's words.
-
-  Returns:
-    float32 [d], their mean; zero if there are none.
-  """
+  """Returns the mean of a tweet's words, [words, d], as float32 [d]; zero if there are none."""
   return vectors.sum(axis=0) / np.float32(max(1, len(vectors)))
 
 
 def represent_sequence(vectors: np.ndarray) -> np.ndarray:
-  """Represents a tweet for the RNN.
-
-  Args:
-    vectors: float32 [words, d], the tweet's words.
-
-  Returns:
-    float32 [20, d], the first words, then zeros.
-  """
+  """Returns the first of a tweet's words, [words, d], then zeros, as float32 [20, d]."""
   result = np.zeros((MAX_WORDS, vectors.shape[1]), np.float32)
   result[: len(vectors)] = vectors[:MAX_WORDS]
   return result

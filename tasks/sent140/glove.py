@@ -27,15 +27,10 @@ REMEDY = "./run_experiments.sh download sent140 gets it, and --glove names anoth
 
 
 def find_file(path: str, data_path: str, cache_dir: str) -> str:
-  """Returns the file of word vectors that the user named, or the paper's.
+  """Returns the file of word vectors at `path`, or if that is "", the paper's `FILE_NAME`.
 
-  Args:
-    path: The file that the user named; "" to look for `FILE_NAME`.
-    data_path: The directory or file of the data, with which it may lie; "" for none.
-    cache_dir: The folder that it may have been downloaded to.
-
-  Raises:
-    ValueError: If it isn't there; says how to get it.
+  That may lie with the data ("" for none) or have been downloaded to `cache_dir`; the error says
+  how to get it.
   """
   if path:
     if not os.path.isfile(path):
@@ -67,18 +62,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _parse_line(line: bytes, dimension: int) -> list[float]:
-  """Returns the numbers of a line `word v_1 ... v_d`.
-
-  Args:
-    line: The line, without its end.
-    dimension: d; 0 for as many as there are.
-
-  Returns:
-    The numbers.
-
-  Raises:
-    ValueError: If there are not d finite ones; says what there is instead.
-  """
+  """Returns the d finite numbers of a line `word v_1 ... v_d`; any number of them for d = 0."""
   texts = line.split(b" ")[1:]
   dimension = dimension or len(texts)
   if not 0 < dimension <= len(texts):
@@ -99,12 +83,6 @@ def read_words(path: str) -> dict[str, int]:
   """Numbers the words of a file of word vectors from 0, in their order.
 
   Texts with spaces are no words, as for `read_vectors`, and neither is what is not UTF-8.
-
-  Args:
-    path: The file.
-
-  Returns:
-    The number of each word.
   """
   dimension = peek_dimension(path)
   words: dict[str, int] = {}
@@ -118,22 +96,12 @@ def read_words(path: str) -> dict[str, int]:
 
 
 def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-  """Reads the vectors of some words.
+  """Reads vectors float32 [words, d], and bool [words], false where a word is unknown, and zero.
 
   The file is read line by line and nothing but these words' vectors is kept, but every line is
-  checked: a download that was cut short is found out.
-
-  Args:
-    path: GloVe's text file: a line a word, `word v_1 ... v_d`, with single spaces. A word that is
-      there twice has its first vector.
-    vocabulary: Numbers the words, from 0.
-
-  Returns:
-    (vectors float32 [words, d], zero where a word is unknown; known bool [words]).
-
-  Raises:
-    ValueError: If a line is not of that form or has another d than the first, or if the file
-      knows none of the words.
+  checked: a download that was cut short is found out. It is GloVe's text file: a line a word, `word
+  v_1 ... v_d`, with single spaces and the first line's d. A word that is there twice has its first
+  vector. `vocabulary` numbers the words, from 0; a file that knows none is refused.
   """
   logging.info("Reading word vectors from %s.", path)
   # Bytes: the real files hold characters that Python takes for spaces or ends of lines.

@@ -101,13 +101,10 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
 
 @dataclasses.dataclass
 class Users:
-  """The users with enough tweets, read while they are iterated over.
+  """The users with enough tweets, of all that `read` returns, read while they are iterated over.
 
-  Attributes:
-    read: Returns all users with their tweets.
-    min_examples: Users with fewer different tweets are dropped.
-    source: The place that they come from, for the error.
-    num_dropped: Number of users with too few tweets; None until all have been read.
+  Those with fewer different tweets than `min_examples` are dropped; `num_dropped`, their number, is
+  None until all have been read. `source` is the place that they come from, for the error.
   """
 
   read: Callable[[], _Tweeters]
@@ -162,18 +159,11 @@ def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
 
 
 def iterate_leaf(paths: list[str], min_examples: int) -> Users:
-  """Reads the users of a split's LEAF JSON files.
+  """Reads the users of a split's LEAF JSON files with enough tweets.
 
   A user's x is a list of [id, date, query, user, text, "training"], or of the texts alone, and y a
-  list of integers 0 and 1, or of the strings "0" and "4", as other tools write them.
-
-  Args:
-    paths: The files.
-    min_examples: Users with fewer tweets are dropped.
-
-  Returns:
-    The users. Iterating over them raises a `ValueError` if a file isn't complete JSON of this form,
-    a user is in two files, or nobody has enough tweets.
+  list of integers 0 and 1, or of the strings "0" and "4", as other tools write them. Iterating
+  raises a `ValueError` if a file is damaged, a user is in two files, or nobody has enough tweets.
   """
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
@@ -250,19 +240,12 @@ def _iterate_parquet(path: str) -> Iterator[tuple[str, _Tweet]]:
 
 
 def iterate_table(path: str, min_examples: int) -> Users:
-  """Reads the users of a file with a row a tweet, sorted.
+  """Reads the users of a file with a row a tweet, sorted, with enough tweets.
 
-  The file is read twice, so that the texts of those who tweet little, who are most users, are never
-  held in memory.
-
-  Args:
-    path: Stanford's CSV: latin-1, rows of label (0 or 4), id, date, query, user, text. Or Hugging
-      Face's Parquet with the columns sentiment, date, user and text.
-    min_examples: Users with fewer tweets are dropped.
-
-  Returns:
-    The users. Iterating over them raises a `ValueError` if the file isn't of this form, or nobody
-    has enough tweets.
+  The file is Stanford's CSV: latin-1, rows of label (0 or 4), id, date, query, user, text. Or
+  Hugging Face's Parquet with the columns sentiment, date, user and text. It is read twice, so that
+  the texts of those who tweet little, who are most users, are never held in memory. Iterating
+  raises a `ValueError` if the file isn't of this form, or nobody has enough tweets.
   """
   iterate = _iterate_parquet if path.endswith(_PARQUET) else _iterate_rows
 

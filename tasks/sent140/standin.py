@@ -30,12 +30,7 @@ _SCALE = 0.6  # Standard deviation of a coordinate of GloVe's vectors.
 
 @dataclasses.dataclass(frozen=True)
 class _Vocabulary:
-  """The vectors of the words.
-
-  Attributes:
-    words: float32 [topics, kinds, words, d].
-    negation: float32 [d], "not".
-  """
+  """The vectors of the words, float32 [topics, kinds, words, d], and that of "not", float32 [d]."""
 
   words: np.ndarray
   negation: np.ndarray
@@ -64,15 +59,10 @@ def _write_tweet(
   plainness: float,
   sincerity: float,
 ) -> np.ndarray:
-  """Writes one tweet, float32 [words, d].
+  """Writes one tweet, float32 [words, d], about topics of these probabilities.
 
-  Args:
-    rng: The generator to draw from.
-    vocabulary: The words.
-    topics: Probabilities of the topics.
-    is_positive: The label.
-    plainness: Probability that a word is polar.
-    sincerity: Probability that the polar words say what is meant.
+  A word is polar with the probability `plainness`; the polar words say what is meant with the
+  probability `sincerity`.
   """
   num_words = 2 + rng.poisson(_MEAN_WORDS - 2)
   topic = rng.choice(len(topics), p=topics)
@@ -88,13 +78,9 @@ def _write_tweet(
 
 
 def make_users(dimension: int) -> Iterator[tuple[str, list[np.ndarray], np.ndarray]]:
-  """Yields the users, always the same ones.
+  """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n]).
 
-  Args:
-    dimension: d, of the word vectors.
-
-  Yields:
-    (user, n tweets float32 [words, d], y int32 [n], 1 for positive), n from 50 to 150.
+  y is 1 for positive tweets; n is from 50 to 150.
   """
   logging.info("Making %d users of invented tweets, once.", NUM_USERS)
   vocabulary = _draw_vocabulary(np.random.default_rng(_SEED), dimension)

@@ -28,16 +28,8 @@ def build_preprocessing(
 ) -> preprocessing.Preprocessing:
   """Builds the way from words to vectors, with the table of all words of the run's file.
 
-  Args:
-    request: Its `glove`, `data_dir` or `cache_dir` says where the word vectors are. Tweets are not
-      read.
-    represent: One of `features.represent_mean` and `features.represent_sequence`.
-
-  Returns:
-    The preprocessing; for generated tweets, which have no words, that of their vectors.
-
-  Raises:
-    ValueError: If there is no file of word vectors, or it is not what it should be.
+  The request's `glove`, `data_dir` or `cache_dir` says where the word vectors are; tweets are not
+  read. For generated tweets, which have no words, it is that of their vectors.
   """
   is_mean = represent is features.represent_mean
   steps = [] if is_mean else [features.MAX_WORDS]

@@ -28,17 +28,11 @@ def encode(text: str) -> np.ndarray:
 
 
 def cut(text: str) -> tuple[np.ndarray, np.ndarray]:
-  """Cuts a text into sequences, each with the character that follows it.
+  """Cuts a role's text into sequences x uint8 [n, 80] and their next characters y int32 [n].
 
   As LEAF does, it takes ends of lines for spaces and several spaces for one. LEAF begins a sequence
   at every character, so that neighbours share 79 of 80. Here it is every tenth, for a tenth of the
-  time.
-
-  Args:
-    text: All that a role says.
-
-  Returns:
-    x uint8 [n, 80] and y int32 [n], numbers of characters; n is 0 for a text of at most 80.
+  time. n is 0 for a text of at most 80.
   """
   numbers = encode(_SPACES.sub(" ", text.replace("\n", " ")))
   if len(numbers) <= SEQUENCE_LENGTH:

@@ -18,16 +18,10 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens the speaking roles of Shakespeare, after converting the user's files on first use.
 
-  Args:
-    request: Its `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-      shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. "" to
-      download TFF's. The converted files take 20 MB of its `cache_dir` for TFF's.
-
-  Returns:
-    The [train, test] roles of LEAF's split by user, or [all].
-
-  Raises:
-    ValueError: If the data is missing or not what it should be.
+  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
+  shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. "" to
+  download TFF's. The converted files take 20 MB of its `cache_dir` for TFF's. The result is the
+  [train, test] roles of LEAF's split by user, or [all].
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
@@ -58,9 +52,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`.
 
   They are not Shakespeare's, and no figure measured on them is one of Shakespeare.
-
-  Raises:
-    ValueError: If the cache is damaged.
   """
   directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
   return [client_files.open_or_write_client_files(directory, standin.make_roles)]

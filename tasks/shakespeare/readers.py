@@ -98,12 +98,6 @@ def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
 
   TFF divides each role's texts in a training and a test file; here a client is a role, so the two
   are put together, in the order of `paths`, with a space between texts.
-
-  Args:
-    paths: The files.
-
-  Raises:
-    ValueError: If a file isn't such a file.
   """
   with contextlib.ExitStack() as stack:
     opened = {path: stack.enter_context(_open(path)) for path in paths}
@@ -138,12 +132,9 @@ def _leaf_role(path: str, role: str, data: Mapping[str, Any]) -> _Role:
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[_Role]:
-  """Yields the roles of a split's LEAF JSON files.
+  """Yields the roles of a split's LEAF JSON files, each in one file.
 
   A user's x is a list of texts of 80 characters, and y one of single characters.
-
-  Raises:
-    ValueError: If a file isn't complete JSON of this form, or a role is in two files.
   """
   for path, role, data in user_files.iterate_leaf(paths, DATA_SET):
     yield _leaf_role(path, role, data)

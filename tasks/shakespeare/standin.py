@@ -44,11 +44,7 @@ def _say(rng: np.random.Generator, words: list[str], favourites: np.ndarray, len
 
 
 def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """Yields the roles, always the same ones.
-
-  Yields:
-    (role, x uint8 [n, 80], y int32 [n]), numbers of characters, n from 32 to about 400.
-  """
+  """Yields roles, always the same, as (role, x uint8 [n, 80], y int32 [n]), n about 32 to 400."""
   logging.info("Making %d roles of invented plays, once.", NUM_ROLES)
   words = _make_words(np.random.default_rng(_SEED))
   common = 1.0 / np.arange(1, _NUM_WORDS + 1)  # Zipf's law.

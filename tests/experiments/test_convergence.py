@@ -67,6 +67,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   "flags, stop, num_rounds",
   [
     ({}, "converged", 2000),
+    ({"folds": 5}, "converged", 1000),
     ({"num_rounds": 30}, "never", 30),
     ({"num_rounds": 30, "stop": "converged"}, "converged", 30),
     ({"epsilon": 5.0, "clip_norm": 1.0, "threshold": "tree"}, "never", None),

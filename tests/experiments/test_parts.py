@@ -108,6 +108,30 @@ def test_parts_are_what_flags_make_of_them(config, flags):
   assert _resolved(config) == _resolved(run_config.of(**flags))
 
 
+_TREE = dict(threshold="tree")
+
+
+@pytest.mark.parametrize(
+  "values, chosen",
+  [
+    (dict(epsilon=3.0), _TREE),
+    (dict(epsilon=3.0, num_bins=16, secure_sum="integer", rho_ratio=0.3), _TREE),
+    (dict(epsilon=3.0, wanted_updates=5, noise_shares="helpers"), _TREE),
+    (dict(update_noise_multiplier=2.0, threshold_noise_multiplier=3.0), _TREE),
+    (dict(epsilon=3.0, theta=1.0), {}),
+    (dict(epsilon=3.0, algorithm="fed_avg"), {}),
+    (dict(epsilon=3.0, algorithm="gifair", fairness_strength=0.3, num_bins=16), {}),
+    (dict(epsilon=3.0, threshold="tree", update_sum="distributed"), {}),
+  ],
+)
+def test_secure_stands_for_two_other_flags(values, chosen):
+  config = run_config.of(secure=True, clip_norm=0.1, **values)
+  other = {**values, **chosen, "clip_norm": 0.1, "update_sum": "distributed"}
+  assert config == run_config.of(**other)
+  assert _resolved(config) == _resolved(run_config.of(**other))
+  assert run_config.of(secure=False, **values) == run_config.of(**values)
+
+
 @pytest.mark.parametrize("algorithm", methods.METHODS)
 @pytest.mark.parametrize("server, schedule", [("sgd", "step"), ("yogi", "linear")])
 @pytest.mark.parametrize("epsilon", [None, 3.0])

@@ -17,10 +17,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from privacy import account
 from privacy import accounting
 from privacy import ledger
+from privacy import statements
 from privacy.noise import banded
 from privacy.noise import shares
 import tasks
@@ -262,7 +264,11 @@ def test_a_private_run_leaves_nothing_of_its_cohorts(private):
   assert {float(row["estimated_tail_size"]) for row in rows[1:]} == {4.0}
   assert len({row["threshold"] for row in rows[1:]}) > _NUM_ROUNDS / 2
   # What it says.
-  assert result.out.startswith(f"Private: {_NUM_ROUNDS} rounds cost epsilon")
+  first = result.out.splitlines()[0]
+  assert first.startswith(f"Private: {_NUM_ROUNDS} rounds cost epsilon")
+  assert first.endswith(
+    " Secure sums of noisy integers: none; the server makes the noise of counts and updates."
+  )
   assert result.out.endswith(f"\nFinished: whole/{_RUN}\n")
   assert "epsilon=" in result.err
   for name in ("loss=", "tail=", "left out=", "s/round=", "train_"):
@@ -472,6 +478,17 @@ _BUDGET = dict(epsilon=6.0)
 _NOISE = dict(update_noise_multiplier=1.0)
 _TREE = dict(threshold="tree")
 _BAD_FLAGS = (
+  (dict(_NOT_PRIVATE, secure=True), "--secure in a run that is not private; give --epsilon"),
+  (dict(**_BUDGET, secure=True, threshold="geometric"), "--secure with --threshold=geometric, for"),
+  (dict(**_BUDGET, secure=True, threshold="primal_dual"), "--secure with --threshold=primal_dual,"),
+  (dict(**_BUDGET, secure=True, threshold="exact"), "--threshold=exact .* tree, geometric"),
+  (dict(**_BUDGET, secure=True, update_sum="central"), "--secure with --update_sum=central, for"),
+  (dict(**_BUDGET, secure=True, clip_norm="adaptive"), "--secure with --clip_norm=adaptive, for"),
+  (dict(**_BUDGET, secure=True, sampling="spaced"), "--secure with --sampling=spaced, for"),
+  (
+    dict(**_BUDGET, secure=True, algorithm="fed_avg", clip_norm="adaptive"),
+    "--secure with --clip_norm=adaptive, .*; leave out one",
+  ),
   (dict(**_BUDGET, **_NOISE), "--epsilon and --update_noise_multiplier"),
   (dict(**_BUDGET, threshold_noise_multiplier=1.0), "--epsilon and --threshold_noise_multiplier"),
   (dict(**_BUDGET, threshold="exact"), "--threshold=exact .* tree, geometric"),
@@ -617,6 +634,8 @@ _WITH_BUDGET = ("--output_dir=refused", "--num_rounds=4", "--epsilon=6", "--clip
 # Arguments of commands, and what their sentence holds.
 _REFUSED = (
   ((*_WITH_BUDGET, "--threshold=exact"), ("--threshold=exact", "geometric")),
+  ((*_WITH_BUDGET, "--secure", "--update_sum=central"), ("--secure with --update_sum=central",)),
+  (("--output_dir=refused", "--secure"), ("--secure in a run that is not private",)),
   ((*_WITH_BUDGET, "--epsilon=1e-3", "--delta=1e-9"), ("epsilon = 0.001", "no noise reaches")),
   (
     ("--output_dir=whole", *_FLAGS, f"--num_rounds={_NUM_ROUNDS + 1}"),
@@ -887,7 +906,7 @@ def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_
 
 # Who makes the noise: the values of the flags, and how many shares there are. To look for the noise
 # of a budget takes longer than these runs.
-_DISTRIBUTED = dict(threshold="tree", update_sum="distributed", num_bins=16, num_rounds=5)
+_DISTRIBUTED = dict(secure=True, num_bins=16, num_rounds=5)
 _MULTIPLIERS = dict(threshold_noise_multiplier=1.3, update_noise_multiplier=1.2)
 _NOISE_SHARES = {
   "complement": (dict(epsilon=6.0, rho_ratio=0.5), 20),
@@ -922,6 +941,40 @@ def test_noise_from_the_clients_with_a_tree(distributed):
   # The server sees noisy sums alone.
   assert found.epsilon_server is not None and found.epsilon_server >= found.epsilon_spent
   assert any("share" in sentence for sentence in found.guarantee)
+
+
+@pytest.mark.parametrize(
+  "values, num_sums, said",
+  [
+    (dict(secure=True, **_MULTIPLIERS), 2, "histograms and updates."),
+    (dict(secure=True, theta=1.0, update_noise_multiplier=1.2), 1, "updates."),
+    (
+      dict(secure=True, algorithm="q_fed_avg", q=1.0, update_noise_multiplier=1.2),
+      *(1, "updates."),
+    ),
+    (
+      dict(secure=True, algorithm="gifair", fairness_strength=1.0, **_MULTIPLIERS),
+      *(2, "histograms and updates."),
+    ),
+    (
+      dict(threshold="tree", **_MULTIPLIERS),
+      *(1, "histograms; the server makes the noise of updates."),
+    ),
+    (_MULTIPLIERS, 0, "none; the server makes the noise of counts and updates."),
+  ],
+)
+def test_the_compiled_round_has_the_secure_sums_that_a_run_states(lab, values, num_sums, said):
+  task = tasks.get_task("synthetic")
+  config = build.resolve(_config(cache_dir=str(lab.cache_dir), **values), task)
+  model, splits = build.load_task(task, config)
+  release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
+  assert statements.secure_sums(release) == f"Secure sums of noisy integers: {said}"
+  process = build.build_process(config, model, splits["train"], release)
+  text = process.next.to_building_block().compact_representation()
+  assert text.count("federated_secure_modular_sum(") == num_sums
+  is_open = "the server makes" in said
+  with pytest.raises(AssertionError) if is_open else contextlib.nullcontext():
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 # Who the shares come from is drawn for each round by itself, see `test_private_selection`.

@@ -453,6 +453,9 @@ def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
   found = comparison.report(tmp_path, "synthetic")
   together = "epsilon = 32.09 at delta = 0.01 for one client of all 2 private runs together."
   assert f"All private runs together: {together}" in found.summary
+  sums = "Secure sums of noisy integers"
+  assert f" θ = 0.5, tree, ε = 20: {sums}: histograms; the server makes the" in found.summary
+  assert f" θ = 0.5, geometric, ε = 20: {sums}: none; the server makes the" in found.summary
   assert together in page.terminal_text(found, []).splitlines()[0]
   # The same with what tuned them, and with a run of the same clients that has no privacy.
   shutil.copytree(path, tmp_path / "tuning/synthetic" / path.name)

@@ -152,10 +152,26 @@ def test_private_preset_has_all_methods_at_every_budget(lab):
     assert config["clip_norm"]["default"] > 0 and config["clip_unit"] == "gradient"
 
 
+def test_a_secure_experiment_has_no_sum_whose_noise_the_server_makes(lab):
+  for name, is_public in (("private_synthetic", False), ("private_fairness", True)):
+    flags = (f"--experiment={name}", "--epsilons=4", "--thetas=0.5", "--seeds=0")
+    secure, usual = _plan(lab, *flags, "--secure"), _plan(lab, *flags)
+    public = [method for method, *_ in usual if "epsilon" not in method]
+    assert [method for method, *_ in secure if "epsilon" not in method] == public
+    assert bool(public) == is_public
+    assert {method for method, *_ in secure if method not in public} == {
+      method.replace("epsilon", "distributed_epsilon")
+      for method, *_ in usual
+      if method not in public and "geometric" not in method and "primal_dual" not in method
+    }
+
+
 _REFUSED = {
   "--experiment=sensitivity --clients_per_round=50": ("--clients_per_round", "several runs"),
   "--epsilon=5": ("--epsilon", "--epsilons"),
   "--epsilons=5": ("--epsilons", "private_synthetic"),
+  "--secure": ("--secure for default, which is not private", "private_synthetic"),
+  "--experiment=private_synthetic --secure --update_sum=central": ("--secure with --update_sum",),
   "--theta=0.5": ("--theta", "--thetas"),
   "--seed=1": ("--seed", "--seeds"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),

@@ -77,17 +77,17 @@ def _with_one_far(rng, place):
   return x, y * (100 if place == 0 else 1)
 
 
-_USUAL = (40, 30)
+_USUAL, _ENOUGH = (40, 30), dict(num_rounds=100)
 # By name: the decision, the rows of a client by its place on its side, the numbers of training and
 # test clients, and flags of the runs.
 TABLES = {
-  "alike": ("keep", _alike, _USUAL, {}),
+  "alike": ("keep", _alike, _USUAL, _ENOUGH),
   "nothing": ("nothing learned", _nothing, _USUAL, {}),
   "few rounds": ("train longer", _numbers, _USUAL, dict(num_rounds=3)),
   "contradictory": ("own models", _contradictory, _USUAL, {}),
   "shifted": ("take", _shifted, (50, 40), {}),
-  "noisy": ("keep", _noisy, _USUAL, {}),
-  "rare class": ("rare class", _rare, _USUAL, {}),
+  "noisy": ("keep", _noisy, _USUAL, _ENOUGH),
+  "rare class": ("rare class", _rare, _USUAL, _ENOUGH),
   "three test clients": ("few clients", _numbers, (12, 3), {}),
   "one far": ("far client", _with_one_far, _USUAL, {}),
 }

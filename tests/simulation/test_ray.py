@@ -33,6 +33,7 @@ from tff_superquantile.simulation.engine.graphs import errors as engine_errors
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.51,<2.53'")
 
+from tff_superquantile.simulation.cluster import connection  # noqa: E402
 from tff_superquantile.simulation.cluster import errors  # noqa: E402
 from tff_superquantile.simulation.cluster import pool  # noqa: E402
 from tff_superquantile.simulation.cluster import ray_context  # noqa: E402
@@ -350,6 +351,20 @@ def test_other_files_on_a_worker_are_refused(on_ray, tmp_path, monkeypatch):
   monkeypatch.setattr(worker, "versions", lambda: {"numpy": "0.1"})
   with pytest.raises(errors.ClusterError, match="Found numpy 2.* on .*; expected 0.1 as here"):
     on_ray.check_files([])
+
+
+@pytest.mark.parametrize("kind", [Exception, RuntimeError, TimeoutError])
+def test_ray_that_starts_too_slowly_is_a_sentence(tmp_path, monkeypatch, kind):
+  def init(*args, **kwargs):
+    raise kind("The current node timed out during startup.")
+
+  monkeypatch.setattr(connection, "_make_folder", lambda: str(tmp_path))
+  monkeypatch.setattr(ray, "is_initialized", lambda: False)
+  monkeypatch.setattr(ray, "init", init)
+  with pytest.raises(errors.ClusterError, match="'local' .*timed out.*; .* less to do"):
+    connection.connect("local")
+  with pytest.raises(errors.ClusterError, match="'auto' .*timed out.*; .*--ray_address=local"):
+    connection.connect("auto")
 
 
 def test_the_doctor_looks_at_a_cluster(on_ray, tmp_path, monkeypatch):

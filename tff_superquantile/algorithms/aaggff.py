@@ -38,9 +38,6 @@ def build_aaggff(
       becomes a response.
     **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
 
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
-
   Raises:
     ValueError: If there is no `index_fn`, or an argument is out of its range.
   """

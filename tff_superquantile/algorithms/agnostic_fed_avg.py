@@ -33,9 +33,6 @@ def build_agnostic_fed_avg(
     num_clients: The number of all clients that ever take part.
     **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
 
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
-
   Raises:
     ValueError: If there is no `index_fn`.
   """

@@ -25,8 +25,5 @@ def build_fed_avg(
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
   return learning_process.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)

@@ -27,9 +27,6 @@ def build_fed_prox(
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
   return learning_process.build(
     model_fn,

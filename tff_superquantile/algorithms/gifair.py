@@ -33,9 +33,6 @@ def build_gifair(
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
   share = threshold.build_rank_share(fairness_strength)
   return learning_process.build(

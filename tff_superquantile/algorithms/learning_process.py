@@ -137,26 +137,14 @@ def build(
   divisor_fn: _DivisorFn | None = None,
   measure_cohort: bool = True,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of an algorithm.
+  """Builds the learning process of an algorithm, whose `options` are the caller's.
 
-  Args:
-    model_fn: See `Options`.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    options: The keyword arguments that the caller of the algorithm gave.
-    threshold: Turns losses into the clients' shares; None to let all clients train.
-    hooks: The algorithm's changes to a client's round; None for none.
-    divisor_fn: A TensorFlow function from the measurements of the client work to the number by
-      which the aggregated update is divided, for aggregators that return a sum; None not to divide.
-    measure_cohort: As in `client_work.build_client_work`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`. Its clients hold data sets, or the values that the
-    option `examples_fn` takes.
-
-  Raises:
-    TypeError: If an option is unknown or not of its documented type.
-    ValueError: If a number is out of its range.
+  `threshold` turns losses into the clients' shares; with None all clients train. `hooks` are the
+  algorithm's changes to a client's round. `divisor_fn` is a TensorFlow function from the
+  measurements of the client work to the number by which the aggregated update is divided, for
+  aggregators that return a sum; None not to divide. `measure_cohort` is that of
+  `client_work.build_client_work`. Clients hold data sets, or the values that the option
+  `examples_fn` takes.
   """
   unknown = sorted(set(options) - set(Options.__annotations__))
   if unknown:
@@ -281,16 +269,7 @@ def _build_accessors(
   work: process.AnyClientWork,
   finalizer: tff.learning.templates.FinalizerProcess,
 ) -> dict[str, tff.Computation]:
-  """Builds what reads and sets the weights and the hyperparameters in a state.
-
-  Args:
-    state_type: The type of the process's state.
-    work: The client work.
-    finalizer: The finalizer.
-
-  Returns:
-    The computations, by their names as arguments of `LearningProcess`.
-  """
+  """Builds what gets and sets weights and hyperparameters of a state, by TFF's names."""
   state_class = tff.learning.templates.LearningAlgorithmState
 
   @tff.tensorflow.computation(state_type)

@@ -36,9 +36,6 @@ def build_prop_fair(
     max_loss: B, in units of the loss. Larger losses weigh as this one does; M - B is the epsilon
       of Zhang et al., 0.2 in their experiments.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
   share_fn = threshold.build_proportional_share(utility_bound, max_loss)
   return learning_process.build(

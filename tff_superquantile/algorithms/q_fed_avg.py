@@ -36,9 +36,6 @@ def build_q_fed_avg(
     client_optimizer_fn: See `Options`; must have a learning rate.
     server_optimizer_fn: See `Options`.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
 
   def damping(loss, update, hparams):

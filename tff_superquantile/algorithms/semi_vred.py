@@ -29,9 +29,6 @@ def build_semi_vred(
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
   share = threshold.build_semi_variance_share(beta)
   return learning_process.build(

@@ -53,9 +53,6 @@ def build_superquantile_family(
     threshold: As in `build_superquantile_fed_avg`, for all models. It cannot be private.
     **options: See `Options`.
 
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
-
   Raises:
     ValueError: If there is no theta, one is outside (0, 1] or given twice, the threshold's name is
       unknown, or the threshold is private: a round would release it once for each model, with

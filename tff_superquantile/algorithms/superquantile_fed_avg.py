@@ -58,9 +58,6 @@ def build_superquantile_fed_avg(
       server sees no loss.
     **options: See `Options`.
 
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
-
   Raises:
     ValueError: If the threshold's name is unknown.
   """

@@ -33,9 +33,6 @@ def build_tilted_erm(
       their code). That is unbiased for small cohorts, but a round's step grows with
       exp(t (R_t - average)) and can diverge for t >= 10.
     **options: See `Options`.
-
-  Returns:
-    A `tff.learning.templates.LearningProcess`.
   """
 
   def divisor(measurements):

@@ -52,9 +52,6 @@ class PrivateDistribution:
       query: The query.
       result: `below`, `total` and `is_valid`, see `threshold.PrivateHistogramFactory`.
 
-    Returns:
-      The distribution.
-
     Raises:
       ValueError: If more clients reported than the query allows, so that nothing was released.
     """
@@ -83,7 +80,7 @@ class PrivateDistribution:
     return self.tail_mean(1.0)
 
   def quantile(self, probability: float) -> Estimate:
-    """Estimates a quantile.
+    """Estimates a quantile, the number below which a fraction p of the clients is.
 
     The noise of the rank H(q) - p n at the quantile q has a known standard deviation s. The
     standard error is half of the distance between the quantiles of the ranks p n - s and p n + s
@@ -91,9 +88,6 @@ class PrivateDistribution:
 
     Args:
       probability: p, in (0, 1).
-
-    Returns:
-      The number below which a fraction p of the clients is.
 
     Raises:
       ValueError: If p is out of its range.
@@ -109,7 +103,7 @@ class PrivateDistribution:
     return Estimate(value, spread / 2.0)
 
   def tail_mean(self, theta: float) -> Estimate:
-    """Estimates the mean of the largest numbers, the superquantile.
+    """Estimates the superquantile, the mean of the fraction theta of the clients with the largest.
 
     With the quantile q of 1 - theta and N = sum_i max(0, z_i - q) it is q + N / (theta n)
     (Rockafellar and Uryasev 2000). q minimises that, so that to first order only the noise of N and
@@ -117,9 +111,6 @@ class PrivateDistribution:
 
     Args:
       theta: The fraction of the clients, in (0, 1]; 1 for the mean of all.
-
-    Returns:
-      The mean of the numbers of the fraction theta of the clients with the largest.
 
     Raises:
       ValueError: If theta is out of its range.

@@ -99,7 +99,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
-    clients.add_argument(f"--{name}", type=flags.number, metavar="N", help="as for train")
+    flags.number_flag(clients, name, "as for train", "N")
   return parser
 
 

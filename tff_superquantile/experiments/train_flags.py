@@ -40,11 +40,19 @@ def _define() -> None:
 
 
 _define()
+# It stands for others, and flags.txt has these.
+_SECURE = flags.DEFINE_bool(
+  "secure",
+  False,
+  "Clients make the noise of a private run in secure sums of integers, as in the paper:"
+  " --threshold=tree where there is a threshold, and --update_sum=distributed.",
+)
 
 
 def given() -> dict[str, Any]:
-  """Returns the values of a run's flags that are on the command line, by name."""
-  return {name: flags.FLAGS[name].value for name in run_config.flags() if flags.FLAGS[name].present}
+  """Returns the values of a run's flags that are on the command line, by name; also `secure`."""
+  names = [*run_config.flags(), *([_SECURE.name] if _SECURE.value else [])]
+  return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
 
 
 def config() -> run_config.RunConfig:

@@ -41,13 +41,7 @@ def of_kind(error: str) -> tuple[str, ...]:
 
 
 def check(name: str, error: str, task: str) -> None:
-  """Raises a `ValueError` if a task has no measure of this name.
-
-  Args:
-    name: The value of --metric.
-    error: The task's error, as in `of_kind`.
-    task: The task's name.
-  """
+  """Raises a `ValueError` if a task has no measure of this name, a value of --metric."""
   if name not in of_kind(error):
     labels = "numbers" if error == measure.NUMBERS else "classes"
     raise ValueError(

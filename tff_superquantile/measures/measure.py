@@ -15,10 +15,10 @@ CLASSES, NUMBERS = "misclassification", "rmse"
 
 
 class Predictions(NamedTuple):
-  """Predictions for n examples.
+  """Predictions for n examples, probabilities of classes or numbers.
 
   Attributes:
-    values: float64 [n, classes], probabilities of the classes; or [n], predicted numbers.
+    values: float64 [n, classes] or [n].
     labels: int64 [n], numbers of classes; or float64 [n].
   """
 
@@ -44,15 +44,10 @@ class Measure:
 
 
 def of_outputs(outputs: npt.ArrayLike, labels: npt.ArrayLike, error: str) -> Predictions:
-  """Turns a model's outputs into predictions.
+  """Turns a model's outputs into predictions: softmax (or sigmoid) of scores, or the numbers.
 
-  Args:
-    outputs: Scores (logits) [n, classes], or [n] or [n, 1] for two classes; or predicted numbers.
-    labels: [n] or [n, 1].
-    error: The task's error.
-
-  Returns:
-    Softmax (or sigmoid) of the scores, or the numbers.
+  Outputs are scores (logits) [n, classes], or [n] or [n, 1] for two classes, or numbers; labels are
+  [n] or [n, 1].
   """
   found = np.asarray(outputs, np.float64)
   flat: np.ndarray[Any, Any] = np.reshape(np.asarray(labels), -1)

@@ -7,17 +7,15 @@ from tff_superquantile.measures import measure
 
 
 def of(predictions: measure.Predictions) -> float:
-  """Returns 1 - AUC, of more than two classes the mean over one-vs-rest.
+  """Returns 1 - AUC in [0, 1], of more than two classes the mean over one-vs-rest.
 
   AUC is the probability that of two examples, one of the class and one of the others, the former
   has the larger probability of the class; equal ones count half. So it is
 
       AUC = (sum of the ranks of the class's n_1 examples - n_1 (n_1 + 1) / 2) / (n_1 n_0).
 
-  A class that no example has, or all have, has no AUC and is left out.
-
-  Returns:
-    A number in [0, 1]; 0.5 is that of chance, and NaN where all examples have one class.
+  A class that no example has, or all have, has no AUC and is left out. Chance has 0.5; where all
+  examples have one class, it is NaN.
   """
   num_classes = predictions.values.shape[1]
   counts = np.bincount(predictions.labels, minlength=num_classes)[:num_classes]

@@ -94,10 +94,7 @@ class Number(abc.ABC):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the next state and the measurement, float32 [], of a round.
 
-    Args:
-      state: The state, float32 [].
-      mean: The noisy sum over `share_sum`, float32 [].
-      share_sum: N, float32 [].
+    `mean` is the noisy sum over `share_sum`, N, float32 [] like the state.
     """
 
 

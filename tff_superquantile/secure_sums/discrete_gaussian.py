@@ -18,10 +18,13 @@ _MAX_GUIDE_BITS = 14
 
 
 def check_stddev(stddev: float) -> float:
-  """Returns a standard deviation as it is if noise of it can be drawn.
+  """Returns a standard deviation if it is positive and its table does not fill the memory.
+
+  Args:
+    stddev: sigma, in units of the integers.
 
   Raises:
-    ValueError: If stddev is not positive, or so large that the table would fill the memory.
+    ValueError: If not.
   """
   if not 0.0 < stddev <= _MAX_STDDEV:
     raise ValueError(
@@ -60,12 +63,8 @@ class _Guide(NamedTuple):
 
   Numbers of the same first bits of the code (see `_codes`) are a cell, which has at most one entry
   of the table. The result is a before that entry's code b and a + 1 from it on: the first bits of
-  code + shift, with shift = (a + 1) 2^width - b.
-
-  Attributes:
-    width: The number of bits of a code that are not its cell's.
-    first_cell: The cell of the least code.
-    shifts: int64 [cells], one a cell.
+  code + shift, with shift = (a + 1) 2^width - b. The width is in bits; shifts are int64 [cells],
+  from the cell of the least code on.
   """
 
   width: int
@@ -91,15 +90,7 @@ def _codes_of_multiples(multiples: np.ndarray) -> np.ndarray:
 
 
 def _build_guide(table: np.ndarray, smallest: int) -> _Guide | None:
-  """Builds the guide of a table.
-
-  Args:
-    table: float64 [n], non-decreasing and not negative.
-    smallest: What a number below all entries results in; each entry up to the number adds one.
-
-  Returns:
-    The guide; None if it would be too large.
-  """
+  """Builds the guide of a table as in `_invert`; None if it would be too large."""
   # With fewer bits, cells about u = 1/2 would be wider than the entries are apart.
   least_bits = (table.size // 64).bit_length()
   if least_bits > _MAX_GUIDE_BITS:
@@ -125,15 +116,10 @@ def _build_guide(table: np.ndarray, smallest: int) -> _Guide | None:
 
 
 def _invert(table: np.ndarray, smallest: int, uniform: tf.Tensor) -> tf.Tensor:
-  """Returns smallest + the number of the table's entries up to each uniform number.
+  """Returns smallest + the number of the table's entries up to each uniform number, int64 [k].
 
-  Args:
-    table: float64 [n], non-decreasing and not negative.
-    smallest: The result below all of the table.
-    uniform: float64 [k], multiples of 2^-52 in [0, 1).
-
-  Returns:
-    int64 [k].
+  The table is float64 [n], non-decreasing and not negative; the uniform numbers are float64 [k],
+  multiples of 2^-52 in [0, 1).
   """
   guide = _build_guide(table, smallest)
   if guide is None:

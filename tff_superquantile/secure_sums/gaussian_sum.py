@@ -147,15 +147,12 @@ class GaussianSum:
     return noise, tuple(moved)
 
   def add_noise(self, state: Any, steps: Any, like: Any) -> tuple[Any, Any]:
-    """Adds the noise of a round: a TensorFlow function at the server.
+    """Returns (the next state, g (S + R)) of a round: a TensorFlow function at the server.
 
     Args:
       state: The state of the noise.
       steps: S, a structure of float64 tensors of integers.
       like: The same structure, whose elements have the types of the result.
-
-    Returns:
-      (the next state, g (S + R)).
     """
     seed, next_state = self._source.draw(state["source"] if self._later else state)
     flat = tf.nest.flatten(steps)

@@ -88,14 +88,11 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     """
 
   def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
-    """Returns a client's report of its value: a TensorFlow function.
+    """Returns a client's report of its value, as `secure_sum.report`: a TensorFlow function.
 
     Args:
       value: The value to be summed.
       seed: An integer tensor [2], the seed of the noise; None for the client's own entropy.
-
-    Returns:
-      See `secure_sum.report`.
     """
     encoded = tf.ensure_shape(self.encode(value), [self._num_entries])
     if seed is None:

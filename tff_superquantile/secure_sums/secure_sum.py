@@ -84,9 +84,6 @@ def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> Se
     smallest: The least value that a client can have.
     largest: The largest value that a client can have.
 
-  Returns:
-    The sum: its parts at the clients, between them and at the server.
-
   Raises:
     ValueError: If the kind is unknown.
   """

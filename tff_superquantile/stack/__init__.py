@@ -218,11 +218,7 @@ class _Finder:
 
 
 def _check_keras() -> None:
-  """Checks that an earlier import of TensorFlow has not settled on Keras 3.
-
-  Raises:
-    ImportError: If it has.
-  """
+  """Raises an `ImportError` if an earlier import of TensorFlow has settled on Keras 3."""
   tensorflow = sys.modules.get("tensorflow")
   keras = getattr(tensorflow, "keras", None)  # None while TensorFlow is being imported.
   if keras is not None and not keras.Model.__module__.startswith("tf_keras"):
@@ -264,11 +260,7 @@ class _AtStart:
 def install_at_start(folder: str) -> str:
   """Has every Python of an environment call `install` when it imports TensorFlow or TFF.
 
-  Args:
-    folder: The environment's site-packages.
-
-  Returns:
-    The path of the file that Python reads when it starts.
+  It writes to the folder of its site-packages and returns the path that Python reads at its start.
   """
   import inspect  # It is slow to import.
 

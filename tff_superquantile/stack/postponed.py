@@ -66,8 +66,7 @@ class Postponed(types.ModuleType):
 def run(module: types.ModuleType) -> None:
   """Runs a postponed module; does nothing if it has run, or is running in this thread.
 
-  Raises:
-    ImportError: If it needs a package that is not there.
+  Without a package that it needs, that is an `ImportError`.
   """
   if not isinstance(module, Postponed):
     return

@@ -59,13 +59,7 @@ def _checked(
   update_sum: sum_mechanism.SumMechanism | None,
   numbers: Sequence[adaptive_clipping.Number],
 ) -> tuple[ClipNorm, float]:
-  """Returns C and z_w, of the types and in the ranges that `build_private_sum` takes.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
-      a clip norm that adapts or with further numbers.
-  """
+  """Returns C and z_w, of the types and in the ranges that `build_private_sum` takes."""
   is_adaptive = isinstance(clip_norm, adaptive_clipping.AdaptiveClipNorm)
   if not is_adaptive:
     checks.of_type(
@@ -117,7 +111,7 @@ def build_private_sum(
   """Builds the sum of the clients' vectors v_i, clipped to C, plus N(0, (z_w C)^2 I).
 
   A vector is s_i clip(u_i, C), with u_i the client's update and s_i its share, or with a share
-  weight k also the share itself,
+  weight k in (0, 1) also the share itself,
 
       v_i = s_i (clip(u_i, C sqrt(1 - k^2)), k C),    (U, S) = sum_i v_i + N(0, (z_w C)^2 I),
 
@@ -130,25 +124,11 @@ def build_private_sum(
   that of the round and S is in units of C, and a count is released besides, and so are further
   numbers, each with noise of its own: `secure_sums.adaptive_clipping` states the guarantee.
 
-  Args:
-    update_type_fn: Returns the type of an update, a structure of float tensors. It is called if the
-      clip norm is a number: to describe a model may take long.
-    clip_norm: C.
-    noise_multiplier: z_w.
-    noise_key: Key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
-    update_sum: Parameters of the sum whose noise the clients make, of that C and z_w; None for
-      noise that the server adds.
-    numbers: Further numbers of the round, besides that of an adaptive clip norm.
-    share_weight: k in [0, 1); 0 for updates alone.
-    expected_share_sum: About how many clients train; needed for updates alone.
-
-  Returns:
-    The `PrivateSum`.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of its range, or `update_sum` is of another sum, or is given for
-      a clip norm that adapts or with further numbers.
+  `update_type_fn` returns the type of an update, a structure of float tensors. It is called if the
+  clip norm is a number: to describe a model may take long. `noise_key` is the server's, as in
+  `build_private_fed_avg`. `update_sum` has the parameters of the sum whose noise the clients make,
+  of that C, not adaptive, and z_w, without `numbers`; None for noise that the server adds. Updates
+  alone (k = 0) need `expected_share_sum`, about how many clients train.
   """
   clip_norm, noise_multiplier = _checked(clip_norm, noise_multiplier, update_sum, numbers)
   # What a share of 1 adds to S, which is in units of the norm where numbers travel beside it.
@@ -202,11 +182,7 @@ def build_private_sum(
 def with_aggregator(
   options: learning_process.Options, aggregator: tff.aggregators.UnweightedAggregationFactory
 ) -> learning_process.Options:
-  """Returns the options of a private algorithm, whose aggregator and client weights are its own.
-
-  Raises:
-    TypeError: If an option is given that is not to be chosen there.
-  """
+  """Returns the options of a private algorithm, whose aggregator and client weights are its own."""
   for name in _FIXED:
     if options.get(name) is not None:
       raise TypeError(f"Found {name} for a private process, which chooses its own; leave it out.")

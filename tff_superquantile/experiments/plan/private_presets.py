@@ -15,6 +15,8 @@ _PAPERS_UNITS = dict(delta=1 / 2500, clip_unit="gradient")
 # FedAvg's gradients in rounds 500 to 1000, the median and the 0.9-quantile are 0.95 and 1.35 over
 # training clients, and 1.7 and 2.4 over the validation clients, who are nobody's secret.
 _CLIP_NORMS = (0.9, 1.3, 1.7, 2.4)
+# docs/paper.md finds what was measured by names of runs whose updates have the server's noise. With
+# --secure the experiment has the paper's sums, and no threshold whose noise the server makes.
 # Of methods with and without privacy, on the same clients, who are nobody's secret.
 _BESIDE_PUBLIC = dict(exact_siblings=run_config.ALLOWED)
 _BUDGET_RATIO = dict(rho_ratio=preset_lib.Grid((0.1, 0.25, 0.5, 0.75), default=None, tune="all"))

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import dataclasses
-import json
 import os
 import sys
 
@@ -30,42 +28,25 @@ from tff_superquantile.experiments import train_flags
 _ROW = "  {:<14}{:>10}{:>18}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-  """The last of a run's evaluations, with all of them; the ledger is None of a public run."""
-
-  folder: str
-  evaluations: Sequence[entries.Evaluation]
-  ledger: ledger_lib.Ledger | None
-
-  def to_json(self) -> str:
-    """Returns the answer for programs."""
-    found = {
-      "folder": self.folder,
-      **self.evaluations[-1].to_dict(),
-      "costs": entries.describe_costs(self.evaluations, self.ledger),
-    }
-    return json.dumps(found, indent=2, allow_nan=False)
-
-  def to_text(self) -> str:
-    """Returns the answer for people."""
-    last = self.evaluations[-1]
-    query = last.query
-    lines = [
-      f"{self.folder}: {last.metric} of the {last.split} clients, epsilon = {query.epsilon:g},"
-      f" delta = {query.delta:.3g}.",
-      _ROW.format("", "estimate", "± standard error"),
+def _answer(
+  folder: str, evaluations: Sequence[entries.Evaluation], ledger: ledger_lib.Ledger | None
+) -> answers.Answer:
+  """Returns the answer on the last of a run's evaluations."""
+  last, costs = evaluations[-1], entries.describe_costs(evaluations, ledger)
+  query = last.query
+  lines = [
+    f"{folder}: {last.metric} of the {last.split} clients, epsilon = {query.epsilon:g},"
+    f" delta = {query.delta:.3g}.",
+    _ROW.format("", "estimate", "± standard error"),
+  ]
+  for name, numbers in last.estimates.items():
+    texts = [
+      "none" if x is None else f"{x:.1f}" if name == "clients" else f"{x:.4f}" for x in numbers
     ]
-    for name, numbers in last.estimates.items():
-      shown = [
-        "none" if x is None else f"{x:.1f}" if name == "clients" else f"{x:.4f}" for x in numbers
-      ]
-      lines.append(_ROW.format(name, *shown))
-    lines += answers.paragraphs(
-      "What it cost:", entries.describe_costs(self.evaluations, self.ledger)
-    )
-    lines += answers.paragraphs("What epsilon is about:", query.guarantee)
-    return "\n".join(lines)
+    lines.append(_ROW.format(name, *texts))
+  lines += answers.paragraphs("What it cost:", costs)
+  lines += answers.paragraphs("What epsilon is about:", query.guarantee)
+  return answers.Answer({"folder": folder, **last.to_dict(), "costs": costs}, lines)
 
 
 def make_parser() -> flags.Parser:
@@ -81,21 +62,23 @@ def make_parser() -> flags.Parser:
   finished_run.add_arguments(parser)
   parser.add_argument("--json", action="store_true", help="print one JSON object")
 
-  def number(name: str, text: str, **kwargs: object) -> None:
-    parser.add_argument(f"--{name}", type=flags.number, metavar="X", help=text, **kwargs)  # type: ignore[arg-type]
-
-  number("epsilon", "the budget of this release", required=True)
-  number("delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1")
+  flags.number_flag(parser, "epsilon", "the budget of this release", required=True)
+  flags.number_flag(
+    parser, "delta", "delta of the budget; by default the smaller of 1e-5 and n^-1.1"
+  )
   parser.add_argument(
     "--split", default="test", metavar="SPLIT", help="the clients: test, validation or train"
   )
   parser.add_argument("--metric", choices=("error", "loss"), default="error", help="of a client")
-  number(
+  flags.number_flag(
+    parser,
     "upper",
     "the upper end of the metric, chosen without a look at it; by default 1 for error, and the"
     " run's --max_loss for loss",
   )
-  number("num_bins", "bins of the histogram, a power of two (default: 64)", default=64)
+  flags.number_flag(
+    parser, "num_bins", "bins of the histogram, a power of two (default: 64)", default=64
+  )
   parser.add_argument(
     "--noise_key_file",
     metavar="FILE",
@@ -121,8 +104,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
   )
   evaluations, ledger = release.evaluate(request)
-  found = _Answer(os.fspath(args.folder), evaluations, ledger)
-  print(found.to_json() if args.json else found.to_text())
+  print(_answer(os.fspath(args.folder), evaluations, ledger).printed(args.json))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,9 +45,14 @@ def _needs_own_models(e: evidence.Evidence) -> bool:
 
 
 def _is_too_short(e: evidence.Evidence) -> bool:
+  """Returns whether more rounds may change the decision.
+
+  Near the pooled fit that is so only where methods differ of which one was not trained to its end.
+  """
   if e.pooled is None or e.pooled.num_clients < evidence.FEWEST:
     return bool(e.unfinished)
-  return evidence.is_far_ahead(e.pooled)
+  differ = e.chosen[:2] if e.ranked and e.effects[True] else ()
+  return evidence.is_far_ahead(e.pooled) or any(method in e.unfinished for method in differ)
 
 
 def _misses_the_rare(e: evidence.Evidence) -> bool:

@@ -62,13 +62,8 @@ def changes_by_epsilon(
 ) -> tables.Table:
   """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
 
-  Args:
-    groups: Finished runs by method, of several budgets.
-    compared: Their changes; None to measure them.
-
-  Returns:
-    A row for each private method, a column for each budget, smallest first. It has no rows where
-    FedAvg has no run with a budget.
+  There is a row for each private method, a column for each budget, smallest first, and no row where
+  FedAvg has no run with a budget. `compared` are the changes of the runs; None to measure them.
   """
   compared = compared or paired.compare(groups)
   unit = compared.leading.unit

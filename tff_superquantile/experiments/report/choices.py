@@ -17,16 +17,7 @@ from tff_superquantile.experiments.run.names import Name
 def shares(
   results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, str]
 ) -> style.Figure:
-  """Draws the share of clients that pick each model.
-
-  Args:
-    results: As `tables.of_values` returns them, with the metric "share".
-    methods: The models.
-    names: Their names.
-
-  Returns:
-    The figure.
-  """
+  """Draws the share of clients that pick each model, the metric "share" of `tables.of_values`."""
   looks = style.palette(methods)
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 0.9 + 0.34 * len(methods)))
@@ -53,13 +44,8 @@ def shares(
 def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, str]) -> style.Figure:
   """Draws the gain of the family over every other way to give clients a model.
 
-  Args:
-    results: As `tables.of_values` returns them, metrics "gain.mean" and "gain.p90".
-    methods: The models, which have colours.
-    names: The names of the ways.
-
-  Returns:
-    The figure.
+  `results` are those of `tables.of_values`, metrics "gain.mean" and "gain.p90". The models have
+  colours; `names` are of the ways.
   """
   looks = style.palette(methods)
   with style.theme():

@@ -47,13 +47,11 @@ _PANELS = (
 
 
 class Measured(NamedTuple):
-  """Measurements of a run.
+  """Measurements of a run: errors over the last 24 evaluations, `COUNTS` over the last days.
 
-  Attributes:
-    metrics: The errors over the last evaluations, at most 24, and `COUNTS` over the last days.
-    day: The columns "quantity", "hour" and "value".
-    window: Of those evaluations their "number", the number of "hours" of the day that they see, the
-      "first" and the "last" round that they follow; and the run's "num_rounds".
+  `day` has the columns "quantity", "hour" and "value". `window` has of those evaluations their
+  "number", the number of "hours" of the day that they see, the "first" and the "last" round that
+  they follow; and the run's "num_rounds".
   """
 
   metrics: dict[str, float]
@@ -62,17 +60,7 @@ class Measured(NamedTuple):
 
 
 def measure(run: run_folder.Run) -> Measured:
-  """Measures a run by its last evaluations, and by the hour.
-
-  Args:
-    run: A run with --sampling=diurnal.
-
-  Returns:
-    The measurements.
-
-  Raises:
-    ValueError: If the run lacks its evaluations.
-  """
+  """Measures a run with --sampling=diurnal by its last evaluations, and by the hour."""
   is_adaptive = run.method.is_superquantile and run.method.theta is None
   evaluations = _rows(run, [f"test_error_{statistic}" for statistic in STATISTICS])
   counts = _rows(run, ["cohort_size", "tail_size", *(["theta"] if is_adaptive else [])])
@@ -132,14 +120,9 @@ def _rows(run: run_folder.Run, columns: Sequence[str]) -> pd.DataFrame:
 def draw(days: pd.DataFrame, methods: Sequence[names.Name]) -> style.Figure:
   """Draws a day.
 
-  Args:
-    days: The columns "method", "seed", "quantity", "hour" and "value" (not NaN); quantities are
-      "cohort_size", "tail_size", "p90" (a fraction) and, for methods that have a tail fraction,
-      "theta".
-    methods: The methods, in the order of `names.Name.order`.
-
-  Returns:
-    The figure.
+  `days` has the columns "method", "seed", "quantity", "hour" and "value" (not NaN); quantities are
+  "cohort_size", "tail_size", "p90" (a fraction) and, for methods that have a tail fraction,
+  "theta".
   """
   # Hour 24 repeats hour 0, to close the day.
   midnight = days[days["hour"] == 0].assign(hour=HOURS)

@@ -18,14 +18,9 @@ WHEN = ("before", "after")
 
 
 def arrows(results: pd.DataFrame, methods: Sequence[Name]) -> style.Figure:
-  """Draws for each method an arrow from the error before fine-tuning to the error after it.
+  """Draws for each method, a row each, an arrow from the error before fine-tuning to that after it.
 
-  Args:
-    results: As `tables.of_values` returns them, metrics such as "before.error.p90".
-    methods: The methods, a row each.
-
-  Returns:
-    The figure.
+  The metrics of `tables.of_values` are such as "before.error.p90".
   """
   looks = style.palette(methods)
   aggregates = tables.over_seeds(results)
@@ -75,15 +70,7 @@ def arrows(results: pd.DataFrame, methods: Sequence[Name]) -> style.Figure:
 
 
 def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
-  """Draws the distribution of the clients' errors before and after, a panel for each method.
-
-  Args:
-    pooled: {method: the clients of all seeds, with the columns "error_before" and "error_after",
-      which are fractions}.
-
-  Returns:
-    The figure.
-  """
+  """Draws the distribution of clients' "error_before" and "error_after", fractions, by method."""
   looks = style.palette(list(pooled))
   columns = [f"error_{when}" for when in WHEN]
   edges = distributions.bin_edges(100 * max(np.nanmax(found[columns]) for found in pooled.values()))

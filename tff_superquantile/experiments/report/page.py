@@ -92,9 +92,6 @@ def render(page: Page, suffix: str, images: str = "") -> str:
     suffix: "html" or "md".
     images: The beginning of the figures' files, as in `write_figures`, for Markdown that shows
       them; empty for Markdown without figures.
-
-  Returns:
-    The text.
   """
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
@@ -176,14 +173,11 @@ def figures(page: Page) -> list[style.Figure]:
 
 
 def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
-  """Describes a page for a terminal: the summary, tables that have a lead, texts and files.
+  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files.
 
   Args:
     page: The page.
     paths: Its files.
-
-  Returns:
-    Lines of text; tables are Markdown.
   """
   lines = [f"{page.title}: {page.summary}", ""]
   for block in page.blocks:
@@ -199,14 +193,11 @@ def publish(page: Page, folder: pathlib.Path) -> str:
 
 
 def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
-  """Lays a table out in Markdown.
+  """Lays a table out in lines of equal length, numbers to the right and the best ones bold.
 
   Args:
     table: The table, whose rows are equally long.
     for_terminal: Whether to leave out columns that are not brief, and to mark nothing.
-
-  Returns:
-    Lines of equal length, numbers to the right and the best ones bold.
   """
   shown = [
     index

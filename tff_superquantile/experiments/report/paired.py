@@ -27,17 +27,11 @@ FEW_CLIENTS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-  """The change of a metric from a baseline to a method, a mean over seeds.
+  """The change of a metric, "test.error.p90", from a baseline to a method, a mean over seeds.
 
-  Attributes:
-    metric: The metric, "test.error.p90".
-    before: The baseline's.
-    after: The method's.
-    low: The lower end of the interval of `after - before`; NaN where there is none.
-    high: The upper end.
-    num_seeds: The number of seeds that both have.
-    num_clients: The number of different test clients that both have in these seeds; 0 where the
-      runs have no results of each client.
+  `low` and `high` are the ends of the interval of `after - before`; NaN where there is none. Seeds,
+  and different test clients in these, are those that both have; clients are 0 where the runs have
+  no results of each.
   """
 
   metric: str
@@ -73,9 +67,7 @@ class Change:
     """Says how much data would show the change, if it is real, in four cases of five.
 
     The width goes with one over the square root of the number of seeds, or for one seed of clients.
-
-    Returns:
-      The number, and "seed" or "client"; None where that does not help or is not known.
+    So it is a number and "seed" or "client"; None where that does not help or is not known.
     """
     if not self.has_interval or self.is_detected or not self.value:
       return None
@@ -94,16 +86,10 @@ ByMethod = Mapping[names.Name, tuple[names.Name, Changes]]
 def clients_of_both(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], column: str = "error"
 ) -> dict[int, pd.DataFrame]:
-  """Pairs the test clients of two methods.
+  """Pairs the test clients of a baseline and a method by seed, where both have results of each.
 
-  Args:
-    before: Finished runs of the baseline.
-    after: Those of the method.
-    column: The column of the clients' results.
-
-  Returns:
-    By seed that both have, and where both have results of each client: a row for each client that
-    both have with a finite number, indexed by its id, with the columns "before" and "after".
+  A client that both have with a finite number is a row, indexed by its id, with the columns
+  "before" and "after".
   """
   of_seeds = {run.seed: run for run in before}
   found = {}
@@ -122,17 +108,11 @@ def clients_of_both(
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures the change of a metric of test clients from a baseline to a method.
+  """Measures the change of a metric "test.COLUMN.STATISTIC" from a baseline to a method.
 
-  Args:
-    before: Finished runs of the baseline.
-    after: Those of the method.
-    metric: "test.COLUMN.STATISTIC".
-
-  Returns:
-    The change over the seeds that both have, of the clients that both have; where a run has no
-    results of each client, of the runs' own numbers, and without an interval. None if there are
-    no such numbers.
+  It is over the seeds that both have, of the clients that both have; where a run has no results of
+  each client, of the runs' own numbers, and without an interval. It is None if there are no such
+  numbers.
   """
   column = metric.split(".")[1]
   pairs = clients_of_both(before, after, column)
@@ -146,12 +126,7 @@ def change(
 
 
 def of_pairs(pairs: Mapping[int, pd.DataFrame], metric: str) -> Change:
-  """Measures the change of a metric of test clients.
-
-  Args:
-    pairs: As `clients_of_both` returns them, at least one seed.
-    metric: "test.COLUMN.STATISTIC".
-  """
+  """Measures the change of "test.COLUMN.STATISTIC" of `clients_of_both`, at least one seed."""
   levels, low, high = bootstrap.interval(metric.rpartition(".")[2], list(pairs.values()))
   num_clients = len(set().union(*(pair.index for pair in pairs.values())))
   before, after = levels.tolist()
@@ -176,15 +151,9 @@ def has_few_clients(groups: run_folder.Groups) -> bool:
 
 
 def metrics(groups: run_folder.Groups, lead: str = tables.P90) -> dict[str, str]:
-  """Says which numbers of the test clients tell of the tail and of all.
+  """Returns headings by metric that tell of the tail, `lead` first, and of all, the mean last.
 
-  Args:
-    groups: Finished runs by method.
-    lead: The metric that leads.
-
-  Returns:
-    Headings by metric, the leading one first and the mean last: of few clients the worst one's
-    error in place of a percentile.
+  Of few clients they have the worst one's error in place of a percentile.
   """
   column = lead.rpartition(".")[0]
   if has_few_clients(groups):
@@ -198,11 +167,8 @@ def metrics(groups: run_folder.Groups, lead: str = tables.P90) -> dict[str, str]
 class Comparison:
   """What methods change against their baselines, measured once for all parts of a page.
 
-  Attributes:
-    leading: The measure that leads.
-    headings: Those of the metrics, as `metrics` returns them.
-    changes: For each method whose baseline is there and shares a seed with it, the baseline and the
-      changes by metric.
+  `leading` is the measure that leads; `headings` are those of `metrics`. `changes` has, for each
+  method whose baseline is there and shares a seed with it, the baseline and the changes by metric.
   """
 
   leading: units.Leading
@@ -226,11 +192,7 @@ class Comparison:
 
 
 def compare(groups: run_folder.Groups) -> Comparison:
-  """Measures what each method changes against its baseline.
-
-  Args:
-    groups: Finished runs by method.
-  """
+  """Measures what each method changes against its baseline."""
   leading = units.leading(groups)
   headings = metrics(groups, leading.p90)
   found = {}
@@ -245,13 +207,9 @@ def compare(groups: run_folder.Groups) -> Comparison:
 
 
 def lowest(compared: Comparison) -> set[tuple[names.Name, str]]:
-  """Says whose numbers are below those of FedAvg, or for FedAvg below all others, beyond chance.
+  """Returns methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance.
 
-  Args:
-    compared: From `compare`.
-
-  Returns:
-    Methods and metrics whose intervals exclude zero.
+  Their intervals exclude zero.
   """
   found = compared.changes
   of_all = [(method, metric, one) for method in found for metric, one in found[method][1].items()]
@@ -286,15 +244,7 @@ def cell(one: Change, unit: units.Unit, is_marked: bool) -> tables.Cell:
 
 
 def table(groups: run_folder.Groups, compared: Comparison) -> tables.Table:
-  """Lays out what each method changes against its baseline, with intervals.
-
-  Args:
-    groups: Finished runs by method.
-    compared: From `compare`.
-
-  Returns:
-    A row for each method with changes; those whose interval excludes zero are marked.
-  """
+  """Lays out the changes of `compare` in a row a method, marked where an interval excludes zero."""
   wanted, unit, found = compared.headings, compared.leading.unit, compared.changes
   rows = []
   for method, (_, own) in found.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import math
 import os
 import pathlib
 
 from privacy import ledger
+from privacy import statements
 from privacy.audit import experiment
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
@@ -40,8 +42,19 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
 
 
 def of_private_runs(groups: run_folder.Groups, output_dir: str | os.PathLike, task: str) -> str:
-  """Says what readers of private runs must know: their noise, and what all of them cost."""
-  return _loud_noise(groups) + _cost_of_all_runs(output_dir, task)
+  """Says what readers of private runs must know: their sums, their noise, and what all cost."""
+  return _secure_sums(groups) + _loud_noise(groups) + _cost_of_all_runs(output_dir, task)
+
+
+def _secure_sums(groups: run_folder.Groups) -> str:
+  """Says which private runs have which secure sums, by their ledgers; "" if there are none."""
+  found: dict[str, list[str]] = {}
+  for method, runs in groups.items():
+    path = runs[0].path / ledger.FILE_NAME
+    with contextlib.suppress(OSError, ValueError):  # The cost says what is wrong with a ledger.
+      release = ledger.Ledger.from_json(path.read_text(encoding="utf-8")).release
+      found.setdefault(statements.secure_sums(release), []).append(method.label)
+  return "".join(f" {'; '.join(labels)}: {said}" for said, labels in found.items())
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
@@ -119,12 +132,7 @@ def without_models(runs: Sequence[run_folder.Run], question: str) -> page.Page:
 
 
 def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table]:
-  """Lists the tried and the chosen values of a task's grid searches, if there were any.
-
-  Args:
-    folder: The task's folder.
-    task_units: The units of its errors and losses.
-  """
+  """Lists the tried and the chosen values of a task folder's grid searches, if there were any."""
   rows = []
   for search in run_files.read_json_list(folder / tuning.FILE_NAME):
     quantity = search["criterion"].split(".")[1]
@@ -168,14 +176,7 @@ def _title(algorithm: str) -> str:
 
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
-  """Lists the flags and versions that the runs share, and those in which they differ.
-
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    Seeds, manifests, flags that differ between methods and flags that all runs share.
-  """
+  """Lists seeds, manifests, and the flags in which runs of methods differ and that all share."""
   names = {method: method.label for method in groups}
   about = {
     f"seeds of {names[method]}": _ranges(run.seed for run in runs)

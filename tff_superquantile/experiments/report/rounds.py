@@ -109,19 +109,9 @@ def loss_by_round(groups: run_folder.Groups) -> style.Figure:
 def _panels(
   groups: run_folder.Groups, subject: str, panels: Sequence[_Panel], share: bool = False
 ) -> bytes:
-  """Draws columns of `rounds.csv` against rounds, one panel for each column that has data.
+  """Draws columns of `rounds.csv` against rounds, one panel for each that has data, as SVG.
 
-  Args:
-    groups: Finished runs by method.
-    subject: The subject of the figure, for the error.
-    panels: The columns.
-    share: Whether all panels have one vertical axis.
-
-  Returns:
-    An SVG.
-
-  Raises:
-    style.NothingToDraw: If no column has data.
+  The error, `style.NothingToDraw`, has the subject; with `share` all panels have one vertical axis.
   """
   looks = style.palette(list(groups))
   drawn = []
@@ -154,16 +144,7 @@ def _panels(
 def add_curve(
   axes: mpl_axes.Axes, curve: pd.DataFrame, look: style.Look, alpha: float, marker: str = ""
 ) -> None:
-  """Draws means as a line and standard deviations as a band around it.
-
-  Args:
-    axes: The axes to draw on.
-    curve: The columns "mean" and "std", indexed by the values of the horizontal axis; "std" is NaN
-      where there is no band.
-    look: The look of the line.
-    alpha: Opacity of the band.
-    marker: The marker of the points.
-  """
+  """Draws "mean" by the index as a line in a look, and "std" (NaN for none) as a band around it."""
   axes.plot(
     curve.index, curve["mean"], color=look.color, ls=look.dash, linewidth=1.7, marker=marker
   )
@@ -173,13 +154,9 @@ def add_curve(
 
 
 def over_seeds(curves: Sequence[pd.Series]) -> pd.DataFrame:
-  """Averages curves over seeds.
+  """Averages curves over seeds, which may lack different rounds: "mean" and "std" by round.
 
-  Args:
-    curves: Values by round, one curve a seed; seeds may lack different rounds.
-
-  Returns:
-    The columns "mean" and "std" (NaN for one seed) by round, at no more rounds than can be seen.
+  "std" is NaN for one seed; there are no more rounds than can be seen.
   """
   table = pd.concat(curves, axis=1).sort_index()
   kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
@@ -212,16 +189,9 @@ def _of_worst_client(run: run_folder.Run, measure: str) -> pd.Series:
 
 
 def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:
-  """Chooses the vertical range by the curves after their first tenth.
+  """Chooses the vertical range, perhaps from zero, by a panel's curves after their first tenth.
 
   An untrained model's error would otherwise squeeze the differences of interest into a line.
-
-  Args:
-    curves: The curves of the methods in one panel.
-    from_zero: Whether the range starts at zero.
-
-  Returns:
-    Lower and upper limit.
   """
   settled = pd.concat([curve[curve.index >= 0.1 * curve.index[-1]] for curve in curves])
   deviation = settled["std"].fillna(0.0)

@@ -83,13 +83,10 @@ class NothingToDraw(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A drawn figure.
+  """A drawn figure, with a name that is fit for an HTML id or a file name.
 
-  Attributes:
-    name: Identifier, fit for an HTML id or a file name.
-    title: Heading.
-    caption: A description and a hint on reading it, plain text.
-    light: The SVG for a light background, transparent.
+  `title` is a heading, `caption` a description and a hint on reading it, plain text, and `light`
+  the SVG for a light background, transparent.
   """
 
   name: str
@@ -138,15 +135,11 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
 def palette(
   methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
 ) -> dict[str, Look]:
-  """Gives each method its look.
+  """Gives each method its look; only the `coloured` ones, None for all, are not pale.
 
-  Args:
-    methods: The methods, in the order of `names.Name.order`.
-    coloured: Those of them that get colours, the others being pale; None for all.
-
-  Returns:
-    FedAvg in grey, the others in colours that differ up to six methods, and in dashes beyond.
-    FedAvg of several options differs in dashes. A method looks the same at every privacy budget.
+  FedAvg is grey, the others, in the order of `names.Name.order`, have colours that differ up to six
+  methods, and dashes beyond. FedAvg of several options differs in dashes. A method looks the same
+  at every privacy budget.
   """
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}

@@ -48,12 +48,9 @@ _ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or
 def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float | None]:
   """Chooses private methods of one budget, so that they can be compared with each other.
 
-  Args:
-    groups: Runs by method.
-
-  Returns:
-    The methods of the middle budget, by their names without it, and that budget. Where there is
-    nothing to compare at it but there is without privacy, the methods without privacy and None.
+  They are the methods of the middle budget, by their names without it, with that budget. Where
+  there is nothing to compare at it but there is without privacy, they are the methods without
+  privacy, with None.
   """
   epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
   if not epsilons:
@@ -71,12 +68,8 @@ def at_one_epsilon(groups: run_folder.Groups) -> tuple[run_folder.Groups, float 
 def contenders(groups: run_folder.Groups) -> run_folder.Groups:
   """Chooses FedAvg and the methods of the lowest tails, where there are too many to tell apart.
 
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    All of up to six methods. Of more, FedAvg, the two other baselines with the lowest 90th
-    percentiles of the test error, and the superquantile methods with the lowest.
+  All of up to six methods are left. Of more, it is FedAvg, the two other baselines with the lowest
+  90th percentiles of the test error, and the superquantile methods with the lowest.
   """
   if len(groups) <= _MAX_CURVES:
     return groups
@@ -97,15 +90,9 @@ def draw(
   histories: worst_tenth.Histories | None = None,
   further: Sequence[Callable[[], style.Figure]] = (),
 ) -> tuple[list[style.Figure], list[str]]:
-  """Draws every figure that the runs have the data for.
+  """Draws all figures that runs have the data for, and says in a sentence why one is left out.
 
-  Args:
-    groups: Finished runs by method.
-    histories: Those of the worst-off tenth; None to measure them.
-    further: Draw further ones.
-
-  Returns:
-    The figures, and for each that is left out a sentence that says why.
+  `histories` are of the worst-off tenth; None to measure them. `further` draw further figures.
   """
   figures, omitted = [], []
   at_one_budget, epsilon = at_one_epsilon(groups)

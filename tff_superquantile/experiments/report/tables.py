@@ -88,13 +88,10 @@ class Column(NamedTuple):
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
-  """Collects results.
+  """Collects results as rows with the columns "method", "seed", "metric" and "value".
 
   Args:
     rows: (method, seed, {metric: value}) of each run, in the order of the tables.
-
-  Returns:
-    A row for each value, with the columns "method", "seed", "metric" and "value".
   """
   values = [
     (method, seed, metric, float(value))

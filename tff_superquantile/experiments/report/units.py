@@ -11,16 +11,11 @@ from tff_superquantile.experiments.run import run_folder
 
 
 class Unit(NamedTuple):
-  """The unit of a quantity.
+  """The unit of a quantity, whose name begins a sentence.
 
-  Attributes:
-    quantity: The name of the quantity, to begin a sentence.
-    name: The name of the unit, as in "in %".
-    symbol: The same for the titles of axes, in brackets.
-    suffix: For single numbers, with the space before it.
-    change: The unit of a change, with the space before it.
-    factor: From the unit of the runs' files to this one.
-    decimals: The decimals of single numbers.
+  `name` is the unit's, as in "in %"; `symbol` is for the titles of axes, in brackets; `suffix`, for
+  single numbers, and `change`, the unit of a change, have the space before them. `factor` is from
+  the unit of the runs' files to this one; `decimals` are those of single numbers.
   """
 
   quantity: str
@@ -93,12 +88,7 @@ _WORDS = {"mae": "absolute error"}
 
 
 class Leading(NamedTuple):
-  """The measure that a report leads with, that of the runs' --metric.
-
-  Attributes:
-    name: Its name in files.
-    unit: Its unit.
-  """
+  """The measure that a report leads with, that of the runs' --metric, by its name in files."""
 
   name: str
   unit: Unit

@@ -99,7 +99,7 @@ class Account:
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
-      f" ({release.neighboring_relation}).",
+      f" ({release.neighboring_relation}). {statements.secure_sums(release)}",
       f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
       f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"

@@ -106,8 +106,11 @@ def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, An
     )
   is_free = task.most_rounds and config.num_rounds is None and not is_planned
   stop = config.stop or ("converged" if is_free else "never")
-  rounds = {"num_rounds": task.most_rounds} if stop == "converged" and task.most_rounds else {}
-  return {"stop": stop, **rounds}
+  if stop == "never" or not task.most_rounds:
+    return {"stop": stop}
+  # Each method of a cross-validation has several runs.
+  is_folded = config.values().get("folds")
+  return {"stop": stop, "num_rounds": task.most_rounds // (2 if is_folded else 1)}
 
 
 def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.parts import tasks
+from tff_superquantile.experiments.run.parts import thresholds
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
@@ -213,14 +214,42 @@ def incidentals() -> list[str]:
   return [name for name, one in flags().items() if one.is_incidental]
 
 
-def of(**values: Any) -> RunConfig:
+def of(*, secure: bool = False, **values: Any) -> RunConfig:
   """Returns the config with values of flags, by their names.
+
+  Args:
+    secure: Whether clients make the noise in secure sums of integers: --threshold=tree where
+      there is a threshold, and --update_sum=distributed.
+    **values: The values.
 
   Raises:
     TypeError: If there is no such flag, or a value is not of its type.
-    ValueError: If a value is out of its range, or belongs to a part that was not chosen.
+    ValueError: If a value is out of its range, belongs to a part that was not chosen, or
+      contradicts `secure`.
   """
-  return _of(RunConfig, values)
+  config = _of(RunConfig, values)
+  return _of(RunConfig, {**values, **_secured(config, values)}) if secure else config
+
+
+def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the flags by which clients make the noise; a `ValueError` where they cannot."""
+  if config.privacy is None:
+    raise ValueError("Found --secure in a run that is not private; give --epsilon, too.")
+  threshold = config.method.threshold
+  is_tree = isinstance(threshold, thresholds.Tree)
+  is_open = isinstance(threshold, thresholds.Private) and not is_tree
+  by_server = {
+    "threshold": is_open and values.get("threshold") is not None,
+    "update_sum": values.get("update_sum") == "central",
+    "clip_norm": isinstance(config.privacy.clip, privacy_lib.AdaptiveClip),
+    "sampling": isinstance(config.cohort, cohorts.Known),
+  }
+  for name in (name for name, contradicts in by_server.items() if contradicts):
+    raise ValueError(
+      f"Found --secure with --{name}={values[name]}, for which the server makes the noise; leave"
+      " out one of them."
+    )
+  return {"update_sum": "distributed", **({"threshold": "tree"} if is_open else {})}
 
 
 def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:

@@ -77,7 +77,7 @@ _NOTE_OF_FEW = (
   " lower is better."
 )
 _FEW = (
-  "Found {} test clients: fewer than {} have no percentiles that say more than the clients"
+  "Found {}: fewer than {} have no percentiles that say more than the clients"
   " themselves, so the tables show the worst client and each client in their place{}."
 )
 _FOLDS = "; --folds=5 tests each client of the table once"
@@ -190,7 +190,8 @@ def _of_clients(
   if paired.has_few_clients(groups):
     named = next(run.flags for runs in groups.values() for run in runs)
     remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
-    text = _FEW.format(paired.num_test_clients(groups), paired.FEW_CLIENTS, remedy)
+    number = tables.plural(paired.num_test_clients(groups) or 0, "test client")
+    text = _FEW.format(number, paired.FEW_CLIENTS, remedy)
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
     found = sizes.error_by_size(groups)

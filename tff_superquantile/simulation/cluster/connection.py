@@ -119,8 +119,9 @@ def connect(address: str) -> None:
         options |= {"_node_ip_address": _LOOPBACK, "_temp_dir": _make_folder()}
       with _without_stderr():
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-  except (OSError, RuntimeError, ValueError) as error:
+  except Exception as error:  # Ray raises a bare one where it starts too slowly.
+    remedy = "try again when the machine has less to do" if is_local else "give --ray_address=local"
     raise errors.ClusterError(
-      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or give"
-      " --ray_address=local."
+      f"Found no Ray cluster at {address!r} ({error}); start one by `ray start --head`, or"
+      f" {remedy}."
     ) from None

@@ -26,19 +26,11 @@ _SEED = 20  # Any constant: the same runs give the same report.
 
 
 def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Computes a statistic of resamples, each as `metrics.json` has it of a sample.
+  """Computes a statistic of resamples, float64 [draws], each as `metrics.json` has it of a sample.
 
-  Args:
-    name: "mean", "max", "pPERCENT" (linear interpolation) or "superquantile_PERCENT" (the mean of
-      the largest 100 - PERCENT of a hundred).
-    ordered: [n] finite values, the least first.
-    counts: [draws, n] how often each value is in each resample, integers.
-
-  Returns:
-    float64 [draws]; NaN for a resample of nothing.
-
-  Raises:
-    ValueError: If there is no such statistic.
+  It is "mean", "max", "pPERCENT" (linear interpolation) or "superquantile_PERCENT" (the mean of the
+  largest 100 - PERCENT of a hundred). `ordered` are [n] finite values, the least first; `counts`,
+  integers [draws, n], say how often each is in each resample. Of nothing it is NaN.
   """
   totals = counts.sum(axis=1)
   kind, _, percent = name.partition("_") if "_" in name else (name[:1], "", name[1:])
@@ -73,17 +65,11 @@ def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def differences(
   name: str, pairs: Sequence[pd.DataFrame], num_draws: int = _NUM_DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Resamples the difference of a statistic between two methods.
+  """Resamples the mean over seeds of the difference of a `statistic` between two methods.
 
-  Args:
-    name: As in `statistic`.
-    pairs: For each seed the clients that both have: columns "before" and "after", finite, indexed
-      by the clients' ids.
-    num_draws: The number of resamples.
-
-  Returns:
-    [seeds, 2] the statistics before and after, and float64 [num_draws] the resampled mean over
-    seeds of their differences.
+  `pairs` has for each seed the clients that both have: columns "before" and "after", finite,
+  indexed by the clients' ids. The result is the statistics before and after, [seeds, 2], and the
+  resampled means, float64 [num_draws].
   """
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
@@ -111,16 +97,11 @@ def differences(
 
 
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
-  """Measures the difference of a statistic between two methods, with its interval.
+  """Measures the difference of a `statistic` between two methods, with its interval.
 
-  Args:
-    name: As in `statistic`.
-    pairs: As in `differences`.
-
-  Returns:
-    float64 [2], the means over seeds before and after, and the ends of the interval of level 95 %
-    of their difference. They are NaN for one client, which has no spread, and for a maximum, of
-    which the bootstrap knows nothing.
+  `pairs` are those of `differences`. The result is the means over seeds before and after, float64
+  [2], and the ends of the interval of level 95 % of their difference. They are NaN for one client,
+  which has no spread, and for a maximum, of which the bootstrap knows nothing.
   """
   levels, drawn = differences(name, pairs)
   before, after = levels.mean(axis=0)
@@ -133,21 +114,12 @@ def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, floa
 
 
 def p_value(change: float, low: float, high: float, num_clients: int) -> float:
-  """Returns the two-sided p-value of a difference of which the 95 % interval is known.
+  """Returns the two-sided p-value of a difference with the 95 % interval [low, high]; NaN without.
 
   The end of the interval on the side of zero is q s from the difference, with Student's quantile q
   for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
   zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
   may be the difference itself: then the other end counts.
-
-  Args:
-    change: The difference.
-    low: The lower end of its interval.
-    high: The upper end.
-    num_clients: The number of clients that were resampled.
-
-  Returns:
-    From 0 to 1; NaN without an interval.
   """
   ends = (high - change, change - low)
   if not all(map(math.isfinite, ends)) or num_clients < 2:
@@ -160,16 +132,10 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Corrects p-values for their number (Holm 1979).
+  """Corrects p-values for their number (Holm 1979), in the same order; NaN for none.
 
-  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it:
-  with those that are then below 0.05, the chance of any false one is at most 0.05.
-
-  Args:
-    p_values: They; NaN for none.
-
-  Returns:
-    The corrected ones in the same order, at most 1; NaN for none.
+  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it,
+  and at most 1: with those that are then below 0.05, the chance of any false one is at most 0.05.
   """
   values = np.asarray(p_values, float)
   order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]

@@ -18,16 +18,10 @@ _NUM_NAMED = 5
 def by_client(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], measure: str = "error"
 ) -> pd.DataFrame:
-  """Compares two methods client by client.
+  """Compares a baseline and a method client by client, by a column of the clients' results.
 
-  Args:
-    before: Finished runs of the baseline.
-    after: Those of the method.
-    measure: The column of the clients' results.
-
-  Returns:
-    A row for each test client that both have, by its id, the largest gain first: the columns
-    "before" and "after", means over the seeds with this test client, "change", and "seeds".
+  There is a row for each test client that both have, by its id, the largest gain first: the columns
+  "before" and "after", means over the seeds with this test client, "change", and "seeds".
   """
   pairs = paired.clients_of_both(before, after, measure)
   if not pairs:
@@ -45,17 +39,9 @@ def named(
   baseline: names.Name,
   leading: units.Leading,
 ) -> tuple[tables.Table | None, tables.Table | None]:
-  """Names the test clients that a method changes.
+  """Lists the test clients that gain and lose most by a method, and all, to sort and filter.
 
-  Args:
-    groups: Finished runs by method.
-    method: The method.
-    baseline: Its baseline.
-    leading: The measure in which they are compared.
-
-  Returns:
-    The clients that gain and lose most, and all clients, which readers sort and filter; None where
-    there are no clients that both have.
+  They are None where there are no clients that both have. `leading` is the measure.
   """
   clients = by_client(groups[baseline], groups[method], leading.name)
   if clients.empty:

@@ -14,14 +14,9 @@ from tff_superquantile.experiments.run.names import Name
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-  """A quantity of each client.
+  """A quantity of each client, with titles of an axis of it and of one that counts clients.
 
-  Attributes:
-    split: The clients, "test" or "train".
-    column: "error", "loss" or another measure.
-    unit: Its unit.
-    title: The title of an axis of it.
-    clients: The title of an axis that counts clients.
+  `split` is "test" or "train", `column` "error", "loss" or another measure.
   """
 
   split: str
@@ -46,15 +41,10 @@ def train_loss(groups: run_folder.Groups) -> Quantity:
 
 
 def pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[Name, pd.DataFrame]:
-  """Collects the clients of all seeds at the end of training.
+  """Collects the clients of all seeds at the end of training, by method that has any.
 
-  Args:
-    groups: Finished runs by method.
-    quantity: The quantity.
-
-  Returns:
-    A row for each client and seed with the columns of the runs' files, "seed", and "value", the
-    quantity in its unit, which is finite; by method that has any.
+  There is a row for each client and seed with the columns of the runs' files, "seed", and "value",
+  the quantity in its unit, which is finite.
   """
   frames = {}
   for method, runs in groups.items():

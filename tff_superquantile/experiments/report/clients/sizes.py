@@ -33,15 +33,9 @@ _NOTE = (
 
 
 def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
-  """Cuts clients by their number of examples in three groups of about as many clients.
+  """Returns the tercile of clients' sizes [n] among everybody's [m], int64 [n], 0 for the smallest.
 
-  Args:
-    sizes: [n] numbers of examples.
-    everybody: [m] those of all clients, whose terciles cut.
-
-  Returns:
-    int64 [n], 0 for the smallest clients, 1 and 2. Clients of one size are in one group, so that
-    groups may be empty.
+  Clients of one size are in one group, so that groups may be empty.
   """
   bounds = np.quantile(np.asarray(everybody), [1 / 3, 2 / 3])
   return np.searchsorted(bounds, np.asarray(sizes), side="left")
@@ -57,13 +51,11 @@ def span(sizes: npt.ArrayLike) -> str:
 class ErrorBySize:
   """The test clients' error, or leading measure, by tercile of their number of examples.
 
-  Attributes:
-    results: As `tables.of_values` returns them, with the metrics `test.THIRD_third.STATISTIC`:
-      "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the
-      mean over clients of the measure less that with FedAvg of the same seed and budget),
-      "num_clients", "examples.least" and "examples.most".
-    titles: The titles of the thirds that have clients.
-    quantity: The measure of each test client.
+  `results` are those of `tables.of_values`, with the metrics `test.THIRD_third.STATISTIC`:
+  "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the mean
+  over clients of the measure less that with FedAvg of the same seed and budget), "num_clients",
+  "examples.least" and "examples.most". `titles` are of the thirds that have clients; `quantity` is
+  the measure.
   """
 
   results: pd.DataFrame
@@ -116,16 +108,8 @@ class ErrorBySize:
 def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
   """Measures the error of small, middling and large test clients.
 
-  The terciles are those of the clients of all seeds together, so that they are the same for all.
-
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    The measurements.
-
-  Raises:
-    style.NothingToDraw: If there are no such clients, or all have as many examples.
+  The terciles are those of the clients of all seeds together, so that they are the same for all. If
+  all clients have as many examples, that is `style.NothingToDraw`.
   """
   quantity = quantities.of_test(groups)
   pooled = quantities.pooled(groups, quantity)

@@ -22,14 +22,9 @@ Histories = Mapping[run_folder.Run, pd.DataFrame]
 
 
 def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
-  """Finds the worst-off tenth at each evaluation.
+  """Returns whether a client is of the worst-off tenth at an evaluation, bool [evaluations, k].
 
-  Args:
-    error: [evaluations, k] errors of the clients.
-    loss: [evaluations, k] their losses, which decide between equal errors.
-
-  Returns:
-    bool [evaluations, k], ceil(k / 10) of them true at each evaluation.
+  It is of ceil(k / 10) clients; the losses [evaluations, k] decide between equal errors.
   """
   ranks = np.lexsort((-loss, -error), axis=1)
   found = np.zeros(error.shape, bool)
@@ -40,18 +35,11 @@ def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
 def history(run: run_folder.Run, measure: str = "error") -> pd.DataFrame:
   """Measures the worst-off tenth at each evaluation of a run but that of round 0.
 
-  Args:
-    run: The run.
-    measure: The column of the clients' results that tells who is worst off.
-
-  Returns:
-    By round, means of the measure as in the run's files: "now" of that evaluation's worst tenth,
-    "first" and "last" of those who are it at the first and at the last one, "all" of all clients;
-    "overlap", the share of that evaluation's worst tenth that is in the last one's; and "chance",
-    what it would be on average of clients drawn at random. Empty with fewer than two evaluations.
-
-  Raises:
-    ValueError: If a file of the run is damaged.
+  By round, it has means of the measure as in the run's files: "now" of that evaluation's worst
+  tenth, "first" and "last" of those who are it at the first and at the last one, "all" of all
+  clients; "overlap", the share of that evaluation's worst tenth that is in the last one's; and
+  "chance", what it would be on average of clients drawn at random. With fewer than two evaluations
+  it is empty.
   """
   table = pd.DataFrame(run.evaluations("test"))
   if table.empty:
@@ -80,13 +68,9 @@ def history(run: run_folder.Run, measure: str = "error") -> pd.DataFrame:
 
 
 def measure(groups: run_folder.Groups) -> Histories:
-  """Measures runs by `history`, which is slow, as it reads a file for each evaluation.
+  """Measures runs by `history`, in the measure of `units.leading_by_round`.
 
-  Args:
-    groups: Finished runs by method.
-
-  Returns:
-    The histories of the runs that have one, in the measure of `units.leading_by_round`.
+  It is slow, as it reads a file for each evaluation; runs without a history are left out.
   """
   measure = units.leading_by_round(groups).name
   histories = {run: history(run, measure) for runs in groups.values() for run in runs}
@@ -96,15 +80,7 @@ def measure(groups: run_folder.Groups) -> Histories:
 def by_method(
   groups: run_folder.Groups, histories: Histories
 ) -> dict[Name, dict[run_folder.Run, pd.DataFrame]]:
-  """Groups histories by method.
-
-  Args:
-    groups: Finished runs by method.
-    histories: Those of the runs, from `measure`.
-
-  Returns:
-    The histories of its runs, by method that has any.
-  """
+  """Groups the histories of `measure` by method that has any."""
   found = {}
   for method, runs in groups.items():
     of_runs = {run: histories[run] for run in runs if run in histories}

@@ -25,18 +25,7 @@ _EVERYBODY = "all test clients"
 
 
 def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) -> style.Figure:
-  """Draws how the error of the worst tenth moved, a panel a method.
-
-  Args:
-    groups: Finished runs by method.
-    histories: Those of the runs, from `measure`.
-
-  Returns:
-    The figure.
-
-  Raises:
-    style.NothingToDraw: If no run has its clients at two evaluations.
-  """
+  """Draws how the error of the worst tenth moved by `measure`'s histories, a panel a method."""
   by_method = worst_tenth.by_method(groups, histories)
   _check(by_method, "of the worst tenth against rounds")
   looks, leading = style.palette(list(groups)), units.leading_by_round(groups)
@@ -72,10 +61,7 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
 
 
 def overlap_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) -> style.Figure:
-  """Draws the share of each evaluation's worst tenth that is in the last one's.
-
-  Args, returns and raises as `error_by_round`.
-  """
+  """Draws the share of each evaluation's worst tenth that is in the last one's."""
   by_method = worst_tenth.by_method(groups, histories)
   _check(by_method, "of the members of the worst tenth against rounds")
   looks = style.palette(list(groups))
