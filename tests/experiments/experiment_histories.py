@@ -190,9 +190,10 @@ class History:
     for number in range(num_steps):
       first = ("private", "private", "without privacy", "sweep that tunes")
       name = self._random.choice(first if number == 0 else sorted(self.STEPS))
-      self._step(name)
+      self.step(name)
 
-  def _step(self, name):
+  def step(self, name):
+    """Takes a step by its name, and looks at all files."""
     before = self._contents()
     try:
       with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -6,6 +6,10 @@ import experiment_histories
 import pytest
 import tensorflow_federated as tff
 
+from tff_superquantile.experiments.report import page
+
+_publish = page.publish
+
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
@@ -31,6 +35,20 @@ def _live(tmp_path, cache_dir, seeds, num_steps):
 def test_histories(tmp_path, cache_dir):
   counted = _live(tmp_path, cache_dir, range(20), num_steps=3)
   assert {outcome for _, outcome in counted} == {"done", "refused"}
+
+
+def test_a_report_names_nobody_who_is_protected(tmp_path, cache_dir, monkeypatch):
+  monkeypatch.setattr(page, "publish", _publish)
+  history = experiment_histories.History(tmp_path / "own", cache_dir, "own", seed=0)
+  history.step("sweep")
+  assert history.steps == [("sweep", "done")]
+  pages = sorted(history.output_dir.rglob("report.*"))
+  assert [path.suffix for path in pages] == [".csv", ".html", ".md"]
+  protected, _ = experiment_histories.read(history.output_dir, history.names)
+  for path in pages:  # Its reader would have seen one.
+    path.write_text(f"{path.read_text()}\n{min(protected)}\n")
+  _, where = experiment_histories.read(history.output_dir, history.names)
+  assert sorted(where) == pages
 
 
 @pytest.mark.slow
