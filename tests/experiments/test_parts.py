@@ -402,7 +402,9 @@ def test_snippets_of_the_pages_are_type_checked(findings):
 def test_nothing_that_a_round_needs_is_none():
   with pytest.raises(ValueError, match="Found no --learning_rate_decay; exp"):
     run_config.resolved(run.RunConfig(num_rounds=1, cohort=run.Poisson(size=2)))
-  found = run_config.resolved(run.RunConfig(), {**_DEFAULTS, "sampling": "poisson", "stop": "never"})
+  found = run_config.resolved(
+    run.RunConfig(), {**_DEFAULTS, "sampling": "poisson", "stop": "never"}
+  )
   assert found.num_rounds == _DEFAULTS["num_rounds"]
   assert found.local.schedule.factor(0.0, 1, math) == 1.0
   for name in ("num_rounds", "local", "cohort"):
