@@ -340,9 +340,11 @@ def test_private_run_says_nothing_of_training_clients(lab, own):
   np.testing.assert_allclose(v["mean"], table[np.isin(table["site"], test)]["v"].mean())
   # Its columns are exact statistics of clients who would train in another split.
   start = (f"--initial_weights={run}", "--task=own", "--theta=0.5", *arguments)
-  shared = own("train", *start, "--seed=1")
-  shared.assert_fails_with_a_sentence(2, "training clients among the test", "--seed=0")
-  assert own("train", *start).code == 0
+  shared = own("train", *start, "--split_seed=1", "--output_dir=elsewhere")
+  shared.assert_fails_with_a_sentence(
+    2, "to be protected, and are measured exactly in", "--split_seed=0"
+  )
+  assert own("train", *start, "--seed=1").code == 0  # Another seed has the same split.
   described = lab.bare(
     "describe", "--task=own", *_COLUMNS, *arguments, f"--cache_dir={lab.cache_dir}"
   )

@@ -2,9 +2,9 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models of their own, models that are not trained, too few clients to tell,
-labels that nothing tells; only then do differences between methods count. `evidence` says when a
-difference is one.
+others, clients that need models of their own, a rare class that ranks tell already, models that are
+not trained, too few clients to tell, labels that nothing tells; only then do differences between
+methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
@@ -220,9 +220,9 @@ class Verdict(NamedTuple):
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
   "own models": Verdict(_needs_own_models, _own_models),
+  "rare class": Verdict(_misses_the_rare, _rare),
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
-  "rare class": Verdict(_misses_the_rare, _rare),
   "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
   "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
   "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), _trade),
