@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import pathlib
 import shutil
 
@@ -140,6 +141,8 @@ def test_a_private_run_of_version_0_3_goes_on_as_that_version_would(tmp_path, ca
   places = dict(output_dir=str(before), cache_dir=str(cache_dir))
   config = run_config.replace(config, threshold=None, **places)
   assert runner.train(config).path == run
+  manifest = json.loads((run / "manifest.json").read_text())
+  assert set(manifest["commitments"]) == {"noise_key", "clients"}  # Its noise has none.
   after = before / "after_6_rounds"
   _assert_same_run(run, after)
   assert audit.audit_folder(run).holds
