@@ -159,6 +159,10 @@ def test_a_rare_class_that_ranks_tell_takes_class_weights(tmp_path):
   assert "ranking error is 15.0 % and chance has 50.0 %" in found.text
 
 
+def _in_csv(found):
+  return ',"{}"\n'.format(found.text.replace("\n", " "))
+
+
 def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_path):
   methods = {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05}
   found = _decide(tmp_path, methods, {kept.CONSTANT: _SPREAD + 0.3})
@@ -168,11 +172,11 @@ def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_pa
   )
   paths = page.write(content, tmp_path / "own")
   assert f": {found.text}\n" in page.terminal_text(content, [])
-  first = found.text.partition(". ")[0]
+  first = found.text.partition("\n")[0]
   assert first in paths["html"].read_text().replace("\N{NO-BREAK SPACE}", " ")
   assert first in paths["md"].read_text()
   rows = np.genfromtxt(paths["csv"], delimiter=",", dtype=str, names=True, usecols=(0, 2))
-  assert "decision" not in rows.dtype.names and f',"{found.text}"\n' in paths["csv"].read_text()
+  assert "decision" not in rows.dtype.names and _in_csv(found) in paths["csv"].read_text()
 
 
 @pytest.fixture

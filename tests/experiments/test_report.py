@@ -454,9 +454,9 @@ def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
   together = "epsilon = 32.09 at delta = 0.01 for one client of all 2 private runs together."
   assert f"All private runs together: {together}" in found.summary
   sums = "Secure sums of noisy integers"
-  assert f" θ = 0.5, tree, ε = 20: {sums}: histograms; the server makes the" in found.summary
-  assert f" θ = 0.5, geometric, ε = 20: {sums}: none; the server makes the" in found.summary
-  assert together in page.terminal_text(found, []).splitlines()[0]
+  assert f"θ = 0.5, tree, ε = 20: {sums}: histograms; the server makes the" in found.summary
+  assert f"θ = 0.5, geometric, ε = 20: {sums}: none; the server makes the" in found.summary
+  assert together in page.terminal_text(found, []).partition("\n\n")[0]
   # The same with what tuned them, and with a run of the same clients that has no privacy.
   shutil.copytree(path, tmp_path / "tuning/synthetic" / path.name)
   shutil.copytree(kept / "fed_avg", tmp_path / "synthetic/fed_avg")
@@ -747,7 +747,7 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
   both = decision.decide(groups).text
   assert both.startswith("At ε = 5: Keep FedAvg: no detectable difference")
-  assert " Without privacy: Keep FedAvg: no detectable difference" in both
+  assert "\nWithout privacy: Keep FedAvg: no detectable difference" in both
   # And alone it is better than nothing.
   alone = {method: runs for method, runs in groups.items() if method == private}
   assert summary.at_one_epsilon(alone)[1] == 5.0

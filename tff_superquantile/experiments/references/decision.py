@@ -244,7 +244,8 @@ def decide(
     references: The models that are not federated; None to find them.
 
   Returns:
-    The decision, plain text; errors and their differences are in the unit of the task.
+    The decision, plain text, with numbers and caveats in a line of their own; errors and their
+    differences are in the unit of the task.
   """
   compared = compared or paired.compare(groups)
   references = references or in_reports.find(groups)
@@ -256,7 +257,7 @@ def decide(
   ]
   first, compared_at = decisions[0], [one.evidence for one in decisions if one.evidence.ranked]
   starts = ("" if epsilon is None else f"At ε = {epsilon:g}: ", "Without privacy: ")
-  text = " ".join(f"{start}{one.text}" for start, one in zip(starts, decisions))
+  text = "\n".join(f"{start}{one.text}" for start, one in zip(starts, decisions))
   return Decision(first.key, text, next(iter(compared_at), first.evidence))
 
 
@@ -265,7 +266,8 @@ def _of_one_budget(e: evidence.Evidence) -> Decision:
   if not e.levels:
     return Decision("no comparison", _without_comparison(e), e)
   key, verdict = next((key, one) for key, one in VERDICTS.items() if one.holds(e))
-  return Decision(key, " ".join([verdict.say(e), *_numbers(e), *_caveats(e, key)]), e)
+  rest = " ".join([*_numbers(e), *_caveats(e, key)])
+  return Decision(key, f"{verdict.say(e)}\n{rest}".strip(), e)
 
 
 def _numbers(e: evidence.Evidence) -> Iterator[str]:

@@ -48,7 +48,7 @@ class Page:
     title: Its subject.
     question: The question that it answers.
     scope: The number of methods and runs behind it.
-    summary: The answer.
+    summary: The answer; lines are paragraphs.
     blocks: The rest, in the order of reading.
     csv: The content of NAME.csv; empty for none.
   """

@@ -149,7 +149,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     finished[0].task_title,
     _QUESTION,
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    decided.text + provenance.of_private_runs(groups, output_dir, task),
+    f"{decided.text}\n{provenance.of_private_runs(groups, output_dir, task).strip()}".strip(),
     [
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, compared=compared, **texts),
@@ -168,7 +168,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       provenance.how_it_was_run(groups),
       *provenance.unfinished(unfinished),
     ],
-    tables.to_csv(task, pd.concat(results), decision=decided.text),
+    tables.to_csv(task, pd.concat(results), decision=decided.text.replace("\n", " ")),
   )
 
 
