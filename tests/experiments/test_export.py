@@ -433,7 +433,8 @@ def test_command_writes_all_or_nothing(lab, results):
   # A process of its own: what ends with it says nothing.
   arguments = (str(run), "--format=npz", "--out=sub/model")
   result = lab.python("-m", "tff_superquantile.experiments.export", *arguments).wait()
-  assert (result.code, result.out, result.err) == (0, "Written: sub/model\n", "")
+  assert (result.code, result.out) == (0, "Written: sub/model\n")
+  assert re.fullmatch(r"Exporting .*/seed_0\n", result.err)
   out = lab.folder / "sub" / "model"
   assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.npz"]
   weights = run_files.read_weights(lab.folder / run / "weights.npz").trainable
@@ -625,12 +626,14 @@ def test_command_ends_with_one_sentence(lab, results):
   (unfinished / "metrics.json").unlink()
   _export(lab, unfinished, "--out=x").assert_refused("at round 20 of 20", "flags.txt")
   (damaged / "weights.npz").write_bytes((damaged / "weights.npz").read_bytes()[:-300])
-  _export(lab, damaged, "--out=x").assert_refused("weights.npz is damaged")
+  # These are seen while it exports, which it says before.
+  _export(lab, damaged, "--out=x").assert_fails_with_a_sentence(2, "weights.npz is damaged")
   (other / "flags.txt").write_text("--task=emnist_linear\n")
-  _export(lab, other, "--out=x").assert_refused("Found weights of shapes", "(784, 62)")
+  unfit = _export(lab, other, "--out=x")
+  unfit.assert_fails_with_a_sentence(2, "Found weights of shapes", "(784, 62)")
   with open(private / "flags.txt", "a") as stream:
     stream.write("--epsilon=1\n")
-  _export(lab, private, "--out=x").assert_refused("no privacy.json")
+  _export(lab, private, "--out=x").assert_fails_with_a_sentence(2, "no privacy.json")
   assert not (lab.folder / "x").exists()
 
 

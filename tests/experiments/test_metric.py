@@ -195,10 +195,11 @@ def test_class_weights_find_what_is_rare_and_look_at_no_private_clients(
   mines, trained, lab, private
 ):
   flags = ("--algorithm=fed_avg", "--class_weights=balanced", *private)
-  result = mines("train", *flags, "--output_dir=weighted")
+  output_dir = "private" if private else "weighted"  # None protects whom the other measures.
+  result = mines("train", *flags, f"--output_dir={output_dir}")
   assert result.code == 0, result.err
   name = "fed_avg_balanced" + "_epsilon_20" * bool(private)
-  run = lab.folder / "weighted" / _FOLDER / name / "seed_0"
+  run = lab.folder / output_dir / _FOLDER / name / "seed_0"
   test = run_files.read_columns(run / "test_clients.csv", is_whole=True)["client_id"]
   table = np.genfromtxt(lab.folder / "mines.csv", delimiter=",", names=True, dtype=None)
   is_counted = np.isin(table["field"], test) == bool(private)

@@ -268,7 +268,8 @@ def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> ResolvedRun:
   """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
-  run = part.fill(ResolvedRun, config, defaults)
+  # A run whose flags are of a version without --stop had all its rounds.
+  run = part.fill(ResolvedRun, config, {"stop": flags()["stop"].before, **defaults})
   part.check_complete(run.cohort, "clients_per_round")
   return run
 
