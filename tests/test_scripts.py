@@ -196,7 +196,7 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   words = " ".join(result.stdout.split()).lower()
   for method in methods.METHODS.values():
     assert method.title.lower() in words
-  assert described("COMMANDS", "OPTIONS") == ["doctor"]
+  assert described("COMMANDS", "OPTIONS") == ["doctor", "download"]
   assert max(map(len, result.stdout.splitlines())) <= 80
   modules = re.findall(r"-m \\?\s*([\w.]+)", result.stdout)
   assert "tff_superquantile.doctor" in modules

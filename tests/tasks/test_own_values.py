@@ -505,7 +505,7 @@ def test_files_of_other_tasks_are_regular(tmp_path, strange):
     (tmp_path / split).mkdir()
     strange(tmp_path / split / "a.json")
   _refused(lambda: one.find(str(tmp_path)), "a.json is no file")
-  _refused(lambda: glove.find_file(str(path), ""), "no file")
+  _refused(lambda: glove.find_file(str(path), "", str(tmp_path)), "no file")
 
 
 def _kept(splits):
