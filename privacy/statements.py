@@ -229,7 +229,7 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
   Returns:
     Sentences.
   """
-  histogram = release.find(parts_lib.Histogram)
+  histogram = release.find(parts_lib.Tree)
   assert histogram is not None and histogram.tree is not None  # The clients make the noise.
   tree = histogram.tree
   return (

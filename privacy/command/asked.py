@@ -104,7 +104,7 @@ def _release(
   args: argparse.Namespace,
   threshold: dict[str, Any] | None,
   updates: dict[str, Any] | None,
-  numbers: Iterable[parts.Part],
+  numbers: Iterable[parts.ReleasedPart],
 ) -> releases.Release:
   """Returns the release that the flags ask for.
 
@@ -127,19 +127,23 @@ def _release(
   )
 
 
-def _threshold(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+def _threshold(
+  args: argparse.Namespace, fields: dict[str, Any] | None
+) -> Iterator[parts.ReleasedPart]:
   """Yields the threshold that the flags ask for, if they do."""
-  kind = parts.THRESHOLDS[args.threshold]
+  kind = parts.private_kinds()[args.threshold]
   num_bins = optional_whole(args, "num_bins")
-  if num_bins is not None and (fields is None or kind is not parts.Histogram):
+  if num_bins is not None and (fields is None or kind is not parts.Tree):
     raise ValueError(
       "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
     )
   if fields is not None:
-    yield parts.Histogram(bins=num_bins, **fields) if kind is parts.Histogram else kind(**fields)
+    yield parts.Tree(num_bins=num_bins, **fields) if kind is parts.Tree else kind(**fields)
 
 
-def _updates(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+def _updates(
+  args: argparse.Namespace, fields: dict[str, Any] | None
+) -> Iterator[parts.ReleasedPart]:
   """Yields the sum of updates that the flags ask for, with noise from the clients or without."""
   num_parameters = optional_whole(args, "num_parameters")
   distributed = args.update_sum == "distributed"

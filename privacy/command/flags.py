@@ -120,7 +120,7 @@ _RELEASE = {
 _CHOICES: dict[str, Iterable[str]] = {
   "sampling": cohorts.OF_ACCOUNTS,
   "relation": releases.RELATIONS,
-  "threshold": parts.THRESHOLDS,
+  "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),
   "noise_shares": shares.PROTOCOLS,
   "accounting": accounting.ACCOUNTANTS,

@@ -1,4 +1,4 @@
-"""The parts that the clients' updates make: their sum, and the count of those within a norm."""
+"""The parts that the clients' updates make: their sum, and numbers beside it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 from typing import Any, ClassVar
 
 from privacy.noise import sum_mechanism
-from privacy.parts import part
+from privacy.parts import released
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateSum(part.ByClients):
+class UpdateSum(released.ByClients):
   """The sum of clipped updates. The sensitivity is the clip norm C.
 
   Attributes:
@@ -47,7 +47,7 @@ class UpdateSum(part.ByClients):
       raise ValueError(f"Found weighted_updates = {self.is_weighted!r}; expected a bool.")
     if self.update_sum is not None:
       sensitivity = self.update_sum.sensitivity
-      part.check_delivered(
+      released.check_delivered(
         self, self.update_sum, sensitivity, "an update_sum whose noise", "one with"
       )
 
@@ -106,17 +106,17 @@ class UpdateSum(part.ByClients):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Number(part.Part):
+class ReleasedNumber(released.ReleasedPart):
   """One more number that a round releases: an entry of the sum of updates, with noise of its own.
 
   A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
-  the sensitivity to replacing it 2 is a bound. `secure_sums.Number` computes it.
+  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
+  `secure_sums.NUMBERS` has what computes it.
 
   Attributes:
     released: The number, in words.
     noted: The same where a run describes its noise.
     column: Its column of rounds.csv.
-    usual_share: Its `share` in runs that say none.
     share_help: The help of `share_flag` of `privacy.account calibrate`.
     noise_help: The help of `flag` of `privacy.account spend`.
   """
@@ -126,38 +126,15 @@ class Number(part.Part):
   released: ClassVar[str]
   noted: ClassVar[str]
   column: ClassVar[str]
-  usual_share: ClassVar[float]
   share_help: ClassVar[str]
   noise_help: ClassVar[str]
+
+  def build(self, norm: float) -> Any:
+    """Builds the sum of a number from elsewhere, for which there is no builder."""
+    raise NotImplementedError(f"Found no builder of {self.flag}; expected this method, or one.")
 
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"
 
   def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset({self.column}), frozenset()
-
-
-class ClipCount(Number):
-  """A one-bit count of the updates within the clip norm, by which that adapts.
-
-  `secure_sums.adaptive_clipping` has the proof of its sensitivity.
-  """
-
-  flag: ClassVar[str] = "clip_count_noise_multiplier"
-  label: ClassVar[str] = "updates within the clip norm"
-  symbol: ClassVar[str] = "z_b"
-  share_flag: ClassVar[str] = "clip_rho_ratio"
-  seen: ClassVar[str] = "clip norms"
-  released: ClassVar[str] = "a one-bit count of the updates within the clip norm"
-  noted: ClassVar[str] = "the count of updates within the clip norm, which adapts"
-  column: ClassVar[str] = "clip_norm"
-  # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
-  # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
-  usual_share: ClassVar[float] = 0.01
-  share_help: ClassVar[str] = (
-    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
-    f" {usual_share:g}); by default the clip norm is fixed"
-  )
-  noise_help: ClassVar[str] = (
-    "z_b, noise of the count by which a clip norm adapts over its sensitivity"
-  )

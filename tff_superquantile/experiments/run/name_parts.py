@@ -7,9 +7,9 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+from privacy import parts as parts_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 
 class Part(NamedTuple):
@@ -74,7 +74,7 @@ def of_run(config: run_config.RunConfig) -> list[Part]:
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
     parts.append(Part(f"from_{start}", f"from {start}"))
-  if config.privacy is not None and isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
+  if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
     parts.append(Part("adaptive_clip", "adaptive clip"))
   parts += _number(found, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
