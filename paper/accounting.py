@@ -72,7 +72,7 @@ def round_rho(release: releases.Release) -> float:
   """
   rho = 0.0
   for part in release.parts:
-    tree = part.tree if isinstance(part, parts.Tree) else None
+    tree = part.mechanism if isinstance(part, parts.Tree) else None
     if tree is not None:
       rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
     elif part.before_training:

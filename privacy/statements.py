@@ -230,8 +230,8 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
     Sentences.
   """
   histogram = release.find(parts_lib.Tree)
-  assert histogram is not None and histogram.tree is not None  # The clients make the noise.
-  tree = histogram.tree
+  assert histogram is not None and histogram.mechanism is not None  # The clients make the noise.
+  tree = histogram.mechanism
   return (
     f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
     f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"

@@ -80,8 +80,8 @@ class Query:
   def mechanism(self) -> tree_mechanism.TreeMechanism:
     """The parameters of the histogram."""
     histogram = self.release.find(parts.Tree)
-    assert histogram is not None and histogram.tree is not None  # The release is made of it.
-    return histogram.tree
+    assert histogram is not None and histogram.mechanism is not None  # The release is made of it.
+    return histogram.mechanism
 
   @property
   def edges(self) -> np.ndarray:

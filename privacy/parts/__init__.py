@@ -4,7 +4,8 @@ A part declares its flags and checks itself; it knows its noise, its sensitivity
 client over that to removing its data, who adds the noise, the integers that clients send if they
 add it, its words, its entries in a ledger and its columns. Accounting, ledger, audit and statements
 go over the parts of a release and know no class by name. Whoever computes with a part has a table
-from its class: `threshold.BUILDERS` and `secure_sums.NUMBERS` in `tff_superquantile`.
+from its class: `secure_sums.NUMBERS`, or `BUILDERS` of a run's
+thresholds.
 
 A new threshold is a row of `THRESHOLDS`, one more number beside the updates a row of `NUMBERS`.
 """

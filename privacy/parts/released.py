@@ -154,16 +154,11 @@ class ByClients(ReleasedPart):
   """A part whose noise clients may make, each a share of it, in integers.
 
   Attributes:
-    made_by: The field of the parameters of these integers; they follow from the noise and the
-      clients of a round.
+    mechanism: The parameters of these integers, which follow from the noise and the clients of a
+      round.
   """
 
-  made_by: ClassVar[str]
-
-  @property
-  def mechanism(self) -> Mechanism | None:
-    found: Mechanism | None = getattr(self, self.made_by)
-    return found
+  mechanism: Mechanism | None = None
 
   @property
   @abc.abstractmethod
@@ -183,15 +178,13 @@ class ByClients(ReleasedPart):
   def completed(self, num_shares: int, expected: float) -> ReleasedPart:
     if self.mechanism is not None:
       return self
-    built: dict[str, Any] = {self.made_by: self.built(num_shares, expected)}
-    return dataclasses.replace(self, **built)
+    return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
   def without_mechanism(self) -> ReleasedPart:
     return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
 
   def with_noise(self, noise_multiplier: float) -> ReleasedPart:
-    bare: dict[str, Any] = {self.made_by: None}
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, **bare)
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
 
 def check_delivered(

@@ -1,7 +1,7 @@
 """The thresholds of superquantile runs: a class each, which has its flags and its accounting.
 
 Whoever computes with one has a table from these classes to builders:
-`tff_superquantile.threshold.kinds`.
+`tff_superquantile.experiments.run.parts.thresholds`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ class Threshold(part.Part):
 
   def check(self, cohort: cohorts.Cohort) -> None:
     """Raises a `ValueError` if a run without a budget, with such cohorts, cannot have it."""
-
-  def build(self, theta: Any, of_run: Any) -> Any:
-    """Builds the process of a threshold from elsewhere, for which there is no builder."""
-    raise NotImplementedError(f"Found no builder of {self.kind}; expected this method, or one.")
 
 
 class Exact(Threshold):
@@ -122,12 +118,10 @@ class Tree(PrivateThreshold, released.ByClients):
       run then has the flag's default.
     secure_sum: How the clients' integers are added up.
     scale: c, the factor of the counts; None for the smallest that will do.
-    tree: Its parameters, which follow.
   """
 
   kind: ClassVar[str] = "tree"
   summed: ClassVar[str] = "histograms"
-  made_by: ClassVar[str] = "tree"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
   num_bins: int | None = flag_lib.field(
     None,
@@ -143,7 +137,7 @@ class Tree(PrivateThreshold, released.ByClients):
     may_idle=True,
   )
   scale: int | None = None
-  tree: tree_mechanism.TreeMechanism | None = None
+  mechanism: tree_mechanism.TreeMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -151,7 +145,7 @@ class Tree(PrivateThreshold, released.ByClients):
       object.__setattr__(self, "num_bins", tree_mechanism.check_num_bins(self.num_bins))
     if self.num_bins is None and self.scale is not None:
       raise ValueError("Found scale without bins; expected both or neither.")
-    tree = self.tree
+    tree = self.mechanism
     if tree is not None:
       # Its noise counts, not the multiplier it was built with, whose sensitivity may be the
       # paper's. More noise than promised is fine.
@@ -163,7 +157,7 @@ class Tree(PrivateThreshold, released.ByClients):
   @classmethod
   def of_mechanism(cls, noise_multiplier: float | None, tree: tree_mechanism.TreeMechanism) -> Tree:
     """Returns the histogram with the parameters of a tree."""
-    return cls(noise_multiplier=noise_multiplier, num_bins=tree.num_bins, tree=tree)
+    return cls(noise_multiplier=noise_multiplier, num_bins=tree.num_bins, mechanism=tree)
 
   def check(self, cohort: cohorts.Cohort) -> None:
     super().check(cohort)
@@ -180,7 +174,7 @@ class Tree(PrivateThreshold, released.ByClients):
 
   @property
   def num_sums(self) -> int:
-    return 0 if self.tree is None else self.tree.num_nodes
+    return 0 if self.mechanism is None else self.mechanism.num_nodes
 
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     if self.num_bins is None:
@@ -194,8 +188,8 @@ class Tree(PrivateThreshold, released.ByClients):
     )
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
-    assert self.tree is not None  # It is asked of parts with a mechanism.
-    again = Tree(noise_multiplier=self.z, num_bins=self.num_bins, scale=self.tree.scale)
+    assert self.mechanism is not None  # It is asked of parts with one.
+    again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
     return again.built(num_shares, expected)
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
@@ -207,7 +201,7 @@ class Tree(PrivateThreshold, released.ByClients):
     return (num_bins.bit_length() - 1) * float(variances[below - 1])
 
   def words(self) -> str:
-    maker = "" if self.tree is None else f" (made by the clients, {self.tree.num_bins} bins)"
+    maker = "" if self.mechanism is None else f" (made by the clients, {self.num_bins} bins)"
     return f"a histogram of losses with noise multiplier {self.z:.4g}{maker}"
 
   def flags(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ class UpdateSum(released.ByClients):
     num_parameters: d, the number of numbers in an update, if the clients make the noise; None if
       the server does.
     clip_norm: C, of the integers that clients send. Its unit does not matter to the cost.
-    update_sum: The parameters of these integers, which follow.
   """
 
   flag: ClassVar[str] = "update_noise_multiplier"
@@ -30,25 +29,24 @@ class UpdateSum(released.ByClients):
   may_be_left_out: ClassVar[bool] = True
   label: ClassVar[str] = "weights"
   symbol: ClassVar[str] = "z_w"
-  made_by: ClassVar[str] = "update_sum"
   recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {
-    "update_sum": ("update_sum", None),
+    "update_sum": ("mechanism", None),
     "weighted_updates": ("is_weighted", False),
   }
   is_recent: ClassVar[bool] = False
   is_weighted: bool = False
   num_parameters: int | None = None
   clip_norm: float = 1.0
-  update_sum: sum_mechanism.SumMechanism | None = None
+  mechanism: sum_mechanism.SumMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if not isinstance(self.is_weighted, bool):
       raise ValueError(f"Found weighted_updates = {self.is_weighted!r}; expected a bool.")
-    if self.update_sum is not None:
-      sensitivity = self.update_sum.sensitivity
+    if self.mechanism is not None:
+      sensitivity = self.mechanism.sensitivity
       released.check_delivered(
-        self, self.update_sum, sensitivity, "an update_sum whose noise", "one with"
+        self, self.mechanism, sensitivity, "an update_sum whose noise", "one with"
       )
 
   @property
@@ -57,7 +55,7 @@ class UpdateSum(released.ByClients):
 
   @property
   def num_sums(self) -> int:
-    return 0 if self.update_sum is None else self.update_sum.num_entries
+    return 0 if self.mechanism is None else self.mechanism.num_entries
 
   def built(self, num_shares: int, expected: float) -> sum_mechanism.SumMechanism | None:
     del expected
@@ -68,7 +66,7 @@ class UpdateSum(released.ByClients):
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     norm = self.clip_norm if clip_norm is None else clip_norm
-    again = dataclasses.replace(self, update_sum=None, clip_norm=norm)
+    again = dataclasses.replace(self, mechanism=None, clip_norm=norm)
     return again.built(num_shares, expected)
 
   def words(self) -> str:
@@ -87,15 +85,14 @@ class UpdateSum(released.ByClients):
       raise ValueError("Found weighted_updates without update_noise_multiplier; expected both.")
     if z is None:
       return None
-    if summed is None:
-      return cls(noise_multiplier=z, is_weighted=is_weighted)
-    return cls(
-      noise_multiplier=z,
-      is_weighted=is_weighted,
-      num_parameters=summed.num_entries - is_weighted,
-      clip_norm=summed.clip_norm,
-      update_sum=summed,
-    )
+    made: dict[str, Any] = {}
+    if summed is not None:
+      made = dict(
+        num_parameters=summed.num_entries - is_weighted,
+        clip_norm=summed.clip_norm,
+        mechanism=summed,
+      )
+    return cls(noise_multiplier=z, is_weighted=is_weighted, **made)
 
   def flags(self) -> dict[str, Any]:
     source = "central" if self.noise_by_server else "distributed"
@@ -128,10 +125,6 @@ class ReleasedNumber(released.ReleasedPart):
   column: ClassVar[str]
   share_help: ClassVar[str]
   noise_help: ClassVar[str]
-
-  def build(self, norm: float) -> Any:
-    """Builds the sum of a number from elsewhere, for which there is no builder."""
-    raise NotImplementedError(f"Found no builder of {self.flag}; expected this method, or one.")
 
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"

@@ -45,8 +45,8 @@ def complete(
 ):
   """The release with noise from the clients, as if the server made all of it so far."""
   made = {
-    parts.Tree: dict(num_bins=None, tree=None),
-    parts.UpdateSum: dict(num_parameters=None, clip_norm=1.0, update_sum=None),
+    parts.Tree: dict(num_bins=None, mechanism=None),
+    parts.UpdateSum: dict(num_parameters=None, clip_norm=1.0, mechanism=None),
   }
   if num_bins is not None:
     made[parts.Tree].update(num_bins=num_bins)
@@ -76,7 +76,7 @@ def tree_for(given, num_bins, scale=None):
   if not isinstance(threshold, parts.Tree):
     raise ValueError("Found num_bins without a tree threshold.")
   bare = parts.Tree(noise_multiplier=threshold.z, num_bins=num_bins, scale=scale)
-  return bare.completed(given.limit, given.cohort.expected).tree
+  return bare.completed(given.limit, given.cohort.expected).mechanism
 
 
 def asked(
@@ -142,7 +142,7 @@ def sum_for(given, clip_norm, num_parameters):
   summed = complete(
     given, distributed_updates=True, clip_norm=clip_norm, num_parameters=num_parameters
   )
-  return summed.find(parts.UpdateSum).update_sum
+  return summed.find(parts.UpdateSum).mechanism
 
 
 def of(given):

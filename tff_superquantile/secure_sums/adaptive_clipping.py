@@ -298,6 +298,6 @@ def build_number(number: parts.ReleasedNumber, norm: float) -> Number:
     number: The number, with its noise.
     norm: The (first) clip norm, in units of the update.
   """
-  builder = NUMBERS.get(type(number), type(number).build)
-  built: Number = builder(number, norm)
+  builder = NUMBERS.get(type(number))
+  built: Number = number.build(norm) if builder is None else builder(number, norm)
   return built

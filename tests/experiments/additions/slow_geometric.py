@@ -1,7 +1,10 @@
 """A private threshold as somebody adds it: a tracker that takes smaller steps. One file."""
 
+import functools
+
 from privacy import parts
 import tff_superquantile as tsq
+from tff_superquantile.experiments.run.parts import thresholds
 
 
 class SlowGeometric(parts.OneBit):
@@ -11,10 +14,10 @@ class SlowGeometric(parts.OneBit):
   gain = 0.03
   released = "a one-bit count of losses, followed slowly"
 
-  def build(self, theta, of_run):
-    return tsq.build_geometric_quantile(
-      theta,
+  def build(self, run):
+    return functools.partial(
+      tsq.build_geometric_quantile,
       learning_rate=0.05,
-      initial_estimate=of_run.max_loss,
-      **tsq.threshold.kinds.tracker(self, of_run),
+      initial_estimate=run.max_loss,
+      **thresholds.tracker(self, run),
     )

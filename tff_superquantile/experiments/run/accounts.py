@@ -120,8 +120,8 @@ class Account:
           f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
           f" costs these {100.0 * more:.2g} % more noise."
         )
-    if isinstance(threshold, parts.Tree) and threshold.tree is not None:
-      lines.append(threshold.tree.describe())
+    if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
+      lines.append(threshold.mechanism.describe())
     said = statements.noise_shares(release)
     if said is not None:
       lines.append(said)

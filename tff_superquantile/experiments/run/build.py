@@ -31,7 +31,6 @@ from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
-from tff_superquantile.threshold import kinds
 
 
 def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
@@ -239,7 +238,9 @@ def build_process(
       work=work,
       num_clients=num_clients,
       threshold=threshold,
-      of_run=kinds.OfRun(mean_size, config.max_loss, noise_key),
+      clients_per_round=mean_size,
+      max_loss=config.max_loss,
+      noise_key=noise_key,
       seed_fn=_read_seed,
       index_fn=_read_index,
     )

@@ -1,14 +1,12 @@
-"""The values from which methods build a learning process."""
+"""The values from which methods and thresholds build a learning process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-  from privacy import parts
-  from tff_superquantile.threshold import kinds
+from privacy import parts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,25 +17,19 @@ class Ingredients:
     work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
       private run also the noise of the updates.
     num_clients: The number of training clients.
-    threshold: The method's threshold with its noise, in a private run that of the release.
-    of_run: The rest of what its process is built from.
+    clients_per_round: The (expected) number of clients of a round.
+    max_loss: B, up to which a private release tells losses apart.
+    threshold: The method's, in a private run that of the release, with its noise.
+    noise_key: The key of the threshold's noise, 16 bytes or a `BandedKey`.
     seed_fn: Reads a client's seed.
     index_fn: Reads a client's number.
   """
 
   work: Mapping[str, Any]
   num_clients: int
+  clients_per_round: float
+  max_loss: float
   threshold: parts.Threshold | None
-  of_run: kinds.OfRun
+  noise_key: Any
   seed_fn: Callable[[Any], Any]
   index_fn: Callable[[Any], Any]
-
-  @property
-  def clients_per_round(self) -> float:
-    """The (expected) number of clients of a round."""
-    return self.of_run.expected_clients
-
-  @property
-  def max_loss(self) -> float:
-    """B, up to which a private release tells losses apart."""
-    return self.of_run.max_loss

@@ -15,12 +15,13 @@ from typing import Any, ClassVar, TypeVar
 
 from privacy import cohorts
 from privacy import parts
-from privacy.parts import thresholds
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
+from tff_superquantile.experiments.run.parts import thresholds
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
@@ -103,7 +104,7 @@ class OwnLossMethod(PrivateMethod):
 class RelativeMethod(PrivateMethod):
   """A method whose private runs weigh a client relative to a private histogram of the losses."""
 
-  threshold: parts.Tree | None = thresholds.choice(
+  threshold: parts.Tree | None = threshold_parts.choice(
     {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
   )
 
@@ -121,7 +122,7 @@ class RelativeMethod(PrivateMethod):
   def build_private(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_private_fed_avg(
       threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **tsq.threshold.kinds.histogram(run.threshold, run.of_run)
+        self.relative_share(), **thresholds.histogram(run)
       ),
       expected_clients=run.clients_per_round,
       **run.work,
@@ -374,7 +375,7 @@ class Superquantile(PrivateMethod):
   )
   min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
   max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
-  threshold: parts.Threshold | None = thresholds.choice(parts.THRESHOLDS, _usual_threshold)
+  threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
     """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
@@ -389,7 +390,7 @@ class Superquantile(PrivateMethod):
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_superquantile_fed_avg(
       theta=self.tail(),
-      threshold=tsq.threshold.kinds.build(run.threshold, run.of_run),
+      threshold=thresholds.build(run),
       seed_fn=run.seed_fn,
       **run.work,
     )
@@ -397,7 +398,7 @@ class Superquantile(PrivateMethod):
   def build_private(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_private_superquantile_fed_avg(
       theta=self.tail(),
-      threshold=tsq.threshold.kinds.build(run.threshold, run.of_run),
+      threshold=thresholds.build(run),
       expected_clients=run.clients_per_round,
       **run.work,
     )

@@ -1,0 +1,73 @@
+"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`.
+
+Importing this starts no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+from privacy import parts
+import tff_superquantile
+from tff_superquantile.experiments.run.parts import ingredients
+
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
+
+
+def histogram(run: ingredients.Ingredients) -> dict[str, Any]:
+  """Returns the keywords of all that is built on the private histogram of a run."""
+  threshold = run.threshold
+  assert isinstance(threshold, parts.Tree)  # Methods choose it.
+  return dict(
+    mechanism=threshold.mechanism,
+    max_loss=run.max_loss,
+    secure_sum=threshold.secure_sum,
+    noise_key=run.noise_key,
+  )
+
+
+def tracker(threshold: parts.OneBit, run: ingredients.Ingredients) -> dict[str, Any]:
+  """Returns the keywords of all that follow a quantile by one private bit a client."""
+  return dict(
+    noise_multiplier=threshold.z,
+    expected_clients=run.clients_per_round,
+    noise_key=run.noise_key,
+  )
+
+
+def _primal_dual(threshold: parts.PrimalDual, run: ingredients.Ingredients) -> Any:
+  step = threshold.threshold_step
+  if threshold.noise_multiplier is None:
+    return functools.partial(tsq.build_primal_dual_quantile, step=step)
+  noise = tracker(threshold, run)
+  return functools.partial(tsq.build_private_primal_dual_quantile, step=step, **noise)
+
+
+# Each makes a function from theta to a `ThresholdProcess`.
+BUILDERS: dict[type[parts.Threshold], Callable[[Any, ingredients.Ingredients], Any]] = {
+  parts.Exact: lambda threshold, run: tsq.threshold.build_exact_quantile,
+  parts.Reweighting: lambda threshold, run: functools.partial(
+    tsq.threshold.build_exact_reweighting, smoothing=threshold.smoothing
+  ),
+  parts.Tree: lambda threshold, run: functools.partial(tsq.build_tree_quantile, **histogram(run)),
+  parts.Geometric: lambda threshold, run: functools.partial(
+    tsq.build_geometric_quantile, initial_estimate=run.max_loss, **tracker(threshold, run)
+  ),
+  parts.PrimalDual: _primal_dual,
+}
+
+
+def build(run: ingredients.Ingredients) -> Any:
+  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none.
+
+  A class from elsewhere has a method `build` of the run in place of a row, or the row of its base.
+  """
+  if run.threshold is None:
+    return None
+  for kind in type(run.threshold).__mro__:
+    builder = BUILDERS.get(kind, vars(kind).get("build"))
+    if builder is not None:
+      return builder(run.threshold, run)
+  raise TypeError(f"Found no builder of {type(run.threshold).__name__}; expected one in BUILDERS.")
