@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy import server
@@ -37,7 +38,7 @@ WITHOUT_GUARANTEE = (
 _OF_COHORT = (
   *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
 )
-_OF_KNOWN = {"separation": None, "coefficients": None}
+_OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
 
 
 _PLAIN = (str, int, float, list, type(None))

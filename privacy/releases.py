@@ -89,7 +89,7 @@ class Release:
       if len(self.coefficients) > 1:
         raise ValueError(
           f"Found noise that is correlated over rounds with {self.cohort.sampling} sampling;"
-          f" expected {cohorts.CYCLIC} or {cohorts.SPACED}."
+          f" expected {cohorts.known()}."
         )
       return
     for part in self.parts:
@@ -330,9 +330,8 @@ class Release:
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)
-    cohort = cohorts.of(
-      sampling, found["population"], found["clients_per_round"], found.get("separation")
-    )
+    own = {name: found.get(name) for name in cohorts.own_flags()}
+    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"], **own)
     read = (kind.of_entries(found) for kind in parts_lib.kinds())
     return cls(
       cohort=cohort,

@@ -58,7 +58,7 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
     "clip_norm": ledger.clip_norm,
     "noise_shares": release.noise.protocol,
     "contacted_clients": release.contacted if release.has_coin else None,
-    "separation": release.cohort.entries().get("separation"),
+    **{name: release.cohort.entries().get(name) for name in cohorts.own_flags()},
     "bands": len(release.coefficients) if isinstance(release.cohort, cohorts.Known) else None,
     # Flags of parts are empty without them.
     **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),

@@ -71,7 +71,7 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       if getattr(args, name) is not None:
         raise ValueError(
           f"Found --{name}={getattr(args, name)} with --sampling={args.sampling}; noise is"
-          f" correlated over rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+          f" correlated over rounds with {cohorts.known()} cohorts."
         )
     return banded.INDEPENDENT
   if args.coefficients is not None:
@@ -116,8 +116,8 @@ def _release(
       f"Found --clients_per_round={q:g}, a number of clients below 1; expected how many clients a"
       f" round has: a sampling rate of q = {q:g} means --clients_per_round={q * n:g}."
     )
-  separation = optional_whole(args, "separation")
-  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
+  own = {name: optional_whole(args, name) for name in cohorts.own_flags()}
+  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, **own)
   return releases.Release(
     cohort=cohort,
     parts=(*_threshold(args, threshold), *_updates(args, updates), *numbers),

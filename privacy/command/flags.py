@@ -116,6 +116,8 @@ _RELEASE = {
   "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
   " (rdp), or the smaller of both (tightest)",
 }
+for _name, _text in cohorts.own_flags().items():
+  _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
   "sampling": cohorts.OF_ACCOUNTS,

@@ -291,7 +291,7 @@ NUMBERS: dict[type[parts.ReleasedNumber], Callable[[Any, float], Number]] = {
 }
 
 
-def build_number(number: parts.ReleasedNumber, norm: float) -> Number:
+def build_number(number: Any, norm: float) -> Number:
   """Returns what computes a number; a class from elsewhere may have a method `build` of (norm).
 
   Args:

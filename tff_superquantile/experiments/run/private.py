@@ -44,10 +44,10 @@ def followed(config: run_config.ResolvedRun) -> list[str]:
 def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
   """Checks all of a private run that needs no data, and fills in how it clips."""
   assert config.privacy is not None
-  if isinstance(config.cohort, cohorts.Diurnal):
+  if config.cohort.sampling not in cohorts.OF_ACCOUNTS:
     raise ValueError(
-      "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
-      " use poisson."
+      f"Found --sampling={config.cohort.sampling} in a private run; the accounting is for cohorts"
+      " drawn at random, so use poisson."
     )
   _check_over_rounds(config, config.privacy)
   if config.local.weighting != "uniform":
