@@ -57,12 +57,12 @@ class ReleasedPart(part.Part, abc.ABC):
   is_recent: ClassVar[bool] = True
 
   def __post_init__(self) -> None:
-    super().__post_init__()
     if self.noise_multiplier is not None:
       z = checks.number(self.flag, self.noise_multiplier)
       if z <= 0:
         raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
       object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
+    super().__post_init__()
 
   @property
   def z(self) -> float:
