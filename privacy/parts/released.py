@@ -45,8 +45,8 @@ class ReleasedPart(part.Part, abc.ABC):
     is_recent: Whether older ledgers lack its entries; then answers have z only where there is one.
   """
 
-  noise_multiplier: float | None = None
   share: float | None = None
+  noise_multiplier: float | None = None
   mechanism: Mechanism | None = None
   usual_share: ClassVar[float] = 1.0
   flag: ClassVar[str]
