@@ -71,7 +71,7 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       if getattr(args, name) is not None:
         raise ValueError(
           f"Found --{name}={getattr(args, name)} with --sampling={args.sampling}; noise is"
-          f" correlated over rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+          f" correlated over rounds with {cohorts.known()} cohorts."
         )
     return banded.INDEPENDENT
   if args.coefficients is not None:
@@ -104,7 +104,7 @@ def _release(
   args: argparse.Namespace,
   threshold: dict[str, Any] | None,
   updates: dict[str, Any] | None,
-  numbers: Iterable[parts.Part],
+  numbers: Iterable[parts.ReleasedPart],
 ) -> releases.Release:
   """Returns the release that the flags ask for.
 
@@ -116,8 +116,8 @@ def _release(
       f"Found --clients_per_round={q:g}, a number of clients below 1; expected how many clients a"
       f" round has: a sampling rate of q = {q:g} means --clients_per_round={q * n:g}."
     )
-  separation = optional_whole(args, "separation")
-  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, separation)
+  own = {name: optional_whole(args, name) for name in cohorts.own_flags()}
+  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, **own)
   return releases.Release(
     cohort=cohort,
     parts=(*_threshold(args, threshold), *_updates(args, updates), *numbers),
@@ -127,19 +127,23 @@ def _release(
   )
 
 
-def _threshold(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+def _threshold(
+  args: argparse.Namespace, fields: dict[str, Any] | None
+) -> Iterator[parts.ReleasedPart]:
   """Yields the threshold that the flags ask for, if they do."""
-  kind = parts.THRESHOLDS[args.threshold]
+  kind = parts.private_kinds()[args.threshold]
   num_bins = optional_whole(args, "num_bins")
-  if num_bins is not None and (fields is None or kind is not parts.Histogram):
+  if num_bins is not None and (fields is None or kind is not parts.Tree):
     raise ValueError(
       "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
     )
   if fields is not None:
-    yield parts.Histogram(bins=num_bins, **fields) if kind is parts.Histogram else kind(**fields)
+    yield parts.Tree(num_bins=num_bins, **fields) if kind is parts.Tree else kind(**fields)
 
 
-def _updates(args: argparse.Namespace, fields: dict[str, Any] | None) -> Iterator[parts.Part]:
+def _updates(
+  args: argparse.Namespace, fields: dict[str, Any] | None
+) -> Iterator[parts.ReleasedPart]:
   """Yields the sum of updates that the flags ask for, with noise from the clients or without."""
   num_parameters = optional_whole(args, "num_parameters")
   distributed = args.update_sum == "distributed"

@@ -116,11 +116,13 @@ _RELEASE = {
   "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
   " (rdp), or the smaller of both (tightest)",
 }
+for _name, _text in cohorts.own_flags().items():
+  _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
   "sampling": cohorts.OF_ACCOUNTS,
   "relation": releases.RELATIONS,
-  "threshold": parts.THRESHOLDS,
+  "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),
   "noise_shares": shares.PROTOCOLS,
   "accounting": accounting.ACCOUNTANTS,

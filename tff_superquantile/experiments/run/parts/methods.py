@@ -14,6 +14,8 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 from privacy import cohorts
+from privacy import parts
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
@@ -38,7 +40,7 @@ class Method(part.Part, abc.ABC):
   weighted_updates: ClassVar[bool] = False
 
   @property
-  def threshold(self) -> thresholds.Threshold | None:
+  def threshold(self) -> parts.Threshold | None:
     """What the server makes of the losses; None where it makes nothing."""
     return None
 
@@ -102,8 +104,8 @@ class OwnLossMethod(PrivateMethod):
 class RelativeMethod(PrivateMethod):
   """A method whose private runs weigh a client relative to a private histogram of the losses."""
 
-  threshold: thresholds.Tree | None = thresholds.choice(
-    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+  threshold: parts.Tree | None = threshold_parts.choice(
+    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
   )
 
   @abc.abstractmethod
@@ -118,10 +120,9 @@ class RelativeMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    threshold = self.threshold or thresholds.Tree()
     return tsq.build_private_fed_avg(
       threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **threshold.histogram(run)
+        self.relative_share(), **thresholds.histogram(run)
       ),
       expected_clients=run.clients_per_round,
       **run.work,
@@ -374,9 +375,7 @@ class Superquantile(PrivateMethod):
   )
   min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
   max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
-  threshold: thresholds.Threshold | None = thresholds.choice(
-    thresholds.THRESHOLDS, _usual_threshold
-  )
+  threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
     """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
@@ -388,18 +387,18 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
-  def _threshold(self, run: ingredients.Ingredients) -> Any:
-    return None if self.threshold is None else self.threshold.build(run)
-
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=self._threshold(run), seed_fn=run.seed_fn, **run.work
+      theta=self.tail(),
+      threshold=thresholds.build(run),
+      seed_fn=run.seed_fn,
+      **run.work,
     )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_private_superquantile_fed_avg(
       theta=self.tail(),
-      threshold=self._threshold(run),
+      threshold=thresholds.build(run),
       expected_clients=run.clients_per_round,
       **run.work,
     )
