@@ -214,8 +214,11 @@ def build_process(
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of a resolved config, whose clients hold handles of `files`.
 
-  A private run also has the release of a round, and the key from which its noise follows.
+  A private run also has the release of a round, from which all its noise multipliers are, and the
+  key from which its noise follows.
   """
+  if release is not None:
+    config = private.with_noise(config, release)
   work, build = build_options(config, model, files), config.method.build
   # Without a budget there is no claim: noise may be as public as the seed.
   noise_key: noise_source.NoiseKey = key
@@ -230,16 +233,9 @@ def build_process(
       noise_key = noise_source.BandedKey(key, release.coefficients)
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
-    histogram, updates = release.find(parts.Histogram), release.find(parts.UpdateSum)
+    histogram = release.find(parts.Histogram)
     tree = None if histogram is None else histogram.tree
-    assert updates is not None  # A run releases a model.
-    work.update(
-      **private.clipping_of(config),
-      noise_multiplier=updates.z,
-      noise_key=noise_key,
-      update_sum=updates.mechanism,
-      seed_fn=_read_seed,
-    )
+    work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
   process = build(
     ingredients.Ingredients(
       work=work,

@@ -15,10 +15,13 @@ from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
 from privacy.settings import part
+import tff_superquantile
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
+
+tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
 # Values of private runs that the task would decide in others.
 DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
@@ -225,7 +228,7 @@ def calibrate(
     shared = dataclasses.replace(threshold, share=ratio)
     release = dataclasses.replace(release, parts=(shared, *others))
   release = calibration.calibrate(release, privacy.epsilon, delta, **budget)
-  return run_config.replace(config, rho_ratio=ratio, **release.noise_multipliers), release
+  return with_noise(config, release, rho_ratio=ratio), release
 
 
 def update_clip_norm(config: run_config.ResolvedRun) -> float:
@@ -245,14 +248,27 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   return config.local.learning_rate * norm
 
 
-def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
-  """Returns the `clip_norm` and `numbers` of private algorithms, from a calibrated config."""
-  norm, privacy = update_clip_norm(config), config.privacy
-  assert privacy is not None
+def with_noise(
+  config: run_config.ResolvedRun, release: releases.Release, **values: Any
+) -> run_config.ResolvedRun:
+  """Returns a config with the noise of its release, and with other values of flags."""
+  return run_config.replace(config, **release.noise_multipliers, **values)
+
+
+def build_part(config: run_config.ResolvedRun, release: releases.Release, noise_key: Any) -> Any:
+  """Builds the `Private` of a run's process, from its config `with_noise` of the release."""
+  norm, privacy, updates = update_clip_norm(config), config.privacy, release.find(parts.UpdateSum)
+  assert privacy is not None and updates is not None  # A run releases a model.
   clip, number = privacy.clip, privacy.number
-  return dict(
+  share_weight = getattr(config.method, "share_weight", None)
+  return tsq.Private(
     clip_norm=clip.build(norm) if isinstance(clip, privacy_lib.Number) else norm,
+    noise_multiplier=updates.z,
+    expected_clients=release.cohort.mean_size(),
+    noise_key=noise_key,
+    update_sum=updates.mechanism,
     numbers=() if number is None else (number.build(norm),),
+    **({} if share_weight is None else {"share_weight": share_weight}),
   )
 
 

@@ -62,9 +62,9 @@ _T = TypeVar("_T", bound=Method)
 class PrivateMethod(Method):
   """A method that has private runs, too."""
 
-  @abc.abstractmethod
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run."""
+    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
+    return self.build(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,10 +92,8 @@ class OwnLossMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
-    return tsq.build_private_weighted_fed_avg(
-      share_fn=self.share(run.max_loss), **given, **run.work
-    )
+    weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,13 +117,10 @@ class RelativeMethod(PrivateMethod):
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
     threshold = self.threshold or thresholds.Tree()
-    return tsq.build_private_fed_avg(
-      threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **threshold.histogram(run)
-      ),
-      expected_clients=run.clients_per_round,
-      **run.work,
+    weighting = tsq.threshold.build_histogram_weighting(
+      self.relative_share(), **threshold.histogram(run)
     )
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 _THETA = 0.5  # The default of both methods that have a theta.
@@ -150,11 +145,6 @@ class FedAvg(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=1.0, threshold=None, expected_clients=run.clients_per_round, **run.work
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -388,21 +378,10 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
-  def _threshold(self, run: ingredients.Ingredients) -> Any:
-    return None if self.threshold is None else self.threshold.build(run)
-
   def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=self._threshold(run), seed_fn=run.seed_fn, **run.work
-    )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=self.tail(),
-      threshold=self._threshold(run),
-      expected_clients=run.clients_per_round,
-      **run.work,
-    )
+    threshold = None if self.threshold is None else self.threshold.build(run)
+    work = {**run.work, "seed_fn": run.seed_fn}
+    return tsq.build_superquantile_fed_avg(theta=self.tail(), threshold=threshold, **work)
 
 
 # By the value of --algorithm, in the order of the paper's tables.
