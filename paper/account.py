@@ -103,7 +103,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       num_bins=args.num_bins,
     )
   given = (
-    parts.Histogram(noise_multiplier=args.threshold_noise_multiplier),
+    parts.Tree(noise_multiplier=args.threshold_noise_multiplier),
     parts.UpdateSum(noise_multiplier=args.update_noise_multiplier),
   )
   return releases.Release(
@@ -134,7 +134,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     epsilon_one_round=paper_accounting.epsilon(release, min(1, num_rounds), delta),
     **{f"epsilon_real_{name}": cost for name, cost in vars(real).items()},
     effective_noise_multiplier=release.effective_noise_multiplier,
-    **{kind.flag: entries[kind.flag] for kind in (parts.Histogram, parts.UpdateSum)},
+    **{kind.flag: entries[kind.flag] for kind in (parts.Tree, parts.UpdateSum)},
     **tree,
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy import server
@@ -37,7 +38,7 @@ WITHOUT_GUARANTEE = (
 _OF_COHORT = (
   *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
 )
-_OF_KNOWN = {"separation": None, "coefficients": None}
+_OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
 
 
 _PLAIN = (str, int, float, list, type(None))
@@ -186,7 +187,7 @@ def _read_release(found: Any, version: int) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
     recent = collections.ChainMap(
-      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.KINDS if k.is_recent)
+      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.kinds() if k.is_recent)
     )
     if version != VERSION and set(recent) & set(found):
       raise ValueError(
@@ -194,7 +195,7 @@ def _read_release(found: Any, version: int) -> releases.Release:
         " which had no such entries; bring the run's own ledger back."
       )
     found = dict(collections.ChainMap(found, recent))
-  names = {name for kind in parts.KINDS for name in kind.blank()}
+  names = {name for kind in parts.kinds() for name in kind.blank()}
   found = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,

@@ -145,27 +145,7 @@ def sampling(release: releases.Release) -> str:
       f" probability {m / release.contacted:.4g}, by a coin that it tosses itself; nobody learns"
       " who does or how many."
     )
-  if isinstance(release.cohort, cohorts.Poisson):
-    return (
-      f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
-      f" {release.cohort.probability:.4g}, independently, and nobody learns who does or how many."
-    )
-  if isinstance(release.cohort, cohorts.FixedSize):
-    return (
-      f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
-      " learns who."
-    )
-  if isinstance(release.cohort, cohorts.Known):
-    which = f"in each round at most {m:g} of {n} clients"
-    if isinstance(release.cohort, cohorts.Cyclic):
-      which = (
-        f"{release.cohort.separation} groups of at most {m:g} of {n} clients, one after another"
-      )
-    return (
-      f"Sampling: {which}, for all to know; a client takes part in one of"
-      f" {release.cohort.separation} successive rounds at most, and which depends on nobody's data."
-    )
-  return "Sampling: none that counts; every client may take part in every round, for all to know."
+  return f"Sampling: {release.cohort.words()}"
 
 
 def noise_shares(release: releases.Release) -> str | None:
@@ -229,9 +209,9 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
   Returns:
     Sentences.
   """
-  histogram = release.find(parts_lib.Histogram)
-  assert histogram is not None and histogram.tree is not None  # The clients make the noise.
-  tree = histogram.tree
+  histogram = release.find(parts_lib.Tree)
+  assert histogram is not None and histogram.mechanism is not None  # The clients make the noise.
+  tree = histogram.mechanism
   return (
     f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
     f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"

@@ -158,7 +158,7 @@ def _of_columns(
 
 def _of_model(release: releases.Release, num_parameters: int | None) -> list[str]:
   updates = release.find(parts.UpdateSum)
-  summed = None if updates is None else updates.update_sum
+  summed = None if updates is None else updates.mechanism
   # Beside the numbers of an update there is that of its weight.
   if num_parameters is None or updates is None or summed is None:
     return []

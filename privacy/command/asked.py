@@ -57,7 +57,7 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       if getattr(args, name) is not None:
         raise ValueError(
           f"Found --{name}={getattr(args, name)} with --sampling={args.sampling}; noise is"
-          f" correlated over rounds with {cohorts.CYCLIC} or {cohorts.SPACED} cohorts."
+          f" correlated over rounds with {cohorts.known()} cohorts."
         )
     return banded.INDEPENDENT
   if args.coefficients is not None:
@@ -85,9 +85,7 @@ def _numbers(text: str) -> list[float]:
     ) from None
 
 
-def _release(
-  args: argparse.Namespace, fields: Mapping[type[parts.Part], Mapping[str, Any]]
-) -> releases.Release:
+def _release(args: argparse.Namespace, fields: Mapping[Any, Mapping[str, Any]]) -> releases.Release:
   """Returns the release that the flags ask for; `fields` of each kind of part are no flags."""
   if 0.0 < args.clients_per_round < 1.0:
     q, n = args.clients_per_round, args.population
@@ -95,9 +93,10 @@ def _release(
       f"Found --clients_per_round={q:g}, a number of clients below 1; expected how many clients a"
       f" round has: a sampling rate of q = {q:g} means --clients_per_round={q * n:g}."
     )
-  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, args.separation)
-  threshold, distributed = parts.THRESHOLDS[args.threshold], args.update_sum == "distributed"
-  is_tree = parts.Threshold in fields and threshold is parts.Histogram
+  own = {name: getattr(args, name) for name in cohorts.own_flags()}
+  cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, **own)
+  threshold, distributed = parts.private_kinds()[args.threshold], args.update_sum == "distributed"
+  is_tree = parts.PrivateThreshold in fields and threshold is parts.Tree
   if args.num_bins is not None and not is_tree:
     raise ValueError(
       "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
@@ -110,15 +109,17 @@ def _release(
   if distributed and parts.UpdateSum not in fields:
     raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
   clip_norm = 1.0 if args.clip_norm is None else args.clip_norm
-  kinds: dict[type[parts.Part], Callable[..., parts.Part]] = {
-    parts.Threshold: functools.partial(threshold, **{"bins": args.num_bins} if is_tree else {}),
+  kinds: dict[Any, Callable[..., parts.ReleasedPart]] = {
+    parts.PrivateThreshold: functools.partial(
+      threshold, **{"num_bins": args.num_bins} if is_tree else {}
+    ),
     parts.UpdateSum: functools.partial(
       parts.UpdateSum, num_parameters=args.num_parameters, clip_norm=clip_norm
     ),
   }
   return releases.Release(
     cohort=cohort,
-    parts=tuple(kinds.get(kind, kind)(**fields[kind]) for kind in parts.KINDS if kind in fields),
+    parts=tuple(kinds.get(kind, kind)(**fields[kind]) for kind in parts.kinds() if kind in fields),
     coefficients=_coefficients(args, cohort),  # It takes long, and the flags are checked by now.
     noise=cohorts.source(args.noise_shares, args.contacted_clients),
     relation=args.relation,
@@ -127,15 +128,17 @@ def _release(
 
 def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
   """Returns the release that the flags of `calibrate` ask for."""
-  ratios = {kind: getattr(args, kind.share_flag) for kind in parts.KINDS if kind.share_flag}
+  ratios: dict[Any, Any] = {
+    kind: getattr(args, kind.share_flag) for kind in parts.kinds() if kind.share_flag
+  }
   is_alone = args.rho_ratio == math.inf
   if is_alone:
-    ratios[parts.Threshold] = 1.0
-  fields = {
+    ratios[parts.PrivateThreshold] = 1.0
+  fields: dict[Any, dict[str, Any]] = {
     kind: {"share": checks.scale(kind.share_flag, ratio)} for kind, ratio in ratios.items() if ratio
   }
   for kind in fields if is_alone else ():
-    if kind is not parts.Threshold:
+    if kind is not parts.PrivateThreshold:
       raise ValueError(
         f"Found {kind.share_flag} = {ratios[kind]:g} without weights; expected a finite rho_ratio."
       )
@@ -149,7 +152,7 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
 
 def noisy(args: argparse.Namespace) -> releases.Release:
   """Returns the release with the noise of the flags of `spend`."""
-  noise = {kind: getattr(args, kind.flag) for kind in parts.KINDS}
+  noise: dict[Any, Any] = {kind: getattr(args, kind.flag) for kind in parts.kinds()}
   if args.sigma_update is not None:
     if noise[parts.UpdateSum] is not None or args.clip_norm is None:
       raise ValueError(
@@ -158,19 +161,21 @@ def noisy(args: argparse.Namespace) -> releases.Release:
       )
     noise[parts.UpdateSum] = args.sigma_update / args.clip_norm
   if args.sigma_threshold is not None:
-    if noise[parts.Threshold] is not None or args.scale is None or args.num_bins is None:
+    if noise[parts.PrivateThreshold] is not None or args.scale is None or args.num_bins is None:
       raise ValueError(
         "Found --sigma_threshold with --threshold_noise_multiplier or without --scale and"
         " --num_bins; expected --sigma_threshold, --scale and --num_bins, or the multiplier."
       )
     scale = checks.whole("--scale", args.scale, 1)
     levels = tree_mechanism.check_num_bins(args.num_bins).bit_length() - 1
-    noise[parts.Threshold] = shares.delivered_noise_multiplier(
+    noise[parts.PrivateThreshold] = shares.delivered_noise_multiplier(
       args.sigma_threshold, scale * math.sqrt(levels), 1
     )
   if args.num_bins is None and args.scale is not None:
     raise ValueError("Found --scale without --num_bins; expected both or neither.")
-  fields = {kind: {"noise_multiplier": z} for kind, z in noise.items() if z is not None}
-  if args.scale is not None and parts.Threshold in fields:
-    fields[parts.Threshold]["scale"] = args.scale
+  fields: dict[Any, dict[str, Any]] = {
+    kind: {"noise_multiplier": z} for kind, z in noise.items() if z is not None
+  }
+  if args.scale is not None and parts.PrivateThreshold in fields:
+    fields[parts.PrivateThreshold]["scale"] = args.scale
   return _release(args, fields)

@@ -89,7 +89,7 @@ def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: 
 
 
 # The flags of numbers are NAME=METAVAR here, those of words and files NAME alone.
-_WHOLE = ("num_rounds", "separation", "bands", "num_bins", "num_parameters", "participations")
+_WHOLE = ("num_rounds", "bands", "num_bins", "num_parameters", "participations", "scale")
 _RUN = {
   "population=N": "n, the number of clients",
   "clients_per_round=M": "m, the (expected) size of a cohort",
@@ -126,11 +126,13 @@ _RELEASE = {
   "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
   " (rdp), or the smaller of both (tightest)",
 }
+for _name, _text in cohorts.own_flags().items():
+  _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
   "sampling": cohorts.OF_ACCOUNTS,
   "relation": releases.RELATIONS,
-  "threshold": parts.THRESHOLDS,
+  "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),
   "noise_shares": shares.PROTOCOLS,
   "accounting": accounting.ACCOUNTANTS,
@@ -157,7 +159,7 @@ def _add(group: Any, texts: Mapping[str, str], required: bool = False) -> None:
   for flag, text in texts.items():
     name, _, metavar = flag.partition("=")
     if metavar:
-      kind = whole if name in (*_WHOLE, "scale") else number
+      kind = whole if name in (*_WHOLE, *cohorts.own_flags()) else number
       number_flag(group, name, text, metavar, type=kind, required=required)
     elif name in _CHOICES:
       choices = tuple(_CHOICES[name])

@@ -14,6 +14,8 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 from privacy import cohorts
+from privacy import parts
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
@@ -38,7 +40,7 @@ class Method(part.Part, abc.ABC):
   weighted_updates: ClassVar[bool] = False
 
   @property
-  def threshold(self) -> thresholds.Threshold | None:
+  def threshold(self) -> parts.Threshold | None:
     """What the server makes of the losses; None where it makes nothing."""
     return None
 
@@ -100,8 +102,8 @@ class OwnLossMethod(PrivateMethod):
 class RelativeMethod(PrivateMethod):
   """A method whose private runs weigh a client relative to a private histogram of the losses."""
 
-  threshold: thresholds.Tree | None = thresholds.choice(
-    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+  threshold: parts.Tree | None = threshold_parts.choice(
+    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
   )
 
   @abc.abstractmethod
@@ -116,9 +118,8 @@ class RelativeMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    threshold = self.threshold or thresholds.Tree()
     weighting = tsq.threshold.build_histogram_weighting(
-      self.relative_share(), **threshold.histogram(run)
+      self.relative_share(), **thresholds.histogram(run)
     )
     return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
@@ -364,9 +365,7 @@ class Superquantile(PrivateMethod):
   )
   min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
   max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
-  threshold: thresholds.Threshold | None = thresholds.choice(
-    thresholds.THRESHOLDS, _usual_threshold
-  )
+  threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
     """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
@@ -379,9 +378,10 @@ class Superquantile(PrivateMethod):
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
   def build(self, run: ingredients.Ingredients) -> Any:
-    threshold = None if self.threshold is None else self.threshold.build(run)
     work = {**run.work, "seed_fn": run.seed_fn}
-    return tsq.build_superquantile_fed_avg(theta=self.tail(), threshold=threshold, **work)
+    return tsq.build_superquantile_fed_avg(
+      theta=self.tail(), threshold=thresholds.build(run), **work
+    )
 
 
 # By the value of --algorithm, in the order of the paper's tables.
