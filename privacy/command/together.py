@@ -50,11 +50,10 @@ def compose(
     deltas.append(entry.claim["delta"])
   for text in args.run:
     own = parse(shlex.split(text))
-    times = asked.whole("times", own.times)
     delta = asked.delta_of(own)
     run = together.Run(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
-    runs += [run] * checks.whole("--times", times, 1)
-    labels += [text] * times
+    runs += [run] * checks.whole("--times", own.times, 1)
+    labels += [text] * own.times
     deltas.append(delta)
   if not runs:
     raise ValueError(

@@ -157,5 +157,5 @@ def test_a_threshold_that_is_not_private_is_refused():
   )
   with pytest.raises(ValueError, match="shows the server the losses"):
     build(exact)
-  with pytest.raises(TypeError, match="Found threshold = 'tree', .* expected a private"):
+  with pytest.raises(TypeError, match="Found weighting = 'tree', .* expected a ThresholdProcess"):
     build("tree")
