@@ -64,7 +64,7 @@ def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
   ), "run ./run_experiments.sh paper --docs_dir=docs"
 
 
-# The beginnings of the rows of docs/privacy_review.md that judge the paper, and the rows of its page.
+# The beginnings of the rows of docs/privacy_review.md on the paper, and the rows of its page.
 _ON_PRIVACY_PAGE = {
   "Cohorts have a fixed size": "spent",
   "The exact number of tail": "public_count",

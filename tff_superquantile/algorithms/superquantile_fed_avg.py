@@ -1,9 +1,12 @@
 """Builds superquantile aggregation (Delta-FL), federated averaging of the tail clients."""
 
+from typing import Any
+
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms.private import private
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.threshold import AdaptiveTheta
@@ -83,3 +86,10 @@ def build_superquantile_fed_avg(
     threshold=None if threshold is None else exact.build_threshold(threshold, theta),
     theta=theta,
   )
+
+
+def build_private_superquantile_fed_avg(
+  *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_superquantile_fed_avg` with a `Private` of some of the keyword arguments."""
+  return build_superquantile_fed_avg(*args, **private.of_options(options))

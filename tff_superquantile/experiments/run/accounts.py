@@ -53,7 +53,7 @@ class Account:
     config: run_config.ResolvedRun,
     release: releases.Release,
     folder: pathlib.Path,
-    starts: Sequence[statements.Start] = (),
+    starts: Sequence[statements.StartingModel] = (),
   ):
     """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
 
