@@ -79,13 +79,16 @@ class Evidence:
     """The method with the lowest mean."""
     return next(iter(self.levels))
 
-  def change(self, before: str, after: str, measure: str = "") -> paired.Change | None:
-    """Measures the change of the mean of a measure, "" for the leading one.
+  def change(
+    self, before: str, after: str, measure: str = "", statistic: str = "mean"
+  ) -> paired.Change | None:
+    """Measures the change of a statistic of a measure, "" for the leading one.
 
     Args:
       before: A key of `kept.LABELS`, or a method.
       after: Another one.
       measure: A column of the clients' results.
+      statistic: Of the clients' values.
 
     Returns:
       The change over the clients that both have, of their means over seeds: of two or three seeds
@@ -100,7 +103,7 @@ class Evidence:
     ]
     pairs = [pair[np.isfinite(pair).all(axis=1)] for pair in pairs]
     together = pd.concat(pairs).groupby(level=0).mean() if pairs else pd.DataFrame()
-    return paired.of_pairs({0: together}, f"test.{measure}.mean") if len(together) else None
+    return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
 
   def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
     """Returns a column of a method's test clients, "" for the leading measure, means over seeds."""
@@ -141,14 +144,18 @@ class Evidence:
     return lead if lead in _MEANS_OVER_ROWS else "error"
 
   @functools.cached_property
-  def own(self) -> paired.Change | None:
-    """From the own models of clients to the best method."""
-    return self.change(kept.LOCAL, self.best, self.measure_of_rows)
+  def own(self) -> dict[str, list[paired.Change]]:
+    """From the own models of clients to each method and the pooled fit.
 
-  @functools.cached_property
-  def own_to_pooled(self) -> paired.Change | None:
-    """From the own models of clients to the pooled fit."""
-    return self.change(kept.LOCAL, kept.POOLED, self.measure_of_rows)
+    These are the changes of the mean and, if clients are enough for one, of their worst tenth.
+    """
+    found = {}
+    for rival in (*self.levels, kept.POOLED):
+      mean = self.change(kept.LOCAL, rival, self.measure_of_rows)
+      if mean is not None:
+        tail = self.change(kept.LOCAL, rival, self.measure_of_rows, "superquantile_90")
+        found[rival] = [mean, *([] if tail is None or paired.are_few(mean.num_clients) else [tail])]
+    return found
 
   @functools.cached_property
   def learned(self) -> set[names.Name]:

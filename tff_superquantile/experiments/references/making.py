@@ -189,7 +189,8 @@ def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:
   of_whom = f"the {' and '.join(sources)}{'ing' * (sources == ['train'])} clients"
   if task.error == "rmse":
     mean, std = task.label_scale or (0.0, 1.0)
-    return f"{mean + std * label:.4g}, the mean of the labels of {of_whom}"
+    answer = np.format_float_positional(mean + std * label, 4, fractional=False, trim="-")
+    return f"{answer}, the mean of the labels of {of_whom}"
   name = task.labels[int(label)] if task.labels else str(int(label))
   return f"{name!r}, the most frequent class of {of_whom}"
 

@@ -74,7 +74,6 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
   made.filters.update(
     dark=style.dark,
     data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-    focus_first=_with_focus_first,
     is_sortable=lambda page: _has_sortable(page.blocks),
     kind=lambda block: type(block).__name__,
     markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
@@ -96,20 +95,6 @@ def render(page: Page, suffix: str, images: str = "") -> str:
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
   return template.render(page=page, today=today, images=images)
-
-
-def _with_focus_first(table: tables.Table) -> tables.Table:
-  """Puts the column that matters most beside the names, where narrow screens show it."""
-  if table.focus not in table.headings[1:]:
-    return table
-  place = list(table.headings).index(table.focus)
-
-  def moved(entries: Sequence) -> list:
-    return [entries[place - 1], *entries[: place - 1], *entries[place:]]
-
-  rows = [row._replace(cells=moved(row.cells)) for row in table.rows]
-  headings = [table.headings[0], *moved(table.headings[1:])]
-  return dataclasses.replace(table, headings=headings, rows=rows)
 
 
 def _has_sortable(blocks: Sequence[Block]) -> bool:
