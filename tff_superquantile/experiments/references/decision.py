@@ -103,9 +103,10 @@ def _own_models(e: evidence.Evidence) -> str:
   def levels(changes: Sequence[paired.Change]) -> str:
     return " and ".join(unit.text(one.after) for one in changes)
 
-  also = f", all examples in one place {levels(e.own[kept.POOLED])}" * (kept.POOLED in e.own)
+  pooled = e.own.get(kept.POOLED)
+  also = "" if pooled is None else f", all examples in one place {levels(pooled)}"
   if mean.num_clients < e.num_clients:
-    also += f" ({mean.num_clients} of the {e.num_clients} test clients have the examples for it)"
+    also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
   of_tail = "".join(f" and {unit.text(one.before)} in the worst tenth" for one in tail)
   return (
     "Personalise, or do not federate: a model of a client’s own, fitted to half of its examples,"
