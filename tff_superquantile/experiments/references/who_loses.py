@@ -59,7 +59,7 @@ def table(e: evidence.Evidence) -> tables.Table | None:
     rows.append(tables.Row(names.printable(str(client)), [error, tables.Cell(said)]))
   headings = ["client", f"{e.compared.leading.words}, {e.unit.symbol}", "stands out, sd"]
   title = f"What the worst-off tenth with {method.label} share"
-  return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors))
+  return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors), kind="words")
 
 
 def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:

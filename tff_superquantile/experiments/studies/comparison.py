@@ -197,7 +197,7 @@ def _of_clients(
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
       columns = found.columns(third)
-      focus = columns[-1].metric
+      focus = columns[1].metric
       blocks.append(
         table(groups, columns, found.results, title=title, focus=focus, compared=compared)
       )
