@@ -2,9 +2,9 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models of their own, a rare class that ranks tell already, models that are
-not trained, too few clients to tell, labels that nothing tells; only then do differences between
-methods count. `evidence` says when a difference is one.
+others, clients that need models of their own, numbers that were taken for classes, a rare class
+that ranks tell already, models that are not trained, too few clients to tell, labels that nothing
+tells; only then do differences between methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
@@ -65,15 +65,23 @@ def _is_too_short(e: evidence.Evidence) -> bool:
   return evidence.is_far_ahead(e.pooled) or any(method in e.unfinished for method in differ)
 
 
+def _hint(e: evidence.Evidence) -> str:
+  """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
+  run = e.runs[0]
+  return "" if "label_kind" in run.flags else labels.hint(run.classes)
+
+
 def _misses_the_rare(e: evidence.Evidence) -> bool:
   """Returns whether ranks tell the classes by twice as much as answers do.
 
-  That is asked where a class is rare, and where answers tell nothing.
+  That is asked where a class is rare, and where answers of trained models tell nothing.
   """
   lead = e.compared.leading.name
   weights = {run.flags.get("class_weights", "none") for run in e.runs}
   ranks, answers = _ranks(e), e.constant.get(e.best)
-  is_asked = lead == "balanced_error" or (lead == "error" and not e.learned)
+  is_asked = lead == "balanced_error" or (
+    lead == "error" and not e.learned and not _is_too_short(e)
+  )
   if not is_asked or weights != {"none"} or not ranks or not answers:
     return False
   # Clients without an example of one of the classes have no ranks.
@@ -143,6 +151,13 @@ def _more_clients(e: evidence.Evidence) -> str:
   return (
     f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
     f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
+  )
+
+
+def _quantity(e: evidence.Evidence) -> str:
+  return (
+    "Say first what the labels are: so far no method is better than the constant answer"
+    f" {_levels(e, e.constant[e.best])}. {_hint(e)}"
   )
 
 
@@ -243,6 +258,9 @@ class Verdict(NamedTuple):
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
   "own models": Verdict(_needs_own_models, _own_models),
+  "quantity": Verdict(
+    lambda e: bool(e.best in e.constant and not e.learned and _hint(e)), _quantity
+  ),
   "rare class": Verdict(_misses_the_rare, _rare),
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
@@ -307,8 +325,7 @@ def _numbers(e: evidence.Evidence) -> Iterator[str]:
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what the numbers leave open."""
-  run = e.runs[0]
-  if run.flags.get("label_kind") in (None, "None") and (hint := labels.hint(run.classes)):
+  if key != "quantity" and (hint := _hint(e)):
     yield hint
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
