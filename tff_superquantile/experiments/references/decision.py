@@ -277,16 +277,10 @@ def decide(
   compared: paired.Comparison | None = None,
   references: in_reports.References | None = None,
 ) -> Decision:
-  """Decides what the runs of a task say: of one budget, and also without privacy.
+  """Decides what finished runs of a task say: of one budget, and also without privacy.
 
-  Args:
-    groups: Finished runs by method.
-    compared: Their changes; None to measure them.
-    references: The models that are not federated; None to find them.
-
-  Returns:
-    The decision, plain text, with numbers and caveats in a line of their own; errors and their
-    differences are in the unit of the task.
+  Their changes and the models that are not federated are measured and found if not given. The text
+  is plain, with numbers and caveats in a line of their own.
   """
   compared = compared or paired.compare(groups)
   references = references or in_reports.find(groups)

@@ -82,17 +82,10 @@ class Evidence:
   def change(
     self, before: str, after: str, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures the change of a statistic of a measure, "" for the leading one.
+    """Measures the change of a measure, "" for the leading one, between methods or `kept.LABELS`.
 
-    Args:
-      before: A key of `kept.LABELS`, or a method.
-      after: Another one.
-      measure: A column of the clients' results.
-      statistic: Of the clients' values.
-
-    Returns:
-      The change over the clients that both have, of their means over seeds: of two or three seeds
-      the chance is that of clients, for the models that were trained. None without such clients.
+    It is over the clients that both have, of their means over seeds: of two or three seeds the
+    chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.compared.leading.name
     first, second = (self._of_clients(what, measure) for what in (before, after))

@@ -34,14 +34,8 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
   """Makes the reference models of each seed, unless they are there and up to date.
 
   Where a run of the task is private, nothing follows from training clients: the constant is that
-  of the validation and test clients, who are outside of the guarantee.
-
-  Args:
-    runs: The runs of one task.
-
-  Returns:
-    The files that were written. A seed whose data are not there gets none, with a sentence on the
-    error stream.
+  of the validation and test clients, who are outside of the guarantee. A seed whose data are not
+  there gets none, with a sentence on the error stream. Returns the files that were written.
   """
   by_seed: dict[int, list[run_folder.Run]] = {}
   for one in runs:

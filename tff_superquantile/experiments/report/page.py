@@ -84,14 +84,7 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
 
 def render(page: Page, suffix: str, images: str = "") -> str:
-  """Returns the text of a page.
-
-  Args:
-    page: The page.
-    suffix: "html" or "md".
-    images: The beginning of the figures' files, as in `write_figures`, for Markdown that shows
-      them; empty for Markdown without figures.
-  """
+  """Returns the text of a page in "html" or "md", which shows figures whose files begin so."""
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
   return template.render(page=page, today=today, images=images)
@@ -108,17 +101,9 @@ def _has_sortable(blocks: Sequence[Block]) -> bool:
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Writes the page, each file whole or not at all, replacing an earlier one.
+  """Writes the page into an existing folder, each file whole or not at all; returns the files.
 
-  Args:
-    page: The page.
-    folder: An existing folder.
-
-  Returns:
-    The files: "html", "md" and, where there is one, "csv".
-
-  Raises:
-    OSError: If a file cannot be written.
+  They are "html", "md" and, where there is one, "csv".
   """
   texts = {suffix: render(page, suffix) for suffix in ("html", "md")}
   if page.csv:
@@ -130,19 +115,7 @@ def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def write_figures(page: Page, folder: pathlib.Path, prefix: str = "") -> list[pathlib.Path]:
-  """Writes the page's figures as SVG files, each for a light and for a dark background.
-
-  Args:
-    page: The page.
-    folder: The folder for PREFIXNAME-light.svg and PREFIXNAME-dark.svg; made if missing.
-    prefix: The beginning of the files' names.
-
-  Returns:
-    The files.
-
-  Raises:
-    OSError: If a file cannot be written.
-  """
+  """Writes the figures as PREFIXNAME-light.svg and PREFIXNAME-dark.svg; returns the files."""
   folder.mkdir(parents=True, exist_ok=True)
   paths = []
   for figure in figures(page):
@@ -158,12 +131,7 @@ def figures(page: Page) -> list[style.Figure]:
 
 
 def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
-  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files.
-
-  Args:
-    page: The page.
-    paths: Its files.
-  """
+  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files."""
   lines = [f"{page.title}: {page.summary}", ""]
   for block in page.blocks:
     if isinstance(block, tables.Table) and block.lead:
@@ -180,9 +148,7 @@ def publish(page: Page, folder: pathlib.Path) -> str:
 def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
   """Lays a table out in lines of equal length, numbers to the right and the best ones bold.
 
-  Args:
-    table: The table, whose rows are equally long.
-    for_terminal: Whether to leave out columns that are not brief, and to mark nothing.
+  For a terminal, columns that are not brief are left out and nothing is marked.
   """
   shown = [
     index

@@ -327,17 +327,11 @@ def table(
   compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method.
+  """Returns a table with a row for each method, and below them out of the contest references.
 
-  Args:
-    groups: Finished runs by method.
-    columns: The columns, by default those of the results; those that no method has are left out.
-    results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
-    references: Models that are not federated, a row each below the methods, out of the contest;
-      None for no such rows.
-    focus: The metric of the column that matters most; "" for the leading one.
-    compared: Their changes against FedAvg, which say what is marked; None to measure them.
-    **texts: As in `tables.of_seeds`.
+  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
+  the leading metric, and changes against FedAvg say what is marked. Texts are as in
+  `tables.of_seeds`.
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
